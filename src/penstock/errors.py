@@ -1,0 +1,79 @@
+"""Every exception penstock raises.
+
+PenstockError (a RuntimeError, as PyTorch's are)
+├── DeviceError          the driver said no                     .code .call .device
+│   └── OutOfMemory      the device is full (also MemoryError)  .wanted .free .reserved .capacity
+├── Unsupported          this backend cannot do that            .ability
+├── WrongState           allowed, but not now
+└── Forked               this process was forked after the device was opened
+
+A destructor, an exit handler or a fork handler never raises: it warns with PenstockWarning.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeviceError",
+    "Forked",
+    "OutOfMemory",
+    "PenstockError",
+    "PenstockWarning",
+    "Unsupported",
+    "WrongState",
+]
+
+
+class PenstockError(RuntimeError):
+    """The root of everything penstock raises on purpose."""
+
+
+class DeviceError(PenstockError):
+    """The driver refused; `code` is its own number, `call` the function that failed, `device` the device's name."""
+
+    def __init__(self, message: str, *, code: int = 0, call: str = "", device: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.call = call
+        self.device = device
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """The device has no room; the fields are bytes: asked for, free on the device, held by our segments, in all."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        wanted: int = 0,
+        free: int = 0,
+        reserved: int = 0,
+        capacity: int = 0,
+        code: int = 0,
+        call: str = "",
+        device: str = "",
+    ) -> None:
+        super().__init__(message, code=code, call=call, device=device)
+        self.wanted = wanted
+        self.free = free
+        self.reserved = reserved
+        self.capacity = capacity
+
+
+class Unsupported(PenstockError):
+    """The backend lacks an ability; `ability` is the name of its protocol in `penstock.spi`."""
+
+    def __init__(self, message: str, *, ability: str = "") -> None:
+        super().__init__(message)
+        self.ability = ability
+
+
+class WrongState(PenstockError):
+    """The call is allowed, but not now: the message says what must happen first."""
+
+
+class Forked(PenstockError):
+    """This process was forked after the device was opened, so its queues are gone."""
+
+
+class PenstockWarning(UserWarning):
+    """What a destructor, an exit handler or a fork handler could not do."""

@@ -1,0 +1,109 @@
+"""What a backend must supply. Nothing else in penstock may talk to a device.
+
+Addresses, handles and ticks are ints; sizes are bytes, > 0. A method that fails raises DeviceError with the driver's
+own code and words (OutOfMemory where the device is full); it never returns a code. No method may call back into
+penstock. Host and device addresses are one space: `copy` finds out by itself which is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+__all__ = ["DeviceProps", "Driver", "Launches", "Mark", "PinnedHost", "Port", "Queue", "Reopens", "Resizable", "Timing"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProps:
+    """What a device is: `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory."""
+
+    kind: str
+    index: int
+    name: str
+    total_bytes: int
+    host_visible: bool = False
+
+
+class Queue(Protocol):
+    """One in-order queue. A failure of queued work is raised by the next `wait`, once."""
+
+    @property
+    def handle(self) -> int: ...  # names the queue among its port's; the first queue of a port is 0
+    def copy(self, dst: int, src: int, nbytes: int) -> None: ...
+    def fill(self, dst: int, byte: int, nbytes: int) -> None: ...
+    def signal(self) -> int: ...  # "reach the next tick here"; returns it. Ticks count from 1
+    def reached(self) -> int: ...  # never blocks
+    def wait(self, tick: int) -> None: ...  # the host waits
+    def wait_for(self, other: Queue, tick: int) -> None: ...  # this queue waits, the host does not
+    def close(self) -> None: ...  # finishes what is queued; twice is once
+
+
+class Port(Protocol):
+    """One open device."""
+
+    @property
+    def props(self) -> DeviceProps: ...
+    def reserve(self, nbytes: int) -> int: ...  # an address, aligned to 2 MiB or better; OutOfMemory when full
+    def release(self, address: int) -> None: ...  # exactly what `reserve` gave
+    def memory_info(self) -> tuple[int, int]: ...  # free, total
+    def queue(self, priority: int = 0) -> Queue: ...  # lower is more urgent, a hint
+    def close(self) -> None: ...  # closes its queues, returns its memory; twice is once
+
+
+class Driver(Protocol):
+    """All devices of a kind. Making one opens nothing and starts nothing."""
+
+    @property
+    def kind(self) -> str: ...
+    def count(self) -> int: ...  # 0 when there are none; never raises
+    def why_not(self) -> str: ...  # "" when there are some, else one sentence for the user
+    def open(self, index: int) -> Port: ...
+
+
+# Abilities: optional, asked for with isinstance.
+
+
+class Mark(Protocol):
+    """A tick whose moment is kept."""
+
+    @property
+    def tick(self) -> int: ...
+
+
+@runtime_checkable
+class Timing(Protocol):
+    """A Queue that knows when."""
+
+    def mark(self) -> Mark: ...  # a signal, timed
+    def elapsed_ms(self, start: Mark, end: Mark) -> float: ...  # both reached, of any queues of the kind
+
+
+@runtime_checkable
+class Launches(Protocol):
+    """A Queue that runs host functions in order: Python callables, and native `int f(void*)` (0 is success)."""
+
+    def call(self, function: Callable[[], object]) -> None: ...
+    def call_native(self, function: int, argument: int) -> None: ...
+
+
+@runtime_checkable
+class PinnedHost(Protocol):
+    """A Port that lends host memory which queues copy from and to without the host waiting."""
+
+    def pin(self, nbytes: int) -> int: ...
+    def unpin(self, address: int) -> None: ...
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A Port whose capacity can be set, in bytes; never below what is reserved (WrongState)."""
+
+    def set_capacity(self, nbytes: int) -> None: ...
+
+
+@runtime_checkable
+class Reopens(Protocol):
+    """A Port whose device can be opened again in a forked child; the old one is forgotten there, not closed."""
+
+    def abandon(self) -> None: ...
