@@ -1,0 +1,41 @@
+// A segment is memory taken from a port; a block is a piece of one. Blocks tile their segment in address order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock {
+
+class FreeList;
+struct Segment;
+
+enum class State : uint8_t { Free = 0, Live = 1, Awaiting = 2 };  // as snapshot/model.py
+
+struct Block {
+  uint64_t address = 0;
+  uint64_t size = 0;
+  uint64_t requested = 0;
+  Block* prev = nullptr;  // neighbours in the segment
+  Block* next = nullptr;
+  Segment* segment = nullptr;
+  Block* left = nullptr;  // children in the free list's tree
+  Block* right = nullptr;
+  uint32_t stack = 0;  // where it was taken
+  State state = State::Free;
+  bool untouched = false;      // never handed out since its segment came, so still all zero where the port zeroes
+  std::vector<uint64_t> uses;  // other queues that work on it
+
+  bool split() const { return prev != nullptr || next != nullptr; }
+};
+
+struct Segment {
+  uint64_t address;
+  uint64_t size;
+  uint64_t queue;
+  bool small;
+  uint32_t stack;  // where it was reserved
+  FreeList* free_list;
+  Block* first;
+};
+
+}  // namespace penstock

@@ -1,0 +1,77 @@
+// Every structural rule of a Pool, in the order a reader would ask. Cheap enough for every step of a test.
+#include "pool.hpp"
+
+namespace penstock {
+
+const char* Pool::broken() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t recount[kMetrics][2] = {};
+  size_t live = 0, awaiting = 0, free = 0;
+  uint64_t end_of_last = 0;
+
+  for (const auto& [address, segment] : segments_) {
+    const int side = segment.small ? 0 : 1;
+    const auto add = [&](Metric metric, uint64_t much) { recount[metric][side] += static_cast<int64_t>(much); };
+    if (address != segment.address) return "a segment is filed under another address";
+    if (address < end_of_last) return "two segments overlap";
+    if (segment.first == nullptr || segment.first->prev != nullptr) return "a segment does not start with its first block";
+    add(kSegment, 1);
+    add(kReservedBytes, segment.size);
+
+    uint64_t at = address;
+    for (const Block* block = segment.first; block != nullptr; at += block->size, block = block->next) {
+      if (block->address != at) return "a gap or an overlap between neighbours";
+      if (block->segment != &segment) return "a block names another segment";
+      if (block->next != nullptr && block->next->prev != block) return "neighbours do not agree";
+      if (block->size == 0 || block->size % kQuantum != 0) return "a size that no block may have";
+      const bool is_free = block->state == State::Free;
+      if (is_free != segment.free_list->contains(block)) return "the free list and the block disagree";
+      if ((block->state == State::Live) != (live_.find(block->address) == block)) return "the live table and the block disagree";
+      if ((block->state == State::Awaiting) != (awaiting_.count(const_cast<Block*>(block)) == 1)) {
+        return "the waiting list and the block disagree";
+      }
+      if (is_free) {
+        ++free;
+        if (block->next != nullptr && block->next->state == State::Free) return "two free neighbours were not merged";
+        if (!block->uses.empty()) return "a free block is used by a queue";
+        if (block->split()) {
+          add(kInactiveSplit, 1);
+          add(kInactiveSplitBytes, block->size);
+        }
+        continue;
+      }
+      if (block->requested == 0 || block->requested > block->size) return "a block is smaller than what was asked";
+      add(kActive, 1);
+      add(kActiveBytes, block->size);
+      add(kRequestedBytes, block->requested);
+      if (block->state == State::Awaiting) {
+        ++awaiting;
+        continue;
+      }
+      ++live;
+      add(kAllocation, 1);
+      add(kAllocatedBytes, block->size);
+    }
+    end_of_last = address + segment.size;
+    if (at != end_of_last) return "the blocks do not cover the segment";
+  }
+
+  size_t listed = 0;
+  for (const auto& [key, list] : free_lists_) listed += list->count();
+  if (listed != free) return "a free list holds a block of no segment";
+  if (live_.count() != live) return "the live table holds a block of no segment";
+  if (awaiting_.size() != awaiting) return "the waiting list holds a block of no segment";
+
+  for (unsigned metric = 0; metric < kMetrics; ++metric) {
+    const int64_t* counted = recount[metric];
+    const int64_t expected[kKinds] = {counted[0] + counted[1], counted[0], counted[1]};
+    for (unsigned kind = 0; kind < kKinds; ++kind) {
+      const Count count = ledger_.read(static_cast<Metric>(metric), static_cast<Kind>(kind));
+      if (count.current != expected[kind]) return "the ledger differs from a recount";
+      if (count.peak < count.current) return "a peak is below what is there now";
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace penstock

@@ -1,0 +1,37 @@
+// The free blocks of one queue and kind, for best fit: the smallest that is large enough, at the lowest address.
+//
+// Bins of nearly equal sizes, found through a bitmap; in each bin a treap ordered by (size, address). A bin holds few
+// blocks as a rule, so this is quicker than one tree over all, and it is still logarithmic when a bin holds many.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "block.hpp"
+#include "policy.hpp"
+
+namespace penstock {
+
+class FreeList {
+ public:
+  void insert(Block* block);
+  void erase(Block* block);
+  Block* best_fit(uint64_t size) const;
+  Block* largest() const;
+  bool contains(const Block* block) const;
+  size_t count() const { return count_; }
+
+ private:
+  static constexpr unsigned kFine = 16;  // bins per doubling of the size
+  static constexpr unsigned kBins = 64 * kFine;
+
+  static unsigned bin_of(uint64_t size);
+  unsigned next_used_bin(unsigned from) const;  // kBins when there is none
+
+  std::array<Block*, kBins> roots_{};
+  std::array<uint64_t, kBins / 64> used_{};
+  size_t count_ = 0;
+};
+
+}  // namespace penstock

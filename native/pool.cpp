@@ -1,0 +1,314 @@
+#include "pool.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace penstock {
+namespace {
+
+using Lock = std::lock_guard<std::mutex>;
+
+uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
+
+}  // namespace
+
+Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack) {
+  if (nbytes == 0 || nbytes >= kMost) return nullptr;
+  const uint64_t size = block_size(nbytes);
+  const bool small = is_small(size);
+  Lock lock(mutex_);
+  FreeList* list = free_list(queue, small);
+  Block* block = list->best_fit(size);
+  if (block == nullptr) return nullptr;
+  list->erase(block);
+
+  const bool was_split = block->split();
+  if (worth_splitting(small, block->size - size)) {
+    Block* rest = new_block();
+    rest->address = block->address + size;
+    rest->size = block->size - size;
+    rest->requested = 0;
+    rest->segment = block->segment;
+    rest->untouched = block->untouched;
+    rest->prev = block;
+    rest->next = block->next;
+    if (rest->next != nullptr) rest->next->prev = rest;
+    block->next = rest;
+    block->size = size;
+    list->insert(rest);
+    if (was_split) {
+      ledger_.add(kInactiveSplitBytes, small, -bytes(size));
+    } else {
+      ledger_.add(kInactiveSplit, small, 1);
+      ledger_.add(kInactiveSplitBytes, small, bytes(rest->size));
+    }
+  } else if (was_split) {
+    ledger_.add(kInactiveSplit, small, -1);
+    ledger_.add(kInactiveSplitBytes, small, -bytes(block->size));
+  }
+
+  block->state = State::Live;
+  block->requested = nbytes;
+  block->stack = stack;
+  live_.insert(block);
+  ledger_.add(kAllocation, small, 1);
+  ledger_.add(kAllocatedBytes, small, bytes(block->size));
+  ledger_.add(kActive, small, 1);
+  ledger_.add(kActiveBytes, small, bytes(block->size));
+  ledger_.add(kRequestedBytes, small, bytes(nbytes));
+  if (ring_) push(Action::Take, block->address, nbytes, queue, stack);
+  return block;
+}
+
+bool Pool::give(Block* block) {
+  Lock lock(mutex_);
+  const Segment& segment = *block->segment;
+  live_.erase(block);
+  ledger_.add(kAllocation, segment.small, -1);
+  ledger_.add(kAllocatedBytes, segment.small, -bytes(block->size));
+  if (ring_) push(Action::Give, block->address, block->requested, segment.queue, block->stack);
+  if (block->uses.empty()) {
+    reclaim(block);
+    return false;
+  }
+  block->state = State::Awaiting;
+  awaiting_.insert(block);
+  deferred_.push_back(block);
+  return true;
+}
+
+void Pool::use(Block* block, uint64_t queue) {
+  Lock lock(mutex_);
+  auto& uses = block->uses;
+  if (queue != block->segment->queue && std::find(uses.begin(), uses.end(), queue) == uses.end()) uses.push_back(queue);
+}
+
+bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
+  Lock lock(mutex_);
+  const Segment& segment = *block->segment;
+  if (nbytes == 0 || nbytes > block->size || worth_splitting(segment.small, block->size - block_size(nbytes))) return false;
+  if (ring_) {
+    push(Action::Give, block->address, block->requested, segment.queue, block->stack);
+    push(Action::Given, block->address, block->requested, segment.queue, block->stack);
+    push(Action::Take, block->address, nbytes, segment.queue, stack);
+  }
+  ledger_.add(kRequestedBytes, segment.small, bytes(nbytes) - bytes(block->requested));
+  block->requested = nbytes;
+  block->stack = stack;
+  return true;
+}
+
+Block* Pool::live_at(uint64_t address) const {
+  if (address % kQuantum != 0) return nullptr;  // somebody else's, as a rule: seen without the table
+  Lock lock(mutex_);
+  return live_.find(address);
+}
+
+std::vector<Block*> Pool::deferred() {
+  Lock lock(mutex_);
+  return std::exchange(deferred_, {});
+}
+
+bool Pool::settle(Block* block) {
+  Lock lock(mutex_);
+  if (awaiting_.erase(block) == 0) return false;
+  deferred_.erase(std::remove(deferred_.begin(), deferred_.end(), block), deferred_.end());
+  block->uses.clear();
+  reclaim(block);
+  return true;
+}
+
+// The block is free: joins it with free neighbours and lists what comes of it.
+void Pool::reclaim(Block* block) {
+  const Segment& segment = *block->segment;
+  const bool small = segment.small;
+  if (ring_) push(Action::Given, block->address, block->requested, segment.queue, block->stack);
+  const int64_t given = bytes(block->size);
+  ledger_.add(kActive, small, -1);
+  ledger_.add(kActiveBytes, small, -given);
+  ledger_.add(kRequestedBytes, small, -bytes(block->requested));
+  block->state = State::Free;
+  block->untouched = false;
+  block->stack = 0;
+
+  int64_t pieces = 0, piece_bytes = 0;
+  for (Block* neighbour : {block->prev, block->next}) {
+    if (neighbour == nullptr || neighbour->state != State::Free) continue;
+    pieces -= 1;
+    piece_bytes -= bytes(neighbour->size);
+    segment.free_list->erase(neighbour);
+    merge(block, neighbour);
+  }
+  if (block->split()) {
+    pieces += 1;
+    piece_bytes += bytes(block->size);
+  }
+  ledger_.add(kInactiveSplit, small, pieces);
+  ledger_.add(kInactiveSplitBytes, small, piece_bytes);
+  segment.free_list->insert(block);
+}
+
+void Pool::merge(Block* into, Block* gone) {
+  if (gone == into->prev) {
+    into->address = gone->address;
+    into->prev = gone->prev;
+    if (into->prev != nullptr) into->prev->next = into;
+    if (into->segment->first == gone) into->segment->first = into;
+  } else {
+    into->next = gone->next;
+    if (into->next != nullptr) into->next->prev = into;
+  }
+  into->size += gone->size;
+  drop(gone);
+}
+
+void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack) {
+  Lock lock(mutex_);
+  FreeList* list = free_list(queue, small);
+  Block* block = new_block();
+  Segment& segment = segments_[address] = Segment{address, size, queue, small, stack, list, block};
+  block->address = address;
+  block->size = size;
+  block->requested = 0;
+  block->segment = &segment;
+  block->untouched = true;
+  list->insert(block);
+  ledger_.add(kSegment, small, 1);
+  ledger_.add(kReservedBytes, small, bytes(size));
+  if (ring_) push(Action::Reserve, address, size, queue, stack);
+}
+
+bool Pool::evict(uint64_t address) {
+  Lock lock(mutex_);
+  const auto at = segments_.find(address);
+  if (at == segments_.end()) return false;
+  Segment& segment = at->second;
+  if (segment.first->split() || segment.first->state != State::Free) return false;
+  segment.free_list->erase(segment.first);
+  drop(segment.first);
+  ledger_.add(kSegment, segment.small, -1);
+  ledger_.add(kReservedBytes, segment.small, -bytes(segment.size));
+  if (ring_) push(Action::Release, address, segment.size, segment.queue, segment.stack);
+  segments_.erase(at);
+  return true;
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> Pool::evictable() const {
+  Lock lock(mutex_);
+  std::vector<std::pair<uint64_t, uint64_t>> found;
+  for (const bool small : {false, true}) {  // PyTorch frees the large ones first
+    for (const auto& [address, segment] : segments_) {
+      const Block& first = *segment.first;
+      if (segment.small == small && !first.split() && first.state == State::Free) found.emplace_back(address, segment.size);
+    }
+  }
+  return found;
+}
+
+bool Pool::overlaps(uint64_t address, uint64_t size) const {
+  Lock lock(mutex_);
+  auto after = segments_.lower_bound(address);
+  if (after != segments_.end() && after->first - address < size) return true;
+  return after != segments_.begin() && address - (--after)->first < after->second.size;
+}
+
+uint64_t Pool::largest_free() const {
+  Lock lock(mutex_);
+  uint64_t most = 0;
+  for (const auto& [key, list] : free_lists_) {
+    if (const Block* block = list->largest()) most = std::max(most, block->size);
+  }
+  return most;
+}
+
+uint64_t Pool::largest_free(uint64_t queue) const {
+  Lock lock(mutex_);
+  uint64_t most = 0;
+  for (const uint64_t small : {0, 1}) {
+    const auto at = free_lists_.find(queue * 2 + small);
+    const Block* block = at == free_lists_.end() ? nullptr : at->second->largest();
+    if (block != nullptr) most = std::max(most, block->size);
+  }
+  return most;
+}
+
+Count Pool::count(Metric metric, Kind kind) const {
+  Lock lock(mutex_);
+  return ledger_.read(metric, kind);
+}
+
+void Pool::reset_peaks() {
+  Lock lock(mutex_);
+  ledger_.reset_peaks();
+}
+
+void Pool::reset_accumulated() {
+  Lock lock(mutex_);
+  ledger_.reset_accumulated();
+}
+
+void Pool::record(size_t most) {
+  Lock lock(mutex_);
+  ring_ = most == 0 ? nullptr : std::make_unique<Ring>(most);
+  // Numbers of stacks belong to one recording.
+  for (auto& [address, segment] : segments_) {
+    segment.stack = 0;
+    for (Block* block = segment.first; block != nullptr; block = block->next) block->stack = 0;
+  }
+}
+
+void Pool::note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack) {
+  Lock lock(mutex_);
+  if (ring_) push(Action::Oom, free, nbytes, queue, stack);
+}
+
+std::vector<Entry> Pool::history(uint64_t* lost) const {
+  Lock lock(mutex_);
+  std::vector<Entry> entries;
+  *lost = ring_ ? ring_->lost() : 0;
+  if (!ring_) return entries;
+  entries.reserve(ring_->size());
+  for (size_t age = 0; age < ring_->size(); ++age) entries.push_back((*ring_)[age]);
+  return entries;
+}
+
+void Pool::push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack) {
+  ring_->push(Entry{now_ns(), address, nbytes, queue, stack, action});
+}
+
+FreeList* Pool::free_list(uint64_t queue, bool small) {
+  const uint64_t key = queue * 2 + (small ? 1 : 0);
+  if (key != last_key_) {
+    auto& list = free_lists_[key];
+    if (!list) list = std::make_unique<FreeList>();
+    last_key_ = key;
+    last_list_ = list.get();
+  }
+  return last_list_;
+}
+
+Block* Pool::new_block() {
+  if (spare_ == nullptr) return &records_.emplace_back();
+  Block* block = spare_;
+  spare_ = block->next;
+  block->prev = block->next = nullptr;
+  block->stack = 0;
+  block->state = State::Free;
+  return block;
+}
+
+void Pool::drop(Block* block) {
+  block->segment = nullptr;
+  block->next = spare_;
+  spare_ = block;
+}
+
+}  // namespace penstock

@@ -1,0 +1,91 @@
+// Hands out blocks of the segments it was given. It touches its own tables only: no driver, no callback, no waiting.
+//
+// Whoever calls grows it (adopt), shrinks it (evict) and says when a block that other queues use is done (settle).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "block.hpp"
+#include "free_list.hpp"
+#include "ledger.hpp"
+#include "live_table.hpp"
+#include "ring.hpp"
+
+namespace penstock {
+
+class Pool {
+ public:
+  // Best fit among the free blocks of `queue`; null when nothing fits.
+  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0);
+  // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits.
+  bool give(Block* block);
+  void use(Block* block, uint64_t queue);
+  // The same block under another request; false, and nothing changed, when it does not fit or would be mostly empty.
+  bool resize(Block* block, uint64_t nbytes, uint32_t stack);
+  Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
+
+  // The blocks that began to wait since the last call.
+  std::vector<Block*> deferred();
+  bool settle(Block* block);  // false: it does not wait
+
+  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0);
+  bool evict(uint64_t address);  // false: no such segment, or part of it is in use
+  std::vector<std::pair<uint64_t, uint64_t>> evictable() const;  // address and size of each wholly free segment
+  bool owns(uint64_t address) const { return overlaps(address, 1); }
+  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment
+  uint64_t largest_free() const;
+  uint64_t largest_free(uint64_t queue) const;
+
+  Count count(Metric metric, Kind kind) const;
+  void reset_peaks();
+  void reset_accumulated();
+
+  void record(size_t most);  // 0 stops and forgets
+  bool recording() const { return ring_ != nullptr; }
+  void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack);
+
+  // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
+  template <class OnSegment, class OnBlock>
+  void walk(OnSegment on_segment, OnBlock on_block) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [address, segment] : segments_) {
+      on_segment(segment);
+      for (const Block* block = segment.first; block != nullptr; block = block->next) on_block(*block);
+    }
+  }
+  std::vector<Entry> history(uint64_t* lost) const;
+
+  const char* broken() const;  // check.cpp: the first rule that does not hold, or null
+
+ private:
+  FreeList* free_list(uint64_t queue, bool small);
+  Block* new_block();
+  void drop(Block* block);
+  void reclaim(Block* block);
+  void merge(Block* into, Block* gone);
+  void push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack);
+
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Segment> segments_;
+  std::unordered_map<uint64_t, std::unique_ptr<FreeList>> free_lists_;  // by queue * 2 + small
+  uint64_t last_key_ = ~uint64_t{0};
+  FreeList* last_list_ = nullptr;
+  LiveTable live_;
+  std::unordered_set<Block*> awaiting_;
+  std::vector<Block*> deferred_;
+  std::deque<Block> records_;
+  Block* spare_ = nullptr;  // unused records, through `next`
+  Ledger ledger_;
+  std::unique_ptr<Ring> ring_;
+};
+
+}  // namespace penstock

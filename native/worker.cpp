@@ -1,0 +1,358 @@
+#include "worker.hpp"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+// Which process this is, counted along the line of forks. A forked child has none of its parent's threads.
+std::atomic<uint64_t> generation{1};
+[[maybe_unused]] const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+
+const bool one_core = std::thread::hardware_concurrency() == 1;
+
+std::chrono::steady_clock::time_point after(int64_t nanos) {
+  constexpr int64_t kHalf = std::numeric_limits<int64_t>::max() / 2;  // the sum with now must not overflow
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(nanos, kHalf));
+}
+
+// Waits until `ready`, for ever when the limit is negative.
+template <class Ready>
+bool wait_on(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Ready ready) {
+  if (timeout_ns >= 0) return changed.wait_until(lock, after(timeout_ns), ready);
+  changed.wait(lock, ready);
+  return true;
+}
+
+// A queue's mutex is held for a few instructions only: to sleep for it would cost a hundred times more than to retry.
+std::unique_lock<std::mutex> lock_soon(std::mutex& mutex) {
+  std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  for (int i = 0; i < 100 && !lock; ++i, relax()) lock.try_lock();
+  if (!lock) lock.lock();
+  return lock;
+}
+
+struct Copy {
+  void* dst;
+  const void* src;
+  size_t nbytes;
+};
+
+struct Fill {
+  void* dst;
+  int byte;
+  size_t nbytes;
+};
+
+struct Run {
+  Function function;
+  void* argument;
+  Drop drop;
+  bool host_call;
+};
+
+struct Signal {
+  std::shared_ptr<Mark> mark;  // or none
+};
+
+struct WaitFor {
+  std::shared_ptr<Timeline> timeline;
+  uint64_t tick;
+};
+
+}  // namespace
+
+int64_t steady_nanos() noexcept {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void relax() noexcept {
+  if (one_core) return std::this_thread::yield();
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// ---- Timeline
+
+Timeline::Timeline() noexcept : generation_(generation.load(std::memory_order_relaxed)) {}
+
+bool Timeline::forked() const noexcept { return generation_ != generation.load(std::memory_order_relaxed); }
+
+bool Timeline::spin(uint64_t tick, int64_t nanos) const noexcept {
+  return spin_until(nanos, [&] { return reached() >= tick || ended(); }) && reached() >= tick;
+}
+
+Wait Timeline::wait(uint64_t tick, int64_t timeout_ns, const std::atomic<bool>* give_up) {
+  const auto over = [&] { return reached_.load() >= tick || ended() || (give_up && give_up->load()); };
+  const auto answer = [&] { return reached() >= tick ? Wait::Reached : over() ? Wait::Never : Wait::TimedOut; };
+  if (reached() < tick && (tick > promised() || ended())) return Wait::Never;
+  if (spin_until(timeout_ns < 0 ? kSpinNanos : std::min(timeout_ns, kSpinNanos), over)) return answer();
+  sleepers_.fetch_add(1);  // before `over` is read, as advance() reads it after it has stored: one sees the other
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_on(changed_, lock, timeout_ns, over);
+  sleepers_.fetch_sub(1);
+  return answer();
+}
+
+void Timeline::advance() {
+  reached_.fetch_add(1);
+  if (sleepers_.load() > 0) nudge();
+}
+
+void Timeline::end() {
+  ended_ = true;
+  nudge();
+}
+
+void Timeline::nudge() {
+  { std::lock_guard<std::mutex> lock(mutex_); }  // a waiter between its look and its sleep must not miss the call
+  changed_.notify_all();
+}
+
+// ---- The queue, as its thread sees it
+
+using Command = std::variant<Copy, Fill, Run, Signal, WaitFor>;
+
+struct Worker::State : std::enable_shared_from_this<Worker::State> {
+  static constexpr size_t kTaken = std::numeric_limits<size_t>::max() / 2;  // beyond the end of any batch
+  static constexpr size_t kKept = 4096;  // commands whose room is kept for the next ones
+
+  State(std::shared_ptr<Timeline> line, int nice) : timeline(std::move(line)), priority(nice) {}
+
+  uint64_t push(Command&& command);
+  static void work(std::shared_ptr<State> self);
+  bool refill();
+  void fail(Failure::Cause cause, int code);
+  void discard(std::unique_lock<std::mutex>& lock);
+
+  void operator()(const Copy& c) { std::memmove(c.dst, c.src, c.nbytes); }  // as fast as memcpy, and may overlap
+  void operator()(const Fill& c) { std::memset(c.dst, c.byte, c.nbytes); }
+  void operator()(const Run& c);
+  void operator()(const Signal& c);
+  void operator()(const WaitFor& c);
+
+  const std::shared_ptr<Timeline> timeline;
+  const int priority;
+  std::atomic<bool> closed{false}, discarded{false}, failed{false};
+  std::atomic<bool> news{false};  // something to look at: what an idle thread polls
+  std::atomic<int> calls{0};      // host-language calls, queued or running
+
+  std::mutex mutex;  // of what stands here; the batch taken is the thread's to read, and `spent` is its own
+  std::condition_variable changed;
+  bool started = false, sleeping = false, finished = false;
+  std::thread thread;
+  std::shared_ptr<Timeline> waiting_on;
+  Failure failure;
+  std::vector<Command> inbox, batch, spent;  // they rotate, so that a steady state allocates nothing
+
+  alignas(kCacheLine) std::atomic<size_t> next{0};  // in the batch; stepping over a command owns it: thread or close()
+  std::atomic<bool> working{false};                 // a batch has been taken and is not finished
+};
+
+namespace {
+thread_local const void* here = nullptr;  // the state of the queue whose thread this is
+}
+
+// Returns the tick that will be the first one behind the command, or is the command; 0 when refused.
+uint64_t Worker::State::push(Command&& command) {
+  const bool is_signal = std::holds_alternative<Signal>(command);
+  const Run* run = std::get_if<Run>(&command);
+  const bool host_call = run && run->host_call;
+  auto lock = lock_soon(mutex);
+  if (closed) return 0;
+  if (!started) thread = std::thread(work, shared_from_this());
+  started = true;
+  inbox.push_back(std::move(command));
+  if (host_call) ++calls;
+  const uint64_t tick = timeline->promised() + 1;
+  if (is_signal) timeline->promise();
+  if (!news.load(std::memory_order_relaxed)) news.store(true, std::memory_order_release);
+  const bool wake = sleeping;
+  lock.unlock();
+  if (wake) changed.notify_one();
+  return tick;
+}
+
+void Worker::State::work(std::shared_ptr<State> self) {
+  here = self.get();
+#ifdef __linux__
+  pthread_setname_np(pthread_self(), "penstock");
+  if (self->priority) setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + self->priority);  // 0: this thread
+#endif
+  while (self->refill()) {
+    for (size_t i; (i = self->next.fetch_add(1)) < self->batch.size();) {
+      std::visit(*self, self->batch[i]);
+      if (self->timeline->forked()) return;  // a call forked, and this is the child: the rest is the parent's
+    }
+  }
+  std::lock_guard<std::mutex> lock(self->mutex);
+  self->finished = true;
+  self->changed.notify_all();
+}
+
+// Takes what has been queued as the next batch; polls first, then sleeps. False when the thread is to end.
+bool Worker::State::refill() {
+  working = false;
+  spin_until(kSpinNanos, [&] { return news.load(std::memory_order_acquire); });
+  auto lock = lock_soon(mutex);
+  sleeping = true;
+  changed.wait(lock, [&] { return closed || !inbox.empty(); });
+  sleeping = false;
+  if (discarded || inbox.empty()) return false;
+  batch.swap(spent);
+  batch.swap(inbox);
+  next = 0;
+  news = false;
+  working = true;
+  lock.unlock();
+  if (spent.capacity() > kKept) spent = {};
+  spent.clear();
+  return true;
+}
+
+void Worker::State::operator()(const Run& c) {
+  if (const int code = c.function(c.argument)) fail(c.host_call ? Failure::HostCall : Failure::Code, code);
+  if (c.host_call) --calls;
+}
+
+void Worker::State::operator()(const Signal& c) {
+  if (c.mark) c.mark->nanoseconds = steady_nanos();
+  timeline->advance();
+}
+
+void Worker::State::operator()(const WaitFor& c) {
+  const auto waiting = [&](std::shared_ptr<Timeline> on) {
+    std::lock_guard<std::mutex> lock(mutex);
+    waiting_on = std::move(on);
+  };
+  if (c.timeline->reached() >= c.tick) return;
+  waiting(c.timeline);  // so that discard() can call us back
+  const Wait result = c.timeline->wait(c.tick, kForever, &discarded);
+  waiting(nullptr);
+  if (result == Wait::Never && !discarded) fail(Failure::LostQueue, 0);
+}
+
+void Worker::State::fail(Failure::Cause cause, int code) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (failure.cause == Failure::None) failure = {cause, code, timeline->reached() + 1};
+  failed = true;
+}
+
+// Called once. What the thread has not begun is dropped here; it touches no more of it, and ends by itself when it can.
+void Worker::State::discard(std::unique_lock<std::mutex>& lock) {
+  discarded = true;
+  changed.notify_all();
+  const size_t first = next.exchange(kTaken);
+  const std::shared_ptr<Timeline> other = waiting_on;
+  lock.unlock();
+  timeline->end();
+  if (other) other->nudge();
+  const auto drop = [&](const Command& command) {
+    const Run* run = std::get_if<Run>(&command);
+    if (run && run->host_call) --calls;
+    if (run && run->drop) run->drop(run->argument);
+  };
+  for (size_t i = first; i < batch.size(); ++i) drop(batch[i]);
+  for (const Command& command : inbox) drop(command);
+  lock.lock();
+}
+
+// ---- The queue, as its callers see it
+
+Worker::Worker(int priority)
+    : timeline_(std::make_shared<Timeline>()), state_(std::make_shared<State>(timeline_, std::clamp(priority, -5, 5))) {}
+
+Worker::~Worker() {
+  if (!alive()) {
+    new std::shared_ptr<State>(std::move(state_));  // kept for ever: its locks may be held by threads that are no more
+    return;
+  }
+  std::thread thread;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->closed = state_->news = true;
+    thread = std::move(state_->thread);
+    state_->changed.notify_all();
+  }
+  if (thread.joinable()) thread.detach();
+}
+
+bool Worker::copy(void* dst, const void* src, size_t nbytes) {
+  return alive() && state_->push(Copy{dst, src, nbytes});
+}
+
+bool Worker::fill(void* dst, int byte, size_t nbytes) { return alive() && state_->push(Fill{dst, byte, nbytes}); }
+
+bool Worker::run(Function function, void* argument, Drop drop, bool host_call) {
+  return alive() && state_->push(Run{function, argument, drop, host_call});
+}
+
+uint64_t Worker::signal() { return alive() ? state_->push(Signal{}) : 0; }
+
+std::shared_ptr<Mark> Worker::mark() {
+  auto mark = std::make_shared<Mark>();
+  mark->tick = alive() ? state_->push(Signal{mark}) : 0;
+  return mark->tick ? mark : nullptr;
+}
+
+bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {
+  if (!alive() || closed() || tick > other->promised()) return false;
+  if (other == timeline_ || other->reached() >= tick) return true;
+  return !other->ended() && state_->push(WaitFor{other, tick});
+}
+
+bool Worker::calls_pending() const noexcept { return state_->calls > 0; }
+
+Wait Worker::wait(uint64_t tick, int64_t timeout_ns) {
+  if (here == state_.get()) return reached() >= tick ? Wait::Reached : Wait::Never;
+  return timeline_->wait(tick, timeout_ns);
+}
+
+bool Worker::failed() const noexcept { return state_->failed; }
+
+Failure Worker::take_failure() {
+  if (!failed() || !alive()) return {};
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->failed = false;
+  return std::exchange(state_->failure, {});
+}
+
+bool Worker::closed() const noexcept { return state_->closed; }
+
+bool Worker::close(int64_t timeout_ns) {
+  if (!alive()) return false;
+  State& state = *state_;
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.closed = state.news = true;
+  state.changed.notify_all();
+  if (here == &state) return false;
+  const auto over = [&] { return state.finished || state.discarded || !state.started; };
+  if (!wait_on(state.changed, lock, timeout_ns, over)) {
+    if (state.working || !state.inbox.empty()) {
+      state.discard(lock);
+    } else {
+      state.changed.wait(lock, over);  // all is done, the thread is on its way out
+    }
+  }
+  const bool clean = !state.discarded;
+  std::thread thread = std::move(state.thread);
+  lock.unlock();
+  if (thread.joinable()) clean ? thread.join() : thread.detach();
+  return clean;
+}
+
+}  // namespace penstock

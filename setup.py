@@ -1,0 +1,28 @@
+"""The one extension module; everything else about the package stands in pyproject.toml."""
+
+from pathlib import Path
+
+import numpy as np
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+
+def native(pattern: str) -> list[str]:
+    return sorted(str(path) for path in Path("native").glob(pattern))
+
+
+core = Extension(
+    "penstock._core",
+    sources=["src/penstock/_core.pyx", *native("*.cpp")],
+    depends=native("*.hpp"),
+    include_dirs=["native", np.get_include()],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-invalid-offsetof"],
+    extra_link_args=["-pthread"],
+    language="c++",
+)
+
+# The signatures go into the docstrings, where inspect finds them and stubtest compares them with _core.pyi.
+directives = {"language_level": 3, "embedsignature": True, "embedsignature.format": "clinic"}
+
+setup(ext_modules=cythonize([core], compiler_directives=directives))

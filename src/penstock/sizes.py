@@ -1,0 +1,54 @@
+"""Sizes in words: `format_bytes` and `parse_bytes`, the only two places that know what a KiB is."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["format_bytes", "parse_bytes"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SPELLING = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
+_LIMIT = 1 << 63  # what fits a signed 64-bit size, as drivers count
+
+
+def format_bytes(n: int) -> str:
+    """The size with the largest fitting unit and two decimals; plain bytes have none.
+
+    >>> format_bytes(512), format_bytes(1536), format_bytes(20 << 20), format_bytes(-(3 << 30))
+    ('512 B', '1.50 KiB', '20.00 MiB', '-3.00 GiB')
+    >>> format_bytes((1 << 20) - 1)  # never "1024.00 KiB"
+    '1.00 MiB'
+    """
+    if abs(n) < 1024:
+        return f"{n} B"
+    power = min((abs(n).bit_length() - 1) // 10, len(_UNITS) - 1)
+    if power + 1 < len(_UNITS) and round(abs(n) / (1 << 10 * power), 2) >= 1024:
+        power += 1
+    return f"{n / (1 << 10 * power):.2f} {_UNITS[power]}"
+
+
+def parse_bytes(text: str) -> int:
+    """A size that a person wrote, as bytes (> 0); a fraction of a byte is cut off.
+
+    K, KB and KiB all mean 1024 (M, G and T follow): memory is bought and reserved in powers of two.
+
+    >>> parse_bytes("16MiB") == parse_bytes("16 mb") == parse_bytes("16m") == parse_bytes("16777216")
+    True
+    >>> parse_bytes("1.5G")
+    1610612736
+    >>> parse_bytes("12 bananas")
+    Traceback (most recent call last):
+    ValueError: '12 bananas' is not a size; write a number above 0 and a unit, as in 4096, 512k, 16MiB, 1.5G or 2 GiB
+    """
+    if match := _SPELLING.fullmatch(text.strip()):
+        number, unit = match[1], (match[2] or "").lower()
+        # Whole and broken part apart: a float would lose bytes above 2^53.
+        whole, _, broken = number.partition(".")
+        scale = 1024 ** _POWERS[unit]
+        nbytes: int = int(whole) * scale + int(broken or "0") * scale // 10 ** len(broken)
+        if 0 < nbytes < _LIMIT:
+            return nbytes
+    raise ValueError(
+        f"{text!r} is not a size; write a number above 0 and a unit, as in 4096, 512k, 16MiB, 1.5G or 2 GiB"
+    )
