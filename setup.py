@@ -22,7 +22,4 @@ core = Extension(
     language="c++",
 )
 
-# The signatures go into the docstrings, where inspect finds them and stubtest compares them with _core.pyi.
-directives = {"language_level": 3, "embedsignature": True, "embedsignature.format": "clinic"}
-
-setup(ext_modules=cythonize([core], compiler_directives=directives))
+setup(ext_modules=cythonize([core]))

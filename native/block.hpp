@@ -32,6 +32,7 @@ struct Segment {
   uint64_t address;
   uint64_t size;
   uint64_t queue;
+  uint64_t number;  // in the order in which segments came
   bool small;
   uint32_t stack;  // where it was reserved
   FreeList* free_list;

@@ -4,7 +4,9 @@ namespace penstock {
 namespace {
 
 bool before(const Block* a, const Block* b) {
-  return a->size != b->size ? a->size < b->size : a->address < b->address;
+  if (a->size != b->size) return a->size < b->size;
+  if (a->segment != b->segment) return a->segment->number < b->segment->number;
+  return a->address < b->address;
 }
 
 // A treap needs no stored priority: a hash of the address is as good as chance and the same every run.

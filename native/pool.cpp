@@ -35,7 +35,7 @@ Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack) {
     Block* rest = new_block();
     rest->address = block->address + size;
     rest->size = block->size - size;
-    rest->requested = 0;
+    rest->requested = block->requested;  // a free block still shows what was asked for last, as PyTorch's do
     rest->segment = block->segment;
     rest->untouched = block->untouched;
     rest->prev = block;
@@ -174,7 +174,7 @@ void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, ui
   Lock lock(mutex_);
   FreeList* list = free_list(queue, small);
   Block* block = new_block();
-  Segment& segment = segments_[address] = Segment{address, size, queue, small, stack, list, block};
+  Segment& segment = segments_[address] = Segment{address, size, queue, adopted_++, small, stack, list, block};
   block->address = address;
   block->size = size;
   block->requested = 0;

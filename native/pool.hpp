@@ -67,6 +67,8 @@ class Pool {
   const char* broken() const;  // check.cpp: the first rule that does not hold, or null
 
  private:
+  friend struct PoolTest;  // native/tests/test_pool.cpp, which breaks what broken() must find
+
   FreeList* free_list(uint64_t queue, bool small);
   Block* new_block();
   void drop(Block* block);
@@ -79,6 +81,7 @@ class Pool {
   std::unordered_map<uint64_t, std::unique_ptr<FreeList>> free_lists_;  // by queue * 2 + small
   uint64_t last_key_ = ~uint64_t{0};
   FreeList* last_list_ = nullptr;
+  uint64_t adopted_ = 0;  // segments so far
   LiveTable live_;
   std::unordered_set<Block*> awaiting_;
   std::vector<Block*> deferred_;

@@ -12,7 +12,7 @@ namespace penstock {
 constexpr int64_t kForever = -1;        // a time limit that never comes; any negative number will do
 constexpr int64_t kSpinNanos = 50'000;  // how long a waiter polls before it sleeps: about the price of one wake-up
 
-constexpr size_t kCacheLine = 64;       // what one thread writes often shares no line with what another does
+constexpr size_t kCacheLine = 64;  // what one thread writes often shares no line with what another does
 
 enum class Wait { Reached, TimedOut, Never };  // Never: not signalled, its queue lost the work or lives across a fork
 

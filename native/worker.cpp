@@ -119,7 +119,9 @@ void Timeline::end() {
 }
 
 void Timeline::nudge() {
-  { std::lock_guard<std::mutex> lock(mutex_); }  // a waiter between its look and its sleep must not miss the call
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+  }  // a waiter between its look and its sleep must not miss the call
   changed_.notify_all();
 }
 
@@ -136,6 +138,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   uint64_t push(Command&& command);
   static void work(std::shared_ptr<State> self);
   bool refill();
+  bool done() const;
   void fail(Failure::Cause cause, int code);
   void discard(std::unique_lock<std::mutex>& lock);
 
@@ -153,7 +156,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 
   std::mutex mutex;  // of what stands here; the batch taken is the thread's to read, and `spent` is its own
   std::condition_variable changed;
-  bool started = false, sleeping = false, finished = false;
+  bool started = false, sleeping = false, finished = false, ends_in_signal = false;
   std::thread thread;
   std::shared_ptr<Timeline> waiting_on;
   Failure failure;
@@ -180,6 +183,7 @@ uint64_t Worker::State::push(Command&& command) {
   if (host_call) ++calls;
   const uint64_t tick = timeline->promised() + 1;
   if (is_signal) timeline->promise();
+  ends_in_signal = is_signal;
   if (!news.load(std::memory_order_relaxed)) news.store(true, std::memory_order_release);
   const bool wake = sleeping;
   lock.unlock();
@@ -222,6 +226,11 @@ bool Worker::State::refill() {
   if (spent.capacity() > kKept) spent = {};
   spent.clear();
   return true;
+}
+
+// All that was queued is done, even where the thread has not come round to saying so.
+bool Worker::State::done() const {
+  return ends_in_signal ? timeline->reached() == timeline->promised() : !working && inbox.empty();
 }
 
 void Worker::State::operator()(const Run& c) {
@@ -274,7 +283,8 @@ void Worker::State::discard(std::unique_lock<std::mutex>& lock) {
 // ---- The queue, as its callers see it
 
 Worker::Worker(int priority)
-    : timeline_(std::make_shared<Timeline>()), state_(std::make_shared<State>(timeline_, std::clamp(priority, -5, 5))) {}
+    : timeline_(std::make_shared<Timeline>()),
+      state_(std::make_shared<State>(timeline_, std::clamp(priority, -5, 5))) {}
 
 Worker::~Worker() {
   if (!alive()) {
@@ -291,9 +301,7 @@ Worker::~Worker() {
   if (thread.joinable()) thread.detach();
 }
 
-bool Worker::copy(void* dst, const void* src, size_t nbytes) {
-  return alive() && state_->push(Copy{dst, src, nbytes});
-}
+bool Worker::copy(void* dst, const void* src, size_t nbytes) { return alive() && state_->push(Copy{dst, src, nbytes}); }
 
 bool Worker::fill(void* dst, int byte, size_t nbytes) { return alive() && state_->push(Fill{dst, byte, nbytes}); }
 
@@ -313,6 +321,12 @@ bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {
   if (!alive() || closed() || tick > other->promised()) return false;
   if (other == timeline_ || other->reached() >= tick) return true;
   return !other->ended() && state_->push(WaitFor{other, tick});
+}
+
+bool Worker::idle() const {
+  if (!alive()) return true;
+  auto lock = lock_soon(state_->mutex);
+  return !state_->working && state_->inbox.empty();
 }
 
 bool Worker::calls_pending() const noexcept { return state_->calls > 0; }
@@ -342,10 +356,10 @@ bool Worker::close(int64_t timeout_ns) {
   if (here == &state) return false;
   const auto over = [&] { return state.finished || state.discarded || !state.started; };
   if (!wait_on(state.changed, lock, timeout_ns, over)) {
-    if (state.working || !state.inbox.empty()) {
-      state.discard(lock);
+    if (state.done()) {
+      state.changed.wait(lock, over);  // the thread is on its way out
     } else {
-      state.changed.wait(lock, over);  // all is done, the thread is on its way out
+      state.discard(lock);
     }
   }
   const bool clean = !state.discarded;

@@ -1,4 +1,5 @@
-// One in-order queue on one native thread, which starts with the first work. Every method may be called from any thread.
+// One in-order queue on one native thread, which starts with the first work. Every method may be called from any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -30,18 +31,20 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Work is refused (false, 0, null) after close() and in a forked child. std::system_error: no thread could be started.
+  // Work is refused (false, 0, null) after close() and in a forked child. std::system_error: no thread could be
+  // started.
   bool copy(void* dst, const void* src, size_t nbytes);
   bool fill(void* dst, int byte, size_t nbytes);
   // Of function and drop exactly one is called with the argument, drop if the work is discarded; neither if refused.
   bool run(Function function, void* argument, Drop drop = nullptr, bool host_call = false);
-  uint64_t signal();            // "reach the next tick here"; ticks count from 1
+  uint64_t signal();             // "reach the next tick here"; ticks count from 1
   std::shared_ptr<Mark> mark();  // a signal, timed
   // Also refused where it could never end: for a tick not signalled yet (so no circle can be built), or lost.
   bool wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick);
 
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
   uint64_t reached() const noexcept { return timeline_->reached(); }
+  bool idle() const;                    // all that was queued is done
   bool calls_pending() const noexcept;  // a host-language call is queued or running: spinning may be in its way
   bool spin(uint64_t tick, int64_t nanos) const noexcept { return timeline_->spin(tick, nanos); }  // takes no lock
   Wait wait(uint64_t tick, int64_t timeout_ns = kForever);  // spins, then sleeps. Never, too, on the queue's own thread
@@ -49,8 +52,8 @@ class Worker {
   bool failed() const noexcept;
   Failure take_failure();
 
-  // Finishes what is queued and joins; past the limit discards the rest, ends the timeline and returns false, as it does
-  // on the queue's own thread (which cannot wait for itself and discards nothing). Twice is once.
+  // Finishes what is queued and joins; past the limit discards the rest, ends the timeline and returns false, as it
+  // does on the queue's own thread (which cannot wait for itself and discards nothing). Twice is once.
   bool close(int64_t timeout_ns = kForever);
   bool closed() const noexcept;
   // For a forked child: forgets the thread and all it holds, touches no lock. Without it a child finds out by itself.

@@ -1,0 +1,103 @@
+"""One accelerator runtime: devices, streams, events, a caching allocator, and the story of where the memory went."""
+
+from typing import Any as _Any
+
+from penstock import memory
+from penstock._core import Block
+from penstock.backends import why_not
+from penstock.device import Device
+from penstock.dtypes import (
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from penstock.errors import (
+    DeviceError,
+    Forked,
+    OutOfMemory,
+    PenstockError,
+    PenstockWarning,
+    Unsupported,
+    WrongState,
+)
+from penstock.runtime import lifecycle as _lifecycle  # its handlers are there from now on
+from penstock.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
+from penstock.runtime.current import current_device, reopen, set_device, use_device
+from penstock.runtime.event import Event
+from penstock.runtime.open_device import device_count
+from penstock.runtime.stream import Stream, current_stream, default_stream, set_stream, synchronize
+from penstock.runtime.tensor import Tensor
+
+__all__ = [
+    "Block",
+    "Device",
+    "DeviceError",
+    "Event",
+    "Forked",
+    "OutOfMemory",
+    "PenstockError",
+    "PenstockWarning",
+    "Stream",
+    "Tensor",
+    "Unsupported",
+    "WrongState",
+    "__version__",
+    "allocate",
+    "bfloat16",
+    "bool_",
+    "complex128",
+    "complex64",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device_count",
+    "empty",
+    "empty_pinned",
+    "float16",
+    "float32",
+    "float64",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "memory",
+    "reopen",
+    "set_device",
+    "set_stream",
+    "synchronize",
+    "tensor",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
+    "use_device",
+    "why_not",
+    "zeros",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    """What costs an import that most programs do not need."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("penstock")
+    if name == "bfloat16":
+        from penstock import dtypes
+
+        return dtypes.bfloat16
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

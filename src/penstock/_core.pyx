@@ -7,6 +7,7 @@ A pool's lock is taken with the interpreter's lock held, which is safe because t
 """
 
 cimport cython
+from cpython.buffer cimport PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_WriteUnraisable
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -95,6 +96,7 @@ cdef class Pool:
     cdef unique_ptr[Stacks] stacks  # there while recording
     cdef list codes  # keeps what the stacks name alive
     cdef size_t depth
+    cdef public bint waiting  # blocks given back wait for other queues
     cdef object __weakref__
 
     cdef Block wrap(self, Record* record):
@@ -143,6 +145,8 @@ cdef class Pool:
         return None if record is NULL else self.wrap(record)
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
+        if self.waiting:
+            self._settle()
         cdef Block block = self.take(nbytes, queue)
         return self._refill(nbytes, queue) if block is None else block
 
@@ -150,6 +154,9 @@ cdef class Pool:
         raise MemoryError(f"the pool has no free block of {nbytes} bytes and nobody to ask for more")
 
     def _defer(self):
+        pass
+
+    def _settle(self):
         pass
 
     def deferred(self):
@@ -170,9 +177,7 @@ cdef class Pool:
     def evictable(self):
         return self.native.evictable()
 
-    def evict(self, uint64_t address):
-        if not self.native.evict(address):
-            raise ValueError(f"no wholly free segment starts at {address:#x}")
+    def evict(self, uint64_t address): return self.native.evict(address)
 
     @staticmethod
     def rounded(uint64_t nbytes): return block_size(nbytes)
@@ -222,15 +227,17 @@ cdef class Pool:
     def note_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free):
         self.native.note_oom(nbytes, queue, free, self.here())
 
-    def tables(self):
+    def tables(self, bint trace=True):
         """Segments, blocks, history, its lost entries, and each stack's caller, file, name and line: one moment's."""
         cdef uint64_t lost = 0
         cdef vector[SegmentRow] segments = segment_rows(self.native)
         cdef vector[BlockRow] blocks = block_rows(self.native)
-        cdef vector[Entry] history = self.native.history(&lost)
+        cdef vector[Entry] history
         cdef list places = []
         cdef StackNode node
         cdef size_t i
+        if trace:
+            history = self.native.history(&lost)
         if self.stacks:
             for i in range(1, self.stacks.get().size()):
                 node = self.stacks.get()[0][i]
@@ -244,6 +251,19 @@ cdef class Pool:
             lost,
             places,
         )
+
+
+cdef class Exporter:
+    """Lends the buffer of the NumPy array that `_export` gives; a class of Python's own could not before 3.12."""
+
+    def _export(self):
+        raise BufferError(f"{type(self).__name__} has no memory to lend")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyObject_GetBuffer(self._export(), buffer, flags)
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        pass  # the array, which the buffer names as its owner, does that
 
 
 include "_numpy_hook.pxi"

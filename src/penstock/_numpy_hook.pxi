@@ -41,9 +41,8 @@ cdef struct Hook:
 @cython.final
 cdef class NumpyHook:
     cdef Hook hook
-    cdef Pool pool
+    cdef readonly Pool pool
     cdef object below_capsule  # keeps `below` alive
-    cdef readonly object failure
 
     def __init__(self, Pool pool not None, size_t smallest):
         self.pool = pool
@@ -54,10 +53,6 @@ cdef class NumpyHook:
 
     @serving.setter
     def serving(self, bint on): self.hook.serving = on
-
-    def take_failure(self):
-        failure, self.failure = self.failure, None
-        return failure
 
     def everywhere(self):
         cdef Handler* default = <Handler*>PyCapsule_GetPointer(<object>PyDataMem_DefaultHandler, "mem_handler")
@@ -86,17 +81,28 @@ cdef class NumpyHook:
         Py_INCREF(self)  # everywhere: for good. In a context: until the last array made there is gone
 
     cdef Record* ask(self, size_t size, bint* refused):
+        global refusal
         cdef Block block
         cdef Record* record = NULL
+        refusal = None
         try:
             block = self.pool._refill(size, 0)
             record = block.record
             block.record = NULL  # NumPy's now
         except MemoryError as failure:
-            self.failure, refused[0] = failure.with_traceback(None), True
+            refusal, refused[0] = failure.with_traceback(None), True
         except BaseException:
             PyErr_WriteUnraisable(self)
         return record
+
+
+cdef object refusal = None  # why NumPy was last answered with no memory
+
+
+def take_numpy_refusal():
+    global refusal
+    taken, refusal = refusal, None
+    return taken
 
 
 def restore_numpy_handler(handler):

@@ -40,6 +40,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         cbool wait_for(const shared_ptr[Timeline]& other, uint64_t tick) except +
         const shared_ptr[Timeline]& timeline()
         uint64_t reached()
+        cbool idle() except +
         cbool calls_pending()
         cbool spin(uint64_t tick, int64_t nanos)
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
@@ -112,6 +113,8 @@ cdef class Queue:
         return mark
 
     def reached(self): return self.worker.get().reached()
+
+    def idle(self): return self.worker.get().idle()
 
     def wait(self, uint64_t tick, timeout=None):
         """Whether it was reached in time; ValueError for a tick that never will be. Sees Ctrl-C."""

@@ -34,9 +34,10 @@ class Queue(Protocol):
     def fill(self, dst: int, byte: int, nbytes: int) -> None: ...
     def signal(self) -> int: ...  # "reach the next tick here"; returns it. Ticks count from 1
     def reached(self) -> int: ...  # never blocks
+    def idle(self) -> bool: ...  # is all that was queued done? never blocks
     def wait(self, tick: int) -> None: ...  # the host waits
     def wait_for(self, other: Queue, tick: int) -> None: ...  # this queue waits, the host does not
-    def close(self) -> None: ...  # finishes what is queued; twice is once
+    def close(self, timeout: float | None = None) -> bool: ...  # finishes what is queued, or False: it dropped the rest
 
 
 class Port(Protocol):

@@ -69,7 +69,7 @@ class Snapshot:
     segments: NDArray[np.void]  # SEGMENT, by address
     blocks: NDArray[np.void]  # BLOCK, by address; they tile their segments
     trace: NDArray[np.void]  # ENTRY, oldest first; TAKE and GIVE carry the requested size, RESERVE the segment's
-    stacks: NDArray[np.void]  # STACK
+    stacks: NDArray[np.void]  # STACK; a parent's row is smaller than its child's, so no stack can be a circle
     frames: NDArray[np.void]  # FRAME
     strings: tuple[str, ...]
     lost: int = 0  # entries that the ring dropped before the oldest one here

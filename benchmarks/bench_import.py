@@ -1,0 +1,32 @@
+"""What `import penstock` costs beyond NumPy's own import, in fresh processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from statistics import median
+
+from measure import show, table
+
+ROUNDS = 15
+PROBE = "import time, numpy; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
+
+
+def milliseconds(statement: str) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        done = subprocess.run([sys.executable, "-c", PROBE.format(statement)], capture_output=True, text=True, check=True)
+        times.append(float(done.stdout) * 1000)
+    return median(times)
+
+
+def main() -> None:
+    made = table("Imports, milliseconds after `import numpy`", "statement", "ms", "bound")
+    made.add_row("pass", f"{milliseconds('pass'):.1f}", "")
+    made.add_row("import penstock", f"{milliseconds('import penstock'):.1f}", "≤ 100")
+    made.add_row("import penstock, open the host device", f"{milliseconds('import penstock; penstock.empty(1)'):.1f}", "")
+    show(made)
+
+
+if __name__ == "__main__":
+    main()

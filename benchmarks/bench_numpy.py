@@ -1,0 +1,99 @@
+"""NumPy programs with and without penstock, and with other allocators preloaded; fresh processes, interleaved.
+
+`bench_numpy.py --thresholds` measures from which size on it pays to serve an array.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+from measure import show, table
+from penstock.sizes import format_bytes
+
+HERE = Path(__file__).parent
+ROUNDS = 9
+KIB, MIB = 1024, 1024 * 1024
+LIBRARIES = {
+    "jemalloc": ("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "/usr/lib/aarch64-linux-gnu/libjemalloc.so.2"),
+    "mimalloc": ("/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2.0",
+                 "/usr/lib/aarch64-linux-gnu/libmimalloc.so.2"),
+}  # fmt: skip
+
+# A program, its bytes, and the least gain asked for: the time without penstock over the time with it.
+PROGRAMS = (
+    ("temporaries", 256 * KIB, 4.0), ("temporaries", 512 * KIB, 4.0), ("temporaries", MIB, 4.0),
+    ("temporaries", 4 * MIB, 2.5), ("temporaries", 16 * MIB, 1.3), ("temporaries", 64 * MIB, 1.3),
+    ("softmax", 16 * MIB, 1.25), ("softmax", 64 * MIB, 1.25),
+    ("layer_norm", 16 * MIB, 1.25), ("layer_norm", 64 * MIB, 1.25),
+    ("temporaries", 4 * KIB, 0.98), ("temporaries", 32 * KIB, 0.98), ("temporaries", 64 * KIB, 0.98),
+    ("temporaries", 128 * KIB, 0.98), ("small", 64, 0.98), ("small", KIB, 0.98), ("small", 16 * KIB, 0.98),
+    ("matmul", 256 * KIB, 0.98), ("matmul", 4 * MIB, 0.98), ("matmul", 16 * MIB, 0.98),
+    ("zeros_untouched", 256 * KIB, 0.98), ("zeros_untouched", 64 * MIB, 0.98),
+    ("zeros_written", 256 * KIB, 0.98), ("zeros_written", 4 * MIB, 0.98), ("zeros_written", 64 * MIB, 0.98),
+    ("growing", 64 * MIB, 0.98), ("concatenate", 4 * MIB, 0.98), ("concatenate", 64 * MIB, 0.98),
+)  # fmt: skip
+
+
+def run(case: str, nbytes: int, *extra: str, preload: str = "") -> float:
+    env = os.environ | ({"LD_PRELOAD": preload} if preload else {}) | {"OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "numpy_programs.py"), case, str(nbytes), *extra]
+    return float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+
+
+def compare(case: str, nbytes: int, rivals: dict[str, str]) -> dict[str, list[float]]:
+    """Times of every variant, the variants taking turns so that a slow moment of the machine hits all."""
+    times: dict[str, list[float]] = {name: [] for name in ("system", "penstock", *rivals)}
+    for _ in range(ROUNDS):
+        times["system"].append(run(case, nbytes))
+        times["penstock"].append(run(case, nbytes, "penstock"))
+        for name, library in rivals.items():
+            times[name].append(run(case, nbytes, preload=library))
+    return times
+
+
+def gains(base: list[float], other: list[float]) -> tuple[float, float, float]:
+    """Base over other: the ratio of the medians, and the least and the most of the rounds' own ratios."""
+    ratios = [b / o for b, o in zip(base, other, strict=True)]
+    return median(base) / median(other), min(ratios), max(ratios)
+
+
+def thresholds() -> None:
+    made = table("Serving from this size on: system time over penstock's", "array", "a+b in a loop", "sqrt(a*b+a)-b")
+    for nbytes in (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB):
+        row = []
+        for case in ("small", "temporaries"):
+            pairs = [(run(case, nbytes), run(case, nbytes, "penstock", "1")) for _ in range(ROUNDS)]
+            row.append(f"{median(a for a, _ in pairs) / median(b for _, b in pairs):.2f}")
+        made.add_row(format_bytes(nbytes), *row)
+    show(made)
+
+
+def main() -> None:
+    if "--thresholds" in sys.argv:
+        thresholds()
+        return
+    rivals = {name: found for name, paths in LIBRARIES.items() if (found := next(filter(os.path.exists, paths), None))}
+    made = table(
+        f"NumPy programs, system allocator's time over each (medians of {ROUNDS} fresh processes, interleaved)",
+        "program", "array", "system", "penstock", "least–most", "bound", *rivals,
+    )  # fmt: skip
+    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    for case, nbytes, bound in PROGRAMS:
+        if wanted and case not in wanted:
+            continue
+        times = compare(case, nbytes, rivals)
+        base = times["system"]
+        gain, least, most = gains(base, times["penstock"])
+        others = [f"{gains(base, times[name])[0]:.2f}" for name in rivals]
+        mark = "" if gain >= bound else " ✗"
+        made.add_row(case, format_bytes(nbytes), f"{median(base) / 1000:.0f} µs", f"{gain:.2f}{mark}", f"{least:.2f}–{most:.2f}",
+                     f"≥ {bound:g}", *others)  # fmt: skip
+    show(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Plain NumPy programs, one a case, timed in a process of their own: `numpy_programs.py CASE NBYTES [penstock]`.
+
+Prints the nanoseconds of one round: the median of many. With `penstock`, NumPy is served from the host device.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+Round = Callable[[], object]
+
+
+def _pair(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+    chance = np.random.default_rng(0)
+    return tuple(chance.random(nbytes // 4, dtype=np.float32) + 1 for _ in range(2))
+
+
+def temporaries(nbytes: int) -> Round:
+    a, b = _pair(nbytes)
+    return lambda: np.sqrt(a * b + a) - b
+
+
+def softmax(nbytes: int) -> Round:
+    x = _pair(nbytes)[0].reshape(-1, 1024)
+
+    def step() -> np.ndarray:
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    return step
+
+
+def layer_norm(nbytes: int) -> Round:
+    x = _pair(nbytes)[0].reshape(-1, 1024)
+
+    def step() -> np.ndarray:
+        centred = x - x.mean(axis=1, keepdims=True)
+        return centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + 1e-5)
+
+    return step
+
+
+def matmul(nbytes: int) -> Round:
+    side = int((nbytes // 4) ** 0.5)
+    a, b = (half[: side * side].reshape(side, side) for half in _pair(nbytes))
+    return lambda: a @ b
+
+
+def small(nbytes: int) -> Round:
+    a, b = _pair(nbytes)
+
+    def step() -> np.ndarray:
+        for _ in range(100):
+            c = a + b
+        return c
+
+    return step
+
+
+def zeros_untouched(nbytes: int) -> Round:
+    return lambda: np.zeros(nbytes, np.uint8)
+
+
+def zeros_written(nbytes: int) -> Round:
+    def step() -> np.ndarray:
+        made = np.zeros(nbytes // 4, np.float32)
+        made += 1
+        return made
+
+    return step
+
+
+def growing(nbytes: int) -> Round:
+    def step() -> np.ndarray:
+        made = np.zeros(1024, np.uint8)
+        while made.nbytes < nbytes:
+            made.resize(made.nbytes * 3 // 2, refcheck=False)
+        return made
+
+    return step
+
+
+def concatenate(nbytes: int) -> Round:
+    a, b = _pair(nbytes)
+    return lambda: np.concatenate([a, b])
+
+
+CASES = {case.__name__: case for case in (
+    temporaries, softmax, layer_norm, matmul, small, zeros_untouched, zeros_written, growing, concatenate
+)}  # fmt: skip
+
+
+def timed(step: Round, seconds: float = 0.15) -> float:
+    """The median round, after a warm-up, of as many as fit in the time (at least seven)."""
+    for _ in range(3):
+        step()
+    times = []
+    end = time.perf_counter() + seconds
+    while len(times) < 7 or time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        step()
+        times.append(time.perf_counter_ns() - start)
+    return median(times)
+
+
+if __name__ == "__main__":
+    if "penstock" in sys.argv:
+        from penstock.interop import numpy as served
+
+        smallest = int(sys.argv[4]) if len(sys.argv) > 4 else served.SMALLEST
+        served.install("host:0", smallest=smallest)
+    print(timed(CASES[sys.argv[1]](int(sys.argv[2]))))

@@ -1,0 +1,139 @@
+"""Which kinds of device there are: the built-in backends, and those that installed packages bring.
+
+A package brings one with an entry point in the group `penstock.backends`: its name is the kind, its value the class of
+the Driver. A backend is imported when its kind is first asked for, and importing it opens nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any
+
+from penstock.device import Device
+from penstock.errors import DeviceError, PenstockError, PenstockWarning
+from penstock.spi import Driver, Port
+
+__all__ = ["GROUP", "driver", "drivers", "registered", "why_not"]
+
+GROUP = "penstock.backends"  # the group of entry points
+
+_BUILT_IN = {"host": ("penstock.backends.host", "HostDriver")}
+_PLANNED = ("cuda", "mps", "mtia")  # kinds that penstock knows and has nothing for yet
+
+
+def drivers() -> Mapping[str, Driver]:
+    """All installed kinds and their drivers.
+
+    A package whose backend cannot be imported is there, too: its driver counts no devices, and its `why_not` tells
+    the reason.
+    """
+    return _drivers
+
+
+def driver(kind: str) -> Driver:
+    """The driver of a kind; PenstockError, with the kinds there are, for one that nobody knows."""
+    if kind in _drivers:
+        return _drivers[kind]
+    if kind in _PLANNED:
+        return _Absent(kind, f"this version of penstock has no backend for {kind}")
+    raise PenstockError(f"{kind!r} is not a kind of device; installed are {', '.join(sorted(_drivers))}")
+
+
+def why_not(kind: str) -> str:
+    """Why no device of a kind can be opened, in one sentence; empty when one can."""
+    try:
+        return driver(kind).why_not()
+    except PenstockError as error:
+        return str(error)
+
+
+@contextmanager
+def registered(new: Driver) -> Iterator[None]:
+    """Lets `driver(new.kind)` be `new` for a while, in the whole process: for tests and emulation."""
+    before = _drivers.put(new.kind, new)
+    try:
+        yield
+    finally:
+        _drivers.put(new.kind, before)
+
+
+class _Absent:
+    """A driver that has no devices, only a reason."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind = kind
+        self.reason = reason
+
+    def count(self) -> int:
+        return 0
+
+    def why_not(self) -> str:
+        return self.reason
+
+    def open(self, index: int) -> Port:
+        raise DeviceError(self.reason, call="open", device=f"{self.kind}:{index}")
+
+
+class _Drivers(Mapping[str, Driver]):
+    """Makes a driver when it is first asked for, and keeps it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Driver] = {}
+        self._packaged: dict[str, Callable[[], Any]] | None = None
+
+    def __getitem__(self, kind: str) -> Driver:
+        if made := self._made.get(kind):
+            return made
+        # No lock is held: the import may run anything. Two threads may both make a driver; one is kept.
+        if kind in _BUILT_IN:
+            module, name = _BUILT_IN[kind]
+            new: Driver = getattr(importlib.import_module(module), name)()
+        else:
+            new = _load(kind, self._found()[kind])
+        return self._made.setdefault(kind, new)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._made or kind in _BUILT_IN or kind in self._found()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(dict.fromkeys([*_BUILT_IN, *self._found(), *self._made])))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def put(self, kind: str, new: Driver | None) -> Driver | None:
+        before = self._made.pop(kind, None)
+        if new is not None:
+            self._made[kind] = new
+        return before
+
+    def _found(self) -> dict[str, Callable[[], Any]]:
+        """How to load what packages bring; looking for it takes milliseconds, so it is done once and late."""
+        if self._packaged is None:
+            found: dict[str, Callable[[], Any]] = {}
+            values = {kind: ":".join(place) for kind, place in _BUILT_IN.items()}
+            for entry in entry_points(group=GROUP):
+                if values.setdefault(entry.name, entry.value) == entry.value:
+                    found.setdefault(entry.name, entry.load)
+                else:
+                    message = f"two backends bring kind {entry.name!r}: {values[entry.name]} is used, {entry.value} not"
+                    warnings.warn(message, PenstockWarning, stacklevel=4)
+            self._packaged = found
+        return self._packaged
+
+
+def _load(kind: str, load: Callable[[], Any]) -> Driver:
+    try:
+        Device(kind, 0)
+        new: Driver = load()()
+        reason = "" if new.kind == kind else f"its driver says that its kind is {new.kind!r}"
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one package must not break the others
+        reason = f"{type(error).__name__}: {error}"
+    return _Absent(kind, f"the backend for {kind} could not be loaded: {reason}") if reason else new
+
+
+_drivers = _Drivers()

@@ -1,0 +1,229 @@
+"""The host device: the machine's own memory under a capacity, and native threads as queues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from penstock import config
+from penstock.backends.arguments import integer_of, size_of
+from penstock.backends.host_queue import HostQueue
+from penstock.backends.mapping import lock_memory, map_memory, unmap_memory
+from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
+from penstock.sizes import format_bytes
+from penstock.spi import DeviceProps
+
+__all__ = ["HostDriver", "HostPort", "HostQueue"]
+
+
+class HostDriver:
+    """The host devices: PENSTOCK_HOST_DEVICES of them, or one, each with PENSTOCK_HOST_MEMORY (see `config`)."""
+
+    kind = "host"
+
+    def count(self) -> int:
+        try:
+            return config.HOST_DEVICES.value()
+        except ValueError:
+            return 0
+
+    def why_not(self) -> str:
+        try:
+            config.HOST_DEVICES.value()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def open(self, index: int) -> HostPort:
+        index, count = integer_of(index, "index"), config.HOST_DEVICES.value()
+        if index not in range(count):
+            message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
+            raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
+        return HostPort(DeviceProps("host", index, _processor(), config.HOST_MEMORY.value(), host_visible=True))
+
+
+class HostPort:
+    """One host device, or a device of another kind that it stands for: `props` say which, and with what capacity.
+
+    A port that is dropped without being closed keeps its memory, as queued work may still use it.
+    """
+
+    def __init__(self, props: DeviceProps) -> None:
+        self.props = props
+        self.name = f"{props.kind}:{props.index}"
+        self._capacity = size_of(props.total_bytes, "total_bytes")
+        self._reserved = 0
+        self._segments: dict[int, int] = {}  # addresses, and how many bytes
+        self._pinned: dict[int, int] = {}
+        self._queues: dict[int, HostQueue] = {}
+        self._handles = 0
+        self._closed = False
+        self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
+        self._lock = threading.Lock()  # of all the above; never held during a call to the system
+
+    def reserve(self, nbytes: int) -> int:
+        nbytes = size_of(nbytes)
+        with self._locked():
+            if nbytes > self._capacity - self._reserved:
+                raise self._out_of_memory(nbytes)
+            self._reserved += nbytes
+        try:
+            address = map_memory(nbytes)
+        except OSError as error:
+            with self._lock:
+                self._reserved -= nbytes
+                raise self._out_of_memory(nbytes, error) from None
+        return self._keep(self._segments, address, nbytes)
+
+    def release(self, address: int) -> None:
+        nbytes = self._give_back(self._segments, address, "release", "reserve")
+        with self._lock:
+            self._reserved -= nbytes
+
+    def memory_info(self) -> tuple[int, int]:
+        with self._locked():
+            return self._capacity - self._reserved, self._capacity
+
+    def set_capacity(self, nbytes: int) -> None:
+        nbytes = size_of(nbytes)
+        with self._locked():
+            if nbytes < self._reserved:
+                raise WrongState(
+                    f"the capacity of {self.name} cannot be {format_bytes(nbytes)} while "
+                    f"{format_bytes(self._reserved)} are reserved: release memory first"
+                )
+            self._capacity = nbytes
+
+    def pin(self, nbytes: int) -> int:
+        """Host memory that is never swapped out. It does not count as the device's; DeviceError where none is left."""
+        nbytes = size_of(nbytes)
+        with self._locked():
+            pass
+        try:
+            address = map_memory(nbytes)
+        except OSError as error:
+            raise self._refusal(error, f"there is no host memory for {format_bytes(nbytes)}") from None
+        try:
+            lock_memory(address, nbytes)
+        except OSError as error:
+            unmap_memory(address, nbytes)
+            message = f"{format_bytes(nbytes)} of host memory cannot be pinned"
+            remedy = ": pin less, or raise the limit on locked memory (`ulimit -l`, RLIMIT_MEMLOCK)"
+            raise self._refusal(error, message, remedy) from None
+        return self._keep(self._pinned, address, nbytes)
+
+    def unpin(self, address: int) -> None:
+        self._give_back(self._pinned, address, "unpin", "pin")
+
+    def queue(self, priority: int = 0) -> HostQueue:
+        priority = max(-100, min(integer_of(priority, "priority"), 100))
+        with self._locked():
+            queue = self._queues[self._handles] = HostQueue(self, self._handles, priority)
+            self._handles += 1
+        return queue
+
+    def close(self) -> None:
+        """Waits for all that is queued, then returns the memory; where a queue's thread still runs, it stays."""
+        if self.forked():
+            return
+        with self._lock:
+            self._closed = True
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.close()
+        with self._lock:
+            if self._queues:
+                return
+            mappings = [*self._segments.items(), *self._pinned.items()]
+            self._segments.clear()
+            self._pinned.clear()
+        for address, nbytes in mappings:
+            unmap_memory(address, nbytes)
+
+    def abandon(self) -> None:
+        """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
+        self._process = None
+        self._lock = threading.Lock()  # a thread of the parent may have held it
+        for queue in self._queues.values():
+            queue.abandon()
+        self._queues = {}
+
+    def forked(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._process != os.getpid()
+
+    def forget(self, handle: int) -> None:
+        """For a queue that has ended."""
+        with self._lock:
+            self._queues.pop(handle, None)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """With the lock of a port that can be used; Forked or WrongState for one that cannot."""
+        if self.forked():  # before the lock, which a thread of the parent may have held
+            raise Forked(f"{self.name} was opened before this process was forked")
+        with self._lock:
+            if self._closed:
+                raise WrongState(f"{self.name} was closed")
+            yield
+
+    def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
+        try:
+            with self._locked():
+                mappings[address] = nbytes
+        except WrongState:
+            unmap_memory(address, nbytes)
+            raise
+        return address
+
+    def _give_back(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
+        address = integer_of(address, "address")
+        with self._locked():
+            nbytes = mappings.pop(address, None)
+        if nbytes is None:
+            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
+            raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
+        try:
+            unmap_memory(address, nbytes)
+        except OSError as error:  # it has too many mappings to make a hole in one
+            self._keep(mappings, address, nbytes)
+            raise self._refusal(error, "the memory cannot be returned") from None
+        return nbytes
+
+    def _refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
+        call = str(error.filename)
+        message = f"{self.name}: {message}: {call} says {error.strerror!r}{remedy}"
+        return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
+
+    def _out_of_memory(self, nbytes: int, error: OSError | None = None) -> OutOfMemory:
+        free = self._capacity - self._reserved
+        message = f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free"
+        message += f" of {format_bytes(self._capacity)}, {format_bytes(self._reserved)} reserved"
+        if error:
+            message += f", but the system has no memory: {error.filename} says {error.strerror!r}"
+        return OutOfMemory(
+            message,
+            wanted=nbytes,
+            free=free,
+            reserved=self._reserved,
+            capacity=self._capacity,
+            code=(error.errno or 0) if error else 0,
+            call=str(error.filename) if error else "reserve",
+            device=self.name,
+        )
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(filter(None, names), "") or platform.processor() or platform.machine() or "processor"

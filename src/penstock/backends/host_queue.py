@@ -1,0 +1,151 @@
+"""The host device's queue: a native thread that speaks in penstock's exceptions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from operator import index
+from typing import Protocol, Self
+
+from penstock import _core
+from penstock.backends.arguments import address_of, byte_of, index_of, size_of
+from penstock.errors import DeviceError, Forked, PenstockError, PenstockWarning, WrongState
+from penstock.spi import Mark
+
+__all__ = ["HostQueue", "Owner"]
+
+_native = _core.Queue
+_REFUSED = (ValueError, TypeError, OverflowError, RuntimeError)  # the last one: no thread could be started
+
+
+class Owner(Protocol):
+    """What a queue knows of its port."""
+
+    @property
+    def name(self) -> str: ...
+    def forked(self) -> bool: ...  # is it another process's?
+    def forget(self, handle: int) -> None: ...  # the queue has ended
+
+
+class HostQueue(_core.Queue):
+    """Does what is queued, in order; its thread starts with the first work.
+
+    A failure that nobody waited for is told by a warning when the queue is closed.
+    """
+
+    __slots__ = ("owner",)
+
+    owner: Owner
+
+    def __new__(cls, owner: Owner, handle: int, priority: int) -> Self:
+        self = super().__new__(cls, handle, priority)
+        self.owner = owner
+        return self
+
+    # This is the fast path of every stream: each method tries first, and looks for the reason when it was refused.
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        refused: Exception | None = None
+        try:
+            # What is too large, negative or no int at all does not pass the shift.
+            if dst and src and nbytes and not (dst | src | nbytes) >> 63:
+                return _native.copy(self, dst, src, nbytes)
+        except _REFUSED as error:
+            refused = error
+        address_of(dst, "dst")
+        address_of(src, "src")
+        size_of(nbytes)
+        raise self._refusal(refused)
+
+    def fill(self, dst: int, byte: int, nbytes: int) -> None:
+        refused: Exception | None = None
+        try:
+            if dst and nbytes and byte < 256 and not (dst | byte | nbytes) >> 63:
+                return _native.fill(self, dst, byte, nbytes)
+        except _REFUSED as error:
+            refused = error
+        address_of(dst, "dst")
+        byte_of(byte)
+        size_of(nbytes)
+        raise self._refusal(refused)
+
+    def call(self, function: Callable[[], object]) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        try:
+            _native.call(self, function)
+        except _REFUSED as error:
+            raise self._refusal(error) from None
+
+    def call_native(self, function: int, argument: int) -> None:
+        address_of(function, "function")
+        index_of(argument, "argument")
+        try:
+            _native.call_native(self, function, argument)
+        except _REFUSED as error:
+            raise self._refusal(error) from None
+
+    def signal(self) -> int:
+        try:
+            return _native.signal(self)
+        except _REFUSED as error:
+            raise self._refusal(error) from None
+
+    def mark(self) -> _core.Mark:
+        try:
+            return _native.mark(self)
+        except _REFUSED as error:
+            raise self._refusal(error) from None
+
+    def elapsed_ms(self, start: Mark, end: Mark) -> float:
+        nanoseconds = []
+        for mark, name in ((start, "start"), (end, "end")):
+            if not isinstance(mark, _core.Mark):
+                raise TypeError(f"{name} must be a mark of a host queue, not {type(mark).__name__}")
+            if not mark.nanoseconds:
+                raise WrongState(f"{self.owner.name}: the {name} mark is not reached yet: wait for its tick first")
+            nanoseconds.append(mark.nanoseconds)
+        return (nanoseconds[1] - nanoseconds[0]) / 1e6
+
+    def wait(self, tick: int) -> None:  # type: ignore[override]  # the contract's wait has no time limit to tell of
+        try:
+            _native.wait(self, index(tick))
+        except (ValueError, TypeError, OverflowError) as error:
+            index_of(tick, "tick")
+            raise self._refusal(error) from None
+        failure = self.take_failure()
+        if failure is not None:
+            raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
+
+    def wait_for(self, other: object, tick: int) -> None:
+        if not isinstance(other, _core.Queue):
+            raise TypeError(f"a host queue waits for host queues, not for a {type(other).__name__}")
+        try:
+            _native.wait_for(self, other, index(tick))
+        except _REFUSED as error:
+            index_of(tick, "tick")
+            raise self._refusal(error) from None
+
+    def close(self, timeout: float | None = None) -> bool:
+        done = _native.close(self, None if timeout is None else max(timeout, 0.0))
+        if done:  # else its thread may still run, and the port's memory has to stay
+            self.owner.forget(self.handle)
+        if (failure := self.take_failure()) is not None:
+            message = f"{self._told(failure)}; nobody had waited for it when the queue was closed"
+            warnings.warn(message, PenstockWarning, stacklevel=2)
+        return done
+
+    def _refusal(self, reason: Exception | None) -> PenstockError:
+        name = self.owner.name
+        if self.owner.forked():
+            return Forked(f"{name} was opened before this process was forked, so its queues are gone")
+        if isinstance(reason, RuntimeError):
+            return DeviceError(f"{name}: queue {self.handle} got no thread: {reason}", call="thread", device=name)
+        return WrongState(f"{name}: {reason}")
+
+    def _told(self, failure: BaseException | int) -> DeviceError:
+        name = self.owner.name
+        work = f"{name}: work of queue {self.handle} failed"
+        if isinstance(failure, int):
+            return DeviceError(f"{work} with code {failure}", code=failure, call="call_native", device=name)
+        return DeviceError(f"{work} with {type(failure).__name__}: {failure}", call="call", device=name)

@@ -1,0 +1,245 @@
+"""What `penstock doctor` checks: each function does a small piece of real work and says in a few words what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HOST = "host:0"
+MIB = 1 << 20
+
+REBUILD = "the native core is broken or was built for another Python: reinstall penstock"
+REPORT = "this is penstock's fault: please report it with the output of `penstock info`"
+NUMPY = "NumPy's memory hook does not work here: try another NumPy 2, and report it with the output of `penstock info`"
+MEMORY = "see how much memory this process may use, and set PENSTOCK_HOST_MEMORY to less"
+
+
+def native_core() -> str:
+    """Takes, gives back and looks at every invariant, on memory that is never touched."""
+    from penstock._core import QUANTUM, Pool
+
+    pool = Pool()
+    pool.adopt(1 << 32, 2 * MIB, 0, small=True)
+    blocks = [pool.take(nbytes) for nbytes in (1, QUANTUM, 3 * QUANTUM, 100 * QUANTUM)]
+    del blocks[::2]
+    expect(None not in blocks, "an empty pool refused a block")
+    expect(pool.broken() is None, f"the pool says: {pool.broken()}")
+    blocks.clear()
+    expect(pool.evictable() == [(1 << 32, 2 * MIB)], "the blocks did not merge again")
+    return "takes, splits, merges"
+
+
+def numpy_hook() -> str:
+    import numpy as np
+
+    from penstock import memory
+    from penstock.interop.numpy import SMALLEST, serving
+    from penstock.sizes import format_bytes
+
+    with serving(HOST):
+        before = memory.memory_allocated(HOST)
+        array = np.ones(8 * MIB, np.uint8)
+        held = memory.memory_allocated(HOST) - before
+        expect(held >= array.nbytes, f"an array of {array.nbytes} bytes took {held} bytes of the device")
+        del array
+        expect(memory.memory_allocated(HOST) == before, "its memory was not given back")
+    return f"serves arrays from {format_bytes(SMALLEST)} on, and gives back"
+
+
+def zeroed_memory() -> str:
+    import numpy as np
+
+    from penstock.interop.numpy import serving
+
+    with serving(HOST):
+        for _ in range(4):
+            used = np.full(4 * MIB, 255, np.uint8)
+            where = used.__array_interface__["data"][0]
+            del used
+            fresh = np.zeros(4 * MIB, np.uint8)
+            expect(not fresh.any(), f"np.zeros at {where:#x} is not zero")
+            del fresh
+    return "np.zeros is zero on used memory"
+
+
+def outliving_arrays() -> str:
+    import numpy as np
+
+    from penstock import memory
+    from penstock.interop import numpy
+
+    before = memory.memory_allocated(HOST)
+    outside = np.arange(MIB)
+    with numpy.serving(HOST):
+        inside = np.arange(MIB)
+        inside.resize(2 * MIB)
+        outside = outside * 1
+    expect(int(inside[: MIB // 2].sum()) == MIB // 2 * (MIB // 2 - 1) // 2, "an array changed after its context")
+    del inside, outside
+    expect(memory.memory_allocated(HOST) == before, "memory was not given back after the context")
+    return "arrays live on after their context"
+
+
+def threads() -> str:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+
+    from penstock import memory
+    from penstock.interop import numpy
+
+    def work(seed: int) -> bool:
+        arrays = [np.full(64 * 1024 + 8 * seed + n, seed * 100 + n) for n in range(50)]
+        return all((array == seed * 100 + n).all() for n, array in enumerate(arrays))
+
+    numpy.install(HOST)
+    with ThreadPoolExecutor(4) as pool:
+        expect(all(pool.map(work, range(8))), "two threads were given the same memory")
+    numpy.uninstall()
+    expect(memory.memory_allocated(HOST) == 0, "memory was not given back")
+    return "4 threads allocate at once"
+
+
+def queue() -> str:
+    from penstock import backends
+    from penstock.spi import Launches
+
+    port = backends.driver("host").open(0)
+    first, second = port.queue(), port.queue()
+    order: list[int] = []
+    if not isinstance(first, Launches) or not isinstance(second, Launches):
+        return "no functions can be queued, so not tried"
+    first.call(lambda: order.append(1))
+    second.wait_for(first, first.signal())
+    second.call(lambda: order.append(2))
+    second.wait(second.signal())
+    expect(order == [1, 2], f"queued work ran as {order}")
+    port.close()
+    return "does work in order, across two"
+
+
+def copy() -> str:
+    import numpy as np
+
+    import penstock
+
+    values = np.random.default_rng(0).integers(0, 256, 4 * MIB, np.uint8)
+    with penstock.Stream(HOST) as stream:
+        there = penstock.empty(values.size, dtype=penstock.uint8, device=HOST).copy_(values, non_blocking=True)
+        back = there.clone()
+        stream.synchronize()
+    expect(np.array_equal(back.numpy(), values), "what came back is not what was sent")
+    return "to the device and back, bit for bit"
+
+
+def event_timing() -> str:
+    import penstock
+
+    start, end = penstock.Event(HOST, enable_timing=True), penstock.Event(HOST, enable_timing=True)
+    target = penstock.empty(16 * MIB, dtype=penstock.uint8, device=HOST)
+    stream = penstock.current_stream(HOST)
+    start.record(stream)
+    target.fill_(1)
+    end.record(stream)
+    end.synchronize()
+    took = start.elapsed_time(end)
+    expect(0 < took < 10_000, f"filling 16 MiB took {took} ms")
+    return f"filled 16 MiB in {took:.2f} ms"
+
+
+def out_of_memory() -> str:
+    import numpy as np
+
+    from penstock import OutOfMemory, memory
+    from penstock.interop.numpy import serving
+
+    memory.set_capacity(32 * MIB, HOST)
+    try:
+        with serving(HOST):
+            np.ones(64 * MIB, np.uint8)
+    except OutOfMemory as error:
+        numbers = error.wanted >= 64 * MIB, error.capacity == 32 * MIB, "64.00 MiB" in str(error)
+        expect(all(numbers), f"the error lacks its numbers: {error}")
+        expect(isinstance(error, MemoryError), "the error is no MemoryError")
+        return "64 MiB from 32 MiB raise OutOfMemory, with the numbers"
+    raise AssertionError("64 MiB came out of a device of 32 MiB")
+
+
+def fork() -> str:
+    import os
+
+    import numpy as np
+
+    import penstock
+    from penstock.interop import numpy
+
+    numpy.install(HOST)
+    kept = np.ones(MIB)
+    penstock.synchronize(HOST)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            good = float((np.ones(MIB) + kept).sum()) == 2 * MIB  # NumPy goes on
+            penstock.synchronize(HOST)
+        except penstock.Forked:
+            status = 0 if good else 2
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    expect(status != 1, "a forked child was not told that its device did not come along")
+    expect(status != 2, "NumPy's sums are wrong in a forked child")
+    expect(status == 0, f"a forked child died with status {status}")
+    return "NumPy goes on in a child, streams refuse"
+
+
+def snapshot() -> str:
+    import io
+    import tempfile
+    from pathlib import Path
+
+    import penstock
+    from penstock import memory
+    from penstock.snapshot import codec, html
+
+    memory.record_history(1000, device=HOST)
+    kept = penstock.zeros(MIB, dtype=penstock.uint8, device=HOST)
+    before = memory.snapshot(HOST)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "check.penstock")
+        codec.write(before, path)
+        after = codec.read(path)
+        nbytes = path.stat().st_size
+    expect((after.trace == before.trace).all() and after.strings == before.strings, "it was read back differently")
+    page = io.StringIO()
+    html.write(after, page)
+    expect("</html>" in page.getvalue(), "the report is cut short")
+    del kept
+    return f"{nbytes:,} bytes written, read back and drawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    probe: Callable[[], str]
+    cure: str
+
+
+CHECKS = (
+    Check("native core", native_core, REBUILD),
+    Check("NumPy hook", numpy_hook, NUMPY),
+    Check("zeroed memory", zeroed_memory, REPORT),
+    Check("arrays that outlive", outliving_arrays, NUMPY),
+    Check("threads", threads, REPORT),
+    Check("queues", queue, REPORT),
+    Check("copies", copy, MEMORY),
+    Check("event timing", event_timing, REPORT),
+    Check("out of memory", out_of_memory, NUMPY),
+    Check("fork", fork, "start processes with the 'spawn' method, and report it with the output of `penstock info`"),
+    Check("snapshot", snapshot, "make room in the folder for temporary files, or name another in TMPDIR"),
+)
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise AssertionError(otherwise)

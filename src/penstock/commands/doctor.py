@@ -1,0 +1,82 @@
+"""Check the installation, and say what to do about what is wrong. The exit status is 1 if anything is.
+
+Each check runs in a process of its own: none disturbs another, and one that crashes or hangs is told of as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from penstock.commands import Failure, showing
+from penstock.commands.checks import CHECKS, Check
+
+LIMIT = 60.0  # seconds for one check; each takes less than one
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", metavar="NAME", help="one check alone, in this process: shows where it fails")
+
+
+def run(args: argparse.Namespace) -> int:
+    with showing():
+        return _all() if args.check is None else _one(args.check)
+
+
+def _one(name: str) -> int:
+    for check in CHECKS:
+        if check.name == name:
+            print(check.probe())
+            return 0
+    raise Failure(f"there is no check {name!r}; there are {', '.join(repr(check.name) for check in CHECKS)}")
+
+
+def _all() -> int:
+    failed = 0
+    wide = max(len(check.name) for check in CHECKS)
+    good, bad = _marks()
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        for check, (passed, said) in zip(CHECKS, pool.map(_examine, CHECKS), strict=True):
+            print(f"{good if passed else bad} {check.name:{wide}}  {said}", flush=True)
+            if not passed:
+                failed += 1
+                indent = " " * (wide + 2 + len(bad) + 1)
+                print(f"{indent}{check.cure}\n{indent}more: penstock doctor --check '{check.name}'", flush=True)
+    print()
+    print(f"{failed} of {len(CHECKS)} checks failed" if failed else f"All {len(CHECKS)} checks passed.")
+    return 1 if failed else 0
+
+
+def _examine(check: Check) -> tuple[bool, str]:
+    """Whether it passed, and what it said or what became of it."""
+    home = str(Path(__file__).parents[2])  # where this very penstock is, installed or not
+    paths = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    # -P: a numpy.py or penstock/ in the working directory must not be taken for the real one.
+    command = [sys.executable, "-P", "-m", "penstock", "doctor", "--check", check.name]
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"}
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False, f"still not done after {LIMIT:g} s"
+    except OSError as error:
+        return False, f"cannot start {sys.executable}: {error.strerror}"
+    if done.returncode < 0:
+        return False, f"died of {signal.Signals(-done.returncode).name}"
+    words = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return done.returncode == 0, (words or [f"ended with status {done.returncode}"])[-1]
+
+
+def _marks() -> tuple[str, str]:
+    try:
+        "✓✗".encode(sys.stdout.encoding)
+    except (UnicodeEncodeError, LookupError, AttributeError, TypeError):
+        return "ok    ", "FAILED"
+    return "✓", "✗"

@@ -1,0 +1,93 @@
+"""List the devices and the versions, and say why a kind of device is missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from penstock.commands import showing
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    with showing():
+        if args.json:
+            print(json.dumps({"versions": versions(), "devices": devices(), "missing": missing()}, indent=2))
+        else:
+            _show()
+    return 0
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    import penstock
+
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    found = {"penstock": penstock.__version__, "python": python}
+    found |= {name: metadata.version(name) for name in ("numpy", "rich")}
+    return {**found, "platform": platform.platform()}
+
+
+def devices() -> list[dict[str, Any]]:
+    """Every device of every kind that is there. Each is opened, looked at and closed."""
+    from penstock import backends
+    from penstock.errors import PenstockError
+
+    found = []
+    for kind, driver in backends.drivers().items():
+        for index in range(driver.count()):
+            try:
+                port = driver.open(index)
+            except (PenstockError, ValueError) as error:
+                found.append({"kind": kind, "index": index, "error": str(error)})
+                continue
+            free, total = port.memory_info()
+            found.append(asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None})
+            port.close()
+    return found
+
+
+def missing() -> dict[str, str]:
+    """Why there is no device of a kind: of those that are installed, and of those that people ask for."""
+    from penstock import backends
+
+    kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
+    return {kind: why for kind in kinds if (why := backends.why_not(kind))}
+
+
+def _show() -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from penstock.sizes import format_bytes
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("device", "name", "capacity", "free", "CPU reads it"):
+        table.add_column(heading, justify="right" if heading in ("capacity", "free") else "left")
+    for device in devices():
+        name = f"{device['kind']}:{device['index']}"
+        if device["error"]:
+            table.add_row(name, Text(f"cannot be opened: {device['error']}", "red"))
+        else:
+            sizes = format_bytes(device["total_bytes"]), format_bytes(device["free_bytes"])
+            table.add_row(name, Text(device["name"]), *sizes, "yes" if device["host_visible"] else "no")
+    console.print(table)
+
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(no_wrap=True)
+    for kind, why in missing().items():
+        lines.add_row(Text(f"no {kind}", "yellow"), Text(why))
+    lines.add_row()
+    for name, version in versions().items():
+        lines.add_row(name, Text(version))
+    console.print(lines)

@@ -1,0 +1,75 @@
+"""Run a Python program on the host device, and show where its memory went.
+
+NumPy's arrays live in the host device's memory while the program runs; it cannot tell otherwise. Everything after
+SCRIPT or MODULE is the program's own. At the end the report is shown on standard error, and two files are written to
+the output directory: snapshot.penstock and report.html. The exit status is the program's. A program that ends with
+os._exit, os.exec* or by a signal other than Ctrl-C leaves no report.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock.commands import Failure
+from penstock.commands.program import Program
+from penstock.commands.recording import Recording
+from penstock.sizes import parse_bytes
+
+OUTPUT = Path("penstock-report")
+ENTRIES = 1_000_000
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "penstock run [OPTIONS] SCRIPT [ARGS ...]\n       penstock run [OPTIONS] -m MODULE [ARGS ...]"
+    parser.add_argument("--memory", type=_size, metavar="SIZE", help="the device's capacity, as in 512MiB or 2G")
+    parser.add_argument(
+        "--history", action=argparse.BooleanOptionalAction, default=True,
+        help="record every allocation with its Python stack, or only totals",
+    )  # fmt: skip
+    parser.add_argument(
+        "--entries", type=_count, default=ENTRIES, metavar="N", help=f"how much history to keep (default: {ENTRIES:,})"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"where the files go (default: {OUTPUT})"
+    )
+    parser.add_argument("--open", action="store_true", help="show the report in a browser")
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program")
+
+
+def run(args: argparse.Namespace) -> int:
+    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not argv:
+        what = "module" if args.module else "script"
+        raise Failure(f"no {what} to run: penstock run {'-m MODULE' if args.module else 'train.py'}")
+    program = Program(argv, module=args.module)
+    recording = Recording(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
+    recording.prepare()
+    recording.start()
+    try:
+        program.execute()
+    except Failure:
+        recording.cancel()
+        raise
+    return 0
+
+
+def _absolute(folder: Path) -> Path:
+    try:
+        return folder.absolute()
+    except OSError as error:
+        raise Failure(f"the working directory is gone, so {str(folder)!r} is nowhere: {error.strerror}") from error
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if text.replace("_", "").isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

@@ -1,0 +1,92 @@
+"""The environment variables that penstock reads, in one table; each is read when it is asked for, not at import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from penstock.sizes import format_bytes, parse_bytes
+
+__all__ = ["HOST_DEVICES", "HOST_MEMORY", "VARIABLES", "Variable", "usable_memory"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable(Generic[T]):
+    """One environment variable: its name, what it is for, how its text is read, and its value when it is not set."""
+
+    name: str
+    meaning: str
+    parse: Callable[[str], T]
+    default: Callable[[], T]
+
+    def value(self) -> T:
+        """What it says now; ValueError, naming the variable, where that makes no sense. Empty means not set."""
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ValueError(f"environment variable {self.name}: {error}") from None
+
+
+def usable_memory(root: Path = Path("/")) -> int:
+    """The bytes of memory that this process may use: what the machine has, or what its control groups allow."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *_group_limits(root)])
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """The limits of the process's control groups and of all above them, where there are some."""
+    mounts = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            tops, limit = [mounts, mounts / "unified"], "memory.max"
+        elif "memory" in controllers.split(","):
+            tops, limit = [mounts / "memory"], "memory.limit_in_bytes"
+        else:
+            continue
+        for top in tops:
+            group = top / path.lstrip("/")
+            # A container sees its own group as the top, while `path` may still count from the machine's.
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(top) and (text := _text(folder / limit).strip()).isdecimal():
+                    yield int(text)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _devices(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= 64:
+        return int(text)
+    raise ValueError(f"{text!r} is not a number of devices from 1 to 64")
+
+
+def _share_of_memory() -> int:
+    try:
+        devices = HOST_DEVICES.value()
+    except ValueError:  # told where the number of devices matters
+        devices = 1
+    return usable_memory() * 3 // 4 // devices
+
+
+HOST_DEVICES = Variable("PENSTOCK_HOST_DEVICES", "how many host devices there are; 1 if not set", _devices, lambda: 1)
+HOST_MEMORY = Variable(
+    "PENSTOCK_HOST_MEMORY",
+    f"the memory of each host device, as {format_bytes(16 << 30)} or 512m; if not set, they share three quarters of "
+    "the memory that the process may use",
+    parse_bytes,
+    _share_of_memory,
+)
+VARIABLES: tuple[Variable[int], ...] = (HOST_DEVICES, HOST_MEMORY)

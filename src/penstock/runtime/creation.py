@@ -1,0 +1,144 @@
+"""Making tensors, in PyTorch's spelling. Each allocates on the current stream of its device, and opens that device."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from penstock.device import Device
+from penstock.dtypes import as_dtype
+from penstock.runtime import current
+from penstock._core import Block
+from penstock.runtime.storage import PinnedMemory, Storage, array_at
+from penstock.runtime.stream import current_stream
+from penstock.runtime.tensor import Tensor
+
+__all__ = ["allocate", "empty", "empty_pinned", "from_dlpack", "from_numpy", "full", "tensor", "zeros"]
+
+MOST_BYTES = 1 << 60  # PyTorch's bound; beyond it a size is a mistake, not a wish
+
+
+def allocate(nbytes: int, device: Device | str | int | None = None) -> Block:
+    """A raw Block of at least 1 byte on the device's current stream; dropping it gives the memory back.
+
+    `.address`, `.size` (what was handed out), `.used_on(handle)`. Raises OutOfMemory. (`caching_allocator_alloc`)
+
+    >>> import penstock
+    >>> penstock.allocate(1000, "host:0").size
+    1024
+    """
+    opened = current.opened_for(device)
+    return opened.allocator.allocate(nbytes, current_stream(opened.device).handle)
+
+
+def empty(
+    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+) -> Tensor:
+    """A tensor whose elements are whatever the memory held. (`torch.empty`)
+
+    >>> import penstock
+    >>> penstock.empty(2, 3, dtype=penstock.uint8, device="host:0").nbytes
+    6
+    """
+    shape = _shape(size)
+    kind = as_dtype(dtype)
+    if math.prod(shape) * kind.itemsize >= MOST_BYTES:
+        raise ValueError(f"a tensor of shape {shape} and dtype {kind} would have 2**60 bytes or more")
+    return Tensor._allocate(shape, kind, device)
+
+
+def zeros(
+    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+) -> Tensor:
+    """A tensor of zeros. (`torch.zeros`)"""
+    return empty(*size, dtype=dtype, device=device).zero_()
+
+
+def full(
+    size: int | Sequence[int],
+    fill_value: complex,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | str | int | None = None,
+) -> Tensor:
+    """A tensor of one value; its dtype, if none is given, is what `tensor(fill_value)` would have. (`torch.full`)"""
+    kind = _inferred(np.asarray(fill_value), fill_value) if dtype is None else dtype
+    return empty(size, dtype=kind, device=device).fill_(fill_value)
+
+
+def tensor(
+    data: ArrayLike | Tensor, *, dtype: DTypeLike | None = None, device: Device | str | int | None = None
+) -> Tensor:
+    """A copy of the data on the device. Python's floats become float32, as in PyTorch; arrays keep their dtype.
+
+    >>> import penstock
+    >>> penstock.tensor([[1, 2], [3, 4]]).dtype
+    dtype('int64')
+    """
+    if isinstance(data, Tensor):
+        place = data.device if device is None else current.resolve(device)
+        return data.to(dtype=dtype, device=place, copy=True)
+    array = np.asarray(data)
+    kind = _inferred(array, data) if dtype is None else dtype
+    return empty(array.shape, dtype=kind, device=device).copy_(array)
+
+
+def from_numpy(ndarray: NDArray[Any]) -> Tensor:
+    """A tensor of the host device that shares the array's memory and keeps it alive; nothing is copied.
+
+    Warns for an array that must not be written, TypeError for what is not an array. (`torch.from_numpy`)
+    """
+    if not isinstance(ndarray, np.ndarray):
+        raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")
+    if not ndarray.flags.writeable:
+        warnings.warn("the array is read-only, and a tensor is not: writing to it is undefined", stacklevel=2)
+    dtype = as_dtype(ndarray.dtype)
+    opened = current.opened_for("host:0")
+    address = ndarray.__array_interface__["data"][0]
+    storage = Storage(opened, ndarray.nbytes, address, ndarray)
+    return Tensor(storage, dtype, ndarray.shape, ndarray.strides, address)
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor of the host device that shares the memory of anything that speaks DLPack on the CPU. Nothing is copied."""
+    return from_numpy(np.from_dlpack(ext_tensor))
+
+
+def empty_pinned(
+    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+) -> NDArray[Any]:
+    """A NumPy array in host memory that the device's queues copy from and to while the host goes on.
+
+    Raises Unsupported where the device lends none, DeviceError where the system locks no more pages.
+    (`torch.empty(..., pin_memory=True)`)
+    """
+    shape, kind = _shape(size), as_dtype(dtype)
+    count = math.prod(shape)
+    if count == 0:
+        return np.empty(shape, kind)
+    memory = PinnedMemory(current.opened_for(device), count * kind.itemsize)
+    return array_at(memory.address, (count,), (kind.itemsize,), kind, memory).reshape(shape)
+
+
+def _shape(size: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    """PyTorch's two spellings, `empty(2, 3)` and `empty((2, 3))`, as a tuple of ints that are not negative."""
+    parts = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
+    for part in parts:
+        if isinstance(part, (bool, str)) or not isinstance(part, SupportsIndex):
+            raise TypeError(f"a size is made of ints, not {part!r}")
+    shape = tuple(part.__index__() for part in parts)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"a size must not be negative: {shape}")
+    return shape
+
+
+def _inferred(array: NDArray[Any], data: object) -> np.dtype[Any]:
+    """PyTorch's default floats are float32 (complex64), unless the data brings a dtype of its own."""
+    if hasattr(data, "dtype"):
+        return array.dtype
+    return {"f": np.dtype("f4"), "c": np.dtype("c8")}.get(array.dtype.kind, array.dtype)

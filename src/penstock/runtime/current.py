@@ -1,0 +1,110 @@
+"""The current device and the current streams: one of each per thread, and the only thread-local state of the library."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock import backends
+from penstock.device import Device
+from penstock.runtime import open_device
+from penstock.runtime.open_device import OpenDevice
+
+if TYPE_CHECKING:
+    from penstock.runtime.stream import Stream
+
+__all__ = ["current_device", "forget_in_child", "opened_for", "reopen", "resolve", "set_device", "streams", "use_device"]
+
+PREFERRED = ("cuda", "mps", "mtia")  # before any vendor's, and "host" last
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.device: Device | None = None
+        self.indices: dict[str, int] = {}  # of each kind, the one last made current
+        self.streams: dict[Device, Stream] = {}
+
+
+_here = _Here()
+
+
+def _first_device() -> Device:
+    drivers = backends.drivers()
+    others = sorted(drivers.keys() - {*PREFERRED, "host"})
+    kind = next((kind for kind in (*PREFERRED, *others) if kind in drivers and drivers[kind].count()), "host")
+    return Device(kind, 0)
+
+
+def current_device() -> Device:
+    """This thread's current device; at first, the best kind that is really there. Opens nothing.
+
+    >>> import penstock
+    >>> penstock.current_device()
+    device('host:0')
+    """
+    if _here.device is None:
+        _here.device = _first_device()
+    return _here.device
+
+
+def resolve(device: Device | str | int | None = None) -> Device:
+    """The device that is meant, with an index: an int is an index of the current kind, a kind alone its current one.
+
+    Opens nothing, so the device need not exist. TypeError for anything else, ValueError for a spelling that is none.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, int) and not isinstance(device, bool):
+        return Device(current_device().kind, device)
+    if not isinstance(device, (str, Device)):
+        raise TypeError(f"expected a device, its name, an index or None, not {type(device).__name__}")
+    named = Device(device)
+    return named if named.index is not None else Device(named.kind, _here.indices.get(named.kind, 0))
+
+
+def opened_for(device: Device | str | int | None = None) -> OpenDevice:
+    return open_device.open_device(resolve(device))
+
+
+def set_device(device: Device | str | int) -> None:
+    """Make the device this thread's current one, and open it. (`torch.cuda.set_device`)"""
+    chosen = opened_for(device).device
+    _here.device = chosen
+    _here.indices[chosen.kind] = chosen.index or 0
+
+
+def reopen(device: Device | str | int | None = None) -> None:
+    """In a forked child: let the device be opened anew. Tensors and streams from before the fork stay unusable.
+
+    Raises Forked where the backend cannot do that; does nothing for a device that needs no reopening.
+    """
+    open_device.reopen(resolve(device))
+
+
+@contextmanager
+def use_device(device: Device | str | int) -> Iterator[Device]:
+    """The device is current inside, the one before it afterwards. (`torch.cuda.device`)
+
+    >>> import penstock
+    >>> with penstock.use_device("host:0") as device:
+    ...     penstock.empty(3).device == device
+    True
+    """
+    before, index = current_device(), dict(_here.indices)
+    set_device(device)
+    try:
+        yield current_device()
+    finally:
+        _here.device, _here.indices = before, index
+
+
+def streams() -> dict[Device, Stream]:
+    """This thread's current streams; a device that is not there uses its default stream."""
+    return _here.streams
+
+
+def forget_in_child() -> None:
+    """For the fork handler: the streams of the parent are gone."""
+    _here.streams.clear()

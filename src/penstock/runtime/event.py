@@ -1,0 +1,84 @@
+"""Events: a point on a stream that others can ask about, wait for and time."""
+
+from __future__ import annotations
+
+from penstock.device import Device
+from penstock.errors import Unsupported
+from penstock.runtime import current
+from penstock.runtime.stream import Stream, current_stream, wait_for
+from penstock.spi import Mark, Timing
+
+__all__ = ["Event"]
+
+
+class Event:
+    """A point on a stream, set by `record`. Belongs to the device of its first record, or to `device` if that is given.
+
+    `enable_timing` keeps the moment, for `elapsed_time`. (`torch.Event`)
+
+    >>> import penstock
+    >>> start, end = penstock.Event(enable_timing=True), penstock.Event(enable_timing=True)
+    >>> start.record(); end.record(); end.synchronize()
+    >>> start.elapsed_time(end) >= 0
+    True
+    """
+
+    def __init__(self, device: Device | str | int | None = None, *, enable_timing: bool = False) -> None:
+        self.device = None if device is None else current.resolve(device)
+        self.enable_timing = enable_timing
+        self._stream: Stream | None = None
+        self._tick = 0
+        self._mark: Mark | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Set the point after all work so far on the stream (the current one, if none is given). Moves it if it was set.
+
+        Raises RuntimeError when the stream is of another device than the event, Unsupported when timing was asked for
+        and the backend has none.
+        """
+        stream = current_stream(self.device) if stream is None else stream
+        if self.device not in {None, stream.device}:
+            raise RuntimeError(f"Event device {self.device} does not match recording stream's device {stream.device}.")
+        queue = stream.queue
+        if not self.enable_timing:
+            self._tick = queue.signal()
+        elif isinstance(queue, Timing):
+            self._mark = queue.mark()
+            self._tick = self._mark.tick
+        else:
+            raise Unsupported(f"{stream.device.kind} cannot time events", ability="Timing")
+        self.device, self._stream = stream.device, stream
+
+    def query(self) -> bool:
+        """Whether the point is reached; True for an event never recorded. Never waits."""
+        return self._stream is None or self._stream.queue.reached() >= self._tick
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Work from here on of the stream (the current one, if none is given) waits for the point; the host does not."""
+        if self._stream is None:
+            return
+        stream = current_stream() if stream is None else stream
+        if stream != self._stream:
+            wait_for(stream, self._stream, self._tick)
+
+    def synchronize(self) -> None:
+        """Wait for the point; a failure of work before it is raised here, once."""
+        if self._stream is not None:
+            self._stream.queue.wait(self._tick)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this point to the other's; both must be reached. Never waits."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._stream is None or self._mark is None or end_event._mark is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        queue = self._stream.queue
+        if not isinstance(queue, Timing):
+            raise Unsupported(f"{self.device} cannot time events", ability="Timing")
+        return queue.elapsed_ms(self._mark, end_event._mark)
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._stream is None else f"on {self._stream!r}"
+        return f"<penstock.Event {state}>"

@@ -1,0 +1,55 @@
+"""Why there was no memory, in words: what was wanted, what there is, where it lies and who holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import OutOfMemory
+from penstock.runtime import history
+from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from penstock.sizes import format_bytes
+from penstock.snapshot.model import Snapshot, State
+from penstock.snapshot.sites import label_of, site_of
+
+if TYPE_CHECKING:
+    from penstock._core import Pool
+
+__all__ = ["explain", "holders"]
+
+_HOLDERS = 3  # sites named in the text
+
+
+def explain(pool: Pool, name: str, wanted: int, free: int, capacity: int) -> OutOfMemory:
+    """The error for a request of `wanted` bytes; names the sites that hold most when the history is on."""
+    reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
+    segment, _ = pool.segment_size(wanted)
+    lines = [
+        f"{name} out of memory. Tried to allocate {format_bytes(wanted)}, for which a segment of {format_bytes(segment)} "
+        f"is needed. {name} has a total capacity of {format_bytes(capacity)} of which {format_bytes(free)} is free. "
+        f"{format_bytes(reserved)} is reserved by penstock: {format_bytes(allocated)} allocated, and "
+        f"{format_bytes(reserved - allocated)} unallocated in pieces of at most {format_bytes(pool.largest_free())}."
+    ]
+    if pool.recording:
+        lines += holders(history.snapshot(pool, name, capacity, trace=False))
+    else:
+        lines.append("  Who holds it is not known: penstock.memory.record_history() before the allocations would tell.")
+    return OutOfMemory(
+        "\n".join(lines), wanted=wanted, free=free, reserved=reserved, capacity=capacity, call="reserve", device=name
+    )
+
+
+def holders(snapshot: Snapshot) -> list[str]:
+    """A line for each of the sites that hold most."""
+    live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
+    known = site_of(snapshot)
+    site = known.of_stack[live["stack"]]
+    nbytes = np.bincount(site, live["requested"], len(known.frames)).astype(np.int64)
+    count = np.bincount(site, minlength=len(known.frames))
+    most = [int(at) for at in np.argsort(-nbytes, kind="stable")[:_HOLDERS] if nbytes[at]]
+    labels = [label_of(known.frames[at]) if at > 1 else "allocated before the history was on" for at in most]
+    return [
+        f"  {format_bytes(int(nbytes[at]))} in {count[at]} {'block' if count[at] == 1 else 'blocks'}: {label}"
+        for at, label in zip(most, labels, strict=True)
+    ]

@@ -1,0 +1,86 @@
+"""Where a tensor's bytes are: a block of a device's allocator, or memory that somebody else owns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._core import Block
+from penstock.errors import Unsupported
+from penstock.runtime.open_device import OpenDevice
+from penstock.spi import PinnedHost
+
+__all__ = ["PinnedMemory", "Storage", "array_at", "is_pinned"]
+
+
+class Storage:
+    """`nbytes` at `address` on a device; as long as it lives, `owner` does. An empty one has neither."""
+
+    __slots__ = ("address", "nbytes", "opened", "owner")
+
+    def __init__(self, opened: OpenDevice, nbytes: int, address: int, owner: object) -> None:
+        self.opened = opened
+        self.nbytes = nbytes
+        self.address = address
+        self.owner = owner
+
+    @classmethod
+    def allocate(cls, opened: OpenDevice, nbytes: int, queue: int) -> Storage:
+        if nbytes == 0:
+            return cls(opened, 0, 0, None)
+        block = opened.allocator.allocate(nbytes, queue)
+        return cls(opened, nbytes, block.address, block)
+
+    @property
+    def block(self) -> Block | None:
+        """The allocator's block, or None for borrowed or empty memory."""
+        return self.owner if isinstance(self.owner, Block) else None
+
+
+class _At:
+    """Tells NumPy of memory by its address; NumPy keeps it as the array's base, and so its owner."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, owner: object) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{itemsize}",  # raw bytes: every dtype can be viewed from them, ml_dtypes' too
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+        }
+
+
+def array_at(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], owner: object
+) -> NDArray[Any]:
+    """An array of what is at the address, strides in bytes. Nothing is read, so the address may be a device's."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.asarray(_At(address, shape, strides, dtype.itemsize, owner)).view(dtype)
+
+
+class PinnedMemory:
+    """Host memory that queues copy from and to without the host waiting; given back when the last array goes."""
+
+    def __init__(self, opened: OpenDevice, nbytes: int) -> None:
+        if not isinstance(opened.port, PinnedHost):
+            raise Unsupported(f"{opened.device.kind} lends no pinned host memory", ability="PinnedHost")
+        self._opened = opened
+        self._port = opened.port
+        self.address = self._port.pin(nbytes)
+
+    def __del__(self) -> None:
+        address = getattr(self, "address", 0)
+        if address and not self._opened.forked:
+            self._port.unpin(address)
+
+
+def is_pinned(array: NDArray[Any]) -> bool:
+    """Whether the array lies in memory of `penstock.empty_pinned`."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, _At) and isinstance(base.owner, PinnedMemory)

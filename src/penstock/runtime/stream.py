@@ -1,0 +1,151 @@
+"""Streams: work on one is done in order, work on two in any order. Each stands on one queue of its device."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.device import Device
+from penstock.runtime import current
+from penstock.runtime.open_device import OpenDevice, open_device
+from penstock.spi import Queue
+
+if TYPE_CHECKING:
+    from penstock.runtime.event import Event
+
+__all__ = ["Stream", "current_stream", "default_stream", "set_stream", "synchronize"]
+
+
+class Stream:
+    """A stream of the device, with a queue of its own. Opens the device; the queue's thread starts with its first work.
+
+    As a context manager it is the current stream, and its device the current device, inside. A lower `priority` is more
+    urgent; it is a hint. (`torch.Stream`)
+
+    >>> import penstock
+    >>> stream = penstock.Stream("host:0")
+    >>> with stream:
+    ...     ones = penstock.full((4,), 1.0)
+    >>> stream.synchronize()
+    >>> ones.numpy()
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+
+    def __init__(self, device: Device | str | int | None = None, priority: int = 0) -> None:
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"priority is an int, lower is more urgent; got {priority!r}")
+        opened = current.opened_for(device)
+        self._stand_on(opened, opened.borrow_queue(priority), priority)
+        self._borrowed = True
+
+    def _stand_on(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
+        self._opened = opened
+        self._queue = queue
+        self._entered: list[tuple[Device, dict[Device, Stream]]] = []
+        self._borrowed = False
+        self.device = opened.device
+        self.priority = priority
+
+    def __del__(self) -> None:
+        if getattr(self, "_borrowed", False) and not self._opened.forked:
+            self._opened.return_queue(self._queue, self.priority)
+
+    @property
+    def handle(self) -> int:
+        """The queue's number on its device; the default stream's is 0."""
+        return self._queue.handle
+
+    @property
+    def queue(self) -> Queue:
+        """The queue to submit work to. Raises Forked in a child of the process that opened the device."""
+        if self._opened.forked:
+            open_device(self.device)  # raises, or the device was opened again and this stream is of before
+            self._queue.signal()
+        return self._queue
+
+    def query(self) -> bool:
+        """Whether all work so far is done. Never waits."""
+        return self.queue.idle()
+
+    def synchronize(self) -> None:
+        """Wait until all work so far is done; a failure of that work is raised here, once."""
+        queue = self.queue
+        queue.wait(queue.signal())
+        self._opened.drop_kept(queue)
+
+    def wait_event(self, event: Event) -> None:
+        """Work from here on waits for the event; the host does not."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Work from here on waits for all work so far on the other stream; the host does not."""
+        if stream.queue is not self.queue:
+            wait_for(self, stream, stream.queue.signal())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record the event here, or a new one; gives it."""
+        from penstock.runtime.event import Event
+
+        event = Event(device=self.device) if event is None else event
+        event.record(self)
+        return event
+
+    def keep(self, *objects: object) -> None:
+        """Keep what work just queued reads or writes alive until that work is done. Signals the queue."""
+        self._opened.keep(self.queue, objects)
+
+    def __enter__(self) -> Stream:
+        self._entered.append((current.current_device(), dict(current.streams())))
+        set_stream(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        device, streams = self._entered.pop()
+        current.set_device(device)
+        current.streams().clear()
+        current.streams().update(streams)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other._queue is self._queue
+
+    def __hash__(self) -> int:
+        return hash((self.device, self._queue.handle))
+
+    def __repr__(self) -> str:
+        return f"<penstock.Stream device={self.device} handle={self.handle}>"
+
+
+def wait_for(stream: Stream, other: Stream, tick: int) -> None:
+    """The stream's later work waits until the other's queue reaches the tick."""
+    if stream.device.kind == other.device.kind:
+        stream.queue.wait_for(other.queue, tick)
+    else:
+        other.queue.wait(tick)  # no queue can wait for another vendor's, so the host does
+
+
+def default_stream(device: Device | str | int | None = None) -> Stream:
+    """The stream that a device has from the start. Opens the device. (`torch.cuda.default_stream`)"""
+    opened = current.opened_for(device)
+    if opened.default_stream is None:
+        stream = Stream.__new__(Stream)
+        stream._stand_on(opened, opened.default_queue, 0)
+        opened.default_stream = stream
+    return opened.default_stream
+
+
+def current_stream(device: Device | str | int | None = None) -> Stream:
+    """The stream that this thread's work on the device goes to. Opens the device. (`torch.cuda.current_stream`)"""
+    return current.streams().get(current.resolve(device)) or default_stream(device)
+
+
+def set_stream(stream: Stream) -> None:
+    """Make the stream this thread's current one, and its device the current device. (`torch.cuda.set_stream`)"""
+    if not isinstance(stream, Stream):
+        raise TypeError(f"expected a Stream, not {type(stream).__name__}")
+    current.set_device(stream.device)
+    current.streams()[stream.device] = stream
+
+
+def synchronize(device: Device | str | int | None = None) -> None:
+    """Wait until all work on all streams of the device is done. Opens the device. (`torch.cuda.synchronize`)"""
+    current.opened_for(device).synchronize()

@@ -1,0 +1,276 @@
+"""Tensor: typed, shaped device memory. It moves, fills and lends bytes; arithmetic belongs to whoever borrows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from penstock import backends
+from penstock._core import Exporter
+from penstock.device import Device
+from penstock.dtypes import as_dtype
+from penstock.runtime import current, transfer
+from penstock.runtime.storage import Storage, array_at
+from penstock.runtime.stream import Stream, current_stream
+
+__all__ = ["Tensor"]
+
+
+class Tensor(Exporter):
+    """A view of device memory; made by `penstock.empty`, `zeros`, `full`, `tensor`, `from_numpy` and `from_dlpack`.
+
+    What it does is queued on the device's current stream, in order with all else there; `numpy`, `tolist`, `item` and
+    the protocols (buffer, `__array_interface__`, DLPack) wait for that stream first. (`torch.Tensor`)
+    """
+
+    __hash__ = object.__hash__
+
+    def __init__(
+        self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], address: int
+    ) -> None:
+        self._storage = storage
+        self._strides = strides  # bytes
+        self._address = address
+        self.dtype = dtype
+        self.shape = shape
+
+    @classmethod
+    def _allocate(cls, shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
+        stream = current_stream(device)
+        shape = tuple(shape)
+        nbytes = math.prod(shape) * dtype.itemsize
+        storage = Storage.allocate(current.opened_for(stream.device), nbytes, stream.handle)
+        strides = [dtype.itemsize]
+        for length in shape[:0:-1]:
+            strides.append(strides[-1] * max(length, 1))
+        return cls(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
+
+    # What and where it is.
+
+    @property
+    def device(self) -> Device:
+        return self._storage.opened.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * self.itemsize
+
+    def numel(self) -> int:
+        """How many elements."""
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.itemsize
+
+    def size(self, dim: int | None = None) -> tuple[int, ...] | int:
+        return self.shape if dim is None else self.shape[dim]
+
+    def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
+        """Steps in elements."""
+        steps = tuple(step // max(self.itemsize, 1) for step in self._strides)
+        return steps if dim is None else steps[dim]
+
+    def storage_offset(self) -> int:
+        """Elements between the start of the memory and the first element."""
+        return (self._address - self._storage.address) // max(self.itemsize, 1)
+
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 when there is none."""
+        return self._address if self.numel() else 0
+
+    def is_contiguous(self) -> bool:
+        return bool(self._array().flags.c_contiguous)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<penstock.Tensor shape={self.shape} dtype={self.dtype} device={self.device}>"
+
+    # Views: NumPy does the arithmetic on addresses and strides, and reads nothing.
+
+    def _array(self) -> NDArray[Any]:
+        """This memory as NumPy sees it. Its elements may be read only where the host can, and after synchronizing."""
+        return array_at(self._address, self.shape, self._strides, self.dtype, self._storage)
+
+    def _view(self, array: NDArray[Any]) -> Tensor:
+        address = array.__array_interface__["data"][0] if array.size else self._address
+        return Tensor(self._storage, array.dtype, array.shape, array.strides, address)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Ints, slices, None and Ellipsis; always a view. IndexError for anything else: gathering is arithmetic."""
+        parts = index if isinstance(index, tuple) else (index,)
+        for part in parts:
+            if not (part is None or part is Ellipsis or isinstance(part, (slice, SupportsIndex))) or isinstance(
+                part, (bool, np.bool_, np.ndarray, Tensor)
+            ):
+                raise IndexError(f"a tensor is indexed by ints, slices, None and ..., not {type(part).__name__}")
+        return self._view(self._array()[parts if Ellipsis in parts else (*parts, ...)])
+
+    def view(self, *shape: Any) -> Tensor:
+        """The same memory under another shape (`view(2, -1)`) or another dtype (`view(penstock.uint8)`).
+
+        Raises ValueError where only a copy could have that shape.
+        """
+        if len(shape) == 1 and not isinstance(shape[0], (SupportsIndex, Sequence)) or isinstance(shape[0], str):
+            return self._view(self._array().view(as_dtype(shape[0])))
+        wanted = tuple(shape[0]) if isinstance(shape[0], Sequence) else shape
+        try:
+            return self._view(self._array().reshape(wanted, copy=False))
+        except ValueError as error:
+            raise ValueError(f"a tensor of shape {self.shape} has no view of shape {wanted}: {error}") from None
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """A view of that shape where there can be one, else a copy."""
+        wanted = tuple(shape[0]) if shape and isinstance(shape[0], Sequence) else shape
+        return (self if self.is_contiguous() or self._viewable(wanted) else self.contiguous()).view(wanted)
+
+    def _viewable(self, shape: tuple[int, ...]) -> bool:
+        try:
+            self.view(shape)
+        except ValueError:
+            return False
+        return True
+
+    def flatten(self) -> Tensor:
+        return self.reshape(-1)
+
+    def permute(self, *dims: int) -> Tensor:
+        return self._view(self._array().transpose(dims))
+
+    def transpose(self, first: int, second: int) -> Tensor:
+        return self._view(self._array().swapaxes(first, second))
+
+    def squeeze(self, dim: int | None = None) -> Tensor:
+        """Without the dimensions of length 1, or without that one if its length is 1."""
+        array = self._array()
+        return self._view(array if dim is not None and self.shape[dim] != 1 else array.squeeze(dim))
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        return self._view(np.expand_dims(self._array(), dim))
+
+    def expand(self, *shape: int) -> Tensor:
+        """The same memory read again along dimensions of length 1."""
+        return self._view(np.broadcast_to(self._array(), shape))
+
+    # Moving and filling.
+
+    def copy_(self, source: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
+        """Copy from a tensor of any device or anything NumPy understands, broadcast and converted as NumPy does.
+
+        Between devices the host never waits. From host memory it waits, unless `non_blocking` and the memory is pinned
+        (`empty_pinned`); then the source must not change until the stream is done. Gives this tensor.
+        """
+        transfer.copy(self, source, non_blocking=non_blocking)
+        return self
+
+    def fill_(self, value: complex) -> Tensor:
+        """Set every element. Gives this tensor."""
+        transfer.fill(self, value)
+        return self
+
+    def zero_(self) -> Tensor:
+        """Set every element to zero. Gives this tensor."""
+        return self.fill_(0)
+
+    def clone(self) -> Tensor:
+        """A contiguous copy on the same device."""
+        return Tensor._allocate(self.shape, self.dtype, self.device).copy_(self)
+
+    def contiguous(self) -> Tensor:
+        return self if self.is_contiguous() else self.clone()
+
+    def to(
+        self,
+        target: Device | str | DTypeLike | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
+    ) -> Tensor:
+        """This tensor on another device, or with another dtype, or both; itself when nothing changes and not `copy`."""
+        if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
+            device = target
+        elif target is not None:
+            dtype = target
+        place = self.device if device is None else current.resolve(device)
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        if place == self.device and kind == self.dtype and not copy:
+            return self
+        return Tensor._allocate(self.shape, kind, place).copy_(self, non_blocking)
+
+    def cpu(self) -> Tensor:
+        """This tensor on the host device; itself when it is there."""
+        return self if self.device.kind == "host" else self.to("host:0")
+
+    def record_stream(self, stream: Stream) -> None:
+        """Tell the allocator that the stream uses this memory, which then is not reused before the stream is done.
+
+        Does nothing for borrowed memory, whose owner decides. (`torch.Tensor.record_stream`)
+        """
+        block = self._storage.block
+        if block is not None:
+            if stream.device != self.device:
+                raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
+            block.used_on(stream.handle)
+
+    # Lending.
+
+    def numpy(self) -> NDArray[Any]:
+        """The same memory as a NumPy array, after waiting for the current stream; the array keeps the memory alive.
+
+        Raises TypeError where the host cannot read the device's memory.
+        """
+        return self._export()
+
+    def tolist(self) -> Any:
+        return transfer.read(self).tolist()
+
+    def item(self) -> Any:
+        """The only element, as Python's own type; ValueError when there is not just one."""
+        return transfer.read(self).item()
+
+    def _export(self) -> NDArray[Any]:
+        if not self._storage.opened.port.props.host_visible:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        current_stream(self.device).synchronize()
+        return self._array()
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._export().__array_interface__
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self._export(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **wishes: Any) -> Any:
+        """A DLPack capsule of the same memory, after waiting for the current stream. (DLPack 1.0, Array API 2024.12)"""
+        wishes.pop("stream", None)  # the work is done, so any stream may use it
+        return self._export().__dlpack__(**wishes)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._export().__dlpack_device__()
+
+
+def _names_device(text: str) -> bool:
+    return text.partition(":")[0] in backends.drivers()

@@ -1,0 +1,247 @@
+"""Who holds the memory: sites, totals, the summary and the segments, as frozen values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.snapshot.model import Action, Frame, Snapshot, State
+from penstock.snapshot.timeline import NEVER_SEEN, Timeline, reconstruct
+
+__all__ = [
+    "PLUMBING",
+    "Layout",
+    "Oom",
+    "SiteTotal",
+    "SiteUse",
+    "Sites",
+    "Summary",
+    "label_of",
+    "layout",
+    "ooms",
+    "relative",
+    "site_of",
+    "sites",
+    "summary",
+    "totals",
+]
+
+PLUMBING = ("cupy", "numba", "numpy", "penstock", "torch")  # packages that allocate for somebody else
+_PLUMBING = re.compile(
+    rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(PLUMBING)})[/\\]"
+    r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # the interpreter's own; native code
+)
+_UNSEEN, _STACKLESS = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites:
+    """Every place that allocated, and which of them each stack belongs to."""
+
+    frames: tuple[Frame, ...]  # [0] stands for "before recording", [1] for "no stack"
+    of_stack: NDArray[np.int64]  # by row of Snapshot.stacks; the extra last element is for NEVER_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUse:
+    """What one site holds at one moment."""
+
+    label: str
+    frame: Frame
+    live_bytes: int
+    count: int
+    largest: int
+    share: float  # of all live bytes, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTotal:
+    """What one site did over the whole history; the mean lifetime is None if no end of it was seen."""
+
+    label: str
+    frame: Frame
+    allocations: int
+    total_bytes: int
+    mean_lifetime_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Oom:
+    """One time the device was full; `at` is the moment after it."""
+
+    at: int
+    time_ns: int
+    wanted: int
+    device_free: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The whole snapshot in a few numbers of bytes and times."""
+
+    peak: int  # most allocated at one moment of the history
+    peak_ever: int  # the same since the counters were reset, if the statistics say so; else the peak
+    current: int
+    reserved: int
+    peak_reserved: int
+    allocations: int  # TAKE entries
+    frees: int  # GIVE entries
+    per_second: float  # allocations / (time of the last entry - time of the first); 0 if that is no time
+    span_ns: int
+    largest_free: int  # largest piece inside the segments that the next take could have
+    fragmentation: float  # 1 - largest free piece / all free bytes in segments: 0 is one piece, towards 1 is dust
+    ooms: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One segment: bytes in blocks that are in use (live or awaiting), free bytes, and the largest free piece."""
+
+    address: int
+    nbytes: int
+    used: int
+    free: int
+    largest: int
+    pieces: int
+
+
+def label_of(frame: Frame) -> str:
+    """The frame as people read it: `train.py:42 forward`, with nothing in it that could move a cursor."""
+    text = f"{frame.file}:{frame.line} {frame.name}" if frame.line else f"{frame.file} {frame.name}".rstrip()
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def relative(labels: list[str]) -> tuple[str, list[str]]:
+    """The folder that all labels of files lie in, and the labels without it; "" if they share none."""
+    folders = [re.split(r"(?<=[/\\\\])", label)[:-1] for label in labels if not label.startswith("(")]
+    shared = 0
+    while folders and all(shared < len(f) and f[shared] == folders[0][shared] for f in folders):
+        shared += 1
+    home = "".join(folders[0][:shared]) if folders else ""
+    if len(home) < 2:  # to leave out "/" saves nothing
+        return "", labels
+    return home, [label.removeprefix(home) for label in labels]
+
+
+def site_of(snapshot: Snapshot) -> Sites:
+    """The site of every stack: its innermost frame outside PLUMBING, or its innermost frame if there is none."""
+    stacks, frames = snapshot.stacks, snapshot.frames
+    plumbing = np.array([bool(_PLUMBING.search(text)) for text in snapshot.strings] or [False])
+    rows = np.arange(max(1, len(stacks)))
+    site = rows.copy()
+    if len(stacks) > 1:
+        hidden = plumbing[frames["file"][stacks["frame"][1:]]]
+        site[1:][hidden] = stacks["parent"][1:][hidden]
+        while not np.array_equal(further := site[site], site):  # doubling: a stack of a thousand takes ten steps
+            site = further
+        site = np.where(site == 0, rows, site)
+    chosen, of_stack = np.unique(stacks["frame"][site[1:]], return_inverse=True) if len(stacks) > 1 else ((), ())
+    words = [
+        Frame(snapshot.strings[frames["file"][row]], snapshot.strings[frames["name"][row]], int(frames["line"][row]))
+        for row in chosen
+    ]
+    return Sites(
+        frames=(_UNSEEN, _STACKLESS, *words),
+        of_stack=np.concatenate([[1], np.asarray(of_stack, np.int64) + 2, [0]]).astype(np.int64),
+    )
+
+
+def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | None = None) -> list[SiteUse]:
+    """Who holds what at a moment (the peak, if none is named), most bytes first."""
+    timeline = timeline or reconstruct(snapshot)
+    held, known = timeline.allocations, site_of(snapshot)
+    live = held.live_at(timeline.peak if at is None else at)
+    site, nbytes = known.of_stack[held.stack[live]], held.nbytes[live]
+    total, count, largest = _by_site(site, nbytes, len(known.frames))
+    everything = max(1, int(nbytes.sum()))
+    found = [
+        SiteUse(label_of(frame), frame, int(total[i]), int(count[i]), int(largest[i]), int(total[i]) / everything)
+        for i, frame in enumerate(known.frames)
+        if count[i]
+    ]
+    return sorted(found, key=lambda use: (-use.live_bytes, use.label))
+
+
+def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[SiteTotal]:
+    """What every site allocated while the history ran, most bytes first."""
+    timeline = timeline or reconstruct(snapshot)
+    held, known = timeline.allocations, site_of(snapshot)
+    began = held.start > 0
+    site, lived = known.of_stack[held.stack[began]], timeline.lifetimes_ns()[began]
+    total, count, _ = _by_site(site, held.nbytes[began], len(known.frames))
+    ended = np.bincount(site[lived >= 0], minlength=len(known.frames))
+    time = np.bincount(site[lived >= 0], weights=lived[lived >= 0], minlength=len(known.frames))
+    found = [
+        SiteTotal(label_of(frame), frame, int(count[i]), int(total[i]), time[i] / ended[i] if ended[i] else None)
+        for i, frame in enumerate(known.frames)
+        if count[i]
+    ]
+    return sorted(found, key=lambda whole: (-whole.total_bytes, whole.label))
+
+
+def ooms(snapshot: Snapshot) -> list[Oom]:
+    """Every time the device was full, oldest first."""
+    known = site_of(snapshot)
+    return [
+        Oom(
+            at=int(row) + 1,
+            time_ns=int(snapshot.trace["time_ns"][row]),
+            wanted=int(snapshot.trace["nbytes"][row]),
+            device_free=int(snapshot.trace["address"][row]),
+            label=label_of(known.frames[known.of_stack[snapshot.trace["stack"][row]]]),
+        )
+        for row in np.flatnonzero(snapshot.trace["action"] == Action.OOM)
+    ]
+
+
+def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
+    """The numbers that a person wants first."""
+    timeline = timeline or reconstruct(snapshot)
+    counts = np.bincount(snapshot.trace["action"], minlength=max(Action) + 1)
+    free = snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.FREE].astype(np.int64)
+    largest = int(free.max(initial=0))
+    peak, span = int(timeline.allocated[timeline.peak]), int(timeline.time_ns[-1] - timeline.time_ns[0])
+    return Summary(
+        peak=peak,
+        peak_ever=max(peak, snapshot.stats.get("requested_bytes.all.peak", 0)),
+        current=int(timeline.allocated[-1]),
+        reserved=int(timeline.reserved[-1]),
+        peak_reserved=int(timeline.reserved.max()),
+        allocations=int(counts[Action.TAKE]),
+        frees=int(counts[Action.GIVE]),
+        per_second=int(counts[Action.TAKE]) * 1e9 / span if span > 0 else 0.0,
+        span_ns=max(0, span),
+        largest_free=largest,
+        fragmentation=1 - largest / int(free.sum()) if largest else 0.0,
+        ooms=int(counts[Action.OOM]),
+        lost=snapshot.lost,
+    )
+
+
+def layout(snapshot: Snapshot) -> list[Layout]:
+    """How full every segment is, by address."""
+    blocks, many = snapshot.blocks, len(snapshot.segments)
+    free = blocks["state"] == State.FREE
+    idle, _, largest = _by_site(blocks["segment"][free], blocks["nbytes"][free], many)
+    busy, _, _ = _by_site(blocks["segment"][~free], blocks["nbytes"][~free], many)
+    pieces = np.bincount(blocks["segment"], minlength=many)
+    return [
+        Layout(int(s["address"]), int(s["nbytes"]), int(busy[i]), int(idle[i]), int(largest[i]), int(pieces[i]))
+        for i, s in enumerate(snapshot.segments)
+    ]
+
+
+def _by_site(
+    group: NDArray[np.integer], nbytes: NDArray[np.integer], groups: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Sum, count and largest of every group; in integers, as floats would lose bytes above 2^53."""
+    total, largest = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    np.add.at(total, group, nbytes.astype(np.int64))
+    np.maximum.at(largest, group, nbytes.astype(np.int64))
+    return total, np.bincount(group, minlength=groups).astype(np.int64), largest

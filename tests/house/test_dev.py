@@ -1,0 +1,183 @@
+"""dev.py rebuilds the core when, and only when, something that goes into it has changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+CORE = "src/penstock/_core"
+INPUTS = [
+    "pyproject.toml",
+    "setup.py",
+    "native/pool.cpp",
+    "native/pool.hpp",
+    CORE + ".pyx",
+    CORE + ".pxd",
+    CORE + ".pxi",
+]
+OTHERS = ["README.md", "dev.py", "native/notes.md", "src/penstock/spi.py", CORE + ".pyi", CORE + ".cpp"]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in INPUTS + OTHERS:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("before\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_changed_input_is_a_rebuild(dev, tree, name):
+    before = dev.fingerprint(tree)
+    (tree / name).write_text("after!\n")
+    assert dev.fingerprint(tree) != before
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_file_is_not(dev, tree, name):
+    before = dev.fingerprint(tree)
+    (tree / name).write_text("after!\n")
+    assert dev.fingerprint(tree) == before
+
+
+def test_a_new_or_renamed_source_is_a_rebuild(dev, tree):
+    prints = [dev.fingerprint(tree)]
+    (tree / "native/ring.hpp").write_text("")
+    prints.append(dev.fingerprint(tree))
+    (tree / "native/ring.hpp").rename(tree / "native/rings.hpp")
+    prints.append(dev.fingerprint(tree))
+    assert len({*prints}) == 3
+
+
+def test_a_touched_file_is_not(dev, tree):
+    before = dev.fingerprint(tree)
+    (tree / "setup.py").touch()
+    assert dev.fingerprint(tree) == before
+
+
+@pytest.fixture
+def calls(dev, tmp_path, monkeypatch):
+    """A repository in which pip only writes down what it was asked, and a build makes an empty core."""
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
+        '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
+    )
+    (tmp_path / "src/penstock").mkdir(parents=True)
+    made: list[str] = []
+
+    def pip(purpose, *arguments):
+        made.append(purpose)
+        if "--editable" in arguments:
+            suffix = dev.sysconfig.get_config_var("EXT_SUFFIX")
+            (tmp_path / f"src/penstock/_core{suffix}").touch()
+
+    def environment():
+        made.append("making")
+        (tmp_path / "venv").mkdir(exist_ok=True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
+    monkeypatch.setattr(dev, "make_environment", environment)
+    monkeypatch.setattr(dev, "pip", pip)
+    return made
+
+
+EVERYTHING = ["making", "installing requirements", "building penstock"]
+
+
+def test_the_first_task_does_everything_and_the_second_nothing(dev, calls):
+    dev.prepare("test")
+    assert calls == EVERYTHING
+    dev.prepare("test")
+    assert calls == EVERYTHING
+
+
+def test_another_extra_installs_and_does_not_build(dev, calls):
+    dev.prepare("test")
+    dev.prepare("check")
+    dev.prepare("test")
+    assert calls == [*EVERYTHING, "installing requirements"]
+    stamp = json.loads(dev.STAMP.read_text())
+    assert stamp["requirements"] == ["builder", "checker", "core", "tester"]
+
+
+def test_a_changed_input_only_builds(dev, calls, tmp_path):
+    dev.prepare("test")
+    (tmp_path / "setup.py").write_text("changed")
+    dev.prepare("test")
+    assert calls == [*EVERYTHING, "building penstock"]
+
+
+def test_a_lost_core_is_built_again(dev, calls, tmp_path):
+    dev.prepare("test")
+    for core in tmp_path.glob("src/penstock/_core*"):
+        core.unlink()
+    dev.prepare("test")
+    assert calls == [*EVERYTHING, "building penstock"]
+
+
+def test_another_interpreter_starts_anew(dev, calls, monkeypatch):
+    dev.prepare("test")
+    monkeypatch.setattr(dev, "interpreter", lambda: "another")
+    dev.prepare("test")
+    assert calls == [*EVERYTHING, *EVERYTHING]
+
+
+@pytest.mark.parametrize("broken_at", ["installing requirements", "building penstock"])
+def test_an_interrupted_step_is_done_again(dev, calls, tmp_path, monkeypatch, broken_at):
+    dev.prepare("test")
+    whole, pip = [], dev.pip
+
+    def interrupted(purpose, *arguments):
+        if purpose == broken_at:
+            raise KeyboardInterrupt
+        whole.append(purpose)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dev, "pip", interrupted)
+        (tmp_path / "setup.py").write_text("changed")
+        with pytest.raises(KeyboardInterrupt):
+            dev.prepare("test", "check")
+    calls.clear()
+    dev.pip = pip
+    dev.prepare("test")
+    assert broken_at in calls
+
+
+def test_a_strange_directory_is_left_alone(dev, tmp_path, monkeypatch):
+    (tmp_path / "precious.txt").write_text("mine")
+    monkeypatch.setattr(dev, "VENV", tmp_path)
+    monkeypatch.setattr(dev, "STAMP", tmp_path / "stamp.json")
+    with pytest.raises(SystemExit, match="was not made by"):
+        dev.make_environment()
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("missing", "remedy"), [("ensurepip", "python3-venv"), ("CXX", r"g\+\+"), ("include", "python3-dev")]
+)
+def test_what_is_missing_is_named_with_its_remedy(dev, tmp_path, monkeypatch, missing, remedy):
+    monkeypatch.setattr(dev, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
+    if missing == "ensurepip":
+        monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None)
+    elif missing == "CXX":
+        monkeypatch.setenv("CXX", "no-such-compiler")
+    else:
+        monkeypatch.setattr(dev.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(SystemExit, match=remedy):
+        dev.make_environment()
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--help"], 0), (["tset"], 2)])
+def test_usage_names_every_task(dev, root, arguments, status):
+    command = [sys.executable, root / "dev.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert all(f"\n    {task} " in done.stdout for task in dev.TASKS)

@@ -1,0 +1,86 @@
+"""`__all__` is the truth: it names what exists, and everything public that its module defines."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NO_LIST = ("penstock.cli", "penstock.commands", "penstock.__main__")  # nobody imports from these
+
+
+def defined_in(body: list[ast.stmt]) -> Iterator[str]:
+    """The top-level names that a module makes itself, rather than imports."""
+    for statement in body:
+        match statement:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                yield name
+            case ast.Assign(targets=targets):
+                names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+                yield from (name.id for name in names if isinstance(name.ctx, ast.Store))
+            case ast.AnnAssign(target=ast.Name(name), value=value) if value is not None:
+                yield name
+            case ast.If(test, inner, other) if "TYPE_CHECKING" not in ast.unparse(test):
+                yield from defined_in(inner + other)
+            case ast.Try(body=inner, orelse=other):
+                yield from defined_in(inner + other)
+
+
+def is_empty(tree: ast.Module) -> bool:
+    return all(isinstance(s, ast.Expr) or ast.unparse(s).startswith("from __future__") for s in tree.body)
+
+
+def disagreements(source: str, module: ModuleType) -> list[str]:
+    tree = ast.parse(source)
+    if is_empty(tree):
+        return []
+    if not hasattr(module, "__all__"):
+        return [f"{module.__name__} has no __all__"]
+    listed = module.__all__
+    absent = [f"{module.__name__}.{name} is listed and does not exist" for name in listed if not hasattr(module, name)]
+    public = {name for name in defined_in(tree.body) if not name.startswith("_")}
+    unlisted = [f"{module.__name__}.{name} is public and not listed" for name in sorted(public - {*listed})]
+    twice = [f"{module.__name__}.{name} is listed twice" for name in {*listed} if list(listed).count(name) > 1]
+    return absent + unlisted + twice
+
+
+def public_modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / "src/penstock").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        private = any(part.startswith("_") for part in name.split("."))
+        if not private and not any(f"{name}.".startswith(f"{skip}.") for skip in NO_LIST):
+            yield name, path
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(*found, id=found[0]) for found in public_modules()])
+def test_the_list_is_the_truth(name, path):
+    assert disagreements(path.read_text(), importlib.import_module(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("def f(): ...", "has no __all__"),
+        ("__all__ = ['g']", "does not exist"),
+        ("__all__ = []\ndef f(): ...", "f is public"),
+        ("__all__ = []\nA, B = 1, 2", "A is public"),
+        ("__all__ = []\nif 1:\n    class C: ...", "C is public"),
+        ("__all__ = ['D', 'D']\nD: int = 1", "listed twice"),
+    ],
+)
+def test_a_planted_disagreement_is_found(source, word):
+    module = ModuleType("planted")
+    exec(source, module.__dict__)
+    assert word in disagreements(source, module)[0]
+
+
+def test_imports_and_private_names_need_no_list():
+    module = ModuleType("planted")
+    source = "__all__ = ['f']\nimport os\nfrom re import sub\n_x = 1\ny: int\ndef f(): ..."
+    exec(source, module.__dict__)
+    assert disagreements(source, module) == []

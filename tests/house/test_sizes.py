@@ -1,0 +1,36 @@
+"""A file is one idea. One of more than 400 lines says at its top why it has so many lines."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+LONG = 400
+
+
+def opening(name: str, source: str) -> str:
+    """A Python file's docstring; the comment at the top of a C++ one."""
+    if name.endswith(".py"):
+        return ast.get_docstring(ast.parse(source)) or ""
+    return re.split(r"^#", source, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def unexcused(name: str, source: str) -> bool:
+    return len(source.splitlines()) > LONG and "lines" not in opening(name, source)
+
+
+def test_long_files_say_why(root):
+    patterns = ("*.py", "src/**/*.py", "native/**/*.?pp", "tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
+    sources = [path for pattern in patterns for path in root.glob(pattern)]
+    assert [path.name for path in sources if unexcused(path.name, path.read_text())] == []
+
+
+def test_the_cores_face_stays_thin(root):
+    assert len((root / "src/penstock/_core.pyx").read_text().splitlines()) < LONG
+
+
+def test_a_planted_long_file_is_found():
+    assert unexcused("a.py", "x = 1\n" * 401)
+    assert unexcused("a.cpp", "// A pool.\n#include <map>\n" + "// lines\n" * 400)
+    assert not unexcused("a.py", '"""One table of 500 lines."""\n' + "x = 1\n" * 500)
+    assert not unexcused("a.py", "x = 1\n" * 400)

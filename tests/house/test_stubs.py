@@ -1,0 +1,43 @@
+"""_core.pyi says what _core is. Stubtest is silent when it looks in the wrong place, so first it must find a plant."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # mypy reads NumPy's stubs when its cache is empty
+
+
+def stubtest(dev, root, stubs):
+    environment = os.environ | {"MYPYPATH": str(stubs)}
+    command = [sys.executable, *dev.STUBTEST]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("true", "planted"),
+    [
+        ("def take(self, nbytes: int, queue: int = 0)", "def take(self, amount: int, queue: int = 0)"),
+        (
+            "def broken(self) -> str | None: ...",
+            "def broken(self) -> str | None: ...\n    def not_there(self) -> int: ...",
+        ),
+    ],
+)
+def test_a_planted_error_is_found(dev, root, tmp_path, true, planted):
+    shutil.copytree(root / "src/penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("_core.*.so"))
+    stub = tmp_path / "penstock/_core.pyi"
+    assert true in stub.read_text()
+    stub.write_text(stub.read_text().replace(true, planted))
+    found = stubtest(dev, root, tmp_path)
+    assert found.returncode == 1, found.stderr
+    assert "penstock._core.Pool." in found.stdout
+
+
+def test_the_stub_is_true(dev, root):
+    found = stubtest(dev, root, root / "src")
+    assert found.returncode == 0, found.stdout + found.stderr
