@@ -94,18 +94,18 @@ class Adam:
         self.steps += 1
         # Both means start at zero, which is too low: this makes up for it.
         rate = self.rate * np.sqrt(1 - self.square_decay**self.steps) / (1 - self.decay**self.steps)
-        for w, g, mean, square in zip(self.weights, gradients, self.means, self.squares, strict=True):
-            mean += (1 - self.decay) * (g - mean)
-            square += (1 - self.square_decay) * (g * g - square)
-            w -= rate * mean / (np.sqrt(square) + 1e-8)
+        for i, gradient in enumerate(gradients):
+            self.means[i] += (1 - self.decay) * (gradient - self.means[i])
+            self.squares[i] += (1 - self.square_decay) * (gradient**2 - self.squares[i])
+            self.weights[i] -= rate * self.means[i] / (np.sqrt(self.squares[i]) + 1e-8)
 
 
 def main():
     parser = argparse.ArgumentParser(description="Learn to read handwritten digits.")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=2e-3)
     args = parser.parse_args()
 
     images, digits, test_images, test_digits = load()

@@ -32,7 +32,7 @@ struct Segment {
   uint64_t address;
   uint64_t size;
   uint64_t queue;
-  uint64_t number;  // in the order in which segments came
+  uint64_t rank;  // of equal free blocks, one of the segment with the lowest goes first
   bool small;
   uint32_t stack;  // where it was reserved
   FreeList* free_list;

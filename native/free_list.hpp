@@ -1,5 +1,5 @@
 // The free blocks of one queue and kind, for best fit: the smallest that is large enough; of equal ones, that of the
-// oldest segment, at the lowest address.
+// segment with the lowest rank, at the lowest address.
 //
 // Bins of nearly equal sizes, found through a bitmap; in each bin a treap in that order. A bin holds few blocks as a
 // rule, so this is quicker than one tree over all, and it is still logarithmic when a bin holds many.

@@ -170,11 +170,13 @@ void Pool::merge(Block* into, Block* gone) {
   drop(gone);
 }
 
-void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack) {
+void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack, uint64_t rank) {
   Lock lock(mutex_);
   FreeList* list = free_list(queue, small);
   Block* block = new_block();
-  Segment& segment = segments_[address] = Segment{address, size, queue, adopted_++, small, stack, list, block};
+  if (rank == kArrival) rank = adopted_;
+  ++adopted_;
+  Segment& segment = segments_[address] = Segment{address, size, queue, rank, small, stack, list, block};
   block->address = address;
   block->size = size;
   block->requested = 0;

@@ -24,6 +24,8 @@ namespace penstock {
 
 class Pool {
  public:
+  static constexpr uint64_t kArrival = ~uint64_t{0};
+
   // Best fit among the free blocks of `queue`; null when nothing fits.
   Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0);
   // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits.
@@ -37,7 +39,8 @@ class Pool {
   std::vector<Block*> deferred();
   bool settle(Block* block);  // false: it does not wait
 
-  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0);
+  // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
+  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival);
   bool evict(uint64_t address);  // false: no such segment, or part of it is in use
   std::vector<std::pair<uint64_t, uint64_t>> evictable() const;  // address and size of each wholly free segment
   bool owns(uint64_t address) const { return overlaps(address, 1); }

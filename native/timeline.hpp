@@ -1,18 +1,20 @@
 // The ticks a queue has reached, and the means to wait for one. Shared, so that a waiter outlives the queue safely.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 
 namespace penstock {
 
 constexpr int64_t kForever = -1;        // a time limit that never comes; any negative number will do
 constexpr int64_t kSpinNanos = 50'000;  // how long a waiter polls before it sleeps: about the price of one wake-up
-
-constexpr size_t kCacheLine = 64;  // what one thread writes often shares no line with what another does
+constexpr size_t kCacheLine = 64;       // what one thread writes often shares no line with what another does
 
 enum class Wait { Reached, TimedOut, Never };  // Never: not signalled, its queue lost the work or lives across a fork
 
@@ -31,6 +33,14 @@ bool spin_until(int64_t nanos, Ready ready) {
     }
   } while (steady_nanos() < end);
   return ready();
+}
+
+// Waits until `ready`; without a limit when that is negative.
+template <class Ready>
+bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t limit, Ready ready) {
+  constexpr int64_t kHalf = std::numeric_limits<int64_t>::max() / 2;  // the sum with now must not overflow
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(limit, kHalf));
+  return limit < 0 ? (changed.wait(lock, ready), true) : changed.wait_until(lock, end, ready);
 }
 
 // A tick and the moment at which its queue reached it.

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <thread>
@@ -14,26 +13,6 @@
 
 namespace penstock {
 namespace {
-
-// Which process this is, counted along the line of forks. A forked child has none of its parent's threads.
-std::atomic<uint64_t> generation{1};
-[[maybe_unused]] const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-
-const bool one_core = std::thread::hardware_concurrency() == 1;
-
-std::chrono::steady_clock::time_point after(int64_t nanos) {
-  constexpr int64_t kHalf = std::numeric_limits<int64_t>::max() / 2;  // the sum with now must not overflow
-  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(nanos, kHalf));
-}
-
-// Waits until `ready`, for ever when the limit is negative.
-template <class Ready>
-bool wait_on(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Ready ready) {
-  if (timeout_ns >= 0) return changed.wait_until(lock, after(timeout_ns), ready);
-  changed.wait(lock, ready);
-  return true;
-}
 
 // A queue's mutex is held for a few instructions only: to sleep for it would cost a hundred times more than to retry.
 std::unique_lock<std::mutex> lock_soon(std::mutex& mutex) {
@@ -72,58 +51,6 @@ struct WaitFor {
 };
 
 }  // namespace
-
-int64_t steady_nanos() noexcept {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void relax() noexcept {
-  if (one_core) return std::this_thread::yield();
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// ---- Timeline
-
-Timeline::Timeline() noexcept : generation_(generation.load(std::memory_order_relaxed)) {}
-
-bool Timeline::forked() const noexcept { return generation_ != generation.load(std::memory_order_relaxed); }
-
-bool Timeline::spin(uint64_t tick, int64_t nanos) const noexcept {
-  return spin_until(nanos, [&] { return reached() >= tick || ended(); }) && reached() >= tick;
-}
-
-Wait Timeline::wait(uint64_t tick, int64_t timeout_ns, const std::atomic<bool>* give_up) {
-  const auto over = [&] { return reached_.load() >= tick || ended() || (give_up && give_up->load()); };
-  const auto answer = [&] { return reached() >= tick ? Wait::Reached : over() ? Wait::Never : Wait::TimedOut; };
-  if (reached() < tick && (tick > promised() || ended())) return Wait::Never;
-  if (spin_until(timeout_ns < 0 ? kSpinNanos : std::min(timeout_ns, kSpinNanos), over)) return answer();
-  sleepers_.fetch_add(1);  // before `over` is read, as advance() reads it after it has stored: one sees the other
-  std::unique_lock<std::mutex> lock(mutex_);
-  wait_on(changed_, lock, timeout_ns, over);
-  sleepers_.fetch_sub(1);
-  return answer();
-}
-
-void Timeline::advance() {
-  reached_.fetch_add(1);
-  if (sleepers_.load() > 0) nudge();
-}
-
-void Timeline::end() {
-  ended_ = true;
-  nudge();
-}
-
-void Timeline::nudge() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-  }  // a waiter between its look and its sleep must not miss the call
-  changed_.notify_all();
-}
 
 // ---- The queue, as its thread sees it
 
@@ -326,7 +253,7 @@ bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {
 bool Worker::idle() const {
   if (!alive()) return true;
   auto lock = lock_soon(state_->mutex);
-  return !state_->working && state_->inbox.empty();
+  return state_->done();
 }
 
 bool Worker::calls_pending() const noexcept { return state_->calls > 0; }
@@ -355,7 +282,7 @@ bool Worker::close(int64_t timeout_ns) {
   state.changed.notify_all();
   if (here == &state) return false;
   const auto over = [&] { return state.finished || state.discarded || !state.started; };
-  if (!wait_on(state.changed, lock, timeout_ns, over)) {
+  if (!wait_until(state.changed, lock, timeout_ns, over)) {
     if (state.done()) {
       state.changed.wait(lock, over);  // the thread is on its way out
     } else {

@@ -1,5 +1,4 @@
-// One in-order queue on one native thread, which starts with the first work. Every method may be called from any
-// thread.
+// One in-order queue on one native thread, which starts with the first work. Any thread may call any method.
 #pragma once
 
 #include <atomic>
@@ -31,8 +30,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Work is refused (false, 0, null) after close() and in a forked child. std::system_error: no thread could be
-  // started.
+  // Work is refused (false, 0, null) after close() and in a forked child; std::system_error if no thread can start.
   bool copy(void* dst, const void* src, size_t nbytes);
   bool fill(void* dst, int byte, size_t nbytes);
   // Of function and drop exactly one is called with the argument, drop if the work is discarded; neither if refused.

@@ -1,3 +1,4 @@
+// The queue's life as small stories; their number makes the lines. None sleeps: gates hold a queue, limits end waits.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -345,6 +346,22 @@ TEST(close_finishes_what_is_queued_and_twice_is_once) {
   CHECK(queue.signal() == 0);
   CHECK(!queue.mark());
   CHECK(idle.close(0));
+}
+
+TEST(a_queue_is_idle_when_all_is_done) {
+  std::atomic<int> done{0};
+  Worker queue;
+  CHECK(queue.idle());
+  {
+    Gate gate(queue);
+    CHECK(!queue.idle());
+  }
+  CHECK(soon([&] { return queue.idle(); }));
+  for (int i = 0; i < 50; ++i) {
+    queue.run(count, &done);
+    CHECK(finishes(queue));
+    CHECK(queue.idle());  // at once: a tick reached leaves nothing to wait for
+  }
 }
 
 TEST(a_queue_that_has_finished_closes_at_once) {

@@ -66,6 +66,8 @@ cdef extern from "stacks.hpp" namespace "penstock" nogil:
 
 
 cdef extern from "pool.hpp" namespace "penstock" nogil:
+    const uint64_t kArrival "penstock::Pool::kArrival"
+
     cppclass NativePool "penstock::Pool":
         Record* take(uint64_t nbytes, uint64_t queue, uint32_t stack) except +
         cbool give(Record* block) except +
@@ -74,7 +76,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         Record* live_at(uint64_t address)
         vector[Record*] deferred() except +
         cbool settle(Record* block) except +
-        void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack) except +
+        void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank) except +
         cbool evict(uint64_t address)
         vector[pair[uint64_t, uint64_t]] evictable() except +
         cbool owns(uint64_t address)

@@ -108,10 +108,7 @@ cdef class Pool:
 
     cdef void give(self, Record* record) noexcept:
         if self.native.give(record):  # other queues use it
-            try:
-                self._defer()
-            except BaseException:
-                PyErr_WriteUnraisable(self)
+            self._defer()  # what it raises goes to sys.unraisablehook: a destructor has nobody else to tell
 
     cdef uint32_t here(self):
         """The number of the current Python stack; 0 while nothing is recorded."""
@@ -167,12 +164,12 @@ cdef class Pool:
         if not self.native.settle(<Record*>token):
             raise ValueError(f"{token:#x} names no block that waits")
 
-    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small):
-        if address == 0 or address % kQuantum or nbytes == 0 or nbytes % kQuantum:
+    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None):
+        if address == 0 or address % kQuantum or nbytes == 0 or nbytes % kQuantum or address + nbytes < address:
             raise ValueError(f"a segment's address and size are multiples of {kQuantum}: {address:#x}, {nbytes}")
         if self.native.overlaps(address, nbytes):
             raise ValueError(f"a segment at {address:#x} of {nbytes} bytes would overlap another")
-        self.native.adopt(address, nbytes, queue, small, self.here())
+        self.native.adopt(address, nbytes, queue, small, self.here(), kArrival if rank is None else <uint64_t>rank)
 
     def evictable(self):
         return self.native.evictable()
@@ -192,18 +189,21 @@ cdef class Pool:
     def largest_free(self, queue=None):
         return self.native.largest_free() if queue is None else self.native.largest_free(<uint64_t>queue)
 
-    cpdef current(self, unsigned metric, unsigned kind=0):
-        return self.native.count(<Metric>metric, <Kind>kind).current
+    cdef Count count(self, unsigned metric, unsigned kind):
+        if metric >= <unsigned>kMetrics or kind >= <unsigned>kKinds:
+            raise IndexError(f"no metric {metric} of kind {kind}: there are {kMetrics} of {kKinds}")
+        return self.native.count(<Metric>metric, <Kind>kind)
 
-    cpdef peak(self, unsigned metric, unsigned kind=0):
-        return self.native.count(<Metric>metric, <Kind>kind).peak
+    def current(self, unsigned metric, unsigned kind=0): return self.count(metric, kind).current
+
+    def peak(self, unsigned metric, unsigned kind=0): return self.count(metric, kind).peak
 
     def counts(self):
         cdef Count count
         cdef list numbers = []
         for metric in range(<unsigned>kMetrics):
             for kind in range(<unsigned>kKinds):
-                count = self.native.count(<Metric><unsigned>metric, <Kind><unsigned>kind)
+                count = self.count(metric, kind)
                 numbers += (count.current, count.peak, count.allocated, count.freed)
         return numbers
 

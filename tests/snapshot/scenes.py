@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from penstock.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
 
@@ -93,7 +94,22 @@ class Scene:
         )
 
 
-def training(steps: int = 40, layers: int = 8, capacity: int = 4 << 30) -> Snapshot:
+steps = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3 * MIB)), max_size=60)
+
+
+def told(steps: list[tuple[int, int]], lost: float = 0.0) -> Snapshot:
+    """A random history: a step gives the block in its place back, or takes one of its size."""
+    scene, held = Scene(segment=4 * MIB, capacity=64 * MIB), {}
+    for place, nbytes in steps:
+        scene.tick(nbytes)
+        if place in held:
+            scene.give(held.pop(place))
+        else:
+            held[place] = scene.take(nbytes, scene.stack(f"app.py:{place} work"))
+    return scene.snapshot(lost=int(lost * len(scene.entries)))
+
+
+def training(steps: int = 20, layers: int = 8, capacity: int = 4 << 30) -> Snapshot:
     """Weights, activations and gradients that come and go, a list of losses that only grows, and the end of memory."""
     scene, random = Scene(capacity=capacity), np.random.default_rng(7)
     home = "/home/ada/projects/tiny-lm/"
@@ -128,7 +144,7 @@ def training(steps: int = 40, layers: int = 8, capacity: int = 4 << 30) -> Snaps
                     scene.tick(int(random.integers(600_000, 1_400_000)))
                     acts.append(scene.take(int(mib * MIB * length) + int(random.integers(0, 4096)), stack))
             top = scene.take(int(160 * MIB * length), logits)
-            scene.take(14 * MIB, leak)
+            scene.take(34 * MIB, leak)
             grads = []
             for _ in range(layers):
                 for stack in range(4):
@@ -149,5 +165,33 @@ def training(steps: int = 40, layers: int = 8, capacity: int = 4 << 30) -> Snaps
             scene.tick(4_000_000)
     except MemoryError:
         scene.tick(20_000_000)
-    notes = {"program": "train.py --config small.toml --steps 40", "python": "3.11.7", "penstock": "0.1.0", "numpy": "2.4.6"}
+    notes = {"program": "train.py --config small.toml --steps 20", "python": "3.11.7", "penstock": "0.1.0", "numpy": "2.4.6"}
     return scene.snapshot(notes=MappingProxyType(notes))
+
+
+def long_run(entries: int = 1_001_500, sites: int = 300) -> Snapshot:
+    """A big history made without a loop: every slot of an arena is taken and given, over and over."""
+    random, slots = np.random.default_rng(3), 2000
+    trace = np.zeros(entries, ENTRY)
+    # All slots are taken, one after the other, and then all given back: so 2,000 are live where the two meet.
+    taken = (np.arange(entries) // slots) % 2 == 0
+    slot = np.arange(entries) % slots
+    size = (random.integers(1, 64, slots) * 4096)[slot]
+    trace["time_ns"] = START + np.cumsum(random.integers(200, 20_000, entries)) + 40 * 10**9 * (np.arange(entries) > entries // 2)
+    trace["address"], trace["nbytes"] = (1 << 44) + slot * (1 << 18), size
+    trace["stack"] = np.where(taken, 1 + slot % sites, 0)
+    trace["action"] = np.where(taken, Action.TAKE, Action.GIVE)
+    # The last round is half done, so some slots are live; a slot is 256 KiB and its block fills it.
+    blocks = np.zeros(slots, BLOCK)
+    blocks["address"], blocks["nbytes"] = (1 << 44) + np.arange(slots) * (1 << 18), 1 << 18
+    live = trace[entries - entries % (2 * slots) :]
+    live = live[live["action"] == Action.TAKE]
+    blocks["requested"][: len(live)], blocks["stack"][: len(live)] = live["nbytes"], live["stack"]
+    blocks["state"][: len(live)] = State.LIVE
+    return Snapshot(
+        device="host:0", capacity=1 << 34, taken_at_ns=int(trace["time_ns"][-1]), blocks=blocks, trace=trace, lost=12,
+        segments=np.array([(1 << 44, slots << 18, 0, 0, 0)], SEGMENT),
+        stacks=np.array([(0, 0), *((0, i) for i in range(sites))], STACK),
+        frames=np.array([(i % 7, 7 + i % 31, 10 + i) for i in range(sites)], FRAME),
+        strings=(*(f"/srv/app/part{i}.py" for i in range(7)), *(f"function_{i}" for i in range(31))),
+    )  # fmt: skip

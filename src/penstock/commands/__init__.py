@@ -1,4 +1,4 @@
-"""The commands, a module each: `arguments(parser)` says what it takes, `run(args)` does it and gives the exit status."""
+"""The commands, a module each: `arguments(parser)` says what it takes, `run(args)` does it and gives its status."""
 
 from __future__ import annotations
 

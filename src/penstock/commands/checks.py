@@ -1,4 +1,4 @@
-"""What `penstock doctor` checks: each function does a small piece of real work and says in a few words what it found."""
+"""What `penstock doctor` checks: a function each, which does a piece of real work and says what it found."""
 
 from __future__ import annotations
 

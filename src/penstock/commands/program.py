@@ -46,7 +46,7 @@ class Program:
             raise
 
     def _script(self, main: ModuleType) -> CodeType:
-        path = os.path.abspath(self.name)  # noqa: PTH100 - a Path would tidy the spelling that the program sees
+        path = os.path.join(os.getcwd(), self.name)  # noqa: PTH109, PTH118 - a Path would tidy what the program sees
         main.__loader__ = SourceFileLoader("__main__", path)
         main.__dict__.update(__file__=path, __cached__=None)
         sys.argv[:] = self.argv
@@ -66,7 +66,7 @@ class Program:
 
 def _read(name: str) -> bytes:
     try:
-        with io.open_code(os.path.abspath(name)) as file:  # noqa: PTH100 - as above
+        with io.open_code(os.path.join(os.getcwd(), name)) as file:  # noqa: PTH109, PTH118 - as below
             return file.read()
     except IsADirectoryError as error:
         raise Failure(f"{name!r} is a directory, not a script; a package is run with -m") from error

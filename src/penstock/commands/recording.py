@@ -1,4 +1,4 @@
-"""Watches NumPy's memory while a program runs, and tells the story after all else: after its threads and exit handlers."""
+"""Watches NumPy's memory while a program runs, and tells of it after the program's threads and exit handlers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from penstock.commands import Failure
+from penstock.commands import Failure, ending
+from penstock.commands.ending import reason
 from penstock.commands.terminal import Terminal
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from penstock.snapshot.model import Snapshot
-
 DEVICE = "host:0"
-SNAPSHOT, REPORT = "snapshot.penstock", "report.html"
 
 
 @dataclass
@@ -49,8 +43,8 @@ class Recording:
         except FileExistsError as error:
             raise Failure(f"cannot write the report to {str(self.output)!r}: it is not a directory") from error
         except (OSError, ValueError) as error:
-            raise Failure(f"cannot write the report to {str(self.output)!r}: {_reason(error)}") from error
-        for name in (SNAPSHOT, REPORT):
+            raise Failure(f"cannot write the report to {str(self.output)!r}: {reason(error)}") from error
+        for name in (ending.SNAPSHOT, ending.REPORT):
             if (self.output / name).is_dir():
                 raise Failure(f"cannot write {str(self.output / name)!r}: it is a directory")
 
@@ -89,63 +83,19 @@ class Recording:
         except KeyboardInterrupt:
             self._terminal.say("penstock: interrupted before the report was finished")
         except Exception as error:  # noqa: BLE001 - the program's outcome stands, whatever happens here
-            self._terminal.say(f"penstock: error: the report failed: {type(error).__name__}: {_reason(error)}")
+            self._terminal.say(f"penstock: error: the report failed: {type(error).__name__}: {reason(error)}")
 
     def _tell(self, seconds: float) -> None:
         import numpy as np
 
         from penstock import memory
         from penstock.interop import numpy
-        from penstock.snapshot import text
 
         numpy.uninstall()  # the report's own arrays are no part of the story, and there may be no room for them
-        snapshot = memory.snapshot(DEVICE, notes=self._notes(seconds))
-        console = self._terminal.console()
         with np.errstate(all="ignore"):  # the program may have asked for exceptions
-            console.print()
-            console.print(text.report(snapshot))
-            self._write(snapshot, console)
-
-    def _write(self, snapshot: Snapshot, console: Console) -> None:
-        from rich.progress import Progress
-
-        from penstock.snapshot import codec, html
-
-        def write_snapshot(path: Path) -> None:
-            codec.write(snapshot, path, lambda done, total: show(done / max(1, total)))
-
-        def write_page(path: Path) -> None:
-            with in_place_of(path) as part, part.open("x", encoding="utf-8") as out:
-                html.write(snapshot, out)
-
-        # No thread redraws the bar: none can be started while the interpreter leaves.
-        with Progress(console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
-            task = progress.add_task("writing the snapshot", total=2)
-
-            def show(share: float) -> None:
-                progress.update(task, completed=share)
-                progress.refresh()
-
-            written = [self._attempt(write_snapshot, SNAPSHOT)]
-            progress.update(task, description="writing the report", completed=1)
-            progress.refresh()
-            written.append(self._attempt(write_page, REPORT))
-        console.print()
-        for what, path in zip(("snapshot", "report"), written, strict=True):
-            if path is not None:
-                console.print(f"{what:9} {path}", soft_wrap=True, markup=False)
-        if self.show_page and (page := written[-1]) is not None and not _opened(page):
-            console.print("no browser could be started: open the report yourself")
-
-    def _attempt(self, write: Callable[[Path], None], name: str) -> Path | None:
-        path = self.output / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # the program may have removed it
-            write(path)
-        except Exception as error:  # noqa: BLE001 - the other file may still go well
-            self._terminal.say(f"penstock: error: cannot write {str(path)!r}: {_reason(error)}")
-            return None
-        return path
+            ending.tell(memory.snapshot(DEVICE, notes=self._notes(seconds)), self._terminal, self.output)
+            if self.show_page:
+                ending.show_page(self._terminal, self.output)
 
     def _notes(self, seconds: float) -> dict[str, object]:
         import platform
@@ -159,23 +109,10 @@ class Recording:
 
 
 @contextmanager
-def in_place_of(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it becomes `path` when that went well, and goes when it did not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # of an earlier process with our number
-    try:
-        yield part
-        part.replace(path)
-    except BaseException:  # Ctrl-C, too
-        part.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
 def _interruptible_once() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt the first time; after that, and when we are done, it simply kills."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what follows is short and cleans up
         raise KeyboardInterrupt
 
@@ -187,18 +124,3 @@ def _interruptible_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _opened(page: Path) -> bool:
-    import webbrowser
-
-    try:
-        return webbrowser.open(page.as_uri())
-    except (OSError, RuntimeError, webbrowser.Error):  # newer Pythons start no process this late
-        return False
-
-
-def _reason(error: BaseException) -> str:
-    """An error in one line."""
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(words.split()) or type(error).__name__

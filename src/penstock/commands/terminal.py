@@ -1,4 +1,4 @@
-"""Where penstock speaks at the end of a program: the standard error it was started with, whatever became of it since."""
+"""Where penstock speaks when a program ends: the standard error it was started with, whatever became of it."""
 
 from __future__ import annotations
 

@@ -1,22 +1,7 @@
-"""Snapshots: read and write them, ask them questions, turn them into text and pages. Opens no device."""
+"""Snapshots: the schema here; reading, questions, text and pages in the modules beside it. Opens no device."""
 
 from __future__ import annotations
 
-from penstock.snapshot import analyse, codec, html, text, timeline
-from penstock.snapshot.codec import BadSnapshot, read, write
 from penstock.snapshot.model import Action, Frame, Snapshot, State
 
-__all__ = [
-    "Action",
-    "BadSnapshot",
-    "Frame",
-    "Snapshot",
-    "State",
-    "analyse",
-    "codec",
-    "html",
-    "read",
-    "text",
-    "timeline",
-    "write",
-]
+__all__ = ["Action", "Frame", "Snapshot", "State"]

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.snapshot.model import Action, Frame, Snapshot, State
-from penstock.snapshot.timeline import NEVER_SEEN, Timeline, reconstruct
+from penstock.snapshot.sites import label_of, site_of
+from penstock.snapshot.timeline import Timeline, reconstruct
 
 __all__ = [
-    "PLUMBING",
     "Layout",
     "Oom",
     "SiteTotal",
     "SiteUse",
-    "Sites",
     "Summary",
-    "label_of",
     "layout",
     "ooms",
-    "relative",
-    "site_of",
     "sites",
     "summary",
     "totals",
 ]
-
-PLUMBING = ("cupy", "numba", "numpy", "penstock", "torch")  # packages that allocate for somebody else
-_PLUMBING = re.compile(
-    rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(PLUMBING)})[/\\]"
-    r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # the interpreter's own; native code
-)
-_UNSEEN, _STACKLESS = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sites:
-    """Every place that allocated, and which of them each stack belongs to."""
-
-    frames: tuple[Frame, ...]  # [0] stands for "before recording", [1] for "no stack"
-    of_stack: NDArray[np.int64]  # by row of Snapshot.stacks; the extra last element is for NEVER_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,54 +90,13 @@ class Layout:
     pieces: int
 
 
-def label_of(frame: Frame) -> str:
-    """The frame as people read it: `train.py:42 forward`, with nothing in it that could move a cursor."""
-    text = f"{frame.file}:{frame.line} {frame.name}" if frame.line else f"{frame.file} {frame.name}".rstrip()
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def relative(labels: list[str]) -> tuple[str, list[str]]:
-    """The folder that all labels of files lie in, and the labels without it; "" if they share none."""
-    folders = [re.split(r"(?<=[/\\\\])", label)[:-1] for label in labels if not label.startswith("(")]
-    shared = 0
-    while folders and all(shared < len(f) and f[shared] == folders[0][shared] for f in folders):
-        shared += 1
-    home = "".join(folders[0][:shared]) if folders else ""
-    if len(home) < 2:  # to leave out "/" saves nothing
-        return "", labels
-    return home, [label.removeprefix(home) for label in labels]
-
-
-def site_of(snapshot: Snapshot) -> Sites:
-    """The site of every stack: its innermost frame outside PLUMBING, or its innermost frame if there is none."""
-    stacks, frames = snapshot.stacks, snapshot.frames
-    plumbing = np.array([bool(_PLUMBING.search(text)) for text in snapshot.strings] or [False])
-    rows = np.arange(max(1, len(stacks)))
-    site = rows.copy()
-    if len(stacks) > 1:
-        hidden = plumbing[frames["file"][stacks["frame"][1:]]]
-        site[1:][hidden] = stacks["parent"][1:][hidden]
-        while not np.array_equal(further := site[site], site):  # doubling: a stack of a thousand takes ten steps
-            site = further
-        site = np.where(site == 0, rows, site)
-    chosen, of_stack = np.unique(stacks["frame"][site[1:]], return_inverse=True) if len(stacks) > 1 else ((), ())
-    words = [
-        Frame(snapshot.strings[frames["file"][row]], snapshot.strings[frames["name"][row]], int(frames["line"][row]))
-        for row in chosen
-    ]
-    return Sites(
-        frames=(_UNSEEN, _STACKLESS, *words),
-        of_stack=np.concatenate([[1], np.asarray(of_stack, np.int64) + 2, [0]]).astype(np.int64),
-    )
-
-
 def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | None = None) -> list[SiteUse]:
     """Who holds what at a moment (the peak, if none is named), most bytes first."""
     timeline = timeline or reconstruct(snapshot)
     held, known = timeline.allocations, site_of(snapshot)
     live = held.live_at(timeline.peak if at is None else at)
     site, nbytes = known.of_stack[held.stack[live]], held.nbytes[live]
-    total, count, largest = _by_site(site, nbytes, len(known.frames))
+    total, count, largest = _by_group(site, nbytes, len(known.frames))
     everything = max(1, int(nbytes.sum()))
     found = [
         SiteUse(label_of(frame), frame, int(total[i]), int(count[i]), int(largest[i]), int(total[i]) / everything)
@@ -174,7 +112,7 @@ def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[Site
     held, known = timeline.allocations, site_of(snapshot)
     began = held.start > 0
     site, lived = known.of_stack[held.stack[began]], timeline.lifetimes_ns()[began]
-    total, count, _ = _by_site(site, held.nbytes[began], len(known.frames))
+    total, count, _ = _by_group(site, held.nbytes[began], len(known.frames))
     ended = np.bincount(site[lived >= 0], minlength=len(known.frames))
     time = np.bincount(site[lived >= 0], weights=lived[lived >= 0], minlength=len(known.frames))
     found = [
@@ -228,8 +166,8 @@ def layout(snapshot: Snapshot) -> list[Layout]:
     """How full every segment is, by address."""
     blocks, many = snapshot.blocks, len(snapshot.segments)
     free = blocks["state"] == State.FREE
-    idle, _, largest = _by_site(blocks["segment"][free], blocks["nbytes"][free], many)
-    busy, _, _ = _by_site(blocks["segment"][~free], blocks["nbytes"][~free], many)
+    idle, _, largest = _by_group(blocks["segment"][free], blocks["nbytes"][free], many)
+    busy, _, _ = _by_group(blocks["segment"][~free], blocks["nbytes"][~free], many)
     pieces = np.bincount(blocks["segment"], minlength=many)
     return [
         Layout(int(s["address"]), int(s["nbytes"]), int(busy[i]), int(idle[i]), int(largest[i]), int(pieces[i]))
@@ -237,7 +175,7 @@ def layout(snapshot: Snapshot) -> list[Layout]:
     ]
 
 
-def _by_site(
+def _by_group(
     group: NDArray[np.integer], nbytes: NDArray[np.integer], groups: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sum, count and largest of every group; in integers, as floats would lose bytes above 2^53."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +43,7 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress |
     """Write the snapshot; the path holds a whole file or what it held before, whatever happens on the way."""
     check(snapshot)
     path = Path(path)
-    part = path.with_name(f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with part.open("xb") as file:
             _pack(snapshot, file, progress)

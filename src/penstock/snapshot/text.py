@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.sizes import format_bytes
-from penstock.snapshot.analyse import Summary, ooms, relative, sites, summary
+from penstock.snapshot.analyse import Summary, ooms, sites, summary
 from penstock.snapshot.model import Snapshot
+from penstock.snapshot.sites import relative
 from penstock.snapshot.timeline import Timeline, reconstruct
 
 __all__ = ["format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]

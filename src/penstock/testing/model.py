@@ -1,4 +1,4 @@
-"""A pool as one would explain it: sorted lists, plain counting, nothing clever. Where the native one differs, it is wrong.
+"""A pool as one would explain it: sorted lists and plain counting. Where the native one differs, that one is wrong.
 
 This is PyTorch's caching allocator with its default settings, as far as a pool goes: best fit per queue, splitting and
 merging, blocks that wait for other queues, nine quantities. It is slow, and meant to be read and compared with.
@@ -52,7 +52,7 @@ class ModelSegment:
     size: int
     queue: int
     small: bool
-    number: int  # in the order in which segments came
+    rank: int  # of equal free blocks, one of the segment with the lowest goes first
     blocks: list[ModelBlock]
 
 
@@ -86,7 +86,7 @@ class ModelPool:
         size = rounded(nbytes)
         small = size <= MIB
         fitting = [
-            (block.size, segment.number, block.address, segment, block)
+            (block.size, segment.rank, block.address, segment, block)
             for segment in self.segments
             if segment.queue == queue and segment.small == small
             for block in segment.blocks
@@ -162,9 +162,11 @@ class ModelPool:
         self._move(segment, "inactive_split", pieces)
         self._move(segment, "inactive_split_bytes", piece_bytes)
 
-    def adopt(self, address: int, size: int, queue: int, small: bool) -> None:
+    def adopt(self, address: int, size: int, queue: int, small: bool, rank: int | None = None) -> None:
+        """PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address."""
+        rank = self.adopted if rank is None else rank
         self.adopted += 1
-        segment = ModelSegment(address, size, queue, small, self.adopted, [ModelBlock(address, size)])
+        segment = ModelSegment(address, size, queue, small, rank, [ModelBlock(address, size)])
         self.segments = sorted([*self.segments, segment], key=lambda s: s.address)
         self._move(segment, "segment", 1)
         self._move(segment, "reserved_bytes", size)

@@ -1,0 +1,47 @@
+"""The suite that every backend must pass, written against `penstock.spi` alone. A vendor's whole test file:
+
+    from penstock.testing.conformance import *
+    pytest_plugins = ["penstock.testing.plugin"]
+
+A test that needs an ability is skipped where the port or its queues lack it, never because of a name.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{noun}"
+        for noun in ("driver", "launches", "memory", "pinned", "queues", "reopens", "resizable", "scenes", "timing")
+    )
+)
+
+from penstock.testing.conformance import (  # noqa: E402 - what is rewritten must not be imported before
+    driver,
+    launches,
+    memory,
+    pinned,
+    queues,
+    reopens,
+    resizable,
+    timing,
+)
+from penstock.testing.conformance.driver import *  # noqa: E402, F403 - each module's list is its part of the suite
+from penstock.testing.conformance.launches import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.memory import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.queues import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
+
+__all__: list[str] = []
+__all__ += driver.__all__
+__all__ += launches.__all__
+__all__ += memory.__all__
+__all__ += pinned.__all__
+__all__ += queues.__all__
+__all__ += reopens.__all__
+__all__ += resizable.__all__
+__all__ += timing.__all__

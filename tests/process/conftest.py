@@ -1,0 +1,74 @@
+"""Programs in child processes, with and without penstock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+LIMIT = 60  # seconds for a child; each needs about one
+TABLES = "\nMemory of host:0"  # how what penstock says begins
+
+
+@dataclass
+class Outcome:
+    status: int
+    out: str
+    err: str
+    output: Path  # where its report is
+
+    @property
+    def own(self) -> str:
+        """What the program itself said on standard error."""
+        return self.err.split(TABLES)[0]
+
+    @property
+    def snapshot(self):
+        from penstock.snapshot import codec
+
+        return codec.read(self.output / "snapshot.penstock")
+
+
+class Runner:
+    """Runs sources as `script.py` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, source: str, name: str = "script.py") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(source))
+        return path
+
+    def command(self, *arguments: str, **settings) -> Outcome:
+        settings = {"stdin": subprocess.DEVNULL} | settings if "input" not in settings else settings
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, capture_output=True, encoding="utf-8", check=False,
+            timeout=LIMIT, **settings,
+        )  # fmt: skip
+        return Outcome(done.returncode, done.stdout, done.stderr, self.folder / "penstock-report")
+
+    def python(self, source: str, *arguments: str, **settings) -> Outcome:
+        self.write(source)
+        return self.command("script.py", *arguments, **settings)
+
+    def penstock(self, source: str, *arguments: str, options: tuple[str, ...] = (), **settings) -> Outcome:
+        self.write(source)
+        return self.command("-m", "penstock", "run", *options, "script.py", *arguments, **settings)
+
+    def same(self, source: str, *arguments: str, **settings) -> Outcome:
+        """Run it both ways; the program's own output and outcome must be equal."""
+        without = self.python(source, *arguments, **settings)
+        observed = self.penstock(source, *arguments, **settings)
+        assert (observed.status, observed.out, observed.own) == (without.status, without.out, without.err)
+        return observed
+
+
+@pytest.fixture
+def runner(tmp_path):
+    return Runner(tmp_path)

@@ -1,0 +1,138 @@
+"""Ctrl-C, fork and closed pipes: who tells the story, and how the process dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED = """
+    import atexit, signal
+    atexit.register(print, "handler")
+    def f(): signal.raise_signal(signal.SIGINT)
+    f()
+"""
+
+
+def test_ctrl_c_kills_with_the_programs_traceback_and_a_report(runner):
+    observed = runner.same(INTERRUPTED)
+    assert observed.status == -signal.SIGINT
+    assert observed.output.joinpath("report.html").exists()
+
+
+def test_ctrl_c_in_a_module(runner):
+    runner.write(INTERRUPTED, "module.py")
+    observed = runner.command("-m", "penstock", "run", "-m", "module")
+    assert (observed.status, observed.out) == (-signal.SIGINT, "handler\n")
+    assert observed.own.count("File ") == 2
+
+
+def test_ctrl_c_that_the_program_handles(runner):
+    runner.same(
+        """
+        import signal, sys
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            print("well")
+            sys.exit(4)
+        """
+    )
+
+
+@pytest.mark.parametrize("ending", ["", "import sys; sys.exit(5)", "1/0"])
+def test_ctrl_c_while_the_report_is_written(runner, ending):
+    planted = f"""
+        import signal
+        import penstock.snapshot.html
+        def write(snapshot, out):
+            out.write("half")
+            signal.raise_signal(signal.SIGINT)
+        penstock.snapshot.html.write = write
+        {ending}
+    """
+    observed = runner.penstock(planted)
+    assert observed.status == runner.python(planted).status
+    assert "Traceback" not in observed.err.split("Memory of")[1]
+    assert "penstock: interrupted before the report was finished\n" in observed.err
+    assert [path.name for path in observed.output.iterdir()] == ["snapshot.penstock"]
+
+
+FORKS = """
+    import os, sys
+    import numpy as np
+    kept = np.ones(1_000_000)
+    child = os.fork()
+    print(float((kept + np.ones(1_000_000)).sum()), flush=True)
+    del kept
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        sys.exit(3)
+"""
+
+
+def test_a_forked_childs_numpy_goes_on_and_it_tells_nothing(runner):
+    observed = runner.same(FORKS)
+    assert observed.out.split() == ["2000000.0", "2000000.0", "3"]
+    assert observed.err.count("Memory of host:0") == 1
+
+
+def test_a_daemon_that_lives_on_holds_no_pipe(runner):
+    """Else whoever reads standard error to its end would wait for the daemon."""
+    observed = runner.penstock(
+        """
+        import os, time
+        if not os.fork():
+            os.setsid()
+            for fd in (0, 1, 2):
+                os.close(fd)
+            open("pid", "w").write(str(os.getpid()))
+            time.sleep(600)
+        while not os.path.exists("pid") or not open("pid").read():
+            time.sleep(0.01)
+        """
+    )
+    os.kill(int((runner.folder / "pid").read_text()), signal.SIGKILL)
+    assert "Memory of host:0" in observed.err
+
+
+PRINTS = "for n in range(100_000): print('line', n)"
+
+
+def read_one_line(runner, *arguments: str, merged: bool = False) -> tuple[int, str]:
+    """`... | head -1`"""
+    runner.write(PRINTS)
+    command = [sys.executable, *arguments]
+    err = subprocess.STDOUT if merged else subprocess.PIPE
+    with subprocess.Popen(command, cwd=runner.folder, stdout=subprocess.PIPE, stderr=err, encoding="utf-8") as process:
+        assert process.stdout.readline() == "line 0\n"
+        process.stdout.close()
+        said = "" if merged else process.stderr.read()
+        return process.wait(60), said
+
+
+def test_a_closed_pipe_is_the_programs_own_affair(runner):
+    status, said = read_one_line(runner, "script.py")
+    observed = read_one_line(runner, "-m", "penstock", "run", "script.py")
+    assert (observed[0], observed[1].split("\nMemory of")[0]) == (status, said)
+    assert "penstock/commands" not in observed[1]
+
+
+def test_a_closed_pipe_for_both_streams(runner):
+    status, _ = read_one_line(runner, "script.py", merged=True)
+    assert read_one_line(runner, "-m", "penstock", "run", "script.py", merged=True)[0] == status
+    assert (runner.folder / "penstock-report/report.html").exists()
+
+
+def test_without_standard_error(runner):
+    runner.write("print(1)")
+    command = '"$0" -m penstock run script.py 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable], cwd=runner.folder, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+    assert (runner.folder / "penstock-report/report.html").exists()

@@ -1,0 +1,221 @@
+"""What `penstock run` leaves behind: the tables, the snapshot, the page; and what is in the way of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+ALLOCATES = """
+    import numpy as np
+    def hold():
+        return np.ones(4 << 20, np.uint8)
+    def burn():
+        for _ in range(100):
+            np.ones(1 << 20, np.uint8)
+    kept = hold()
+    burn()
+    print("out")
+"""
+
+
+def test_the_tables_and_the_files(runner):
+    observed = runner.penstock(ALLOCATES)
+    assert (observed.status, observed.out) == (0, "out\n")
+    for words in ("peak", "5.00 MiB", "4.00 MiB", "reserved", "allocations/s", "script.py:4 hold", "script.py:7 burn"):
+        assert words in observed.err
+    for name in ("snapshot.penstock", "report.html"):
+        assert str(observed.output / name) in observed.err.splitlines()[-1 if name == "report.html" else -2]
+    assert "\x1b" not in observed.err
+    assert sorted(path.name for path in observed.output.iterdir()) == ["report.html", "snapshot.penstock"]
+    assert "</html>" in (observed.output / "report.html").read_text()
+    snapshot = observed.snapshot
+    assert len(snapshot.trace) >= 202
+    assert snapshot.notes["program"] == ["script.py"]
+    assert snapshot.lost == 0
+
+
+def test_what_exit_handlers_and_threads_allocate_is_in_it(runner):
+    observed = runner.penstock(
+        """
+        import atexit, threading
+        import numpy as np
+        def in_thread():
+            threading.main_thread().join()
+            return np.ones(1 << 20)
+        @atexit.register
+        def in_handler():
+            return np.ones(1 << 20)
+        threading.Thread(target=in_thread).start()
+        """
+    )
+    assert "in_handler" in observed.snapshot.strings
+    assert "in_thread" in observed.snapshot.strings
+
+
+def test_its_own_arrays_are_no_part_of_it(runner):
+    observed = runner.penstock(ALLOCATES)
+    assert not [text for text in observed.snapshot.strings if text.endswith(("ending.py", "recording.py", "codec.py"))]
+
+
+def test_without_history_there_are_totals_and_segments(runner):
+    observed = runner.penstock(ALLOCATES, options=("--no-history",))
+    assert "5.00 MiB" in observed.err
+    assert "101" in observed.err
+    assert "hold" not in observed.err
+    assert len(observed.snapshot.trace) == 0
+    assert len(observed.snapshot.segments) > 0
+    assert (observed.output / "report.html").exists()
+
+
+def test_a_short_history_says_what_it_lost(runner):
+    observed = runner.penstock(ALLOCATES, options=("--entries", "50"))
+    assert len(observed.snapshot.trace) == 50
+    assert observed.snapshot.lost > 100
+
+
+OUT_OF_MEMORY = """
+    import numpy as np
+    kept = [np.ones(3 << 20, np.uint8)]
+    try:
+        np.ones(1 << 30, np.uint8)
+    except MemoryError as error:
+        print(type(error).__mro__)
+    while True:
+        kept.append(np.ones(3 << 20, np.uint8))
+"""
+
+
+def test_out_of_memory_says_why_and_is_still_reported(runner):
+    observed = runner.penstock(OUT_OF_MEMORY, options=("--memory", "64MiB"))
+    assert observed.status == 1
+    assert "penstock.errors.OutOfMemory" in observed.out
+    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved", "in pieces of at most", "script.py:9"):
+        assert words in observed.own
+    assert "penstock/" not in observed.own.split("OutOfMemory")[0].replace("penstock.interop", "")
+    assert "was out of memory" in observed.err
+    assert observed.snapshot.capacity == 64 << 20
+
+
+def test_a_memory_error_that_is_caught_does_no_harm(runner):
+    observed = runner.penstock(
+        """
+        import numpy as np
+        try:
+            np.ones(1 << 30)
+        except MemoryError:
+            print(np.ones(1000).sum())
+        """,
+        options=("--memory=32MiB",),
+    )
+    assert (observed.status, observed.out) == (0, "1000.0\n")
+
+
+def test_only_the_two_files_are_replaced(runner):
+    output = runner.folder / "deep" / "er"
+    output.mkdir(parents=True)
+    for name in ("report.html", "snapshot.penstock", "mine.txt"):
+        (output / name).write_text("old")
+    runner.penstock("print(1)", options=("--output", "deep/er"))
+    assert (output / "mine.txt").read_text() == "old"
+    assert (output / "report.html").read_text() != "old"
+    assert len([*output.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("output", ["file", "file/below", "/proc/penstock", "/dev/null", "folder", "nul\\0l"])
+def test_an_output_that_cannot_be_written_is_told_before_the_program_starts(runner, output):
+    runner.write("", "file")
+    runner.write("", "folder/report.html/in-the-way")
+    if "\\0" in output:
+        output = "x" * 5000
+    observed = runner.penstock("open('started', 'w')", options=("--output", output))
+    assert (observed.status, observed.out) == (2, "")
+    assert observed.err.startswith("penstock: error: cannot write ")
+    assert observed.err.count("\n") == 1
+    assert not (runner.folder / "started").exists()
+
+
+def test_the_program_may_go_elsewhere_or_remove_where_it_was(runner):
+    observed = runner.penstock(
+        "import os, shutil; os.mkdir('x'); os.chdir('x'); shutil.rmtree(os.path.dirname(os.getcwd())); print(1)"
+    )
+    assert (observed.status, observed.out) == (0, "1\n")
+    assert "Traceback" not in observed.err
+    assert (observed.output / "report.html").exists()
+
+
+def test_a_working_directory_that_is_gone_at_the_start(runner):
+    (runner.folder / "gone").mkdir()
+    script = runner.write("print(1)")
+    code = "import os, subprocess, sys; os.chdir('gone'); os.rmdir('../gone'); sys.exit(subprocess.call(sys.argv[1:]))"
+    observed = runner.command("-c", code, sys.executable, "-m", "penstock", "run", str(script))
+    assert observed.status == 2
+    assert observed.err.startswith("penstock: error: the working directory is gone")
+    assert observed.err.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line_and_the_status_stays(runner):
+    observed = runner.penstock(
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)"
+    )
+    assert observed.status == 6
+    for name in ("snapshot.penstock", "report.html"):
+        (line,) = (line for line in observed.err.splitlines() if "error" in line and name in line)
+        assert line.startswith("penstock: error: cannot write ")
+    assert [*observed.output.iterdir()] == []
+
+
+def test_what_the_program_did_to_the_interpreter_does_not_spoil_it(runner):
+    observed = runner.penstock(
+        """
+        import gc, os, sys
+        import numpy as np
+        np.seterr(all="raise")
+        os.umask(0o77)
+        gc.disable()
+        sys.path.clear()
+        sys.setrecursionlimit(60)
+        """
+    )
+    assert "error" not in observed.err
+    assert (observed.output / "report.html").exists()
+
+
+def test_open_shows_the_page(runner):
+    browser = runner.write('#!/bin/sh\necho "$1" > shown', "browser")
+    browser.chmod(0o755)
+    observed = runner.penstock("", options=("--open",), env={**os.environ, "BROWSER": f"{browser} %s"})
+    shown = runner.folder / "shown"
+    if "no browser could be started" not in observed.err:  # newer Pythons start no process this late
+        assert shown.read_text().strip() == (observed.output / "report.html").as_uri()
+
+
+def test_an_old_terminal_gets_plain_letters(runner):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    observed = runner.penstock(ALLOCATES, env=environment)
+    assert "5.00 MiB" in observed.err
+    assert observed.err.isascii()
+
+
+def test_a_terminal_gets_colour_and_a_bar(runner):
+    runner.write(ALLOCATES)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "penstock", "run", "script.py"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen(command, cwd=runner.folder, env=environment, stdout=subprocess.PIPE, stderr=theirs) as child:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # so Linux says that the other end is closed
+                break
+            said += piece
+        assert child.stdout.read() == b"out\n"
+    os.close(ours)
+    assert child.returncode == 0
+    for words in ("\x1b[1m", "writing the snapshot", "drawing the report", "script.py:4 hold"):
+        assert words in said.decode()

@@ -1,0 +1,166 @@
+"""A program under `penstock run` cannot tell: whatever it does ends as it does under plain Python."""
+
+from __future__ import annotations
+
+import pytest
+
+WHERE_AM_I = """
+    import inspect, re, sys, warnings
+    print(re.sub("0x[0-9a-f]+", "", repr(globals())))
+    print(sys.argv, sys.path[0], sys.stdin.read(), sys.flags, sys.warnoptions, sys.getrecursionlimit())
+    print(sys.modules["__main__"].__dict__ is globals(), sys.gettrace(), sys.excepthook is sys.__excepthook__)
+    def function(): return 1
+    print(inspect.getsource(function), function.__module__, inspect.getfile(function))
+    warnings.warn("old", DeprecationWarning)
+"""
+
+
+def test_it_finds_the_world_as_python_makes_it(runner):
+    runner.same(WHERE_AM_I, "a", "--", "--memory", "-m", "", input="words\n")
+
+
+def test_a_script_elsewhere_finds_the_modules_beside_it(runner):
+    runner.write("VALUE = 7", "sub/beside.py")
+    runner.write("import beside, sys; print(beside.VALUE, sys.argv, sys.path[0], __file__)", "sub/main.py")
+    (runner.folder / "link.py").symlink_to("sub/main.py")
+    for name in ("sub/main.py", "./sub/../sub/main.py", "link.py"):
+        observed = runner.command("-m", "penstock", "run", name, "x")
+        assert observed.out == runner.command(name, "x").out != ""
+
+
+ENDINGS = {
+    "at the end": "print('done')",
+    "exit 3": "import sys; sys.exit(3)",
+    "exit None": "import sys; sys.exit()",
+    "exit True": "import sys; sys.exit(True)",
+    "exit words": "import sys; sys.exit('enough')",
+    "exit by a class": "raise SystemExit",
+    "exit, strangely": "raise SystemExit((1, 2))",
+    "os._exit": "import os; print('lost?', flush=True); os._exit(7)",
+    "exception": "def f(): return 1 / 0\nprint('so far')\nf()",
+    "chained": "try:\n    {}['a']\nexcept KeyError as e:\n    raise OSError(2, 'no') from e",
+    "in a group": "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])",
+    "with a note": "e = ValueError(1)\ne.add_note('and so')\nraise e",
+    "traceback thrown away": "raise ValueError(1).with_traceback(None)",
+    "syntax error": "x = 1\ndef (:\n",
+    "indentation error": "if 1:\nx = 1\n",
+    "null byte": "x = '\0'\n",
+    "no such import": "import no_such_module",
+    "assertion": "assert 1 == 2, 'no'",
+    "own hook": "import sys\nsys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_next, trace.tb_lineno)\n1/0",
+    "own hook that exits": "import sys\nsys.excepthook = lambda *_: sys.exit(9)\n1/0",
+    "own hook that breaks": "import sys\ndef hook(*_): raise KeyError(1)\nsys.excepthook = hook\n1/0",
+    "post mortem": "import atexit, sys\natexit.register(lambda: print(sys.last_traceback.tb_frame.f_lineno, sys.excepthook))\n1/0",
+    "exception in an exit handler": "import atexit\n@atexit.register\ndef f(): 1/0",
+    "recursion": "import sys\nsys.tracebacklimit = 1\ndef f(): f()\nf()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in ENDINGS.items()])
+def test_it_ends_as_it_ends(runner, source):
+    runner.same(source)
+
+
+def test_an_exit_without_handlers_leaves_no_report(runner):
+    observed = runner.penstock(ENDINGS["os._exit"])
+    assert (observed.status, observed.err, [*observed.output.iterdir()]) == (7, "", [])
+
+
+STREAMS = {
+    "stdout closed": "import sys; print(1); sys.stdout.close()",
+    "stdout's descriptor closed": "import os, sys; print(1, flush=True); os.close(1)",
+    "stdout's descriptor closed too early": "import os; print(1); os.close(1)",
+    "stdout replaced": "import io, sys; print(1); sys.stdout = io.StringIO(); print(2)",
+    "stdout gone": "import sys; print(1); sys.stdout = None; print(2)",
+    "stderr closed": "import sys; print(1); sys.stderr.close()",
+    "stderr replaced": "import io, sys; sys.stderr = io.StringIO(); print(1); print(2, file=sys.stderr)",
+    "stderr gone": "import sys; sys.stderr = None; 1/0",
+    "stderr's descriptor closed": "import os; print(1); os.close(2)",
+    "stderr redirected": "import os; os.dup2(os.open('log', os.O_CREAT | os.O_RDWR), 2); os.write(2, b'x'); 1/0",
+}
+
+
+@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in STREAMS.items()])
+def test_its_streams_are_its_own(runner, source):
+    observed = runner.same(source)
+    assert "Memory of host:0" in observed.err
+    assert observed.output.joinpath("report.html").exists()
+    log = runner.folder / "log"
+    assert not log.exists() or "Memory" not in log.read_text()
+
+
+def test_other_descriptors_keep_their_numbers(runner):
+    runner.same("import os; print(os.dup(0), os.dup(1)); os.closerange(3, 1000); print(open('a', 'w').fileno())")
+
+
+THREADS = """
+    import atexit, logging, threading, time
+    import concurrent.futures
+    def late():
+        threading.main_thread().join()
+        print("thread", flush=True)
+    def bad():
+        raise ValueError("in a thread")
+    atexit.register(print, "handler")
+    concurrent.futures.ThreadPoolExecutor().submit(late)
+    threading.Thread(target=late).start()
+    thread = threading.Thread(target=bad, name="bad")
+    thread.start()
+    thread.join()
+    print("main")
+"""
+
+
+def test_threads_and_handlers_come_before_the_report(runner):
+    observed = runner.same(THREADS)
+    assert "ValueError: in a thread" in observed.own
+    both = runner.penstock(THREADS, options=("--output", "other"))
+    assert both.out.split() == ["main", "thread", "thread", "handler"]
+
+
+POOL = """
+    import multiprocessing, sys
+    import numpy as np
+    class Thing:
+        def __init__(self, size): self.size = size
+    def work(thing): return float(np.ones(thing.size).sum()), thing.__class__.__module__
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(sys.argv[1])
+        with context.Pool(2) as pool:
+            print(pool.map(work, [Thing(100_000), Thing(200_000)]))
+        process = context.Process(target=print, args=("child",))
+        process.start()
+        process.join()
+        print(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_multiprocessing(runner, method):
+    observed = runner.same(POOL, method)
+    assert observed.err.count("Memory of host:0") == 1
+
+
+def test_a_module_runs_as_with_python_m(runner):
+    runner.write("print('package')", "pack/__init__.py")
+    runner.write("import sys; print(sys.argv, sys.path[0], __package__, __spec__.name, __file__); 1/0", "pack/inner.py")
+    runner.write("from . import inner", "pack/__main__.py")
+    for name in ("pack", "pack.inner"):
+        observed = runner.command("-m", "penstock", "run", "-m", name, "a", "--output", "b")
+        without = runner.command("-m", name, "a", "--output", "b")
+        assert (observed.status, observed.out) == (without.status, without.out)
+        lines = [line for line in without.err.splitlines() if "runpy" not in line]
+        assert observed.own.splitlines() == lines
+        assert "Memory of host:0" in observed.err
+
+
+def test_a_program_may_use_penstock_itself(runner):
+    observed = runner.same(
+        """
+        import numpy as np, penstock
+        tensor = penstock.zeros(1 << 20, dtype=penstock.uint8, device="host:0")
+        print(tensor.numpy().sum(), np.ones(1 << 20).sum())
+        """
+    )
+    labels = [entry.name for row in range(len(observed.snapshot.stacks)) for entry in observed.snapshot.stack(row)]
+    assert "zeros" in labels

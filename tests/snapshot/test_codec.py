@@ -1,0 +1,300 @@
+"""Files: there and back, whole or not at all, and nothing believed that a stranger wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from scenes import Scene, steps, told, training
+
+from penstock.errors import PenstockError
+from penstock.snapshot import codec
+from penstock.snapshot.codec import BadSnapshot
+from penstock.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Snapshot
+
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+TABLES = ("segments", "blocks", "trace", "stacks", "frames")
+
+
+def assert_same(one: Snapshot, other: Snapshot) -> None:
+    for name in TABLES:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("device", "capacity", "taken_at_ns", "strings", "lost", "stats", "notes"):
+        assert getattr(one, name) == getattr(other, name)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.penstock"
+
+
+@pytest.fixture
+def parts():
+    """The members of a good file, to be spoiled."""
+    whole = io.BytesIO()
+    codec._pack(training(2, 2), whole, None)
+    with zipfile.ZipFile(whole) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def put(path, parts, kind=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def spoil(parts, **changes):
+    parts["manifest.json"] = json.dumps(json.loads(parts["manifest.json"]) | changes).encode()
+
+
+@same_folder
+@given(steps, st.floats(0, 1))
+def test_there_and_back(path, steps, lost):
+    snapshot = told(steps, lost)
+    codec.write(snapshot, path)
+    assert_same(codec.read(path), snapshot)
+
+
+def test_every_field_survives_strange_names_too(path):
+    scene = Scene()
+    scene.take(512, scene.stack("caf\u00e9\udc80\n\U0001f600.py:1 f"))
+    snapshot = scene.snapshot(device="host:3", stats={"a.b": 7}, notes={"program": "x", "deep": [1, {"y": None}]})
+    codec.write(snapshot, path)
+    assert_same(codec.read(path), snapshot)
+
+
+def test_the_same_snapshot_makes_the_same_file(tmp_path):
+    for name in "ab":
+        codec.write(training(2, 2), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_plain_numpy_can_read_it(path):
+    snapshot = training(2, 2)
+    codec.write(snapshot, path)
+    with np.load(path, allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["trace/nbytes"], snapshot.trace["nbytes"])
+
+
+def test_progress_ends_at_the_end_both_ways(path):
+    for use in (lambda tell: codec.write(training(2, 2), path, tell), lambda tell: codec.read(path, tell)):
+        seen = []
+        use(lambda done, total, seen=seen: seen.append((done, total)))
+        assert seen == sorted(seen)
+        assert seen[-1][0] == seen[-1][1] > 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("disk full")])
+def test_a_write_that_is_broken_off_leaves_what_was_there(path, error):
+    path.write_text("older")
+
+    def stop(done, total):
+        raise error
+
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        codec.write(training(2, 2), path, stop)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.read_text() == "older"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "words"),
+    [
+        ("trace", "stack", 9999, "entry's stack points outside"),
+        ("trace", "action", 0, "no known action"),
+        ("trace", "action", 7, "no known action"),
+        ("trace", "nbytes", 1 << 63, "sizes are out of range"),
+        ("trace", "time_ns", 1 << 63, "time is out of range"),
+        ("blocks", "state", 3, "no known state"),
+        ("blocks", "segment", 9999, "block's segment points outside"),
+        ("blocks", "address", 1, "overlap|outside its segment"),
+        ("blocks", "nbytes", 1 << 40, "overlap|outside its segment"),
+        ("blocks", "requested", 1 << 63, "requested sizes"),
+        ("segments", "nbytes", (1 << 64) - 1, "out of range"),
+        ("segments", "address", 1 << 62, "out of range"),
+        ("frames", "file", 9999, "frame's file points outside"),
+        ("stacks", "frame", 9999, "stack's frame points outside"),
+        ("stacks", "parent", 1, "parent does not come before it"),
+    ],
+)
+def test_what_makes_no_sense_is_neither_written_nor_read(path, parts, table, column, value, words):
+    snapshot = training(2, 2)
+    spoiled = getattr(snapshot, table).copy()
+    spoiled[column][1] = value
+    with pytest.raises(BadSnapshot, match=words):
+        codec.write(replace(snapshot, **{table: spoiled}), path)
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.ascontiguousarray(spoiled[column]), (1, 0))
+    parts[f"{table}/{column}.npy"] = out.getvalue()
+    put(path, parts)
+    with pytest.raises(BadSnapshot, match=words):
+        codec.read(path)
+
+
+def test_another_dtype_is_not_written(path):
+    with pytest.raises(BadSnapshot, match="trace has another dtype"):
+        codec.write(replace(training(1, 1), trace=np.zeros(3, BLOCK)), path)
+    assert ENTRY != BLOCK
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format": "other"}, "not a penstock snapshot"),
+        ({"version": VERSION + 1}, f"newer penstock .version {VERSION + 1}; this one reads up to {VERSION}"),
+        ({"version": "1"}, "version is not a number"),
+        ({"device": 3}, "device is missing or not a str"),
+        ({"lost": -1}, "negative"),
+        ({"capacity": 1 << 70}, "capacity is missing or not a 64-bit number"),
+        ({"stats": {"x": True}}, "x is missing or not"),
+        ({"strings": ["a", 3]}, "a string is not a string"),
+        ({"strings": []}, "points outside its table"),
+        ({"notes": []}, "notes is missing"),
+        ({"rows": {}}, "how long the tables are"),
+        ({"rows": dict.fromkeys(TABLES, 1 << 50)}, "cut short"),
+        ({"rows": dict.fromkeys(TABLES, -1)}, "cut short"),
+        ({"rows": dict.fromkeys(TABLES, 1)}, "holds uint"),
+    ],
+)
+def test_a_manifest_that_is_wrong(path, parts, changes, words):
+    spoil(parts, **changes)
+    put(path, parts)
+    with pytest.raises(BadSnapshot, match=words) as raised:
+        codec.read(path)
+    assert str(path) in str(raised.value)
+    assert isinstance(raised.value, PenstockError)
+    assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_manifest_that_is_no_object(path, parts, raw):
+    put(path, parts | {"manifest.json": raw})
+    with pytest.raises(BadSnapshot):
+        codec.read(path)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "trace/extra.npy"])
+def test_foreign_members(path, parts, name):
+    put(path, parts | {name: b"x"})
+    with pytest.raises(BadSnapshot, match="foreign"):
+        codec.read(path)
+
+
+def test_members_missing_twice_or_packed_in_a_foreign_way(path, parts):
+    put(path, {name: content for name, content in parts.items() if name != "trace/nbytes.npy"})
+    with pytest.raises(BadSnapshot, match="missing"):
+        codec.read(path)
+    put(path, parts)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("trace/nbytes.npy", parts["trace/nbytes.npy"])
+    with pytest.raises(BadSnapshot, match="twice"):
+        codec.read(path)
+    put(path, parts, zipfile.ZIP_BZIP2)
+    with pytest.raises(BadSnapshot, match="foreign way"):
+        codec.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(np.array([print], object)),
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': '|O', }",
+        b"\x93NUMPY\x02\x00\x10\x00\x00\x00",
+        b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535,
+    ],
+)
+def test_a_column_that_is_no_plain_array(path, parts, content):
+    put(path, parts | {"trace/nbytes.npy": content.ljust(len(parts["trace/nbytes.npy"]))})
+    with pytest.raises(BadSnapshot, match=r"trace/nbytes\.npy"):
+        codec.read(path)
+
+
+def test_a_column_of_objects_is_never_unpickled(path, parts):
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.array([print] * 3000, object), (1, 0), allow_pickle=True)
+    put(path, parts | {"trace/nbytes.npy": out.getvalue().ljust(len(parts["trace/nbytes.npy"]))})
+    with pytest.raises(BadSnapshot, match="holds object"):
+        codec.read(path)
+
+
+def test_a_column_longer_than_its_table(path, parts):
+    put(path, parts | {"trace/nbytes.npy": parts["trace/nbytes.npy"] + b"\0" * 8})
+    with pytest.raises(BadSnapshot, match="longer than"):
+        codec.read(path)
+
+
+def test_a_bomb_is_told_by_its_size(path, parts):
+    put(path, parts | {"trace/nbytes.npy": bytes(200 << 20)})
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(BadSnapshot, match="claims to unpack to"):
+        codec.read(path)
+
+
+def test_a_history_of_a_million_equal_entries_is_no_bomb(path):
+    trace = np.zeros(1_000_000, ENTRY)
+    trace["action"] = 1
+    codec.write(replace(Scene().snapshot(), trace=trace), path)
+    assert len(codec.read(path).trace) == 1_000_000
+
+
+def test_no_file_is_another_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        codec.read(tmp_path / "none.penstock")
+
+
+WHOLE = io.BytesIO()
+codec._pack(training(1, 1), WHOLE, None)
+size = len(WHOLE.getvalue())
+
+
+@same_folder
+@given(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, 255)), max_size=8), st.integers(0, size))
+@example([], 0)
+def test_any_damage_is_a_bad_snapshot_or_none(path, damage, end):
+    raw = bytearray(WHOLE.getvalue())
+    for at, byte in damage:
+        raw[at] = byte
+    path.write_bytes(raw[: end or size])
+    try:
+        codec.check(codec.read(path))
+    except BadSnapshot:
+        pass
+
+
+@same_folder
+@given(st.binary(max_size=400))
+def test_noise_is_a_bad_snapshot(path, noise):
+    path.write_bytes(noise)
+    with pytest.raises(BadSnapshot):
+        codec.read(path)
+
+
+@same_folder
+@given(st.binary(max_size=300), st.sampled_from(["manifest.json", "trace/time_ns.npy", "stacks/parent.npy"]))
+def test_a_member_of_noise_is_a_bad_snapshot(path, noise, name):
+    with zipfile.ZipFile(WHOLE) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    put(path, members | {name: noise})
+    with pytest.raises(BadSnapshot):
+        codec.read(path)
+
+
+@given(st.lists(st.integers(0, 40), max_size=40))
+def test_a_stack_always_ends(parents):
+    """Whatever passes the check cannot go in circles."""
+    stacks = np.array([(0, 0), *((parent, 0) for parent in parents)], STACK)
+    scene = Scene()
+    scene.stack("a.py:1 f")
+    snapshot = replace(scene.snapshot(), stacks=stacks)
+    try:
+        codec.check(snapshot)
+    except BadSnapshot:
+        return
+    assert len(list(snapshot.stack(len(parents)))) <= len(parents)
