@@ -1,83 +1,101 @@
-"""Allocate and free through the Python face: a cached size, churn, with history, growth with the number of live blocks."""
+"""Allocate and free through the Python face: a cached size, churn, with history; beside PyTorch's own, and how it grows.
+
+PyTorch runs where its oracle has been set up (../shared/torch-oracle/setup.sh): the real allocator over a stand-in runtime.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import penstock
-from measure import REPETITIONS, nanoseconds, show, table
+from allocator_programs import LIVE, timed
+from measure import show, table
 from penstock.runtime.allocator import Allocator
 from penstock.testing.fake import FakePort
 
-SIZES = (512, 1024, 4096, 65_536, 300_000, 2_000_000, 12_000_000)
+ROUNDS = 7
+HERE = Path(__file__).parent
+ORACLE = HERE.parents[1] / "shared" / "torch-oracle" / "run.sh"
+ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch-oracle"))
+BOUNDS = {"pair": ("allocate + free, 1 KiB, cached", 130), "churn": (f"churn, {LIVE:,} live blocks of mixed sizes", 350),
+          "history": ("cached, with history and 20-frame stacks", 500)}  # fmt: skip
 
 
-def allocator() -> Allocator:
-    return Allocator("fake:0", FakePort(total=1 << 50), {})
+def measured(*command: str) -> dict[str, float]:
+    program = [*command, str(HERE / "allocator_programs.py"), "pytorch" if "bash" in command else "penstock"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
-def pair(allocate: Callable[[int], object]) -> Callable[[int], None]:
-    def loop(count: int) -> None:
-        for _ in range(count):
-            allocate(1024)
-
-    return loop
-
-
-def churn(live: int, count: int) -> float:
-    """Nanoseconds a pair: one of `live` blocks of mixed sizes goes, another comes."""
-    source, chance = allocator(), random.Random(1)
-    blocks: list[object] = [source.allocate(chance.choice(SIZES)) for _ in range(live)]
-    times = []
-    for _ in range(REPETITIONS):
-        steps = [(chance.randrange(live), chance.choice(SIZES)) for _ in range(count)]
-        start = time.perf_counter_ns()
-        for at, nbytes in steps:
-            blocks[at] = None
-            blocks[at] = source.allocate(nbytes)
-        times.append((time.perf_counter_ns() - start) / count)
-    assert source.broken() is None
-    return median(times)
+def side_by_side() -> None:
+    oracle = (ORACLE_HOME / "lib").is_dir() and ORACLE.exists()
+    ours, theirs = [], []
+    for _ in range(ROUNDS):  # taking turns, so that a slow moment of the machine hits both
+        ours.append(measured(sys.executable))
+        if oracle:
+            theirs.append(measured("bash", str(ORACLE)))
+    made = table(f"Nanoseconds a pair, medians of {ROUNDS} fresh processes", "program", "penstock", "bound", "PyTorch", "ratio")
+    for key, (name, bound) in BOUNDS.items():
+        mine = median(run[key] for run in ours)
+        other = median(run[key] for run in theirs) if theirs else float("nan")
+        made.add_row(name, f"{mine:.0f}", f"≤ {bound}", f"{other:.0f}", f"{other / mine:.1f}")
+    show(made)
 
 
-def at_depth(frames: int, loop: Callable[[int], None], count: int) -> None:
-    if frames:
-        at_depth(frames - 1, loop, count)
-    else:
-        loop(count)
+def floors() -> None:
+    allocator = Allocator("fake:0", FakePort(total=1 << 50), {})
+    allocator.record(1000)
+    allocator.record(0)
 
-
-def main() -> None:
     def nothing(count: int) -> None:
         for _ in range(count):
             pass
 
-    def function(_: int) -> None: ...
+    def empty(_: int) -> None: ...
 
-    plain, recording = allocator(), allocator()
-    recording.record(1_000_000)
-    stopped = allocator()
-    stopped.record(1000)
-    stopped.record(0)
-    made = table("Allocate and free, nanoseconds a pair", "what", "ns", "bound")
-    made.add_row("floor: an empty loop", f"{nanoseconds(nothing, 1_000_000):.0f}", "")
-    made.add_row("floor: calling an empty Python function", f"{nanoseconds(pair(function), 1_000_000):.0f}", "")
-    made.add_row("allocator.allocate(1024), cached", f"{nanoseconds(pair(plain.allocate), 500_000):.0f}", "≤ 130")
-    made.add_row("the same, history was on and is off again", f"{nanoseconds(pair(stopped.allocate), 500_000):.0f}", "≤ 130")
-    made.add_row("penstock.allocate(1024), cached", f"{nanoseconds(pair(penstock.allocate), 200_000):.0f}", "")
-    made.add_row("churn, 2,000 live blocks of mixed sizes", f"{churn(2_000, 100_000):.0f}", "≤ 350")
-    deep = nanoseconds(lambda count: at_depth(17, pair(recording.allocate), count), 200_000)
-    made.add_row("cached, with history and 20-frame stacks", f"{deep:.0f}", "≤ 500")
+    def call(function: object) -> object:
+        def loop(count: int) -> None:
+            for _ in range(count):
+                function(1024)
+
+        return loop
+
+    made = table("Floors, and what stands on them: nanoseconds", "what", "ns")
+    for name, loop in (
+        ("an empty loop", nothing),
+        ("calling an empty Python function", call(empty)),
+        ("allocator.allocate(1024), history was on and is off", call(allocator.allocate)),
+        ("penstock.allocate(1024): current device and stream looked up", call(penstock.allocate)),
+    ):
+        made.add_row(name, f"{timed(loop, 200_000, 9):.0f}")
     show(made)
 
-    growth = table("Churn as live blocks grow", "live blocks", "ns a pair")
+
+def growth() -> None:
+    made = table("Churn as live blocks grow, sizes 512 bytes to 64 KiB", "live blocks", "ns a pair")
     for live in (100, 1_000, 10_000, 100_000, 1_000_000):
-        growth.add_row(f"{live:,}", f"{churn(live, 50_000):.0f}")
-    show(growth)
+        allocator, chance = Allocator("fake:0", FakePort(total=1 << 50), {}), random.Random(1)
+        blocks: list[object] = [allocator.allocate(chance.randint(1, 65_536)) for _ in range(live)]
+        times = []
+        for _ in range(9):
+            steps = [(chance.randrange(live), chance.randint(1, 65_536)) for _ in range(50_000)]
+            start = time.perf_counter_ns()
+            for at, nbytes in steps:
+                blocks[at] = None
+                blocks[at] = allocator.allocate(nbytes)
+            times.append((time.perf_counter_ns() - start) / len(steps))
+        made.add_row(f"{live:,}", f"{median(times):.0f}")
+    show(made)
 
 
 if __name__ == "__main__":
-    main()
+    floors()
+    side_by_side()
+    growth()

@@ -6,6 +6,7 @@ import threading
 import time
 from statistics import median, quantiles
 
+import numpy as np
 from measure import REPETITIONS, show, table
 from penstock.backends import driver
 
@@ -16,8 +17,6 @@ def enqueue(queue: object) -> float:
     """Nanoseconds to queue a fill of one byte, the queue busy or not."""
     times = []
     target = bytearray(64)
-    import numpy as np
-
     address = np.frombuffer(target, np.uint8).ctypes.data
     for _ in range(REPETITIONS):
         start = time.perf_counter_ns()
@@ -30,9 +29,8 @@ def enqueue(queue: object) -> float:
 
 def round_trips(queue: object) -> list[float]:
     """Microseconds from a fill to having waited for it, one figure a trip."""
-    import numpy as np
-
-    address = np.zeros(64, np.uint8).ctypes.data
+    target = np.zeros(64, np.uint8)
+    address = target.ctypes.data
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()

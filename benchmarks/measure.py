@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -17,22 +13,6 @@ from rich.table import Table
 REPETITIONS = 9
 
 console = Console(width=None if sys.stdout.isatty() else 110)
-
-
-def nanoseconds(loop: Callable[[int], object], count: int, repetitions: int = REPETITIONS) -> float:
-    """Median over the repetitions of one operation's time, where `loop(n)` does n of them."""
-    loop(max(1, count // 10))
-    gc.collect()
-    gc.disable()
-    try:
-        times = []
-        for _ in range(repetitions):
-            start = time.perf_counter_ns()
-            loop(count)
-            times.append((time.perf_counter_ns() - start) / count)
-    finally:
-        gc.enable()
-    return statistics.median(times)
 
 
 def machine() -> str:

@@ -282,13 +282,7 @@ bool Worker::close(int64_t timeout_ns) {
   state.changed.notify_all();
   if (here == &state) return false;
   const auto over = [&] { return state.finished || state.discarded || !state.started; };
-  if (!wait_until(state.changed, lock, timeout_ns, over)) {
-    if (state.done()) {
-      state.changed.wait(lock, over);  // the thread is on its way out
-    } else {
-      state.discard(lock);
-    }
-  }
+  if (!wait_until(state.changed, lock, timeout_ns, over) && !state.done()) state.discard(lock);
   const bool clean = !state.discarded;
   std::thread thread = std::move(state.thread);
   lock.unlock();

@@ -40,15 +40,20 @@ bool soon(Ready ready) {
 
 // Work that holds its queue until the test opens it, or leaves.
 struct Gate {
-  std::atomic<bool> entered{false}, open{false}, passed{false};
+  std::atomic<bool> placed{false}, entered{false}, open{false}, passed{false};
 
-  explicit Gate(Worker& queue, Drop drop = nullptr) {
-    CHECK(queue.run(pass, this, drop));
-    CHECK(soon([&] { return entered.load(); }));
+  Gate() = default;
+  explicit Gate(Worker& queue) {
+    place(queue);
+    CHECK(is_entered());
   }
   ~Gate() {
     open = true;
-    soon([&] { return passed.load(); });
+    soon([&] { return passed == placed; });
+  }
+  void place(Worker& queue, Drop drop = nullptr) { placed = queue.run(pass, this, drop); }
+  bool is_entered() {
+    return soon([&] { return entered.load(); });
   }
   static int pass(void* argument) {
     auto& gate = *static_cast<Gate*>(argument);
@@ -387,7 +392,11 @@ TEST(two_threads_close_at_once) {
 TEST(close_past_its_limit_drops_the_rest) {
   std::atomic<int> done{0}, dropped{0}, outcome{0};
   Worker queue, other;
-  Gate gate(queue, count_drop);
+  Gate first(queue), gate;
+  gate.place(queue, count_drop);
+  for (int i = 0; i < 50; ++i) queue.run(count, &done);
+  first.open = true;
+  CHECK(gate.is_entered());  // the thread has taken these 50 already, and not begun them
   for (int i = 0; i < 100; ++i) queue.run(count, i % 2 ? &done : &dropped, i % 2 ? nullptr : count_drop, i % 4 == 0);
   const auto mark = queue.mark();
   CHECK(other.wait_for(queue.timeline(), mark->tick));
@@ -414,13 +423,28 @@ TEST(close_past_its_limit_drops_the_rest) {
 
 TEST(close_past_its_limit_ends_a_wait_for_another_queue) {
   std::atomic<int> dropped{0};
-  Worker stuck, waiting;
+  Worker stuck;
+  auto waiting = std::make_unique<Worker>();
+  const std::weak_ptr<Timeline> thread = waiting->timeline();  // its thread has a share in it
   Gate gate(stuck);
-  waiting.wait_for(stuck.timeline(), stuck.signal());
-  waiting.run(count, &dropped, count_drop);
-  CHECK(!waiting.close(kMoment));
+  waiting->wait_for(stuck.timeline(), stuck.signal());
+  waiting->run(count, &dropped, count_drop);
+  CHECK(!waiting->close(kMoment));
   CHECK(dropped == 1);
-  CHECK(waiting.take_failure().cause == Failure::None);
+  CHECK(waiting->take_failure().cause == Failure::None);
+  waiting.reset();
+  CHECK(soon([&] { return thread.expired(); }));
+}
+
+TEST(close_joins) {
+  for (int i = 0; i < 20; ++i) {
+    auto queue = std::make_unique<Worker>();
+    const std::weak_ptr<Timeline> thread = queue->timeline();
+    queue->signal();
+    CHECK(queue->close(kLimit));
+    queue.reset();
+    CHECK(thread.expired());
+  }
 }
 
 TEST(a_queue_destroyed_while_another_waits_finishes_first) {

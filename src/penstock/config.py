@@ -12,19 +12,19 @@ from penstock.sizes import format_bytes, parse_bytes
 
 __all__ = ["HOST_DEVICES", "HOST_MEMORY", "VARIABLES", "Variable", "usable_memory"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Variable(Generic[T]):
+class Variable(Generic[_T]):
     """One environment variable: its name, what it is for, how its text is read, and its value when it is not set."""
 
     name: str
     meaning: str
-    parse: Callable[[str], T]
-    default: Callable[[], T]
+    parse: Callable[[str], _T]
+    default: Callable[[], _T]
 
-    def value(self) -> T:
+    def value(self) -> _T:
         """What it says now; ValueError, naming the variable, where that makes no sense. Empty means not set."""
         text = os.environ.get(self.name, "").strip()
         if not text:

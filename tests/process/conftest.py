@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,8 +66,14 @@ class Runner:
         """Run it both ways; the program's own output and outcome must be equal."""
         without = self.python(source, *arguments, **settings)
         observed = self.penstock(source, *arguments, **settings)
-        assert (observed.status, observed.out, observed.own) == (without.status, without.out, without.err)
+        ours = observed.status, nowhere(observed.out), nowhere(observed.own)
+        assert ours == (without.status, nowhere(without.out), nowhere(without.err))
         return observed
+
+
+def nowhere(text: str) -> str:
+    """Without addresses."""
+    return re.sub(r"\b0x[0-9a-f]+", "0x", text)
 
 
 @pytest.fixture

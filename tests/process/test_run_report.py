@@ -158,9 +158,7 @@ def test_a_working_directory_that_is_gone_at_the_start(runner):
 
 
 def test_a_full_disk_is_one_line_and_the_status_stays(runner):
-    observed = runner.penstock(
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)"
-    )
+    observed = runner.penstock("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)")
     assert observed.status == 6
     for name in ("snapshot.penstock", "report.html"):
         (line,) = (line for line in observed.err.splitlines() if "error" in line and name in line)

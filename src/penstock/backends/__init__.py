@@ -10,7 +10,6 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import Any
 
 from penstock.device import Device
@@ -114,6 +113,8 @@ class _Drivers(Mapping[str, Driver]):
     def _found(self) -> dict[str, Callable[[], Any]]:
         """How to load what packages bring; looking for it takes milliseconds, so it is done once and late."""
         if self._packaged is None:
+            from importlib.metadata import entry_points  # imports half the standard library
+
             found: dict[str, Callable[[], Any]] = {}
             values = {kind: ":".join(place) for kind, place in _BUILT_IN.items()}
             for entry in entry_points(group=GROUP):

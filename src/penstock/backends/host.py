@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -135,16 +135,10 @@ class HostPort:
         with self._lock:
             self._closed = True
             queues = list(self._queues.values())
-        for queue in queues:
-            queue.close()
-        with self._lock:
-            if self._queues:
-                return
-            mappings = [*self._segments.items(), *self._pinned.items()]
-            self._segments.clear()
-            self._pinned.clear()
-        for address, nbytes in mappings:
-            unmap_memory(address, nbytes)
+        with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
+            steps.callback(self._unmap_all)
+            for queue in queues:
+                steps.callback(queue.close)
 
     def abandon(self) -> None:
         """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
@@ -172,6 +166,16 @@ class HostPort:
             if self._closed:
                 raise WrongState(f"{self.name} was closed")
             yield
+
+    def _unmap_all(self) -> None:
+        with self._lock:
+            if self._queues:
+                return
+            mappings = [*self._segments.items(), *self._pinned.items()]
+            self._segments.clear()
+            self._pinned.clear()
+        for address, nbytes in mappings:
+            unmap_memory(address, nbytes)
 
     def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
         try:

@@ -29,6 +29,15 @@ def native_core() -> str:
     return "takes, splits, merges"
 
 
+def host_device() -> str:
+    from penstock import memory
+    from penstock.sizes import format_bytes
+
+    free, total = memory.mem_get_info(HOST)
+    expect(free == total > 0, f"{free} of {total} bytes are free at the start")
+    return f"{HOST} has {format_bytes(total)}"
+
+
 def numpy_hook() -> str:
     import numpy as np
 
@@ -227,6 +236,7 @@ class Check:
 
 CHECKS = (
     Check("native core", native_core, REBUILD),
+    Check("host device", host_device, "mend or unset PENSTOCK_HOST_DEVICES and PENSTOCK_HOST_MEMORY, then try again"),
     Check("NumPy hook", numpy_hook, NUMPY),
     Check("zeroed memory", zeroed_memory, REPORT),
     Check("arrays that outlive", outliving_arrays, NUMPY),

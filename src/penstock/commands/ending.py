@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.commands.terminal import Terminal
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from penstock.snapshot.model import Snapshot
 
 SNAPSHOT, REPORT = "snapshot.penstock", "report.html"
@@ -22,10 +25,29 @@ def tell(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
 
     console = terminal.console()
     console.print()
-    console.print(text.report(snapshot))
+    console.print(text.report(snapshot) if len(snapshot.trace) else _totals(snapshot))
     console.print()
     for name in _write(snapshot, terminal, output):
         console.print(f"{Path(name).stem:9} {output / name}", soft_wrap=True, markup=False)
+
+
+def _totals(snapshot: Snapshot) -> Table:
+    """The summary of a run without history, from what the allocator counted."""
+    from penstock.snapshot import analyse, text
+
+    stats, seconds = snapshot.stats, snapshot.notes.get("seconds", 0)
+    numbers = replace(
+        analyse.summary(snapshot),
+        peak=stats["requested_bytes.all.peak"],
+        peak_ever=stats["requested_bytes.all.peak"],
+        current=stats["requested_bytes.all.current"],
+        peak_reserved=stats["reserved_bytes.all.peak"],
+        allocations=stats["allocation.all.allocated"],
+        frees=stats["allocation.all.freed"],
+        per_second=stats["allocation.all.allocated"] / seconds if seconds else 0.0,
+        ooms=stats["num_ooms"],
+    )
+    return text.summary_table(numbers, snapshot.device)
 
 
 def show_page(terminal: Terminal, output: Path) -> None:
@@ -42,7 +64,7 @@ def show_page(terminal: Terminal, output: Path) -> None:
 
 def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
     """Both files, with a bar where somebody watches; gives the names of those that went well."""
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from penstock.snapshot import codec, html
 
@@ -65,7 +87,9 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
 
     console = terminal.console()
     # No thread redraws the bar: none can be started while the interpreter leaves.
-    with Progress(console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
+    looks = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    watched = console.is_terminal
+    with Progress(*looks, console=console, transient=True, auto_refresh=False, disable=not watched) as progress:
         task = progress.add_task("", total=2)
 
         def show(what: str, done: float) -> None:

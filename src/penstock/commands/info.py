@@ -71,20 +71,22 @@ def _show() -> None:
     from penstock.sizes import format_bytes
 
     console = Console(highlight=False)
+    found = devices()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("device", "name", "capacity", "free", "CPU reads it"):
         table.add_column(heading, justify="right" if heading in ("capacity", "free") else "left")
-    for device in devices():
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(no_wrap=True)
+    for device in found:
         name = f"{device['kind']}:{device['index']}"
         if device["error"]:
-            table.add_row(name, Text(f"cannot be opened: {device['error']}", "red"))
+            lines.add_row(Text(name, "red"), Text(f"cannot be opened: {device['error']}"))
         else:
             sizes = format_bytes(device["total_bytes"]), format_bytes(device["free_bytes"])
             table.add_row(name, Text(device["name"]), *sizes, "yes" if device["host_visible"] else "no")
-    console.print(table)
+    if table.row_count:
+        console.print(table)
 
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(no_wrap=True)
     for kind, why in missing().items():
         lines.add_row(Text(f"no {kind}", "yellow"), Text(why))
     lines.add_row()

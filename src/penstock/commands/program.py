@@ -32,8 +32,10 @@ class Program:
 
     def execute(self) -> None:
         """Run it. Whatever it raises comes out of here, and Python prints it without the frames below this one."""
-        main = ModuleType("__main__")
-        main.__dict__.update(__annotations__={}, __builtins__=builtins)
+        main, ours = ModuleType("__main__"), sys.modules["__main__"]
+        if "__annotations__" in ours.__dict__:  # newer Pythons make it when it is asked for
+            main.__dict__["__annotations__"] = {}
+        main.__dict__["__builtins__"] = builtins
         try:
             # The names and their order are those that Python itself gives to a main module.
             code = self._module(main) if self.module else self._script(main)
@@ -46,16 +48,16 @@ class Program:
             raise
 
     def _script(self, main: ModuleType) -> CodeType:
-        path = os.path.join(os.getcwd(), self.name)  # noqa: PTH109, PTH118 - a Path would tidy what the program sees
+        path = _absolute(self.name)
         main.__loader__ = SourceFileLoader("__main__", path)
         main.__dict__.update(__file__=path, __cached__=None)
         sys.argv[:] = self.argv
-        _look_first_in(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as above
+        _look_first_in(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as below
         sys.modules["__main__"] = main
         return compile(self.source, path, "exec", dont_inherit=True)
 
     def _module(self, main: ModuleType) -> CodeType:
-        _look_first_in(os.getcwd())  # noqa: PTH109 - as above
+        _look_first_in(os.getcwd())  # noqa: PTH109 - as below
         sys.argv[:] = ["-m", *self.argv[1:]]  # what a package that is imported on the way sees
         spec, code = _find(self.name)
         sys.argv[0] = str(spec.origin)
@@ -66,7 +68,7 @@ class Program:
 
 def _read(name: str) -> bytes:
     try:
-        with io.open_code(os.path.join(os.getcwd(), name)) as file:  # noqa: PTH109, PTH118 - as below
+        with io.open_code(_absolute(name)) as file:
             return file.read()
     except IsADirectoryError as error:
         raise Failure(f"{name!r} is a directory, not a script; a package is run with -m") from error
@@ -74,6 +76,13 @@ def _read(name: str) -> bytes:
         raise Failure(f"cannot read the script {name!r}: {error.strerror}") from error
     except ValueError as error:  # a null byte in the name
         raise Failure(f"cannot read the script {name!r}: {error}") from error
+
+
+def _absolute(name: str) -> str:
+    try:
+        return os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118 - a Path would tidy what the program sees
+    except OSError:  # the working directory is gone, which Python does not mind either
+        return name
 
 
 def _find(name: str) -> tuple[ModuleSpec, CodeType]:

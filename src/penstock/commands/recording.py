@@ -29,8 +29,10 @@ class Recording:
     memory: int | None = None
     entries: int | None = None  # of history; None is without
     show_page: bool = False
+    interrupted: bool = False  # the program died of Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
+    _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
     _started: float = 0.0
 
     def prepare(self) -> None:
@@ -79,11 +81,17 @@ class Recording:
                 sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000))  # the program may have left us too little
                 with suppress(Exception):  # closed, broken, or the program's own; Python says so when it leaves
                     sys.stdout.flush()
+                sys.path[:] = self._path  # what is imported from here on is not to come from the program's folder
                 self._tell(seconds)
         except KeyboardInterrupt:
             self._terminal.say("penstock: interrupted before the report was finished")
         except Exception as error:  # noqa: BLE001 - the program's outcome stands, whatever happens here
             self._terminal.say(f"penstock: error: the report failed: {type(error).__name__}: {reason(error)}")
+        if self.interrupted:
+            # CPython dies of the signal if a KeyboardInterrupt was the last thing that ended code given as text, and
+            # imports run code as text (dataclasses, named tuples): so this must be the last one again.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")  # noqa: S102 - see above
 
     def _tell(self, seconds: float) -> None:
         import numpy as np

@@ -52,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
     except Failure:
         recording.cancel()
         raise
+    except KeyboardInterrupt:
+        recording.interrupted = True
+        raise
     return 0
 
 

@@ -1,7 +1,7 @@
 """Pytest fixtures that open every device this machine has, of every installed backend, and a fake one.
 
 A test file that says `from penstock.testing.conformance import *` and `pytest_plugins = ["penstock.testing.plugin"]`
-runs the whole suite; `pytest -k acme` runs it for one kind. A backend that has no device here is skipped, and the skip
+runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
 tells why.
 """
 
@@ -54,7 +54,7 @@ def _found() -> Iterator[object]:
         for index in range(driver.count()):
             yield pytest.param(FoundDevice(source, index), id=f"{kind}:{index}")
         if not driver.count():
-            yield pytest.param(FoundDevice(source, 0), id=kind, marks=pytest.mark.skip(driver.why_not()))
+            yield pytest.param(FoundDevice(source, 0), id=f"{kind}:none", marks=pytest.mark.skip(driver.why_not()))
 
 
 def _getter(kind: str) -> Callable[[], Driver]:

@@ -1,7 +1,1 @@
-"""The parts of the HTML report: a template, a style, a small script, and the drawing of the curves."""
-
-from __future__ import annotations
-
-from penstock.snapshot.page import axes, chart
-
-__all__ = ["axes", "chart"]
+"""The parts of the HTML report: a template, a style, a small script, and a module for each section."""

@@ -12,7 +12,14 @@ __all__ = ["Tick", "byte_ticks", "count_ticks", "short_bytes", "time_ticks"]
 Tick = tuple[float, str]  # value, label
 
 _SECOND = 10**9
-_UNITS = (("d", 86400 * _SECOND), ("h", 3600 * _SECOND), ("min", 60 * _SECOND), ("s", _SECOND), ("ms", 10**6), ("µs", 1000))
+_UNITS = (
+    ("d", 86400 * _SECOND),
+    ("h", 3600 * _SECOND),
+    ("min", 60 * _SECOND),
+    ("s", _SECOND),
+    ("ms", 10**6),
+    ("µs", 1000),
+)
 _CLOCK = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 4 * 3600, 12 * 3600]  # seconds that look round on a clock
 
 
