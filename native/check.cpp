@@ -14,7 +14,8 @@ const char* Pool::broken() const {
     const auto add = [&](Metric metric, uint64_t much) { recount[metric][side] += static_cast<int64_t>(much); };
     if (address != segment.address) return "a segment is filed under another address";
     if (address < end_of_last) return "two segments overlap";
-    if (segment.first == nullptr || segment.first->prev != nullptr) return "a segment does not start with its first block";
+    if (segment.first == nullptr || segment.first->prev != nullptr)
+      return "a segment does not start with its first block";
     add(kSegment, 1);
     add(kReservedBytes, segment.size);
 
@@ -26,7 +27,8 @@ const char* Pool::broken() const {
       if (block->size == 0 || block->size % kQuantum != 0) return "a size that no block may have";
       const bool is_free = block->state == State::Free;
       if (is_free != segment.free_list->contains(block)) return "the free list and the block disagree";
-      if ((block->state == State::Live) != (live_.find(block->address) == block)) return "the live table and the block disagree";
+      if ((block->state == State::Live) != (live_.find(block->address) == block))
+        return "the live table and the block disagree";
       if ((block->state == State::Awaiting) != (awaiting_.count(const_cast<Block*>(block)) == 1)) {
         return "the waiting list and the block disagree";
       }

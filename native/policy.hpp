@@ -5,13 +5,13 @@
 
 namespace penstock {
 
-constexpr uint64_t kQuantum = 512;                 // every block is a multiple of it
-constexpr uint64_t kSmall = uint64_t{1} << 20;     // the largest block of the small kind
-constexpr uint64_t kSmallSegment = kSmall * 2;     //
-constexpr uint64_t kLargeSegment = kSmall * 20;    // for blocks below kOwnSegment
-constexpr uint64_t kOwnSegment = kSmall * 10;      // from here on a block gets a segment of its own size
-constexpr uint64_t kSegmentQuantum = kSmall * 2;   //
-constexpr uint64_t kMost = uint64_t{1} << 60;      // nothing larger is asked of any device
+constexpr uint64_t kQuantum = 512;                // every block is a multiple of it
+constexpr uint64_t kSmall = uint64_t{1} << 20;    // the largest block of the small kind
+constexpr uint64_t kSmallSegment = kSmall * 2;    //
+constexpr uint64_t kLargeSegment = kSmall * 20;   // for blocks below kOwnSegment
+constexpr uint64_t kOwnSegment = kSmall * 10;     // from here on a block gets a segment of its own size
+constexpr uint64_t kSegmentQuantum = kSmall * 2;  //
+constexpr uint64_t kMost = uint64_t{1} << 60;     // nothing larger is asked of any device
 
 constexpr uint64_t round_up(uint64_t nbytes, uint64_t quantum) { return (nbytes + quantum - 1) / quantum * quantum; }
 

@@ -94,7 +94,8 @@ void Pool::use(Block* block, uint64_t queue) {
 bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
-  if (nbytes == 0 || nbytes > block->size || worth_splitting(segment.small, block->size - block_size(nbytes))) return false;
+  if (nbytes == 0 || nbytes > block->size || worth_splitting(segment.small, block->size - block_size(nbytes)))
+    return false;
   if (ring_) {
     push(Action::Give, block->address, block->requested, segment.queue, block->stack);
     push(Action::Given, block->address, block->requested, segment.queue, block->stack);
@@ -209,7 +210,8 @@ std::vector<std::pair<uint64_t, uint64_t>> Pool::evictable() const {
   for (const bool small : {false, true}) {  // PyTorch frees the large ones first
     for (const auto& [address, segment] : segments_) {
       const Block& first = *segment.first;
-      if (segment.small == small && !first.split() && first.state == State::Free) found.emplace_back(address, segment.size);
+      if (segment.small == small && !first.split() && first.state == State::Free)
+        found.emplace_back(address, segment.size);
     }
   }
   return found;

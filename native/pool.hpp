@@ -41,7 +41,7 @@ class Pool {
 
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
   void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival);
-  bool evict(uint64_t address);  // false: no such segment, or part of it is in use
+  bool evict(uint64_t address);                                  // false: no such segment, or part of it is in use
   std::vector<std::pair<uint64_t, uint64_t>> evictable() const;  // address and size of each wholly free segment
   bool owns(uint64_t address) const { return overlaps(address, 1); }
   bool overlaps(uint64_t address, uint64_t size) const;  // with any segment

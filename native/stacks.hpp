@@ -76,7 +76,7 @@ class Stacks {
 
   std::vector<Node> nodes_;
   std::vector<uint32_t> slots_;
-  std::vector<Place> last_;      // the stack interned last, outermost first
+  std::vector<Place> last_;     // the stack interned last, outermost first
   std::vector<uint32_t> path_;  // and its nodes
 };
 

@@ -12,16 +12,15 @@ std::atomic<uint64_t> generation{1};
 [[maybe_unused]] const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 
-const bool one_core = std::thread::hardware_concurrency() == 1;
-
 }  // namespace
 
 int64_t steady_nanos() noexcept {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+void give_way() noexcept { std::this_thread::yield(); }
+
 void relax() noexcept {
-  if (one_core) return std::this_thread::yield();
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)

@@ -19,7 +19,8 @@ constexpr size_t kCacheLine = 64;       // what one thread writes often shares n
 enum class Wait { Reached, TimedOut, Never };  // Never: not signalled, its queue lost the work or lives across a fork
 
 int64_t steady_nanos() noexcept;
-void relax() noexcept;  // one step of a polling loop; gives the core away where it is the only one
+void give_way() noexcept;  // lets another thread have this core
+void relax() noexcept;     // one step of a polling loop
 
 // Polls `ready` until it holds or `nanos` have passed; reads the clock only now and then.
 template <class Ready>
@@ -31,6 +32,7 @@ bool spin_until(int64_t nanos, Ready ready) {
     for (int i = 0; i < 32; ++i, relax()) {
       if (ready()) return true;
     }
+    give_way();  // whom we wait for may be waiting for this very core
   } while (steady_nanos() < end);
   return ready();
 }

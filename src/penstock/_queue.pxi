@@ -55,6 +55,12 @@ cdef enum:
     SLICE_NS = 50_000_000  # how long a wait goes on before it looks for Ctrl-C
 
 
+cdef int64_t in_nanoseconds(timeout) except? -2:
+    if timeout is None:
+        return kForever
+    return <int64_t>(min(max(float(timeout), 0.0), 1e9) * 1e9)  # 30 years are as good as for ever
+
+
 @cython.final
 cdef class Mark:
     cdef shared_ptr[NativeMark] native
@@ -119,7 +125,7 @@ cdef class Queue:
     def wait(self, uint64_t tick, timeout=None):
         """Whether it was reached in time; ValueError for a tick that never will be. Sees Ctrl-C."""
         cdef Worker* worker = self.worker.get()
-        cdef int64_t left = kForever if timeout is None else <int64_t>(timeout * 1e9)
+        cdef int64_t left = in_nanoseconds(timeout)
         cdef int64_t limit
         cdef Wait outcome
         # A waiter that lets the interpreter go gets it back only after 5 ms when another thread computes: first spin.
@@ -148,16 +154,21 @@ cdef class Queue:
         if not self.worker.get().failed():
             return None
         cdef Failure failure = self.worker.get().take_failure()
+        error, self.error = self.error, None
         if failure.cause == host_call:
-            error, self.error = self.error, None
             return error
         if failure.cause == code:
             return failure.code
         return RuntimeError("it waited for another queue, which was closed before it got there")
 
     def close(self, timeout=None):
-        cdef int64_t limit = kForever if timeout is None else <int64_t>(timeout * 1e9)
+        cdef int64_t limit = in_nanoseconds(timeout)
+        cdef uint64_t last
         cdef bint done
+        if limit < 0:  # wait where Ctrl-C is seen; then there is nothing left to close for
+            last = self.worker.get().signal()
+            if last:
+                self.wait(last)
         with nogil:
             done = self.worker.get().close(limit)
         return done

@@ -34,7 +34,7 @@ class Program:
         """Run it. Whatever it raises comes out of here, and Python prints it without the frames below this one."""
         main, ours = ModuleType("__main__"), sys.modules["__main__"]
         if "__annotations__" in ours.__dict__:  # newer Pythons make it when it is asked for
-            main.__dict__["__annotations__"] = {}
+            main.__dict__.update(__annotations__={})
         main.__dict__["__builtins__"] = builtins
         try:
             # The names and their order are those that Python itself gives to a main module.

@@ -1,4 +1,4 @@
-"""The site of an allocation: the line that an author would call its place. One rule, for reports and for error texts."""
+"""The site of an allocation: the line that its author would call its place. One rule for reports and error texts."""
 
 from __future__ import annotations
 

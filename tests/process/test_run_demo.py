@@ -1,0 +1,29 @@
+"""The demo: a plain NumPy program on real digits, on a device with room and on one without."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+pytest.importorskip("sklearn", reason="the demo's digits come with scikit-learn")
+
+
+def test_it_learns_and_is_reported(runner, root):
+    demo = str(root / "examples/train_digits.py")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as many threads as cores wait for each other when busy
+    observed = runner.command("-m", "penstock", "run", demo, env=environment)
+    assert observed.status == 0
+    (accuracy,) = re.findall(r"^([\d.]+)% of the unknown digits read right", observed.out, re.MULTILINE)
+    assert float(accuracy) >= 96
+    assert "train_digits.py" in observed.err
+    assert observed.snapshot.stats["allocated_bytes.all.peak"] > 32 << 20
+    assert "penstock" not in (root / "examples/train_digits.py").read_text().split('"""')[2]
+
+
+def test_a_device_too_small_for_it(runner, root):
+    observed = runner.command("-m", "penstock", "run", "--memory", "16MiB", str(root / "examples/train_digits.py"))
+    assert observed.status == 1
+    assert "OutOfMemory" in observed.own
+    assert (observed.output / "report.html").exists()
