@@ -9,15 +9,30 @@ from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock.device import Device
+from penstock.errors import WrongState
 from penstock.runtime import open_device
 from penstock.runtime.open_device import OpenDevice
 
 if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
 
-__all__ = ["current_device", "forget_in_child", "opened_for", "reopen", "resolve", "set_device", "streams", "use_device"]
+__all__ = [
+    "PREFERRED",
+    "current_device",
+    "enter",
+    "forget_in_child",
+    "leave",
+    "opened_for",
+    "reopen",
+    "resolve",
+    "set_device",
+    "streams",
+    "use_device",
+]
 
 PREFERRED = ("cuda", "mps", "mtia")  # before any vendor's, and "host" last
+
+_State = tuple[Device | None, dict[str, int], "dict[Device, Stream]"]
 
 
 class _Here(threading.local):
@@ -25,6 +40,10 @@ class _Here(threading.local):
         self.device: Device | None = None
         self.indices: dict[str, int] = {}  # of each kind, the one last made current
         self.streams: dict[Device, Stream] = {}
+        self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
+
+    def state(self) -> _State:
+        return self.device, dict(self.indices), dict(self.streams)
 
 
 _here = _Here()
@@ -92,12 +111,12 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     ...     penstock.empty(3).device == device
     True
     """
-    before, index = current_device(), dict(_here.indices)
+    before, indices, _ = _here.state()
     set_device(device)
     try:
         yield current_device()
     finally:
-        _here.device, _here.indices = before, index
+        _here.device, _here.indices = before, indices
 
 
 def streams() -> dict[Device, Stream]:
@@ -105,6 +124,24 @@ def streams() -> dict[Device, Stream]:
     return _here.streams
 
 
+def enter(stream: Stream) -> None:
+    """Make the stream current, and its device, until this thread leaves it; streams nest, each in itself too."""
+    before = _here.state()
+    set_device(stream.device)
+    _here.streams[stream.device] = stream
+    _here.entered.append((stream, before))
+
+
+def leave(stream: Stream) -> None:
+    """Everything current is as it was when this thread entered the stream last. Opens nothing."""
+    for at in reversed(range(len(_here.entered))):
+        if _here.entered[at][0] is stream:
+            _, (_here.device, _here.indices, _here.streams) = _here.entered.pop(at)
+            return
+    raise WrongState(f"{stream!r} was not entered by this thread")
+
+
 def forget_in_child() -> None:
-    """For the fork handler: the streams of the parent are gone."""
-    _here.streams.clear()
+    """For the fork handler: the streams of the parent are gone, also those that are current again later."""
+    _here.streams = {}
+    _here.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in _here.entered]

@@ -37,6 +37,8 @@ class Event:
         and the backend has none.
         """
         stream = current_stream(self.device) if stream is None else stream
+        if not isinstance(stream, Stream):
+            raise TypeError(f"expected a Stream, not {type(stream).__name__}")
         if self.device not in {None, stream.device}:
             raise RuntimeError(f"Event device {self.device} does not match recording stream's device {stream.device}.")
         queue = stream.queue
@@ -64,10 +66,12 @@ class Event:
     def synchronize(self) -> None:
         """Wait for the point; a failure of work before it is raised here, once."""
         if self._stream is not None:
-            self._stream.queue.wait(self._tick)
+            self._stream.opened.wait(self._stream.queue, self._tick)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this point to the other's; both must be reached. Never waits."""
+        if not isinstance(end_event, Event):
+            raise TypeError(f"expected an Event, not {type(end_event).__name__}")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._stream is None or self._mark is None or end_event._mark is None:

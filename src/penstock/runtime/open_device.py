@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock.device import Device
-from penstock.errors import Forked, PenstockError
+from penstock.errors import DeviceError, Forked, PenstockError
 from penstock.runtime.allocator import Allocator
 from penstock.spi import Port, Queue, Reopens
 
 if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
 
-__all__ = ["OpenDevice", "device_count", "open_device", "opened", "reopen"]
+__all__ = [
+    "OpenDevice",
+    "abandon_in_child",
+    "close_queues",
+    "device_count",
+    "open_device",
+    "reopen",
+]
 
 _opened: dict[Device, OpenDevice] = {}
 _opening = threading.RLock()
@@ -36,6 +43,18 @@ class OpenDevice:
         self.default_stream: Stream | None = None
         self.allocator = Allocator(str(device), port, self.queues)
 
+    def check(self) -> None:
+        """Forked in a child of the process that opened it."""
+        if not self.forked:
+            return
+        remedy = f" or call penstock.reopen('{self.device}')" if isinstance(self.port, Reopens) else ""
+        if _opened.get(self.device) is not self:
+            remedy = "; it was reopened since, and what is of before stays unusable"
+        raise Forked(
+            f"{self.device} was opened before this process was forked, and its queues did not come along: "
+            f"open devices after the fork, start processes with the 'spawn' method{remedy}"
+        )
+
     def _new_queue(self, priority: int) -> Queue:
         queue = self.port.queue(priority)
         self.queues[queue.handle] = queue
@@ -50,21 +69,46 @@ class OpenDevice:
     def return_queue(self, queue: Queue, priority: int) -> None:
         self._spare.setdefault(priority, []).append(queue)
 
-    def keep(self, queue: Queue, objects: object) -> None:
-        """Keep what work just queued reads or writes alive until that work is done."""
-        self.drop_kept(queue)
-        self._kept.setdefault(queue.handle, deque()).append((queue.signal(), objects))
+    def keep(self, queue: Queue, objects: object) -> int:
+        """Keep what work just queued reads or writes alive until that work is done, which is at the tick given."""
+        self._drop_kept(queue)
+        tick = queue.signal()
+        self._kept.setdefault(queue.handle, deque()).append((tick, objects))
+        return tick
 
-    def drop_kept(self, queue: Queue) -> None:
+    def _drop_kept(self, queue: Queue) -> None:
         kept = self._kept.get(queue.handle)
-        while kept and queue.reached() >= kept[0][0]:
-            kept.popleft()
+        while kept:
+            try:
+                first = kept.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if queue.reached() < first[0]:
+                kept.appendleft(first)
+                return
+
+    def wait(self, queue: Queue, tick: int | None = None) -> None:
+        """The host waits, for the tick or for all that is queued; a failure of that work is raised, once."""
+        if tick is None:
+            tick = queue.reached() if queue.idle() else queue.signal()  # to signal would start the thread of an idle one
+        queue.wait(tick)
+        self._drop_kept(queue)
+        if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
+            raise failure
 
     def synchronize(self) -> None:
+        """Wait for all queues; of several failures the first is raised, with the others as its notes."""
+        first: DeviceError | None = None
         for queue in tuple(self.queues.values()):
-            if not queue.idle():
-                queue.wait(queue.signal())
-            self.drop_kept(queue)
+            try:
+                self.wait(queue)
+            except DeviceError as failure:
+                if first is None:
+                    first = failure
+                else:
+                    first.add_note(f"and {failure}")
+        if first is not None:
+            raise first
 
 
 def device_count(kind: str) -> int:
@@ -82,14 +126,10 @@ def open_device(device: Device) -> OpenDevice:
     if found is None:
         with _opening:
             found = _opened.get(device)
-            if found is None:
-                found = _opened[device] = _open(device)
+            if found is None:  # a signal handler or a destructor may open it meanwhile
+                found = _opened.setdefault(device, _open(device))
     if found.forked:
-        remedy = f" or call penstock.reopen('{device}')" if isinstance(found.port, Reopens) else ""
-        raise Forked(
-            f"{device} was opened before this process was forked, and its queues did not come along: "
-            f"open devices after the fork, start processes with the 'spawn' method{remedy}"
-        )
+        found.check()
     return found
 
 
@@ -97,8 +137,8 @@ def _open(device: Device) -> OpenDevice:
     driver = backends.driver(device.kind)
     count = driver.count()
     if device.index is None or device.index >= count:
-        reason = driver.why_not() or f"there is only host:0 to host:{count - 1}".replace("host", device.kind)
-        raise PenstockError(f"no device {device}: {reason}")
+        there = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
+        raise PenstockError(f"no device {device}: {driver.why_not() or f'there is only {there}'}")
     return OpenDevice(device, driver.open(device.index))
 
 
@@ -109,22 +149,22 @@ def reopen(device: Device) -> None:
         if found is None or not found.forked:
             return
         if not isinstance(found.port, Reopens):
-            raise Forked(f"{device} cannot be opened again in a forked process: start processes with the 'spawn' method")
+            raise Forked(f"{device} cannot be opened again in a forked process: use the 'spawn' method")
         del _opened[device]
-
-
-def opened() -> tuple[OpenDevice, ...]:
-    return tuple(_opened.values())
 
 
 def abandon_in_child() -> None:
     """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
     global _opening
     _opening = threading.RLock()  # another thread of the parent may have held it
-    for device in _opened.values():
+    for name, device in _opened.items():
         device.forked = True
         if isinstance(device.port, Reopens):
             device.port.abandon()
+            # Whoever holds the allocator, as NumPy's handler does, goes on with memory of the child's own.
+            device.allocator.abandon_queues(backends.driver(name.kind).open(name.index or 0))
+        else:
+            device.allocator.abandon_queues(device.port)
 
 
 def close_queues(seconds: float) -> int:
@@ -133,5 +173,6 @@ def close_queues(seconds: float) -> int:
     Memory stays: arrays may outlive us.
     """
     end = time.monotonic() + seconds
-    queues = [queue for device in _opened.values() if not device.forked for queue in device.queues.values()]
+    devices = [device for device in tuple(_opened.values()) if not device.forked]
+    queues = [queue for device in devices for queue in tuple(device.queues.values())]
     return sum(not queue.close(max(end - time.monotonic(), 0.0)) for queue in queues)

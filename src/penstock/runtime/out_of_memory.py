@@ -16,9 +16,16 @@ from penstock.snapshot.sites import label_of, site_of
 if TYPE_CHECKING:
     from penstock._core import Pool
 
-__all__ = ["explain", "holders"]
+__all__ = ["MOST_BYTES", "beyond", "explain", "holders"]
 
+MOST_BYTES = 1 << 60  # PyTorch's bound, and the core's: so much is asked of no device
 _HOLDERS = 3  # sites named in the text
+
+
+def beyond(name: str, wanted: int) -> OutOfMemory:
+    """The error for a request of MOST_BYTES or more, which no remedy is tried for."""
+    message = f"{name} out of memory. Tried to allocate more than 1EB memory."  # as PyTorch says it
+    return OutOfMemory(message, wanted=wanted, device=name)
 
 
 def explain(pool: Pool, name: str, wanted: int, free: int, capacity: int) -> OutOfMemory:
@@ -32,7 +39,10 @@ def explain(pool: Pool, name: str, wanted: int, free: int, capacity: int) -> Out
         f"{format_bytes(reserved - allocated)} unallocated in pieces of at most {format_bytes(pool.largest_free())}."
     ]
     if pool.recording:
-        lines += holders(history.snapshot(pool, name, capacity, trace=False))
+        try:
+            lines += holders(history.snapshot(pool, name, capacity, trace=False))
+        except MemoryError:  # NumPy may be living in this very pool
+            lines.append("  There was not even memory to find out who holds it.")
     else:
         lines.append("  Who holds it is not known: penstock.memory.record_history() before the allocations would tell.")
     return OutOfMemory(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from penstock.device import Device
 from penstock.runtime import current
-from penstock.runtime.open_device import OpenDevice, open_device
+from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Queue
 
 if TYPE_CHECKING:
     from penstock.runtime.event import Event
 
-__all__ = ["Stream", "current_stream", "default_stream", "set_stream", "synchronize"]
+__all__ = ["Stream", "current_stream", "default_stream", "set_stream", "synchronize", "wait_for"]
 
 
 class Stream:
@@ -39,16 +39,15 @@ class Stream:
         self._borrowed = True
 
     def _stand_on(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
-        self._opened = opened
+        self.opened = opened  # the runtime's own, like `queue`
         self._queue = queue
-        self._entered: list[tuple[Device, dict[Device, Stream]]] = []
         self._borrowed = False
         self.device = opened.device
         self.priority = priority
 
     def __del__(self) -> None:
-        if getattr(self, "_borrowed", False) and not self._opened.forked:
-            self._opened.return_queue(self._queue, self.priority)
+        if getattr(self, "_borrowed", False) and not self.opened.forked:
+            self.opened.return_queue(self._queue, self.priority)
 
     @property
     def handle(self) -> int:
@@ -58,9 +57,8 @@ class Stream:
     @property
     def queue(self) -> Queue:
         """The queue to submit work to. Raises Forked in a child of the process that opened the device."""
-        if self._opened.forked:
-            open_device(self.device)  # raises, or the device was opened again and this stream is of before
-            self._queue.signal()
+        if self.opened.forked:
+            self.opened.check()
         return self._queue
 
     def query(self) -> bool:
@@ -69,9 +67,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work so far is done; a failure of that work is raised here, once."""
-        queue = self.queue
-        queue.wait(queue.signal())
-        self._opened.drop_kept(queue)
+        self.opened.wait(self.queue)
 
     def wait_event(self, event: Event) -> None:
         """Work from here on waits for the event; the host does not."""
@@ -90,20 +86,15 @@ class Stream:
         event.record(self)
         return event
 
-    def keep(self, *objects: object) -> None:
-        """Keep what work just queued reads or writes alive until that work is done. Signals the queue."""
-        self._opened.keep(self.queue, objects)
-
-    def __enter__(self) -> Stream:
-        self._entered.append((current.current_device(), dict(current.streams())))
-        set_stream(self)
+    def __enter__(self) -> Self:
+        self.opened.check()
+        current.enter(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        device, streams = self._entered.pop()
-        current.set_device(device)
-        current.streams().clear()
-        current.streams().update(streams)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        current.leave(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other._queue is self._queue
@@ -115,37 +106,45 @@ class Stream:
         return f"<penstock.Stream device={self.device} handle={self.handle}>"
 
 
+class _DefaultStream(Stream):
+    def __init__(self, opened: OpenDevice) -> None:
+        self._stand_on(opened, opened.default_queue, 0)
+
+
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:
     """The stream's later work waits until the other's queue reaches the tick."""
     if stream.device.kind == other.device.kind:
         stream.queue.wait_for(other.queue, tick)
     else:
-        other.queue.wait(tick)  # no queue can wait for another vendor's, so the host does
+        other.opened.wait(other.queue, tick)  # no queue can wait for another vendor's, so the host does
 
 
 def default_stream(device: Device | str | int | None = None) -> Stream:
     """The stream that a device has from the start. Opens the device. (`torch.cuda.default_stream`)"""
     opened = current.opened_for(device)
     if opened.default_stream is None:
-        stream = Stream.__new__(Stream)
-        stream._stand_on(opened, opened.default_queue, 0)
-        opened.default_stream = stream
+        opened.default_stream = _DefaultStream(opened)
     return opened.default_stream
 
 
 def current_stream(device: Device | str | int | None = None) -> Stream:
     """The stream that this thread's work on the device goes to. Opens the device. (`torch.cuda.current_stream`)"""
-    return current.streams().get(current.resolve(device)) or default_stream(device)
+    place = current.resolve(device)
+    return current.streams().get(place) or default_stream(place)
 
 
 def set_stream(stream: Stream) -> None:
     """Make the stream this thread's current one, and its device the current device. (`torch.cuda.set_stream`)"""
     if not isinstance(stream, Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
+    stream.opened.check()
     current.set_device(stream.device)
     current.streams()[stream.device] = stream
 
 
 def synchronize(device: Device | str | int | None = None) -> None:
-    """Wait until all work on all streams of the device is done. Opens the device. (`torch.cuda.synchronize`)"""
+    """Wait until all work on all streams of the device is done. Opens the device. (`torch.cuda.synchronize`)
+
+    A failure of work that nobody heard of yet is raised here, once.
+    """
     current.opened_for(device).synchronize()
