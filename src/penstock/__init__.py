@@ -31,14 +31,15 @@ from penstock.errors import (
     Unsupported,
     WrongState,
 )
-from penstock.runtime import lifecycle as _lifecycle  # its handlers are there from now on
 from penstock.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
 from penstock.runtime.current import current_device, reopen, set_device, use_device
 from penstock.runtime.event import Event
+from penstock.runtime.lifecycle import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there from now on
 from penstock.runtime.open_device import device_count
 from penstock.runtime.stream import Stream, current_stream, default_stream, set_stream, synchronize
 from penstock.runtime.tensor import Tensor
 
+# Without `bfloat16` and `__version__`, see below: `from penstock import *` must not need what they need.
 __all__ = [
     "Block",
     "Device",
@@ -52,12 +53,10 @@ __all__ = [
     "Tensor",
     "Unsupported",
     "WrongState",
-    "__version__",
     "allocate",
-    "bfloat16",
     "bool_",
-    "complex128",
     "complex64",
+    "complex128",
     "current_device",
     "current_stream",
     "default_stream",
@@ -70,20 +69,20 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "full",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "memory",
     "reopen",
     "set_device",
     "set_stream",
     "synchronize",
     "tensor",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "use_device",
     "why_not",
     "zeros",
@@ -93,9 +92,12 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     """What costs an import that most programs do not need."""
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("penstock")
+        try:
+            return version("penstock")
+        except PackageNotFoundError as error:
+            raise AttributeError("penstock runs from its sources, and only an installed one has a version") from error
     if name == "bfloat16":
         from penstock import dtypes
 

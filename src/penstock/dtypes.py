@@ -9,7 +9,6 @@ from numpy.typing import DTypeLike
 
 __all__ = [
     "as_dtype",
-    "bfloat16",
     "bool_",
     "complex64",
     "complex128",
@@ -43,9 +42,17 @@ def __getattr__(name: str) -> Any:
     return np.dtype(bfloat16)
 
 
-def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype that is meant; TypeError for what NumPy does not know and for Python objects, which no device holds."""
-    found = np.dtype(dtype)
+def as_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
+    """The dtype that is meant; None means float32, as in PyTorch.
+
+    TypeError for what NumPy does not know, and for what no device holds: Python objects, elements of no size or of many
+    elements.
+    """
+    if dtype is None:
+        return float32
+    found: np.dtype[Any] = __getattr__("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
     if found.hasobject:
         raise TypeError(f"a device cannot hold Python objects, so dtype {found} has no tensor")
+    if not found.itemsize or found.subdtype:
+        raise TypeError(f"dtype {found} says not how large one element is, so it has no tensor")
     return found

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.device import Device
-from penstock.errors import Unsupported
 from penstock.runtime import history, statistics
 from penstock.runtime.current import opened_for
 from penstock.sizes import parse_bytes
 from penstock.snapshot.model import Snapshot
-from penstock.spi import Resizable
 
 __all__ = [
     "empty_cache",
@@ -71,7 +69,10 @@ def reset_accumulated_memory_stats(device: Device | str | int | None = None) -> 
 
 
 def empty_cache(device: Device | str | int | None = None) -> None:
-    """Give back to the device all segments of which nothing is in use. Waits for queues that use blocks given back."""
+    """Give back to the device all segments of which nothing is in use.
+
+    Waits for all work on the device, which may still be at it there.
+    """
     opened_for(device).allocator.empty()
 
 
@@ -85,10 +86,8 @@ def set_capacity(capacity: int | str, device: Device | str | int | None = None) 
 
     Raises Unsupported where the memory is what it is, WrongState below what is reserved now.
     """
-    opened = opened_for(device)
-    if not isinstance(opened.port, Resizable):
-        raise Unsupported(f"the memory of {opened.device} is what it is", ability="Resizable")
-    opened.port.set_capacity(parse_bytes(capacity) if isinstance(capacity, str) else capacity)
+    nbytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
+    opened_for(device).set_capacity(nbytes)
 
 
 def record_history(
@@ -100,6 +99,8 @@ def record_history(
     """
     if max_entries is not None and max_entries < 1:
         raise ValueError(f"max_entries is at least 1, or None to stop; got {max_entries}")
+    if depth < 0:
+        raise ValueError(f"depth is a number of frames, not {depth}")
     opened_for(device).allocator.record(max_entries or 0, depth)
 
 

@@ -16,7 +16,7 @@ def shown(snapshot: Snapshot, width: int = 80, terminal: bool = False, rows: int
     out = io.StringIO()
     colours = "truecolor" if terminal else "auto"
     console = Console(file=out, width=width, force_terminal=terminal, color_system=colours)
-    console.print(text.report(snapshot, rows=rows))
+    console.print(text.report(snapshot, rows=rows, width=width))
     return out.getvalue()
 
 
@@ -54,7 +54,18 @@ def test_names_are_text_and_not_markup() -> None:
 def test_nothing_recorded_and_entries_lost() -> None:
     assert "Top allocation sites" not in shown(Scene().snapshot())
     assert "The first 9 entries of the history were dropped" in shown(Scene().snapshot(lost=9))
-    assert "5.00 MiB, was before" in shown(Scene().snapshot(stats={"requested_bytes.all.peak": 5 * MIB}))
+    scene = Scene()
+    scene.take(MIB)
+    assert "5.00 MiB, was before" in shown(scene.snapshot(stats={"requested_bytes.all.peak": 5 * MIB}))
+
+
+def test_a_narrow_terminal_keeps_the_file_and_the_line() -> None:
+    scene = Scene()
+    scene.take(MIB, scene.stack("a/long/way/down/train.py:90 Adam.__init__.<locals>.a_function_with_a_long_name"))
+    scene.take(MIB, scene.stack("elsewhere/load.py:7 load"))
+    report = shown(scene.snapshot(), 60)
+    assert "train.py:90 Adam" in report
+    assert "largest" not in report.partition("Top allocation")[2]
 
 
 @pytest.mark.parametrize(

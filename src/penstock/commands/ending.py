@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.commands.terminal import Terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from penstock.snapshot.model import Snapshot
 
 SNAPSHOT, REPORT = "snapshot.penstock", "report.html"
@@ -25,29 +22,10 @@ def tell(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
 
     console = terminal.console()
     console.print()
-    console.print(text.report(snapshot) if len(snapshot.trace) else _totals(snapshot))
+    console.print(text.report(snapshot, width=console.width))
     console.print()
     for name in _write(snapshot, terminal, output):
         console.print(f"{Path(name).stem:9} {output / name}", soft_wrap=True, markup=False)
-
-
-def _totals(snapshot: Snapshot) -> Table:
-    """The summary of a run without history, from what the allocator counted."""
-    from penstock.snapshot import analyse, text
-
-    stats, seconds = snapshot.stats, snapshot.notes.get("seconds", 0)
-    numbers = replace(
-        analyse.summary(snapshot),
-        peak=stats["requested_bytes.all.peak"],
-        peak_ever=stats["requested_bytes.all.peak"],
-        current=stats["requested_bytes.all.current"],
-        peak_reserved=stats["reserved_bytes.all.peak"],
-        allocations=stats["allocation.all.allocated"],
-        frees=stats["allocation.all.freed"],
-        per_second=stats["allocation.all.allocated"] / seconds if seconds else 0.0,
-        ooms=stats["num_ooms"],
-    )
-    return text.summary_table(numbers, snapshot.device)
 
 
 def show_page(terminal: Terminal, output: Path) -> None:

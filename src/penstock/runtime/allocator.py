@@ -70,7 +70,9 @@ class Allocator(Pool):
         try:
             self._mark()
         except PenstockError as error:
-            warnings.warn(f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2)
+            warnings.warn(
+                f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2
+            )
 
     def _settle(self) -> None:
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
@@ -134,7 +136,7 @@ class Allocator(Pool):
         self.num_ooms += 1
         free, total = self.port.memory_info()
         self.note_oom(self.rounded(nbytes), queue, free)
-        return out_of_memory.explain(self, self.name, nbytes, free, total)
+        return out_of_memory.explain(self, self.name, nbytes, queue, free, total)
 
     def empty(self) -> None:
         """Give every wholly free segment back to the port, once no queue can still be at work in it."""
@@ -162,7 +164,7 @@ class Allocator(Pool):
             self.settle(token)
 
     def _release(self) -> None:
-        """A block is free in its queue's order, so work on it may still be queued; a port does not look out for that."""
+        """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
         mine: deque[int] = deque()
         try:
             while (address := _pop(self._leaving)) is not None:

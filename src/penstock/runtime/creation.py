@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from penstock._core import Block
 from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current
-from penstock._core import Block
-from penstock.runtime.storage import PinnedMemory, Storage, array_at
+from penstock.runtime.storage import PinnedMemory, Storage, allocate_block, array_at
 from penstock.runtime.stream import current_stream
-from penstock.runtime.tensor import Tensor
+from penstock.runtime.tensor import Tensor, new_tensor
 
 __all__ = ["allocate", "empty", "empty_pinned", "from_dlpack", "from_numpy", "full", "tensor", "zeros"]
 
-MOST_BYTES = 1 << 60  # PyTorch's bound; beyond it a size is a mistake, not a wish
+_MOST_DIMENSIONS = 64  # NumPy's bound, and PyTorch's
 
 
 def allocate(nbytes: int, device: Device | str | int | None = None) -> Block:
@@ -32,12 +33,12 @@ def allocate(nbytes: int, device: Device | str | int | None = None) -> Block:
     >>> penstock.allocate(1000, "host:0").size
     1024
     """
-    opened = current.opened_for(device)
-    return opened.allocator.allocate(nbytes, current_stream(opened.device).handle)
+    stream = current_stream(device)
+    return allocate_block(stream.opened, nbytes, stream.handle)
 
 
 def empty(
-    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
 ) -> Tensor:
     """A tensor whose elements are whatever the memory held. (`torch.empty`)
 
@@ -45,15 +46,12 @@ def empty(
     >>> penstock.empty(2, 3, dtype=penstock.uint8, device="host:0").nbytes
     6
     """
-    shape = _shape(size)
     kind = as_dtype(dtype)
-    if math.prod(shape) * kind.itemsize >= MOST_BYTES:
-        raise ValueError(f"a tensor of shape {shape} and dtype {kind} would have 2**60 bytes or more")
-    return Tensor._allocate(shape, kind, device)
+    return new_tensor(_shape(size, kind), kind, device)
 
 
 def zeros(
-    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
 ) -> Tensor:
     """A tensor of zeros. (`torch.zeros`)"""
     return empty(*size, dtype=dtype, device=device).zero_()
@@ -98,6 +96,8 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
     if not ndarray.flags.writeable:
         warnings.warn("the array is read-only, and a tensor is not: writing to it is undefined", stacklevel=2)
     dtype = as_dtype(ndarray.dtype)
+    if any(step % dtype.itemsize for step in ndarray.strides):
+        raise ValueError("the array's strides are not multiples of its element's size: copy it first")
     opened = current.opened_for("host:0")
     address = ndarray.__array_interface__["data"][0]
     storage = Storage(opened, ndarray.nbytes, address, ndarray)
@@ -105,19 +105,20 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """A tensor of the host device that shares the memory of anything that speaks DLPack on the CPU. Nothing is copied."""
+    """A tensor of the host device that shares the memory of anything that speaks DLPack on the CPU; no copy is made."""
     return from_numpy(np.from_dlpack(ext_tensor))
 
 
 def empty_pinned(
-    *size: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | int | None = None
+    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
 ) -> NDArray[Any]:
     """A NumPy array in host memory that the device's queues copy from and to while the host goes on.
 
     Raises Unsupported where the device lends none, DeviceError where the system locks no more pages.
     (`torch.empty(..., pin_memory=True)`)
     """
-    shape, kind = _shape(size), as_dtype(dtype)
+    kind = as_dtype(dtype)
+    shape = _shape(size, kind)
     count = math.prod(shape)
     if count == 0:
         return np.empty(shape, kind)
@@ -125,15 +126,18 @@ def empty_pinned(
     return array_at(memory.address, (count,), (kind.itemsize,), kind, memory).reshape(shape)
 
 
-def _shape(size: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+def _shape(size: tuple[int | Sequence[int], ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """PyTorch's two spellings, `empty(2, 3)` and `empty((2, 3))`, as a tuple of ints that are not negative."""
     parts = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
-    for part in parts:
-        if isinstance(part, (bool, str)) or not isinstance(part, SupportsIndex):
-            raise TypeError(f"a size is made of ints, not {part!r}")
-    shape = tuple(part.__index__() for part in parts)
+    if any(isinstance(part, (bool, str)) for part in parts):
+        raise TypeError(f"a size is made of ints, not {parts!r}")
+    shape = tuple(operator.index(part) for part in parts)  # type: ignore[arg-type]  # it is what finds out
     if any(length < 0 for length in shape):
         raise ValueError(f"a size must not be negative: {shape}")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(shape)}")
+    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= 1 << 63:
+        raise ValueError(f"no strides can be told for an empty tensor of shape {shape}")
     return shape
 
 

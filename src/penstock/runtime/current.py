@@ -1,4 +1,4 @@
-"""The current device and the current streams: one of each per thread, and the only thread-local state of the library."""
+"""The current device and the current streams, one of each per thread: the only thread-local state of the library."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Event:
         self._mark: Mark | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Set the point after all work so far on the stream (the current one, if none is given). Moves it if it was set.
+        """Set the point after all work so far on the stream (the current one, if none is given), or move it there.
 
         Raises RuntimeError when the stream is of another device than the event, Unsupported when timing was asked for
         and the backend has none.
@@ -56,7 +56,7 @@ class Event:
         return self._stream is None or self._stream.queue.reached() >= self._tick
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Work from here on of the stream (the current one, if none is given) waits for the point; the host does not."""
+        """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
         if self._stream is None:
             return
         stream = current_stream() if stream is None else stream

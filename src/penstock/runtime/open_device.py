@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock.device import Device
-from penstock.errors import DeviceError, Forked, PenstockError
+from penstock.errors import DeviceError, Forked, PenstockError, Unsupported
 from penstock.runtime.allocator import Allocator
-from penstock.spi import Port, Queue, Reopens
+from penstock.spi import Port, Queue, Reopens, Resizable
 
 if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
@@ -42,6 +42,27 @@ class OpenDevice:
         self._kept: dict[int, deque[tuple[int, object]]] = {}
         self.default_stream: Stream | None = None
         self.allocator = Allocator(str(device), port, self.queues)
+        self._capacity: int | None = None  # if it was set
+
+    def set_capacity(self, nbytes: int) -> None:
+        if not isinstance(self.port, Resizable):
+            raise Unsupported(f"the memory of {self.device} is what it is", ability="Resizable")
+        self.port.set_capacity(nbytes)
+        self._capacity = nbytes
+
+    def abandon(self) -> None:
+        """In a forked child: the device is unusable, but whoever holds its allocator can go on with memory of its own.
+
+        NumPy's handler is one that does.
+        """
+        self.forked = True
+        port = self.port
+        if isinstance(port, Reopens):
+            port.abandon()
+            port = backends.driver(self.device.kind).open(self.device.index or 0)
+            if self._capacity is not None and isinstance(port, Resizable):
+                port.set_capacity(self._capacity)
+        self.allocator.abandon_queues(port)
 
     def check(self) -> None:
         """Forked in a child of the process that opened it."""
@@ -90,7 +111,9 @@ class OpenDevice:
     def wait(self, queue: Queue, tick: int | None = None) -> None:
         """The host waits, for the tick or for all that is queued; a failure of that work is raised, once."""
         if tick is None:
-            tick = queue.reached() if queue.idle() else queue.signal()  # to signal would start the thread of an idle one
+            tick = (
+                queue.reached() if queue.idle() else queue.signal()
+            )  # to signal would start the thread of an idle one
         queue.wait(tick)
         self._drop_kept(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
@@ -155,16 +178,10 @@ def reopen(device: Device) -> None:
 
 def abandon_in_child() -> None:
     """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
-    global _opening
-    _opening = threading.RLock()  # another thread of the parent may have held it
-    for name, device in _opened.items():
-        device.forked = True
-        if isinstance(device.port, Reopens):
-            device.port.abandon()
-            # Whoever holds the allocator, as NumPy's handler does, goes on with memory of the child's own.
-            device.allocator.abandon_queues(backends.driver(name.kind).open(name.index or 0))
-        else:
-            device.allocator.abandon_queues(device.port)
+    global _opening  # noqa: PLW0603 -- another thread of the parent may have held the old one
+    _opening = threading.RLock()
+    for device in _opened.values():
+        device.abandon()
 
 
 def close_queues(seconds: float) -> int:

@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 
 from penstock._core import Block
 from penstock.errors import Unsupported
+from penstock.runtime import out_of_memory
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import PinnedHost
 
-__all__ = ["PinnedMemory", "Storage", "array_at", "is_pinned"]
+__all__ = ["PinnedMemory", "Storage", "allocate_block", "array_at", "is_pinned"]
+
+
+def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> Block:
+    if nbytes >= out_of_memory.MOST_BYTES:  # more than the core's ints hold, perhaps
+        raise out_of_memory.beyond(str(opened.device), nbytes)
+    return opened.allocator.allocate(nbytes, queue)
 
 
 class Storage:
@@ -30,7 +37,7 @@ class Storage:
     def allocate(cls, opened: OpenDevice, nbytes: int, queue: int) -> Storage:
         if nbytes == 0:
             return cls(opened, 0, 0, None)
-        block = opened.allocator.allocate(nbytes, queue)
+        block = allocate_block(opened, nbytes, queue)
         return cls(opened, nbytes, block.address, block)
 
     @property
@@ -38,11 +45,22 @@ class Storage:
         """The allocator's block, or None for borrowed or empty memory."""
         return self.owner if isinstance(self.owner, Block) else None
 
+    @property
+    def borrowed(self) -> bool:
+        """Somebody else's memory, which goes when its owner does: work that is queued on it must keep that alive."""
+        return self.owner is not None and not isinstance(self.owner, Block)
+
+    @property
+    def host_visible(self) -> bool:
+        return self.opened.port.props.host_visible
+
 
 class _At:
     """Tells NumPy of memory by its address; NumPy keeps it as the array's base, and so its owner."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, owner: object) -> None:
+    def __init__(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, owner: object
+    ) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "version": 3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,7 +17,7 @@ from penstock.runtime import current, transfer
 from penstock.runtime.storage import Storage, array_at
 from penstock.runtime.stream import Stream, current_stream
 
-__all__ = ["Tensor"]
+__all__ = ["Tensor", "new_tensor"]
 
 
 class Tensor(Exporter):
@@ -32,28 +32,17 @@ class Tensor(Exporter):
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], address: int
     ) -> None:
-        self._storage = storage
-        self._strides = strides  # bytes
+        self.storage = storage  # the runtime's own, like `raw_array`
+        self.byte_strides = strides
         self._address = address
         self.dtype = dtype
         self.shape = shape
-
-    @classmethod
-    def _allocate(cls, shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
-        stream = current_stream(device)
-        shape = tuple(shape)
-        nbytes = math.prod(shape) * dtype.itemsize
-        storage = Storage.allocate(current.opened_for(stream.device), nbytes, stream.handle)
-        strides = [dtype.itemsize]
-        for length in shape[:0:-1]:
-            strides.append(strides[-1] * max(length, 1))
-        return cls(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
 
     # What and where it is.
 
     @property
     def device(self) -> Device:
-        return self._storage.opened.device
+        return self.storage.opened.device
 
     @property
     def ndim(self) -> int:
@@ -81,37 +70,46 @@ class Tensor(Exporter):
 
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
         """Steps in elements."""
-        steps = tuple(step // max(self.itemsize, 1) for step in self._strides)
+        steps = tuple(step // max(self.itemsize, 1) for step in self.byte_strides)
         return steps if dim is None else steps[dim]
 
     def storage_offset(self) -> int:
         """Elements between the start of the memory and the first element."""
-        return (self._address - self._storage.address) // max(self.itemsize, 1)
+        return (self._address - self.storage.address) // max(self.itemsize, 1)
 
     def data_ptr(self) -> int:
         """The address of the first element; 0 when there is none."""
         return self._address if self.numel() else 0
 
     def is_contiguous(self) -> bool:
-        return bool(self._array().flags.c_contiguous)
+        return bool(self.raw_array().flags.c_contiguous)
 
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a 0-d tensor")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __bool__(self) -> bool:
+        """Whether the only element is not zero, as `item` tells it; ValueError when there is not just one."""
+        return bool(self.item())
+
     def __repr__(self) -> str:
         return f"<penstock.Tensor shape={self.shape} dtype={self.dtype} device={self.device}>"
 
     # Views: NumPy does the arithmetic on addresses and strides, and reads nothing.
 
-    def _array(self) -> NDArray[Any]:
+    def raw_array(self) -> NDArray[Any]:
         """This memory as NumPy sees it. Its elements may be read only where the host can, and after synchronizing."""
-        return array_at(self._address, self.shape, self._strides, self.dtype, self._storage)
+        return array_at(self._address, self.shape, self.byte_strides, self.dtype, self.storage)
 
     def _view(self, array: NDArray[Any]) -> Tensor:
         address = array.__array_interface__["data"][0] if array.size else self._address
-        return Tensor(self._storage, array.dtype, array.shape, array.strides, address)
+        return Tensor(self.storage, array.dtype, array.shape, array.strides, address)
 
     def __getitem__(self, index: Any) -> Tensor:
         """Ints, slices, None and Ellipsis; always a view. IndexError for anything else: gathering is arithmetic."""
@@ -121,24 +119,38 @@ class Tensor(Exporter):
                 part, (bool, np.bool_, np.ndarray, Tensor)
             ):
                 raise IndexError(f"a tensor is indexed by ints, slices, None and ..., not {type(part).__name__}")
-        return self._view(self._array()[parts if Ellipsis in parts else (*parts, ...)])
+        whole = any(part is Ellipsis for part in parts)
+        return self._view(self.raw_array()[parts if whole else (*parts, ...)])
+
+    def __setitem__(self, index: Any, value: Tensor | ArrayLike) -> None:
+        """Copy the value there, broadcast and converted."""
+        part = self[index]
+        if isinstance(value, (int, float, complex)):
+            part.fill_(value)
+        else:
+            part.copy_(value)
 
     def view(self, *shape: Any) -> Tensor:
         """The same memory under another shape (`view(2, -1)`) or another dtype (`view(penstock.uint8)`).
 
-        Raises ValueError where only a copy could have that shape.
+        Raises ValueError where only a copy could have that shape, or could be of that dtype.
         """
-        if len(shape) == 1 and not isinstance(shape[0], (SupportsIndex, Sequence)) or isinstance(shape[0], str):
-            return self._view(self._array().view(as_dtype(shape[0])))
-        wanted = tuple(shape[0]) if isinstance(shape[0], Sequence) else shape
+        if len(shape) == 1 and (
+            isinstance(shape[0], (type, str)) or not isinstance(shape[0], (SupportsIndex, Sequence))
+        ):
+            found = self._view(self.raw_array().view(as_dtype(shape[0])))
+            if any(step % found.itemsize for step in found.byte_strides):
+                raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of dtype {found.dtype}")
+            return found
+        wanted = _one_or_many(shape)
         try:
-            return self._view(self._array().reshape(wanted, copy=False))
+            return self._view(self.raw_array().reshape(wanted, copy=False))
         except ValueError as error:
             raise ValueError(f"a tensor of shape {self.shape} has no view of shape {wanted}: {error}") from None
 
     def reshape(self, *shape: Any) -> Tensor:
         """A view of that shape where there can be one, else a copy."""
-        wanted = tuple(shape[0]) if shape and isinstance(shape[0], Sequence) else shape
+        wanted = _one_or_many(shape)
         return (self if self.is_contiguous() or self._viewable(wanted) else self.contiguous()).view(wanted)
 
     def _viewable(self, shape: tuple[int, ...]) -> bool:
@@ -151,33 +163,41 @@ class Tensor(Exporter):
     def flatten(self) -> Tensor:
         return self.reshape(-1)
 
-    def permute(self, *dims: int) -> Tensor:
-        return self._view(self._array().transpose(dims))
+    def permute(self, *dims: Any) -> Tensor:
+        order = _one_or_many(dims)
+        return self._view(self.raw_array().transpose(order) if order or self.shape else self.raw_array())
 
     def transpose(self, first: int, second: int) -> Tensor:
-        return self._view(self._array().swapaxes(first, second))
+        return self._view(self.raw_array().swapaxes(first, second))
 
     def squeeze(self, dim: int | None = None) -> Tensor:
         """Without the dimensions of length 1, or without that one if its length is 1."""
-        array = self._array()
+        array = self.raw_array()
         return self._view(array if dim is not None and self.shape[dim] != 1 else array.squeeze(dim))
 
     def unsqueeze(self, dim: int) -> Tensor:
-        return self._view(np.expand_dims(self._array(), dim))
+        return self._view(np.expand_dims(self.raw_array(), dim))
 
-    def expand(self, *shape: int) -> Tensor:
-        """The same memory read again along dimensions of length 1."""
-        return self._view(np.broadcast_to(self._array(), shape))
+    def expand(self, *shape: Any) -> Tensor:
+        """The same memory read again along dimensions of length 1; -1 keeps a dimension as it is."""
+        wanted = _one_or_many(shape)
+        kept = (1,) * (len(wanted) - self.ndim) + self.shape
+        lengths = tuple(now if length == -1 else length for length, now in zip(wanted, kept, strict=False))
+        return self._view(np.broadcast_to(self.raw_array(), lengths if len(kept) == len(wanted) else wanted))
 
     # Moving and filling.
 
     def copy_(self, source: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
         """Copy from a tensor of any device or anything NumPy understands, broadcast and converted as NumPy does.
 
-        Between devices the host never waits. From host memory it waits, unless `non_blocking` and the memory is pinned
-        (`empty_pinned`); then the source must not change until the stream is done. Gives this tensor.
+        Between devices of a kind the host never waits. From host memory it waits, unless `non_blocking` and the memory
+        is pinned (`empty_pinned`); then the source must not change until the stream is done. Gives this tensor.
         """
-        transfer.copy(self, source, non_blocking=non_blocking)
+        if isinstance(source, Tensor):
+            if source is not self:
+                transfer.copy_tensor(self, source)
+        else:
+            transfer.copy_array(self, np.asarray(source), non_blocking=non_blocking)
         return self
 
     def fill_(self, value: complex) -> Tensor:
@@ -187,34 +207,43 @@ class Tensor(Exporter):
 
     def zero_(self) -> Tensor:
         """Set every element to zero. Gives this tensor."""
-        return self.fill_(0)
+        transfer.fill(self, np.zeros((), self.dtype)[()])
+        return self
 
     def clone(self) -> Tensor:
         """A contiguous copy on the same device."""
-        return Tensor._allocate(self.shape, self.dtype, self.device).copy_(self)
+        return new_tensor(self.shape, self.dtype, self.device).copy_(self)
 
     def contiguous(self) -> Tensor:
         return self if self.is_contiguous() else self.clone()
 
     def to(
         self,
-        target: Device | str | DTypeLike | None = None,
-        *,
+        target: Device | str | int | DTypeLike | None = None,
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        *,
+        device: Device | str | int | None = None,
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Tensor:
-        """This tensor on another device, or with another dtype, or both; itself when nothing changes and not `copy`."""
-        if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
+        """This tensor on another device, or with another dtype, or both; itself when nothing changes and not `copy`.
+
+        `target` is a device or a dtype; a string that could be either is a device.
+        """
+        if isinstance(target, (Device, int)) or (isinstance(target, str) and _names_device(target)):
             device = target
         elif target is not None:
             dtype = target
         place = self.device if device is None else current.resolve(device)
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        if place == self.device and kind == self.dtype and not copy:
-            return self
-        return Tensor._allocate(self.shape, kind, place).copy_(self, non_blocking)
+        if place == self.device and kind == self.dtype:
+            return self.clone() if copy else self
+        moved = self
+        if place != self.device and kind != self.dtype and self.storage.host_visible:  # convert where it can be done
+            moved = moved.to(dtype=kind)
+        if place != self.device:
+            moved = new_tensor(self.shape, moved.dtype, place).copy_(moved, non_blocking)
+        return moved if moved.dtype == kind else new_tensor(self.shape, kind, place).copy_(moved)
 
     def cpu(self) -> Tensor:
         """This tensor on the host device; itself when it is there."""
@@ -225,7 +254,7 @@ class Tensor(Exporter):
 
         Does nothing for borrowed memory, whose owner decides. (`torch.Tensor.record_stream`)
         """
-        block = self._storage.block
+        block = self.storage.block
         if block is not None:
             if stream.device != self.device:
                 raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
@@ -238,30 +267,40 @@ class Tensor(Exporter):
 
         Raises TypeError where the host cannot read the device's memory.
         """
-        return self._export()
+        if not self.storage.host_visible:
+            raise TypeError(self._no_host_memory())
+        return transfer.read(self)
 
     def tolist(self) -> Any:
         return transfer.read(self).tolist()
 
     def item(self) -> Any:
         """The only element, as Python's own type; ValueError when there is not just one."""
+        if self.numel() != 1:
+            raise ValueError(f"a tensor with {self.numel()} elements cannot be converted to a scalar")
         return transfer.read(self).item()
 
+    # What each protocol raises is what whoever asks for it understands, and goes on to the next.
+
     def _export(self) -> NDArray[Any]:
-        if not self._storage.opened.port.props.host_visible:
-            raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. "
-                "Use Tensor.cpu() to copy the tensor to host memory first."
-            )
-        current_stream(self.device).synchronize()
-        return self._array()
+        if not self.storage.host_visible:
+            raise BufferError(self._no_host_memory())
+        return transfer.read(self)
+
+    def _no_host_memory(self) -> str:
+        return (
+            f"can't convert {self.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self._export().__array_interface__
+        if not self.storage.host_visible:
+            raise AttributeError(self._no_host_memory())
+        return transfer.read(self).__array_interface__
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self._export(), dtype=dtype, copy=copy)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **wishes: Any) -> Any:
         """A DLPack capsule of the same memory, after waiting for the current stream. (DLPack 1.0, Array API 2024.12)"""
@@ -269,8 +308,31 @@ class Tensor(Exporter):
         return self._export().__dlpack__(**wishes)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._export().__dlpack_device__()
+        if not self.storage.host_visible:
+            raise BufferError(self._no_host_memory())
+        return _DLPACK_CPU
+
+
+_DLPACK_CPU = (1, 0)
+
+
+def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
+    """A contiguous tensor of whatever the memory held, allocated on the current stream."""
+    stream = current_stream(device)
+    shape = tuple(shape)
+    nbytes = math.prod(shape) * dtype.itemsize
+    storage = Storage.allocate(stream.opened, nbytes, stream.handle)
+    strides = [dtype.itemsize]
+    for length in shape[:0:-1]:
+        strides.append(strides[-1] * max(length, 1))
+    return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
+
+
+def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """PyTorch's two spellings, `view(2, 3)` and `view((2, 3))`."""
+    return tuple(parts[0]) if len(parts) == 1 and isinstance(parts[0], Sequence) else parts
 
 
 def _names_device(text: str) -> bool:
-    return text.partition(":")[0] in backends.drivers()
+    kind, colon, _ = text.partition(":")
+    return bool(colon) or kind in current.PREFERRED or kind in backends.drivers()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
 from penstock.runtime.storage import is_pinned
@@ -17,56 +17,80 @@ from penstock.spi import Launches
 if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
 
-__all__ = ["copy", "fill", "read"]
+__all__ = ["copy_array", "copy_tensor", "fill", "read"]
 
 
-def copy(target: Tensor, source: Tensor | ArrayLike, *, non_blocking: bool) -> None:
-    """Queue a copy into the target on its device's current stream; the source is broadcast to its shape."""
+def copy_tensor(target: Tensor, source: Tensor) -> None:
+    """Queue a copy on the target's device's current stream where that can reach the source; both streams stay in step."""
+    doing, other = current_stream(target.device), current_stream(source.device)
+    apart = doing.device.kind != other.device.kind and not source.storage.host_visible
+    if apart and not target.storage.host_visible:  # two vendors' devices: by way of the host
+        copy_array(target, read(source), non_blocking=False)
+        return
+    if apart:  # only the source's own queue can read it
+        doing, other = other, doing
+    array = source.raw_array()
+    if not source.storage.host_visible and _overlap(target.raw_array(), array):
+        source = source.clone()
+        array = source.raw_array()
+    doing.wait_stream(other)
+    _queue_copy(doing, target, array, readable=source.storage.host_visible)
+    other.wait_stream(doing)  # so that the source's memory is not reused under the copy
+    borrowed = [tensor.storage for tensor in (target, source) if tensor.storage.borrowed]
+    if borrowed:
+        doing.opened.keep(doing.queue, borrowed)
+
+
+def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
+    """Queue a copy, and wait for it unless the source may be read later."""
     stream = current_stream(target.device)
-    if hasattr(source, "_storage"):
-        _from_tensor(stream, target, source)  # type: ignore[arg-type]  # only a Tensor has one
-    else:
-        _from_host(stream, target, np.asarray(source), non_blocking=non_blocking)
-
-
-def _from_tensor(stream: Stream, target: Tensor, source: Tensor) -> None:
-    theirs = current_stream(source.device)
-    stream.wait_stream(theirs)
-    _queue_copy(stream, target, source._array(), readable=_host_visible(source))
-    theirs.wait_stream(stream)  # so that the source's memory is not reused under the copy
-    if source._storage.block is None:
-        stream.keep(source._storage)
-
-
-def _from_host(stream: Stream, target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
-    if not _host_visible(target):  # then NumPy does what a copy of bytes cannot
-        source = np.ascontiguousarray(np.broadcast_to(source, target.shape), dtype=target.dtype)
-    _queue_copy(stream, target, source, readable=True)
-    if non_blocking and is_pinned(source):
-        stream.keep(source)
-    else:
-        stream.synchronize()
+    _check_cast(source.dtype, target.dtype)
+    wide = np.broadcast_to(source, target.shape)
+    if not target.numel():
+        return
+    if not target.storage.host_visible or source.dtype.kind in "OSUT":
+        # NumPy does here and now what a copy of bytes cannot, and tells what is wrong with objects and texts.
+        wide = np.array(wide, target.dtype, order="C", copy=None)
+    _queue_copy(stream, target, wide, readable=True)
+    # Held even where we wait, for the wait may be interrupted.
+    tick = stream.opened.keep(stream.queue, (wide, target.storage))
+    if not (non_blocking and is_pinned(wide)):
+        stream.opened.wait(stream.queue, tick)
 
 
 def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
     """By the queue's own copies where plain bytes move, else by NumPy in the queue where the host can see both ends."""
-    array = target._array()
+    array = target.raw_array()
+    _check_cast(source.dtype, array.dtype)
     source = np.broadcast_to(source, target.shape)
     if not target.numel():
         return
-    overlapping = np.may_share_memory(array, source)
-    if array.dtype == source.dtype and not overlapping and (runs := _runs(array, source)) is not None:
+    if array.dtype == source.dtype and not _overlap(array, source) and (runs := _runs(array, source)) is not None:
         for dst, src, nbytes in runs:
             stream.queue.copy(dst, src, nbytes)
         return
     queue = stream.queue
-    if not (readable and _host_visible(target) and isinstance(queue, Launches)):
+    if not (readable and target.storage.host_visible and isinstance(queue, Launches)):
         raise Unsupported(
-            f"{target.device} copies bytes only: no conversion from {source.dtype} to {array.dtype}, no overlap; "
-            "convert with NumPy first",
+            f"{stream.device} copies bytes in at most {_MOST_RUNS} runs, and converts nothing: not from "
+            f"{source.dtype} of strides {source.strides} to {array.dtype} of strides {array.strides}; "
+            "do that with NumPy on the host",
             ability="Launches",
         )
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
+
+
+def _check_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
+    if not np.can_cast(source, target, "unsafe"):
+        raise TypeError(f"{source} cannot be converted to {target}")
+
+
+def _overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
+    """Whether they share an element; True, too, where it takes long to find out. Reads nothing."""
+    try:
+        return np.shares_memory(target, source, max_work=1000)
+    except np.exceptions.TooHardError:
+        return True
 
 
 _MOST_RUNS = 4096  # beyond it one pass by NumPy costs less than that many commands
@@ -88,41 +112,39 @@ def _runs(target: NDArray[Any], source: NDArray[Any]) -> Iterator[tuple[int, int
     )
 
 
-def fill(target: Tensor, value: complex) -> None:
+def fill(target: Tensor, value: Any) -> None:
     """Queue the value for every element on the target's device's current stream."""
-    element = np.empty(1, target.dtype)
-    element[0] = value
-    stream = current_stream(target.device)
-    array = target._array()
-    byte = set(element.tobytes())
+    element = np.empty((), target.dtype)
+    element[()] = value
     if not target.numel():
         return
+    stream = current_stream(target.device)
+    array = target.raw_array()
+    byte = set(element.tobytes())
     if len(byte) == 1 and array.flags.c_contiguous:
         stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
-    elif _host_visible(target) and isinstance(queue := stream.queue, Launches):
-        queue.call(lambda: array.fill(element[0]))
+    elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):
+        queue.call(lambda: np.copyto(array, element))
     else:
-        _from_host(stream, target, np.broadcast_to(element, target.shape), non_blocking=False)
+        copy_array(target, element, non_blocking=False)
+    if target.storage.borrowed:
+        stream.opened.keep(stream.queue, target.storage)
 
 
 def read(source: Tensor) -> NDArray[Any]:
-    """The elements in host memory, after waiting for the current stream."""
-    if _host_visible(source):
-        return source._export()
+    """The elements in host memory, after waiting for the current stream; a copy, or the memory itself."""
     stream = current_stream(source.device)
+    if source.storage.host_visible:
+        stream.synchronize()
+        return source.raw_array()
     whole = source.contiguous()
     array = np.empty(source.shape, source.dtype)
     if array.nbytes:
         stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
-    stream.synchronize()
+    stream.opened.wait(stream.queue, stream.opened.keep(stream.queue, (array, whole.storage)))
     return array
-
-
-def _host_visible(tensor: Tensor) -> bool:
-    return tensor._storage.opened.port.props.host_visible
 
 
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-

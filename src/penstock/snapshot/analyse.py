@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,13 +140,13 @@ def ooms(snapshot: Snapshot) -> list[Oom]:
 
 
 def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
-    """The numbers that a person wants first."""
+    """The numbers that a person wants first; without a history, those that the allocator counted."""
     timeline = timeline or reconstruct(snapshot)
     counts = np.bincount(snapshot.trace["action"], minlength=max(Action) + 1)
     free = snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.FREE].astype(np.int64)
     largest = int(free.max(initial=0))
     peak, span = int(timeline.allocated[timeline.peak]), int(timeline.time_ns[-1] - timeline.time_ns[0])
-    return Summary(
+    found = Summary(
         peak=peak,
         peak_ever=max(peak, snapshot.stats.get("requested_bytes.all.peak", 0)),
         current=int(timeline.allocated[-1]),
@@ -159,6 +160,21 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         fragmentation=1 - largest / int(free.sum()) if largest else 0.0,
         ooms=int(counts[Action.OOM]),
         lost=snapshot.lost,
+    )
+    return found if len(snapshot.trace) else _as_counted(found, snapshot.stats, snapshot.notes.get("seconds", 0))
+
+
+def _as_counted(found: Summary, stats: Mapping[str, int], seconds: float) -> Summary:
+    """What no history tells, from the statistics; `seconds` is how long the program ran."""
+    allocations = stats.get("allocation.all.allocated", 0)
+    return replace(
+        found,
+        peak=max(found.peak, found.peak_ever),
+        peak_reserved=max(found.peak_reserved, stats.get("reserved_bytes.all.peak", 0)),
+        allocations=allocations,
+        frees=stats.get("allocation.all.freed", 0),
+        per_second=allocations / seconds if seconds else 0.0,
+        ooms=stats.get("num_ooms", 0),
     )
 
 

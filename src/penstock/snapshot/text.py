@@ -19,14 +19,15 @@ from penstock.snapshot.timeline import Timeline, reconstruct
 __all__ = ["format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
 _BAR = 8  # cells
+_WIDE = 100  # cells; a narrower terminal shows the site rather than the bar and the largest block
 
 
-def report(snapshot: Snapshot, *, rows: int = 10) -> RenderableType:
-    """Everything together, ready for `Console.print`."""
+def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
+    """Everything together, ready for `Console.print` to a terminal of that many cells."""
     timeline = reconstruct(snapshot)
     parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device)]
     if len(timeline.allocations.start):
-        parts += ["", top_sites(snapshot, rows=rows, timeline=timeline)]
+        parts += ["", top_sites(snapshot, rows=rows, width=width, timeline=timeline)]
     if panel := oom_panel(snapshot):
         parts += ["", panel]
     return Group(*parts)
@@ -55,29 +56,35 @@ def summary_table(numbers: Summary, device: str) -> Table:
     return table
 
 
-def top_sites(snapshot: Snapshot, *, rows: int = 10, timeline: Timeline | None = None) -> Table:
-    """Who held what at the peak; a label too long for the terminal loses its beginning, not the line number."""
+def top_sites(
+    snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None
+) -> Table:
+    """Who held what at the peak. A place too long for the terminal loses its folders, then the end of its function."""
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
     home, labels = relative([use.label for use in shown])
     table = _table("Top allocation sites at the peak")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", width=_BAR, no_wrap=True)
+    if width >= _WIDE:
+        table.add_column("", width=_BAR, no_wrap=True)
     table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("largest", justify="right", no_wrap=True)
+    if width >= _WIDE:
+        table.add_column("largest", justify="right", no_wrap=True)
     table.add_column("site")  # not no_wrap: the one column that gives way in a narrow terminal
+
+    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, place: RenderableType) -> None:
+        wide = [bar, f"{count:,}", format_bytes(largest)] if width >= _WIDE else [f"{count:,}"]
+        table.add_row(format_bytes(nbytes), f"{share:.1%}", *wide, place)
+
     most = uses[0].live_bytes if uses else 0
     for use, label in zip(shown, labels, strict=True):
         bar = Text("━" * max(1, round(_BAR * use.live_bytes / most)) if most else "", "cyan")
-        numbers = f"{use.count:,}", format_bytes(use.largest)
-        table.add_row(format_bytes(use.live_bytes), f"{use.share:.1%}", bar, *numbers, _Tail(label))
+        row(use.live_bytes, use.share, use.count, use.largest, bar, _Place(label, use.frame.name))
     if rest:
-        count, largest = sum(use.count for use in rest), max(use.largest for use in rest)
-        total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
-        numbers = f"{count:,}", format_bytes(largest)
         others = Text(f"{len(rest):,} other site{'s' * (len(rest) > 1)}", "dim")
-        table.add_row(format_bytes(total), f"{share:.1%}", "", *numbers, others)
+        total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
+        row(total, share, sum(use.count for use in rest), max(use.largest for use in rest), Text(), others)
     if home:
         table.caption = Text(f"files are in {home}", "dim", overflow="fold")
     return table
@@ -119,20 +126,19 @@ def _table(title: str) -> Table:
     return Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left", caption_justify="left", pad_edge=False)
 
 
-class _Tail:
-    """A line of text that is cut on the left where it does not fit."""
+class _Place:
+    """`folder/file.py:12 function`, cut where it does not fit: folders from the left, else the function's end."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, function: str) -> None:
         self.label = label
+        self.file = label.removesuffix(function)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = cell_len(self.label)
         return Measurement(min(width, 16), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = self.label
-        if cell_len(label) > options.max_width:
-            while cell_len(label) >= options.max_width:
-                label = label[1:]
-            label = f"…{label}"
-        yield Text(label, no_wrap=True)
+        label, room = self.label, options.max_width
+        while cell_len(label) > room and "/" in label[: len(label) - len(self.label) + len(self.file)]:
+            label = label.partition("/")[2]
+        yield Text(label, no_wrap=True, overflow="ellipsis")
