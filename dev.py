@@ -54,7 +54,7 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    prepare("test")
+    prepare("test", "demo")  # the demo is tested, too
     return run(["python", "-m", "pytest", *arguments])
 
 

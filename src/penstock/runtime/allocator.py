@@ -21,7 +21,7 @@ from penstock.spi import Port, Queue
 
 __all__ = ["Allocator"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Waiting = tuple[int, list[tuple[Queue, int]]]  # a block's token, and the ticks it waits for
 
 
@@ -211,7 +211,7 @@ class Allocator(Pool):
         self.waiting = False
 
 
-def _pop(items: deque[T]) -> T | None:
+def _pop(items: deque[_T]) -> _T | None:
     """The first, now this thread's alone; None when there is none (left)."""
     try:
         return items.popleft()

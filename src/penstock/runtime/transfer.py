@@ -21,7 +21,7 @@ __all__ = ["copy_array", "copy_tensor", "fill", "read"]
 
 
 def copy_tensor(target: Tensor, source: Tensor) -> None:
-    """Queue a copy on the target's device's current stream where that can reach the source; both streams stay in step."""
+    """Queue a copy on the target's current stream where that can reach the source. Both streams stay in step."""
     doing, other = current_stream(target.device), current_stream(source.device)
     apart = doing.device.kind != other.device.kind and not source.storage.host_visible
     if apart and not target.storage.host_visible:  # two vendors' devices: by way of the host
@@ -88,7 +88,7 @@ def _check_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
 def _overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
     """Whether they share an element; True, too, where it takes long to find out. Reads nothing."""
     try:
-        return np.shares_memory(target, source, max_work=1000)
+        return np.shares_memory(target, source, max_work=1000)  # type: ignore[arg-type]  # the stub is too strict
     except np.exceptions.TooHardError:
         return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from datetime import UTC, datetime
 from importlib.resources import files
 from string import Template
@@ -40,7 +41,7 @@ def write(snapshot: Snapshot, out: TextIO) -> None:
         script=parts["js"],
         title=foreign(f"Memory of {snapshot.device} · penstock"),
         heading=foreign(f"Memory of {snapshot.device}"),
-        program=foreign(str(snapshot.notes.get("program", ""))),
+        program=foreign(_command(snapshot)),
         facts=_facts(view),
         alarms=_alarms(view),
         tiles=_tiles(view),
@@ -78,6 +79,8 @@ def _alarms(view: View) -> str:
             "was reserved here but not allocated"
         )
         words += ": enough, had it been free and in one piece." if idle >= last.wanted else "."
+        if last.device_free >= last.wanted:
+            words += " What was free on the device was enough for the block, but not for the segment it would come from."
         many = f" {len(found):,} times; the last:" if len(found) > 1 else ""
         parts.append(f'<section class="alarm"><h2>Out of memory{many}</h2><p>{foreign(words)}</p></section>')
     if numbers.lost:
@@ -126,3 +129,9 @@ def _footer(view: View) -> str:
         "is the part of the free bytes in segments that lies outside the largest free piece."
     )
     return f"<p>{foreign(words)}</p><p>{foreign(how)}</p>"
+
+
+def _command(snapshot: Snapshot) -> str:
+    """What ran, as it would be typed."""
+    program = snapshot.notes.get("program", "")
+    return program if isinstance(program, str) else shlex.join(str(word) for word in program)

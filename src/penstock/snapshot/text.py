@@ -99,6 +99,8 @@ def oom_panel(snapshot: Snapshot) -> Panel | None:
         ("wanted       ", "dim"), (format_bytes(last.wanted), "bold"), f"  at {last.label}\n",
         ("device free  ", "dim"), f"{format_bytes(last.device_free)} of {format_bytes(snapshot.capacity)}",
     )  # fmt: skip
+    if last.device_free >= last.wanted:
+        lines.append("\nenough for the block, but not for the segment it would come from", "dim")
     if len(found) > 1:
         lines.append(f"\nthe last of {len(found):,}", "dim")
     return Panel(lines, title=Text(f"{snapshot.device} was out of memory"), title_align="left", border_style="red")

@@ -1,0 +1,43 @@
+"""A fake backend under the runtime, and a look at what a test leaves behind."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import penstock
+from penstock import backends
+from penstock.runtime import current, open_device
+from penstock.testing.fake import FakeDriver
+
+
+@pytest.fixture
+def clean():
+    """The host device holds afterwards what it held before, in order, and the same is current."""
+    here = current._here
+    before = here.state()
+    penstock.set_device("host:0")
+    host = current.opened_for("host:0")
+    gc.collect()
+    held = penstock.memory.memory_allocated("host:0")
+    yield
+    here.device, here.indices, here.streams = before
+    here.entered.clear()
+    penstock.synchronize("host:0")
+    gc.collect()
+    assert penstock.memory.memory_allocated("host:0") == held
+    assert host.allocator.broken() is None
+    assert host.allocator.failures == {}
+
+
+@pytest.fixture
+def fake(clean):
+    """A driver of two fake devices of 64 MiB, "fake:0" and "fake:1"."""
+    driver = FakeDriver(2, 64 << 20)
+    with backends.registered(driver):
+        yield driver
+        for device, opened in list(open_device._opened.items()):
+            if device.kind == "fake":
+                assert opened.allocator.broken() is None
+                del open_device._opened[device]

@@ -1,0 +1,174 @@
+"""Streams: in order, apart, waited for; their queues are lent on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import DeviceError, Stream, default_stream, synchronize
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture
+def gate():
+    """Holds a stream until it is opened."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hold(stream, gate):
+    stream.queue.call(lambda: gate.wait(30))
+
+
+def test_each_has_its_queue_and_the_default_has_the_first(fake):
+    first, second = Stream("fake:0"), Stream("fake:0")
+    assert default_stream("fake:0").handle == 0
+    assert len({default_stream("fake:0"), first, second}) == 3
+    assert default_stream("fake:0") == default_stream("fake")
+    assert repr(first) == f"<penstock.Stream device=fake:0 handle={first.handle}>"
+    assert first != first.handle
+
+
+def test_work_is_done_in_order(gate):
+    stream, done = Stream(), []
+    hold(stream, gate)
+    for i in range(100):
+        stream.queue.call(lambda i=i: done.append(i))
+    assert not stream.query()
+    assert done == []
+    gate.set()
+    stream.synchronize()
+    assert done == list(range(100))
+    assert stream.query()
+
+
+def test_a_stream_waits_for_another(gate):
+    first, second, done = Stream(), Stream(), []
+    hold(first, gate)
+    first.queue.call(lambda: done.append("first"))
+    second.wait_stream(first)
+    second.queue.call(lambda: done.append("second"))
+    assert not second.query()
+    gate.set()
+    second.synchronize()
+    assert done == ["first", "second"]
+    first.wait_stream(first)  # nothing to wait for
+    first.synchronize()
+
+
+def test_a_stream_of_another_kind_is_waited_for_by_the_host(fake):
+    ours, theirs = Stream("host:0"), Stream("fake:0")
+    theirs.queue.fill(fake.ports[0].reserve(1 << 21), 0, 8)
+    ours.wait_stream(theirs)
+    assert theirs.query()
+
+
+def test_a_stream_waits_for_another_device_of_its_kind(fake):
+    one, two = Stream("fake:0"), Stream("fake:1")
+    one.queue.call(lambda: None)
+    two.wait_stream(one)
+    assert not one.query()
+    two.synchronize()
+    assert one.query()
+
+
+def test_synchronize_waits_for_all_streams_of_the_device(fake):
+    streams = [Stream("fake:0") for _ in range(3)]
+    other = Stream("fake:1")
+    for stream in (*streams, other):
+        stream.queue.call(lambda: None)
+    synchronize("fake:0")
+    assert all(stream.query() for stream in streams)
+    assert not other.query()
+
+
+def test_asking_starts_no_thread():
+    stream = Stream()
+    assert stream.query()
+    stream.synchronize()
+    assert stream.queue.reached() == 0  # not even a signal
+    assert penstock.from_numpy(np.ones(2)).numpy().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("sync", [Stream.synchronize, lambda stream: synchronize(stream.device)])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_failure_is_raised_once_by_the_next_wait(sync, late):
+    stream, done = Stream(), []
+    stream.queue.call(lambda: 1 / 0)
+    stream.queue.call(lambda: done.append(1))
+    if late:
+        while not stream.query():
+            pass
+    with pytest.raises(DeviceError, match=r"failed with ZeroDivisionError: division by zero") as caught:
+        sync(stream)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    sync(stream)
+    assert done == [1]
+
+
+def test_failures_of_several_streams_come_together(fake):
+    streams = [Stream("fake:0") for _ in range(3)]
+    for at, stream in enumerate(streams):
+        stream.queue.call(lambda at=at: [][at])
+        stream.queue.call(lambda: None)
+    with pytest.raises(DeviceError, match=f"queue {streams[0].handle} failed") as caught:
+        synchronize("fake:0")
+    assert [note.split()[4] for note in caught.value.__notes__] == [str(stream.handle) for stream in streams[1:]]
+    assert all(stream.query() for stream in streams)
+    synchronize("fake:0")
+
+
+def test_a_stream_that_goes_lends_its_queue_on(gate):
+    stream, done = Stream(priority=-1), []
+    hold(stream, gate)
+    stream.queue.call(lambda: done.append("pending"))
+    handle, gone = stream.handle, weakref.ref(stream)
+    del stream
+    gc.collect()
+    assert gone() is None
+    assert Stream(priority=0).handle != handle
+    heir = Stream(priority=-1)
+    assert heir.handle == handle
+    heir.queue.call(lambda: done.append("after"))
+    gate.set()
+    heir.synchronize()
+    assert done == ["pending", "after"]
+
+
+def test_the_default_streams_queue_is_never_lent():
+    default = default_stream()
+    default.__del__()
+    assert Stream().handle != 0
+    assert penstock.current_stream() == default
+
+
+def test_priority_is_a_hint(fake):
+    Stream("fake:0", priority=-3)
+    assert ("queue", -3) in fake.ports[0].calls
+    assert Stream(priority=10**6).priority == 10**6
+    for wrong in (True, 1.0, "high", None):
+        with pytest.raises(TypeError, match="priority is an int"):
+            Stream(priority=wrong)
+
+
+def test_a_stream_that_could_not_be_made_goes_quietly(fake, recwarn):
+    Stream("fake:0")
+    fake.ports[0].fail("queue")
+    one, two = Stream("fake:0"), None
+    with pytest.raises(DeviceError, match="scripted"):
+        two = Stream("fake:0")
+    assert (one.query(), two, list(recwarn)) == (True, None, [])
+
+
+def test_many_streams_come_and_go():
+    handles = set()
+    for _ in range(200):
+        handles.add(Stream(priority=3).handle)
+    assert len(handles) == 1
