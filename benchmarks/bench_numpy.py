@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from measure import show, table
+
 from penstock.sizes import format_bytes
 
 HERE = Path(__file__).parent
@@ -31,10 +32,16 @@ PROGRAMS = (
     ("layer_norm", 16 * MIB, 1.25), ("layer_norm", 64 * MIB, 1.25),
     ("temporaries", 4 * KIB, 0.98), ("temporaries", 32 * KIB, 0.98), ("temporaries", 64 * KIB, 0.98),
     ("temporaries", 128 * KIB, 0.98), ("small", 64, 0.98), ("small", KIB, 0.98), ("small", 16 * KIB, 0.98),
+    ("temporaries_kept", 128 * KIB, 0.98), ("temporaries_kept", 256 * KIB, 0.98), ("temporaries_kept", MIB, 0.98),
+    ("temporaries_kept", 4 * MIB, 0.98), ("temporaries_kept", 8 * MIB, 0.98), ("temporaries_kept", 16 * MIB, 0.98),
+    ("temporaries_kept", 64 * MIB, 0.98),
     ("matmul", 256 * KIB, 0.98), ("matmul", 4 * MIB, 0.98), ("matmul", 16 * MIB, 0.98),
-    ("zeros_untouched", 256 * KIB, 0.98), ("zeros_untouched", 64 * MIB, 0.98),
-    ("zeros_written", 256 * KIB, 0.98), ("zeros_written", 4 * MIB, 0.98), ("zeros_written", 64 * MIB, 0.98),
-    ("growing", 64 * MIB, 0.98), ("concatenate", 4 * MIB, 0.98), ("concatenate", 64 * MIB, 0.98),
+    ("zeros_untouched", 256 * KIB, 0.98), ("zeros_untouched", 4 * MIB, 0.98), ("zeros_untouched", 16 * MIB, 0.98),
+    ("zeros_untouched", 64 * MIB, 0.98),
+    ("zeros_written", 256 * KIB, 0.98), ("zeros_written", 4 * MIB, 0.98), ("zeros_written", 16 * MIB, 0.98),
+    ("zeros_written", 64 * MIB, 0.98),
+    ("growing", MIB, 0.98), ("growing", 8 * MIB, 0.98), ("growing", 64 * MIB, 0.98),
+    ("concatenate", 4 * MIB, 0.98), ("concatenate", 64 * MIB, 0.98),
 )  # fmt: skip
 
 
@@ -62,10 +69,12 @@ def gains(base: list[float], other: list[float]) -> tuple[float, float, float]:
 
 
 def thresholds() -> None:
-    made = table("Serving from this size on: system time over penstock's", "array", "a+b in a loop", "sqrt(a*b+a)-b")
+    made = table(
+        "Serving from this size on: system time over penstock's", "array", "a+b in a loop", "sqrt(a*b+a)-b", "kept"
+    )
     for nbytes in (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB):
         row = []
-        for case in ("small", "temporaries"):
+        for case in ("small", "temporaries", "temporaries_kept"):
             pairs = [(run(case, nbytes), run(case, nbytes, "penstock", "1")) for _ in range(ROUNDS)]
             row.append(f"{median(a for a, _ in pairs) / median(b for _, b in pairs):.2f}")
         made.add_row(format_bytes(nbytes), *row)
@@ -79,7 +88,7 @@ def main() -> None:
     rivals = {name: found for name, paths in LIBRARIES.items() if (found := next(filter(os.path.exists, paths), None))}
     made = table(
         f"NumPy programs, system allocator's time over each (medians of {ROUNDS} fresh processes, interleaved)",
-        "program", "array", "system", "penstock", "least–most", "bound", *rivals,
+        "program", "array", "system", "penstock", "least to most", "bound", *rivals,
     )  # fmt: skip
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for case, nbytes, bound in PROGRAMS:
@@ -90,8 +99,9 @@ def main() -> None:
         gain, least, most = gains(base, times["penstock"])
         others = [f"{gains(base, times[name])[0]:.2f}" for name in rivals]
         mark = "" if gain >= bound else " ✗"
-        made.add_row(case, format_bytes(nbytes), f"{median(base) / 1000:.0f} µs", f"{gain:.2f}{mark}", f"{least:.2f}–{most:.2f}",
-                     f"≥ {bound:g}", *others)  # fmt: skip
+        spread = f"{least:.2f} to {most:.2f}"
+        row = (f"{median(base) / 1000:.0f} µs", f"{gain:.2f}{mark}", spread, f"≥ {bound:g}")
+        made.add_row(case, format_bytes(nbytes), *row, *others)
     show(made)
 
 

@@ -8,7 +8,7 @@ project_copyright = "the penstock authors"
 version = release = version_of("penstock")
 
 # No intersphinx: it would fetch inventories, and a build must not need the network.
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
@@ -19,9 +19,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = False  # parameters are documented in NumPy's style
-
-doctest_global_setup = "import penstock"
-doctest_test_doctest_blocks = ""  # the docstrings' examples are pytest's, which runs them once
 
 html_theme = "furo"
 html_title = "penstock"

@@ -1,19 +1,10 @@
 #include "timeline.hpp"
 
-#include <pthread.h>
-
 #include <thread>
 
+#include "process.hpp"
+
 namespace penstock {
-namespace {
-
-// Which process this is, counted along the line of forks. A forked child has none of its parent's threads.
-std::atomic<uint64_t> generation{1};
-[[maybe_unused]] const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-
-}  // namespace
-
 int64_t steady_nanos() noexcept {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -28,9 +19,9 @@ void relax() noexcept {
 #endif
 }
 
-Timeline::Timeline() noexcept : generation_(generation.load(std::memory_order_relaxed)) {}
+Timeline::Timeline() noexcept : generation_(process_generation()) {}
 
-bool Timeline::forked() const noexcept { return generation_ != generation.load(std::memory_order_relaxed); }
+bool Timeline::forked() const noexcept { return generation_ != process_generation(); }
 
 bool Timeline::spin(uint64_t tick, int64_t nanos) const noexcept {
   return spin_until(nanos, [&] { return reached() >= tick || ended(); }) && reached() >= tick;

@@ -274,20 +274,33 @@ Failure Worker::take_failure() {
 
 bool Worker::closed() const noexcept { return state_->closed; }
 
-bool Worker::close(int64_t timeout_ns) {
-  if (!alive()) return false;
+Wait Worker::finish(int64_t timeout_ns) {
+  if (!alive()) return Wait::Never;
   State& state = *state_;
   std::unique_lock<std::mutex> lock(state.mutex);
   state.closed = state.news = true;
   state.changed.notify_all();
-  if (here == &state) return false;
+  if (here == &state) return Wait::Never;
   const auto over = [&] { return state.finished || state.discarded || !state.started; };
-  if (!wait_until(state.changed, lock, timeout_ns, over) && !state.done()) state.discard(lock);
-  const bool clean = !state.discarded;
+  if (!wait_until(state.changed, lock, timeout_ns, over) && !state.done()) return Wait::TimedOut;
+  if (state.discarded) return Wait::Never;
   std::thread thread = std::move(state.thread);
   lock.unlock();
-  if (thread.joinable()) clean ? thread.join() : thread.detach();
-  return clean;
+  if (thread.joinable()) thread.join();
+  return Wait::Reached;
+}
+
+bool Worker::close(int64_t timeout_ns) {
+  const Wait outcome = finish(timeout_ns);
+  if (outcome != Wait::TimedOut) return outcome == Wait::Reached;
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  if (state_->done()) {
+    lock.unlock();
+    return finish(kForever) == Wait::Reached;  // it was done after all: its thread is on its way out
+  }
+  state_->discard(lock);
+  if (state_->thread.joinable()) state_->thread.detach();
+  return false;
 }
 
 }  // namespace penstock

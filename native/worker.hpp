@@ -50,8 +50,10 @@ class Worker {
   bool failed() const noexcept;
   Failure take_failure();
 
-  // Finishes what is queued and joins; past the limit discards the rest, ends the timeline and returns false, as it
-  // does on the queue's own thread (which cannot wait for itself and discards nothing). Twice is once.
+  // Takes no more work, finishes what is queued and joins; past the limit it goes on, and can be asked again. Never: on
+  // the queue's own thread (which cannot wait for itself), in a forked child, after a close() that discarded.
+  Wait finish(int64_t timeout_ns = kForever);
+  // The same, but past the limit it discards the rest and ends the timeline. True: all was done. Twice is once.
   bool close(int64_t timeout_ns = kForever);
   bool closed() const noexcept;
   // For a forked child: forgets the thread and all it holds, touches no lock. Without it a child finds out by itself.

@@ -102,17 +102,3 @@ cdef extern from "tables.hpp" namespace "penstock" nogil:
 
     vector[SegmentRow] segment_rows(const NativePool& pool) except +
     vector[BlockRow] block_rows(const NativePool& pool) except +
-
-
-cdef extern from "numpy/arrayobject.h" nogil:
-    ctypedef struct Allocator "PyDataMemAllocator":
-        void* ctx
-        void* (*malloc)(void* ctx, size_t size) noexcept nogil
-        void* (*calloc)(void* ctx, size_t count, size_t each) noexcept nogil
-        void* (*realloc)(void* ctx, void* memory, size_t size) noexcept nogil
-        void (*free)(void* ctx, void* memory, size_t size) noexcept nogil
-
-    ctypedef struct Handler "PyDataMem_Handler":
-        char[127] name
-        uint8_t version
-        Allocator allocator

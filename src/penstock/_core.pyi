@@ -65,7 +65,6 @@ class Pool:
     def note_oom(self, nbytes: int, queue: int, free: int) -> None: ...
     def tables(self, trace: bool = True) -> tuple[bytes, bytes, bytes, int, list[tuple[int, str, str, int]]]: ...
 
-@disjoint_base
 class Exporter:
     """Lends the buffer of the NumPy array that `_export` gives."""
 
@@ -77,16 +76,18 @@ class NumpyHook:
     """Stands between NumPy and a pool; serves from `smallest` bytes on and forwards the rest to what stood there.
 
     `everywhere` is for good (only `serving` can end what it serves), `in_context` gives the handler before it.
+    `pages` says that the memory is anonymous and the process's own: fresh and dropped pages are zero.
     """
 
-    serving: bool
-    def __init__(self, pool: Pool, smallest: int) -> None: ...
+    serving: bool  # never in a child forked after it was made
+    smallest: int
+    def __new__(cls, pool: Pool, smallest: int, pages: bool = False) -> Self: ...
     @property
     def pool(self) -> Pool: ...
     def everywhere(self) -> None: ...
     def in_context(self) -> object: ...
 
-def take_numpy_refusal() -> BaseException | None: ...  # why NumPy was last answered with no memory; once
+def take_numpy_refusal(nbytes: int) -> BaseException | None: ...  # why this thread got no memory for NumPy; once
 def restore_numpy_handler(handler: object) -> None: ...
 
 @final

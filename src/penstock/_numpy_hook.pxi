@@ -3,7 +3,32 @@
 # Hooks stack up: each forwards what it does not serve to what stood there before it, and takes back what is its own,
 # known by its address. So arrays outlive any hook, and memory from before it is freed by whoever gave it.
 
+import threading
+
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+
+cdef extern from "lender.hpp" namespace "penstock" nogil:
+    cbool enter_ladder()
+    void leave_ladder()
+
+    ctypedef struct Functions:
+        void* ctx
+        void* (*malloc)(void* ctx, size_t size) noexcept nogil
+        void* (*calloc)(void* ctx, size_t count, size_t each) noexcept nogil
+        void* (*realloc)(void* ctx, void* memory, size_t size) noexcept nogil
+        void (*free)(void* ctx, void* memory, size_t size) noexcept nogil
+
+    ctypedef Record* (*Ask)(void* owner, size_t size, cbool* refused) noexcept
+
+    cppclass Lender:
+        Lender(NativePool* pool, Ask ask, void* owner, cbool pages) except +
+        Functions stand_before(const Functions& below)
+        cbool stands()
+        void* owner()
+        void serve(cbool on)
+        cbool serving()
+        void set_smallest(size_t size)
+        size_t smallest()
 
 cdef extern from "numpy/arrayobject.h":
     int _import_array() except -1
@@ -11,8 +36,17 @@ cdef extern from "numpy/arrayobject.h":
     object PyDataMem_GetHandler()
     PyObject* PyDataMem_DefaultHandler
 
+cdef extern from "numpy/arrayobject.h" nogil:
+    ctypedef struct Handler "PyDataMem_Handler":
+        char[127] name
+        uint8_t version
+
 cdef extern from *:
     """
+    static inline penstock::Functions* penstock_functions(PyDataMem_Handler* handler) {
+      static_assert(sizeof(penstock::Functions) == sizeof(PyDataMemAllocator), "the same five words");
+      return reinterpret_cast<penstock::Functions*>(&handler->allocator);
+    }
     #if PY_VERSION_HEX >= 0x030D0000
     #define penstock_finalizing() Py_IsFinalizing()
     #else
@@ -20,89 +54,92 @@ cdef extern from *:
     #endif
     """
     bint penstock_finalizing()
-
-cdef extern from "lent.hpp" namespace "penstock" nogil:
-    cbool enter_ladder()
-    void leave_ladder()
-    size_t usable_size(void* memory)
-    void zero(void* memory, size_t nbytes)
+    Functions* functions_of "penstock_functions"(Handler* handler) nogil
+    bint unlikely(bint) nogil  # small arrays, the most, shall pay for a look and a jump
+    void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
+    void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
+    void PyErr_SetObject(object kind, object error)
+    int Py_AddPendingCall(int (*function)(void*) noexcept with gil, void* argument)
 
 _import_array()
-
-cdef struct Hook:
-    PyObject* owner  # the NumpyHook
-    NativePool* native
-    Allocator below
-    size_t smallest
-    bint serving
-    bint malloc_below  # memory from below is malloc's, so its size can be asked
 
 
 @cython.final
 cdef class NumpyHook:
-    cdef Hook hook
+    cdef unique_ptr[Lender] lender
     cdef readonly Pool pool
-    cdef object below_capsule  # keeps `below` alive
+    cdef object below_capsule  # keeps what stood there before alive
 
-    def __init__(self, Pool pool not None, size_t smallest):
+    def __cinit__(self, Pool pool not None, size_t smallest, bint pages=False):
         self.pool = pool
-        self.hook.owner, self.hook.native, self.hook.smallest = <PyObject*>self, &pool.native, max(smallest, <size_t>1)
+        self.lender.reset(new Lender(&pool.native, take_in_python, <void*>self, pages))
+        self.smallest = smallest
 
     @property
-    def serving(self): return self.hook.serving
+    def serving(self): return self.lender.get().serving()
 
     @serving.setter
-    def serving(self, bint on): self.hook.serving = on
+    def serving(self, bint on): self.lender.get().serve(on)
+
+    @property
+    def smallest(self): return self.lender.get().smallest()
+
+    @smallest.setter
+    def smallest(self, size_t nbytes): self.lender.get().set_smallest(nbytes)
 
     def everywhere(self):
         cdef Handler* default = <Handler*>PyCapsule_GetPointer(<object>PyDataMem_DefaultHandler, "mem_handler")
-        self.stand_before(default.allocator, True)
-        default.allocator = Allocator(&self.hook, hook_malloc, hook_calloc, hook_realloc, hook_free)
+        functions_of(default)[0] = self.stand_before(functions_of(default)[0])
 
     def in_context(self):
+        cdef Handler* found
         cdef Handler* made = <Handler*>PyMem_Malloc(sizeof(Handler))
         if made is NULL:
             raise MemoryError("no memory for a NumPy handler")
+        self.below_capsule = PyDataMem_GetHandler()
+        found = <Handler*>PyCapsule_GetPointer(self.below_capsule, "mem_handler")
         memset(made, 0, sizeof(Handler))
         memcpy(made.name, b"penstock", 8)
         made.version = 1
-        made.allocator = Allocator(&self.hook, hook_malloc, hook_calloc, hook_realloc, hook_free)
-        self.below_capsule = PyDataMem_GetHandler()
-        self.stand_before(
-            (<Handler*>PyCapsule_GetPointer(self.below_capsule, "mem_handler")).allocator,
-            self.below_capsule is <object>PyDataMem_DefaultHandler,
-        )
+        functions_of(made)[0] = self.stand_before(functions_of(found)[0])
         return PyDataMem_SetHandler(PyCapsule_New(made, "mem_handler", drop_handler))
 
-    cdef stand_before(self, Allocator below, bint malloc_below):
-        if self.hook.below.malloc is not NULL:
+    cdef Functions stand_before(self, const Functions& below):
+        if self.lender.get().stands():
             raise ValueError("this hook stands somewhere already: make another")
-        self.hook.below, self.hook.malloc_below, self.hook.serving = below, malloc_below, True
         Py_INCREF(self)  # everywhere: for good. In a context: until the last array made there is gone
+        return self.lender.get().stand_before(below)
 
-    cdef Record* ask(self, size_t size, bint* refused):
-        global refusal
+    cdef Record* ask(self, size_t size, cbool* refused) noexcept:
         cdef Block block
         cdef Record* record = NULL
-        refusal = None
         try:
-            block = self.pool._refill(size, 0)
-            record = block.record
-            block.record = NULL  # NumPy's now
+            if not self.pool.waiting:
+                record = self.pool.native.take(size, 0, self.pool.here())
+            if record is NULL:
+                block = self.pool.allocate(size)
+                record = block.record
+                block.record = NULL  # NumPy's now
         except MemoryError as failure:
-            refusal, refused[0] = failure.with_traceback(None), True
-        except BaseException:
-            PyErr_WriteUnraisable(self)
+            failure.__context__ = None
+            refusals.last = (size, failure.with_traceback(None))
+            refused[0] = True
+        except RecursionError:
+            pass  # the program has no stack left for this
+        except BaseException as failure:
+            raise_later(failure)
         return record
 
 
-cdef object refusal = None  # why NumPy was last answered with no memory
+cdef object refusals = threading.local()  # .last: how many bytes NumPy wanted in vain, and why
 
 
-def take_numpy_refusal():
-    global refusal
-    taken, refusal = refusal, None
-    return taken
+def take_numpy_refusal(nbytes):
+    wanted, failure = getattr(refusals, "last", (None, None))
+    if wanted != nbytes:
+        return None
+    del refusals.last
+    return failure
 
 
 def restore_numpy_handler(handler):
@@ -111,78 +148,36 @@ def restore_numpy_handler(handler):
 
 cdef void drop_handler(object capsule) noexcept:
     cdef Handler* handler = <Handler*>PyCapsule_GetPointer(capsule, "mem_handler")
-    Py_DECREF(<object>(<Hook*>handler.allocator.ctx).owner)
+    cdef PyObject* hook = <PyObject*>(<Lender*>functions_of(handler).ctx).owner()
     PyMem_Free(handler)
+    Py_XDECREF(hook)
 
 
-cdef Record* take_in_python(Hook* hook, size_t size, bint* refused) noexcept with gil:
+cdef void raise_later(object failure) noexcept:
+    """Ctrl-C, or what a signal's handler raised: it only happened while we asked. Raised when NumPy has its memory."""
+    if threading.get_ident() == threading.main_thread().ident and Py_AddPendingCall(raise_now, <void*>failure) == 0:
+        Py_INCREF(failure)
+    else:
+        PyErr_SetObject(type(failure), failure)
+        PyErr_WriteUnraisable(None)
+
+
+cdef int raise_now(void* failure) noexcept with gil:
+    PyErr_SetObject(type(<object>failure), <object>failure)
+    Py_DECREF(<object>failure)
+    return -1
+
+
+cdef Record* take_in_python(void* hook, size_t size, cbool* refused) noexcept with gil:
     """With a stack, or after growing. Null and not refused: this is no moment for Python, so ask below."""
+    cdef PyObject* kind
+    cdef PyObject* error
+    cdef PyObject* traceback
     cdef Record* record
-    cdef NumpyHook owner
     if penstock_finalizing() or not enter_ladder():
         return NULL
-    owner = <NumpyHook>hook.owner
-    record = hook.native.take(size, 0, owner.pool.here())
-    if record is NULL:
-        record = owner.ask(size, refused)
+    PyErr_Fetch(&kind, &error, &traceback)  # NumPy may be on its way out with an error
+    record = (<NumpyHook>hook).ask(size, refused)
+    PyErr_Restore(kind, error, traceback)
     leave_ladder()
     return record
-
-
-cdef void* lend(Hook* hook, size_t size, bint zeroed) noexcept nogil:
-    cdef bint refused = False
-    cdef bint touched
-    cdef Record* record = NULL
-    if size >= hook.smallest and hook.serving:
-        if not hook.native.recording():
-            record = hook.native.take(size, 0, 0)
-        if record is NULL:
-            record = take_in_python(hook, size, &refused)
-    if record is not NULL:
-        if zeroed and not record.untouched:
-            zero(<void*>record.address, size)
-        return <void*>record.address
-    if refused:
-        return NULL
-    return hook.below.calloc(hook.below.ctx, 1, size) if zeroed else hook.below.malloc(hook.below.ctx, size)
-
-
-cdef void* hook_malloc(void* ctx, size_t size) noexcept nogil:
-    return lend(<Hook*>ctx, size, False)
-
-
-cdef void* hook_calloc(void* ctx, size_t count, size_t each) noexcept nogil:
-    if each and count > (<size_t>-1) // each:
-        return NULL
-    return lend(<Hook*>ctx, count * each, True)
-
-
-cdef void hook_free(void* ctx, void* memory, size_t size) noexcept nogil:
-    cdef Hook* hook = <Hook*>ctx
-    cdef Record* record = hook.native.live_at(<uint64_t>memory)
-    if record is NULL:
-        hook.below.free(hook.below.ctx, memory, size)
-    else:
-        hook.native.give(record)  # no other queue uses what NumPy holds
-
-
-cdef void* hook_realloc(void* ctx, void* memory, size_t size) noexcept nogil:
-    cdef Hook* hook = <Hook*>ctx
-    cdef Record* record = hook.native.live_at(<uint64_t>memory)  # null is no block's address
-    cdef size_t held
-    cdef void* moved
-    if record is not NULL:
-        if hook.native.resize(record, size, record.stack):
-            return memory
-        held = record.size
-    elif memory is NULL:
-        return lend(hook, size, False)
-    elif size < hook.smallest or not hook.serving or not hook.malloc_below:
-        return hook.below.realloc(hook.below.ctx, memory, size)
-    else:
-        held = usable_size(memory)
-    moved = lend(hook, size, False)
-    if moved is not NULL:
-        memcpy(moved, memory, min(held, size))
-        hook_free(ctx, memory, held)
-    return moved

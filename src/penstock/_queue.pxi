@@ -46,6 +46,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
         cbool failed()
         Failure take_failure() except +
+        Wait finish(int64_t timeout_ns) except +
         cbool close(int64_t timeout_ns) except +
         cbool closed()
         void abandon()
@@ -163,15 +164,18 @@ cdef class Queue:
 
     def close(self, timeout=None):
         cdef int64_t limit = in_nanoseconds(timeout)
-        cdef uint64_t last
+        cdef Wait outcome
         cdef bint done
-        if limit < 0:  # wait where Ctrl-C is seen; then there is nothing left to close for
-            last = self.worker.get().signal()
-            if last:
-                self.wait(last)
-        with nogil:
-            done = self.worker.get().close(limit)
-        return done
+        if limit >= 0:
+            with nogil:
+                done = self.worker.get().close(limit)
+            return done
+        while True:  # in slices, between which Ctrl-C is seen
+            with nogil:
+                outcome = self.worker.get().finish(SLICE_NS)
+            if outcome != Wait.TimedOut:
+                return outcome == Wait.Reached
+            PyErr_CheckSignals()
 
     def abandon(self): self.worker.get().abandon()
 

@@ -14,19 +14,19 @@ from penstock.testing.fake import FakeDriver
 
 @pytest.fixture
 def clean():
-    """The host device holds afterwards what it held before, in order, and the same is current."""
+    """The host device holds afterwards no more than before, in order, and the same is current."""
     here = current._here
     before = here.state()
     penstock.set_device("host:0")
     host = current.opened_for("host:0")
-    gc.collect()
     held = penstock.memory.memory_allocated("host:0")
     yield
     here.device, here.indices, here.streams = before
     here.entered.clear()
     penstock.synchronize("host:0")
-    gc.collect()
-    assert penstock.memory.memory_allocated("host:0") == held
+    if penstock.memory.memory_allocated("host:0") > held:
+        gc.collect()  # a tenth of a second
+    assert penstock.memory.memory_allocated("host:0") <= held
     assert host.allocator.broken() is None
     assert host.allocator.failures == {}
 

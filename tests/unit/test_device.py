@@ -30,7 +30,23 @@ def test_the_spellings(spelled, kind, index):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ":", "host:", "host:-1", "host:01", "host:0 ", " host", "HOST", "host:0:0", "host:x", "ho st", 0, None, b"host"]
+    "name",
+    [
+        "",
+        ":",
+        "host:",
+        "host:-1",
+        "host:01",
+        "host:0 ",
+        " host",
+        "HOST",
+        "host:0:0",
+        "host:x",
+        "ho st",
+        0,
+        None,
+        b"host",
+    ],
 )
 def test_what_names_no_device(name):
     with pytest.raises(ValueError, match="invalid device"):

@@ -7,6 +7,7 @@ this: its memory goes back where it came from, whenever.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from numpy._core._exceptions import _ArrayMemoryError
 
 from penstock._core import NumpyHook, restore_numpy_handler, take_numpy_refusal
+from penstock.backends.host import HostPort
 from penstock.device import Device
 from penstock.errors import OutOfMemory, Unsupported, WrongState
 from penstock.runtime.current import opened_for
@@ -21,15 +23,15 @@ from penstock.runtime.open_device import OpenDevice
 
 __all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "uninstall"]
 
-SMALLEST = 64 * 1024  # bytes; below it the C library is as quick and the blocks' rounding shows (docs/benchmarks.md)
+SMALLEST = 128 * 1024  # bytes; below, the C library is quicker and wastes less (docs/design/numpy-allocations.md)
 
-_standing: dict[tuple[Device, int], NumpyHook] = {}  # those in NumPy's default handler, which is for good
+_standing: dict[Device, NumpyHook] = {}  # those in NumPy's default handler, which is for good
 
 
-class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):  # type: ignore[misc]  # NumPy's own class is not typed
+class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
     """A NumPy array that the device had no room for: OutOfMemory, and NumPy's own error too (`shape`, `dtype`)."""
 
-    cause: BaseException
+    cause: OutOfMemory
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         super().__init__(f"{self.cause}\nIt was wanted for a NumPy array of shape {shape} and dtype {dtype}.")
@@ -41,34 +43,44 @@ class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):  # type: ignore[misc]  #
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OutOfMemory, (str(self),), {**vars(self)}
+        return _again, (self.cause, self.shape, self.dtype)
+
+
+def _again(cause: OutOfMemory, *wanted: Any) -> ArrayOutOfMemory:
+    error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *wanted)
+    error.cause = cause
+    error.__init__(*wanted)  # type: ignore[misc]  # as NumPy does after _new_error
+    return error
 
 
 def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
     """NumPy makes its own error after a refusal and keeps the class, so it is the making that becomes ours."""
-    cause = take_numpy_refusal() if cls is _ArrayMemoryError else None
-    if cause is None:
-        return MemoryError.__new__(cls, *args)
-    error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *args)
-    error.cause = cause
-    return error
+    if cls is _ArrayMemoryError and len(args) == 2:
+        shape, dtype = args
+        cause = take_numpy_refusal(math.prod(shape, start=dtype.itemsize))
+        if isinstance(cause, OutOfMemory):
+            error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *args)
+            error.cause = cause
+            return error
+    return MemoryError.__new__(cls, *args)
 
 
 def install(device: Device | str | int = "host:0", *, smallest: int = SMALLEST) -> None:
     """Serve every thread's and context's arrays of at least `smallest` bytes from the device, from now on.
 
     Opens the device. Again for the same device and size it does nothing; WrongState while another one is installed.
+    A forked child is not served: it calls `penstock.reopen` and this again, if it wants to be.
     """
-    opened = _host_device(device)
-    key = (opened.device, smallest)
+    opened = _host_device(device, smallest)
     for other, hook in _standing.items():
-        if hook.serving and other != key:
-            raise WrongState(f"NumPy is served by {other[0]} from {other[1]} bytes on: call uninstall() first")
-    if key in _standing and _standing[key].pool is opened.allocator:
-        _standing[key].serving = True
-        return
-    hook = _standing[key] = _new_hook(opened, smallest)
-    hook.everywhere()
+        if hook.serving and (other, hook.smallest) != (opened.device, smallest):
+            raise WrongState(f"NumPy is served by {other} from {hook.smallest} bytes on: call uninstall() first")
+    standing = _standing.get(opened.device)
+    if standing is None or standing.pool is not opened.allocator:
+        standing = _standing[opened.device] = _new_hook(opened, smallest)
+        standing.everywhere()
+    standing.smallest = smallest
+    standing.serving = True
 
 
 def uninstall() -> None:
@@ -79,7 +91,7 @@ def uninstall() -> None:
 
 def installed() -> Device | None:
     """The device that serves every thread, or None."""
-    return next((device for (device, _), hook in _standing.items() if hook.serving), None)
+    return next((device for device, hook in _standing.items() if hook.serving), None)
 
 
 @contextmanager
@@ -92,14 +104,16 @@ def serving(device: Device | str | int = "host:0", *, smallest: int = SMALLEST) 
     >>> penstock.memory.memory_allocated("host:0") >= array.nbytes
     True
     """
-    before = _new_hook(_host_device(device), smallest).in_context()
+    before = _new_hook(_host_device(device, smallest), smallest).in_context()
     try:
         yield
     finally:
         restore_numpy_handler(before)
 
 
-def _host_device(device: Device | str | int) -> OpenDevice:
+def _host_device(device: Device | str | int, smallest: int) -> OpenDevice:
+    if smallest < 1:
+        raise ValueError(f"smallest is at least 1 byte, not {smallest}")
     opened = opened_for(device)
     if not opened.port.props.host_visible:
         raise Unsupported(f"NumPy cannot read the memory of {opened.device}", ability="host_visible")
@@ -107,7 +121,5 @@ def _host_device(device: Device | str | int) -> OpenDevice:
 
 
 def _new_hook(opened: OpenDevice, smallest: int) -> NumpyHook:
-    if smallest < 1:
-        raise ValueError(f"smallest is at least 1 byte, not {smallest}")
-    _ArrayMemoryError.__new__ = _new_error
-    return NumpyHook(opened.allocator, smallest)
+    _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # that is the trick
+    return NumpyHook(opened.allocator, smallest, pages=isinstance(opened.port, HostPort))

@@ -1,14 +1,17 @@
 """The allocator: what to do when the pool has nothing. PyTorch's order of remedies, one rung a line.
 
-No lock: each piece of work (a block that waits, a segment that leaves) is in one deque or in one thread's hands, and an
-interruption puts it back. So a destructor, a signal handler or another thread may come in between anywhere.
+Nobody waits under a lock, and what is waited for stays in sight of all while it is: a destructor, a signal handler or
+another thread may come in between anywhere.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -39,7 +42,11 @@ class Allocator(Pool):
         self._queues = queues
         self._unmarked: deque[tuple[int, list[int]]] = deque()  # blocks given back, and the queues that use them
         self._pending: dict[int, deque[_Waiting]] = {}  # by the queue that is waited for
-        self._leaving: deque[int] = deque()  # segments that are not the pool's any more, and still the port's
+        self._leaving: deque[tuple[int, int]] = (
+            deque()
+        )  # segments, numbered, that were the pool's and still are the port's
+        self._serial = count()
+        self._releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
         self.reset_accumulated()
 
@@ -61,10 +68,17 @@ class Allocator(Pool):
             while remedy(nbytes, queue):
                 if (block := self.take(nbytes, queue)) is not None:
                     return block  # else another thread was quicker: grow again
+        # Where PyTorch gives up: the waiting may have freed a block in a segment that stays.
+        if (block := self.take(nbytes, queue)) is not None:
+            return block
         raise self._out_of_memory(nbytes, queue)
 
     def _defer(self) -> None:
         """Blocks were given back while other queues use them. Called by destructors, so it only warns."""
+        if not self._queues:  # after the fork or the exit handler; at that time a module may have no names left
+            for token, _ in self.deferred():
+                self.settle(token)
+            return
         self._unmarked.extend(self.deferred())
         self.waiting = True
         try:
@@ -80,13 +94,13 @@ class Allocator(Pool):
         try:
             self._mark()
             for line in tuple(self._pending.values()):
-                while (first := _pop(line)) is not None:
+                while (first := _first(line)) is not None:
                     token, marks = first
-                    queue, tick = marks[-1]
-                    if queue.reached() < tick:
-                        line.appendleft(first)
+                    left = [(queue, tick) for queue, tick in marks if queue.reached() < tick]
+                    if marks[-1] in left:
                         break
-                    self._line_up(token, marks[:-1])
+                    if _removed(line, first):
+                        self._line_up(token, left)
         finally:
             if self._unmarked or any(self._pending.values()):
                 self.waiting = True
@@ -96,7 +110,7 @@ class Allocator(Pool):
         while (first := _pop(self._unmarked)) is not None:
             token, handles = first
             try:
-                # A queue that nobody knows, or that was closed when the interpreter left, has no work to wait for.
+                # A queue that nobody knows, or that was closed, has no work to wait for.
                 queues = [queue for queue in map(self._queues.get, handles) if queue is not None]
                 marks = [(queue, tick) for queue in queues if (tick := _signal(queue))]
             except BaseException:
@@ -142,48 +156,38 @@ class Allocator(Pool):
         """Give every wholly free segment back to the port, once no queue can still be at work in it."""
         self.num_sync_all_streams += 1
         self._mark()
-        for line in tuple(self._pending.values()):
-            self._wait_out(line)
-        for address, _ in self.evictable():
-            if address not in self._inherited and self.evict(address):
-                self._leaving.append(address)
+        self._wait_out()
+        candidates = [address for address, _ in self.evictable() if address not in self._inherited]
+        # In one go, so that no other thread looks while memory is in neither.
+        self._leaving.extend(zip(filter(self.evict, candidates), self._serial, strict=False))
         self._release()
 
-    def _wait_out(self, line: deque[_Waiting]) -> None:
-        while (first := _pop(line)) is not None:
-            token, marks = first
-            try:
+    def _wait_out(self) -> None:
+        for line in tuple(self._pending.values()):
+            for _, marks in tuple(line):
                 for queue, tick in marks:
-                    self._wait(queue, tick)
-            except WrongState:  # this is that queue's own thread
-                line.appendleft(first)
-                return
-            except BaseException:
-                line.appendleft(first)
-                raise
-            self.settle(token)
+                    with suppress(WrongState):  # this is that queue's own thread
+                        self._wait(queue, tick)
+        self._settle()
 
     def _release(self) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        mine: deque[int] = deque()
+        leaving = tuple(self._leaving)
         try:
-            while (address := _pop(self._leaving)) is not None:
-                mine.append(address)
-            for queue in tuple(self._queues.values()) if mine else ():
+            for queue in tuple(self._queues.values()) if leaving else ():
                 if not queue.idle():
                     self._wait(queue, queue.signal())
-            while mine:
-                address = mine.popleft()
-                try:
-                    self.port.release(address)
-                except DeviceError:
-                    mine.append(address)
-                    raise
-                self.num_device_free += 1
         except WrongState:  # this is a queue's own thread, which cannot wait for itself: the next to come releases them
-            pass
-        finally:
-            self._leaving.extend(mine)
+            return
+        with self._releasing:  # so that whoever comes second finds the memory with the port
+            for entry in leaving:
+                if _removed(self._leaving, entry):
+                    try:
+                        self.port.release(entry[0])
+                    except DeviceError:
+                        self._leaving.append(entry)
+                        raise
+                    self.num_device_free += 1
 
     def _wait(self, queue: Queue, tick: int) -> None:
         try:
@@ -193,14 +197,19 @@ class Allocator(Pool):
                 raise
             self.failures.setdefault(queue.handle, failure.with_traceback(None))
 
+    def forget_queues(self) -> None:
+        """They are closed: no block waits for one from now on."""
+        self._queues = {}
+
     def abandon_queues(self, port: Port) -> None:
         """In a forked child: nothing waits any more, and new memory comes from the port.
 
         What the pool has is the child's own copy. It stays until the child ends, as it is not the port's to release.
         """
+        self.forget_queues()
         self.port = port
-        self._queues = {}
         self._leaving.clear()
+        self._releasing = threading.RLock()
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
         self._unmarked.extend(self.deferred())
         waiting = [token for line in self._pending.values() for token, _ in line]
@@ -217,6 +226,22 @@ def _pop(items: deque[_T]) -> _T | None:
         return items.popleft()
     except IndexError:
         return None
+
+
+def _first(items: deque[_T]) -> _T | None:
+    try:
+        return items[0]
+    except IndexError:
+        return None
+
+
+def _removed(items: deque[_T], item: _T) -> bool:
+    """Whether this thread is the one that took it out."""
+    try:
+        items.remove(item)
+    except ValueError:
+        return False
+    return True
 
 
 def _signal(queue: Queue) -> int:

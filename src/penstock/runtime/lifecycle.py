@@ -22,8 +22,9 @@ def _leave() -> None:
         warnings.warn(f"closing the devices failed: {error}", PenstockWarning, stacklevel=2)
         return
     if dropped:
+        queues = "1 queue" if dropped == 1 else f"{dropped} queues"
         warnings.warn(
-            f"work of {dropped} queues was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
+            f"work of {queues} was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
             "synchronize before leaving",
             PenstockWarning,
             stacklevel=2,

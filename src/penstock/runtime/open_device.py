@@ -192,4 +192,7 @@ def close_queues(seconds: float) -> int:
     end = time.monotonic() + seconds
     devices = [device for device in tuple(_opened.values()) if not device.forked]
     queues = [queue for device in devices for queue in tuple(device.queues.values())]
-    return sum(not queue.close(max(end - time.monotonic(), 0.0)) for queue in queues)
+    dropped = sum(not queue.close(max(end - time.monotonic(), 0.0)) for queue in queues)
+    for device in devices:
+        device.allocator.forget_queues()
+    return dropped

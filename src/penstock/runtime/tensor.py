@@ -143,6 +143,8 @@ class Tensor(Exporter):
                 raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of dtype {found.dtype}")
             return found
         wanted = _one_or_many(shape)
+        if any(length < -1 for length in wanted):  # NumPy takes them for -1
+            raise ValueError(f"a shape must not be negative, but for one -1: {wanted}")
         try:
             return self._view(self.raw_array().reshape(wanted, copy=False))
         except ValueError as error:
@@ -213,6 +215,9 @@ class Tensor(Exporter):
     def clone(self) -> Tensor:
         """A contiguous copy on the same device."""
         return new_tensor(self.shape, self.dtype, self.device).copy_(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.clone()
 
     def contiguous(self) -> Tensor:
         return self if self.is_contiguous() else self.clone()
@@ -297,6 +302,8 @@ class Tensor(Exporter):
     def __array_interface__(self) -> dict[str, Any]:
         if not self.storage.host_visible:
             raise AttributeError(self._no_host_memory())
+        if self.dtype.isbuiltin == _REGISTERED:  # the interface has no word for it: NumPy then asks for `__array__`
+            raise AttributeError(f"__array_interface__ cannot tell of {self.dtype}")
         return transfer.read(self).__array_interface__
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -314,6 +321,7 @@ class Tensor(Exporter):
 
 
 _DLPACK_CPU = (1, 0)
+_REGISTERED = 2  # of a dtype that a package added, as ml_dtypes does
 
 
 def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:

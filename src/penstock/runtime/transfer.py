@@ -65,12 +65,14 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
     source = np.broadcast_to(source, target.shape)
     if not target.numel():
         return
-    if array.dtype == source.dtype and not _overlap(array, source) and (runs := _runs(array, source)) is not None:
-        for dst, src, nbytes in runs:
-            stream.queue.copy(dst, src, nbytes)
-        return
     queue = stream.queue
-    if not (readable and target.storage.host_visible and isinstance(queue, Launches)):
+    by_numpy = readable and target.storage.host_visible and isinstance(queue, Launches)
+    most = _FEW_RUNS if by_numpy else _MOST_RUNS
+    if array.dtype == source.dtype and not _overlap(array, source) and (runs := _runs(array, source, most)) is not None:
+        for dst, src, nbytes in runs:
+            queue.copy(dst, src, nbytes)
+        return
+    if not (by_numpy and isinstance(queue, Launches)):
         raise Unsupported(
             f"{stream.device} copies bytes in at most {_MOST_RUNS} runs, and converts nothing: not from "
             f"{source.dtype} of strides {source.strides} to {array.dtype} of strides {array.strides}; "
@@ -93,17 +95,19 @@ def _overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
         return True
 
 
-_MOST_RUNS = 4096  # beyond it one pass by NumPy costs less than that many commands
+_FEW_RUNS = 8  # a command costs 2 µs, and one pass by NumPy about ten
+_MOST_RUNS = 4096  # where there is no other way: a hundredth of a second
+_LONG_RUN = 1 << 18  # bytes; so many are worth a command
 
 
-def _runs(target: NDArray[Any], source: NDArray[Any]) -> Iterator[tuple[int, int, int]] | None:
-    """The copies of unbroken bytes that make up this one; None when they are too many to queue."""
+def _runs(target: NDArray[Any], source: NDArray[Any], most: int) -> Iterator[tuple[int, int, int]] | None:
+    """The copies of unbroken bytes that make up this one; None when there are more than `most`, and they are short."""
     inner, nbytes = target.ndim, target.itemsize
     while inner and target.strides[inner - 1] == source.strides[inner - 1] == nbytes:
         inner -= 1
         nbytes *= target.shape[inner]
     outer = target.shape[:inner]
-    if math.prod(outer) > _MOST_RUNS:
+    if math.prod(outer) > (_MOST_RUNS if nbytes >= _LONG_RUN else most):
         return None
     at, from_ = _address(target), _address(source)
     return (

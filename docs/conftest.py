@@ -1,0 +1,22 @@
+"""The documentation's examples are tests: each page begins with an empty cache and leaves the device as it was."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.interop import numpy as served
+
+
+@pytest.fixture(autouse=True)
+def device_as_it_was() -> Iterator[None]:
+    gc.collect()
+    penstock.memory.empty_cache("host:0")
+    _, capacity = penstock.memory.mem_get_info("host:0")
+    yield
+    served.uninstall()
+    penstock.memory.record_history(None, device="host:0")
+    penstock.memory.set_capacity(capacity, "host:0")

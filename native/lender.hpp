@@ -1,0 +1,75 @@
+// Lends a pool's blocks to a program that knows malloc only (NumPy, by NEP 49), in front of what served it before.
+//
+// What it does not serve it forwards, and it takes back what is its own, known by its address. So memory outlives the
+// lending, and memory from before it is freed by whoever gave it. The usual request is small: it pays a look and a
+// jump.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pool.hpp"
+
+namespace penstock {
+
+struct Functions {  // laid out as NumPy's PyDataMemAllocator
+  void* ctx;
+  void* (*malloc)(void* ctx, size_t size);
+  void* (*calloc)(void* ctx, size_t count, size_t each);
+  void* (*realloc)(void* ctx, void* memory, size_t size);
+  void (*free)(void* ctx, void* memory, size_t size);
+};
+
+class Lender {
+ public:
+  // How the owner gets a block when the pool has none, or when the history wants to know who asks.
+  // Null: refused, or (not `refused`) no moment for that, so whoever stood there before is asked.
+  using Ask = Block* (*)(void* owner, size_t size, bool* refused);
+
+  // `pages`: the pool's memory is anonymous and the process's own, so fresh and dropped pages are zero.
+  Lender(Pool* pool, Ask ask, void* owner, bool pages);
+  Lender(const Lender&) = delete;
+  Lender& operator=(const Lender&) = delete;
+
+  Functions stand_before(const Functions& below);  // gives what is to stand in their place
+  void* owner() const { return owner_; }
+  bool stands() const { return below_.malloc != nullptr; }
+
+  void serve(bool on) { serving_ = on; }
+  bool serving() const;  // false for ever in a forked child, where the pool cannot grow
+  void set_smallest(size_t size) { smallest_ = size == 0 ? 1 : size; }
+  size_t smallest() const { return smallest_; }
+
+ private:
+  static void* malloc(void* ctx, size_t size);
+  static void* calloc(void* ctx, size_t count, size_t each);
+  static void* realloc(void* ctx, void* memory, size_t size);
+  static void free(void* ctx, void* memory, size_t size);
+
+  void* lend(size_t size, bool zeroed);
+  void* resize(Block* block, size_t size);
+  void* take_over(void* memory, size_t size);
+  void take_back(void* memory, size_t size);
+  Block* take(size_t size, bool* refused);
+  Block* lent(void* memory) const { return in_reach(memory) ? pool_->live_at(address_of(memory)) : nullptr; }
+  bool in_reach(void* memory) const { return address_of(memory) - low_ <= high_ - low_; }
+  static uint64_t address_of(void* memory) { return reinterpret_cast<uintptr_t>(memory); }
+
+  // What a small request looks at, in one line of the cache.
+  alignas(64) Functions below_{};
+  size_t smallest_ = 1;
+  uint64_t low_ = ~uint64_t{0}, high_ = 0;  // between these lies all that was ever lent
+
+  Pool* const pool_;
+  const Ask ask_;
+  void* const owner_;
+  const uint64_t generation_;
+  const bool pages_;
+  bool serving_ = false;
+};
+
+// This thread is asking for more memory: what that itself allocates is not served. False: it was asking already.
+bool enter_ladder();
+void leave_ladder();
+
+}  // namespace penstock

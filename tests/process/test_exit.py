@@ -1,0 +1,220 @@
+"""How a process ends with devices open. Every child has a limit, and most must leave without a word."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from penstock.runtime.lifecycle import EXIT_SECONDS
+
+HEAD = """
+import atexit, gc, os, signal, sys, threading, time
+import numpy as np
+import penstock
+stream = penstock.Stream("host:0")
+"""
+
+
+def leave(runner, source, *, warnings="error"):
+    runner.write(HEAD + source)
+    return runner.command("-W", warnings, "script.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "pass",
+        "made = penstock.zeros(1000)",
+        "made = penstock.zeros(1000); made.me = made",
+        "made = penstock.zeros(1000); made.record_stream(stream)",
+        "made = penstock.zeros(1000); array = made.numpy(); view = memoryview(made)",
+        "pinned = penstock.empty_pinned(1000)",
+        "block = penstock.allocate(1000); block.used_on(stream.handle); sys.block = block",
+        "penstock.set_stream(stream)",
+        "stream.__enter__()",
+        "stream.queue.call(lambda: time.sleep(0.2)); event = stream.record_event()",
+        "penstock.memory.record_history(); made = penstock.zeros(10)",
+        "sys.exit(0)",
+        "os._exit(0)",
+        "del penstock, stream; gc.collect()",
+        "del sys.modules['penstock'], sys.modules['penstock.runtime.stream']",
+        "sys.modules['penstock.runtime.stream'].__dict__.clear()",
+        "threading.Thread(target=lambda: penstock.zeros(10).tolist()).start()",
+        "threading.Thread(target=lambda: (time.sleep(0.2), penstock.zeros(10).tolist())).start()",
+        "threading.Thread(target=sys.exit).start()",
+        "keep = [penstock.Stream() for _ in range(20)]; [s.queue.call(int) for s in keep]",
+        "class Late:\n    def __del__(self): made.numpy(); stream.query()\nmade = penstock.zeros(3); late = Late()",
+    ],
+)
+def test_it_leaves_without_a_word(runner, source):
+    done = leave(runner, source)
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_work_still_queued_is_done(runner):
+    done = leave(
+        runner,
+        """
+made = penstock.zeros(1 << 22)
+for i in range(50):
+    made.fill_(i + 0.5)
+stream.queue.call(lambda: time.sleep(0.3))
+stream.queue.call(lambda: print("done", flush=True))
+penstock.default_stream().queue.call(lambda: print("also", flush=True))
+""",
+    )
+    assert (done.status, sorted(done.out.split()), done.err) == (0, ["also", "done"], "")
+
+
+def test_handlers_registered_later_come_first_and_may_use_devices(runner):
+    done = leave(
+        runner,
+        """
+atexit.register(lambda: print("later", penstock.full((2,), 3).tolist(), flush=True))
+stream.queue.call(lambda: print("queued", flush=True))
+""",
+    )
+    assert (done.status, done.err) == (0, "")
+    assert sorted(done.out.splitlines()) == ["later [3, 3]", "queued"]
+
+
+def test_a_handler_registered_before_comes_too_late(runner):
+    runner.write("""
+import atexit
+def early():
+    try:
+        penstock.zeros(3).fill_(2)
+    except penstock.WrongState as error:
+        print(error)
+    print(made.numpy().tolist())
+atexit.register(early)
+import penstock
+made = penstock.full((2,), 7)
+""")
+    done = runner.command("-W", "error", "script.py")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "host:0: queue 0 was closed\n[7, 7]\n"
+
+
+def test_failed_work_that_nobody_heard_of_is_told(runner):
+    done = leave(runner, "stream.queue.call(lambda: 1 / 0)", warnings="default")
+    assert done.status == 0
+    assert "PenstockWarning" in done.err
+    assert "ZeroDivisionError: division by zero; nobody had waited for it" in done.err
+
+
+@pytest.mark.parametrize("endless", ["time.sleep(1000)", "[0 for _ in iter(int, 1)]", "threading.Event().wait()"])
+def test_work_that_never_ends_is_dropped(runner, endless):
+    begun = time.monotonic()
+    done = leave(runner, f"""
+made = penstock.zeros(1000)
+made.record_stream(stream)
+stream.queue.call(lambda: {endless})
+stream.queue.call(lambda: print("never"))
+made.fill_(1.5)
+other = penstock.Stream()
+other.wait_stream(stream)
+penstock.current_stream().queue.call(lambda: print("on the default stream", flush=True))
+""", warnings="default")  # fmt: skip
+    took = time.monotonic() - begun
+    assert (done.status, done.out) == (0, "on the default stream\n")
+    words = r"PenstockWarning: work of (1 queue|2 queues) was not done 5 s after the program's end, and was dropped"
+    assert re.search(words, done.err)
+    assert "Traceback" not in done.err
+    assert EXIT_SECONDS <= took < EXIT_SECONDS + 10
+
+
+def test_an_exception_ends_it_all_the_same(runner):
+    done = leave(
+        runner,
+        """
+stream.queue.call(lambda: print("done", flush=True))
+made = penstock.zeros(10)
+raise SystemExit(3)
+""",
+    )
+    assert (done.status, done.out, done.err) == (3, "done\n", "")
+
+
+def test_out_of_memory_ends_it_with_its_text(runner):
+    done = leave(runner, "penstock.memory.set_capacity('16MiB')\nmade = penstock.zeros(1 << 23)\n")
+    assert done.status == 1
+    assert "penstock.errors.OutOfMemory: host:0 out of memory. Tried to allocate 32.00 MiB" in done.err
+
+
+def test_a_signal_ends_it(runner):
+    done = leave(
+        runner,
+        """
+made = penstock.zeros(1 << 20)
+made.fill_(1.5)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(30)
+""",
+    )
+    assert done.status == -15
+
+
+def test_ctrl_c_while_waiting(runner):
+    done = leave(
+        runner,
+        """
+gate = threading.Event()
+stream.queue.call(gate.wait)
+threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    stream.synchronize()
+except KeyboardInterrupt:
+    print("seen", flush=True)
+gate.set()
+stream.synchronize()
+""",
+    )
+    assert (done.status, done.out, done.err) == (0, "seen\n", "")
+
+
+def test_daemon_threads_that_go_on(runner):
+    """They use streams and memory while the interpreter leaves; what they are told is theirs."""
+    done = leave(
+        runner,
+        """
+def busy():
+    with penstock.Stream():
+        while True:
+            try:
+                made = penstock.zeros(1000)
+                made.fill_(1.5)
+                made.record_stream(penstock.default_stream())
+            except penstock.WrongState:  # closed
+                pass
+            time.sleep(0.001)
+for _ in range(3):
+    threading.Thread(target=busy, daemon=True).start()
+time.sleep(0.2)
+""",
+    )
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_importing_starts_and_opens_nothing(runner):
+    done = runner.python("""
+import threading
+from pathlib import Path
+import penstock
+from penstock.runtime import open_device
+assert not open_device._opened
+assert threading.active_count() == 1
+import penstock.testing
+penstock.Device("host:0"), penstock.current_device(), penstock.device_count("host"), penstock.why_not("cuda")
+assert not open_device._opened
+penstock.allocate(1)
+stream = penstock.Stream()
+names = lambda: [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert names().count("penstock") == 0
+stream.queue.call(int)
+stream.synchronize()
+assert names().count("penstock") == 1
+""")
+    assert (done.status, done.err) == (0, "")

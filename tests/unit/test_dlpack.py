@@ -1,0 +1,103 @@
+"""DLPack, both ways."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import memory
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f2", "f4", "f8", "c8", "c16", "?"])
+def test_there_and_back(dtype):
+    made = penstock.tensor(np.arange(12).reshape(3, 4).astype(dtype))
+    for view in (made, made[::2, 1:], made.transpose(0, 1), made[0, 0], made[:0]):
+        array = np.from_dlpack(view)
+        assert array.dtype == view.dtype
+        np.testing.assert_array_equal(array, view.numpy())
+        again = penstock.from_dlpack(view)
+        assert again.shape == view.shape
+        assert again.data_ptr() == view.data_ptr()
+        assert again.tolist() == view.tolist()
+
+
+def test_it_shares():
+    array = np.arange(4)
+    shared = penstock.from_dlpack(array)
+    array[0] = 9
+    assert shared.tolist() == [9, 1, 2, 3]
+    assert shared.device == penstock.Device("host:0")
+
+
+def test_the_capsule_keeps_the_memory():
+    before = memory.memory_allocated()
+    made = penstock.tensor([1, 2, 3])
+    array = np.from_dlpack(made)
+    del made
+    gc.collect()
+    assert memory.memory_allocated() > before
+    assert array.tolist() == [1, 2, 3]
+    del array
+    gc.collect()
+    assert memory.memory_allocated() == before
+
+
+def test_a_borrowed_tensor_keeps_its_owner():
+    array = np.ones(3)
+    gone = weakref.ref(array)
+    shared = penstock.from_dlpack(array)
+    del array
+    gc.collect()
+    assert shared.tolist() == [1, 1, 1]
+    del shared
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_capsule_nobody_takes_frees_its_memory():
+    before = memory.memory_allocated()
+    capsule = penstock.tensor([1, 2]).__dlpack__()
+    assert memory.memory_allocated() > before
+    del capsule
+    gc.collect()
+    assert memory.memory_allocated() == before
+
+
+def test_the_wishes_of_a_consumer():
+    made = penstock.tensor([1, 2])
+    assert made.__dlpack_device__() == (1, 0)
+    for wishes in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
+        assert "dltensor" in repr(made.__dlpack__(**wishes))
+    with pytest.raises(BufferError):
+        made.__dlpack__(dl_device=(2, 0))
+    assert np.from_dlpack(made, copy=True).__array_interface__["data"][0] != made.data_ptr()
+
+
+def test_it_waits_for_the_stream():
+    with penstock.Stream():
+        made = penstock.empty(1 << 22, dtype=np.uint8)
+        for byte in range(10):
+            made.fill_(byte)
+        assert np.from_dlpack(made)[-1] == 9
+
+
+def test_what_dlpack_has_no_word_for():
+    for dtype in ("bfloat16", "S3", [("x", "f4")]):
+        with pytest.raises(BufferError):
+            penstock.zeros(2, dtype=dtype).__dlpack__()
+    for other in (7, [1], "x", penstock.tensor([1]).__dlpack__()):
+        with pytest.raises((AttributeError, TypeError)):
+            penstock.from_dlpack(other)
+
+
+def test_read_only_memory_is_told_of():
+    frozen = np.arange(3)
+    frozen.flags.writeable = False
+    with pytest.warns(UserWarning, match="read-only"):
+        assert penstock.from_dlpack(frozen).tolist() == [0, 1, 2]

@@ -1,0 +1,139 @@
+"""Out of memory: a MemoryError that says what was wanted, what there is and who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import pickle
+import re
+import weakref
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import DeviceError, OutOfMemory, memory
+from penstock.runtime import out_of_memory
+
+MIB = 1 << 20
+
+
+def refused(nbytes=40 * MIB):
+    with pytest.raises(OutOfMemory) as caught:
+        penstock.empty(nbytes, dtype=penstock.uint8, device="fake:0")
+    return caught.value
+
+
+def test_it_is_what_people_catch(fake):
+    kept = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    error = refused()
+    assert isinstance(error, MemoryError)
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error, DeviceError)
+    assert (error.wanted, error.free, error.reserved, error.capacity) == (40 * MIB, 34 * MIB, 30 * MIB, 64 * MIB)
+    assert (error.device, error.call) == ("fake:0", "reserve")
+    assert kept.nbytes == 30 * MIB
+
+
+def test_the_text_has_the_numbers(fake):
+    small = penstock.empty(1000, device="fake:0")
+    large = penstock.empty(24 * MIB, dtype=penstock.uint8, device="fake:0")
+    hole = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
+    text = str(refused())
+    assert text == (
+        "fake:0 out of memory. Tried to allocate 40.00 MiB, for which a segment of 40.00 MiB is needed. fake:0 has a "
+        "total capacity of 64.00 MiB of which 18.00 MiB is free. 46.00 MiB is reserved by penstock: 27.00 MiB "
+        "allocated, and 19.00 MiB unallocated in pieces of at most 17.00 MiB.\n"
+        "  Who holds it is not known: penstock.memory.record_history() before the allocations would tell."
+    )
+    assert small.nbytes + large.nbytes + hole.nbytes < 46 * MIB
+
+
+def test_pieces_of_other_streams_are_told_apart(fake):
+    with penstock.Stream("fake:0"):
+        theirs = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
+    assert "in pieces of at most 17.00 MiB (0 B on this stream)." in str(refused(60 * MIB))
+    assert theirs.nbytes == 3 * MIB
+
+
+def test_the_three_sites_that_hold_most(fake):
+    memory.record_history(device="fake:0")
+    kept = []
+    for nbytes, times in ((20, 1), (12, 1), (2, 3), (1, 1)):
+        source = f"def site_{nbytes}():\n    return penstock.empty({nbytes * MIB}, dtype='u1', device='fake:0')\n"
+        space = {"penstock": penstock}
+        exec(compile(source, f"/home/me/model_{nbytes}.py", "exec"), space)
+        kept += [space[f"site_{nbytes}"]() for _ in range(times)]
+    assert str(refused(60 * MIB)).splitlines()[1:] == [
+        "  20.00 MiB in 1 block: /home/me/model_20.py:2 site_20",
+        "  12.00 MiB in 1 block: /home/me/model_12.py:2 site_12",
+        "  6.00 MiB in 3 blocks: /home/me/model_2.py:2 site_2",
+    ]
+
+
+def test_what_came_before_the_history(fake):
+    kept = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    memory.record_history(device="fake:0")
+    assert str(refused()).splitlines()[1:] == ["  30.00 MiB in 1 block: allocated before the history was on"]
+    assert kept.nbytes == 30 * MIB
+
+
+def test_without_memory_to_find_out(fake, monkeypatch):
+    def poor(_):
+        raise MemoryError
+
+    memory.record_history(device="fake:0")
+    monkeypatch.setattr(out_of_memory, "holders", poor)
+    assert "not even memory to find out" in str(refused(70 * MIB))
+
+
+def test_it_travels(fake):
+    error = refused(70 * MIB)
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(twin) is OutOfMemory
+        assert str(twin) == str(error)
+        assert (twin.wanted, twin.capacity) == (error.wanted, error.capacity)
+
+
+def test_it_keeps_nothing_of_ours_alive(fake):
+    """Somebody may keep the error: our frames hold no tensor, no array and no other error."""
+    error = refused(70 * MIB)
+    assert error.__context__ is None
+    assert error.__cause__ is None
+    frames, trace = [], error.__traceback__
+    while trace:
+        if "/penstock/" in trace.tb_frame.f_code.co_filename:
+            frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    assert frames
+    for frame in frames:
+        for value in frame.f_locals.values():
+            assert not isinstance(value, (penstock.Tensor, penstock.Block, np.ndarray, BaseException)), frame
+
+
+def test_what_the_failed_call_held_goes_with_the_error(fake):
+    source = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    gone = weakref.ref(source)
+    with contextlib.suppress(OutOfMemory):
+        source.to(dtype=penstock.float64)
+    del source
+    gc.collect()
+    assert gone() is None
+    penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+
+
+def test_after_it_everything_goes_on(fake):
+    kept = penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+    for _ in range(3):
+        refused()
+    del kept
+    penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+    stats = memory.memory_stats("fake:0")
+    assert (stats["num_ooms"], stats["num_alloc_retries"]) == (3, 3)
+
+
+def test_the_host_too(clean):
+    total = memory.mem_get_info("host:0")[1]
+    with pytest.raises(OutOfMemory, match=re.escape(f"has a total capacity of {penstock.sizes.format_bytes(total)}")):
+        penstock.allocate(1 << 59, "host:0")
