@@ -45,9 +45,9 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-def run(case: str, nbytes: int, *extra: str, preload: str = "") -> float:
+def run(case: str, nbytes: int, by: str, *extra: str, preload: str = "") -> float:
     env = os.environ | ({"LD_PRELOAD": preload} if preload else {}) | {"OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "numpy_programs.py"), case, str(nbytes), *extra]
+    command = [sys.executable, str(HERE / "numpy_programs.py"), case, str(nbytes), by, *extra]
     return float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
 
 
@@ -55,10 +55,10 @@ def compare(case: str, nbytes: int, rivals: dict[str, str]) -> dict[str, list[fl
     """Times of every variant, the variants taking turns so that a slow moment of the machine hits all."""
     times: dict[str, list[float]] = {name: [] for name in ("system", "penstock", *rivals)}
     for _ in range(ROUNDS):
-        times["system"].append(run(case, nbytes))
+        times["system"].append(run(case, nbytes, "system"))
         times["penstock"].append(run(case, nbytes, "penstock"))
         for name, library in rivals.items():
-            times[name].append(run(case, nbytes, preload=library))
+            times[name].append(run(case, nbytes, "system", preload=library))
     return times
 
 
@@ -75,7 +75,7 @@ def thresholds() -> None:
     for nbytes in (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB):
         row = []
         for case in ("small", "temporaries", "temporaries_kept"):
-            pairs = [(run(case, nbytes), run(case, nbytes, "penstock", "1")) for _ in range(ROUNDS)]
+            pairs = [(run(case, nbytes, "system"), run(case, nbytes, "penstock", "1")) for _ in range(ROUNDS)]
             row.append(f"{median(a for a, _ in pairs) / median(b for _, b in pairs):.2f}")
         made.add_row(format_bytes(nbytes), *row)
     show(made)

@@ -13,15 +13,15 @@
 namespace penstock {
 namespace {
 
-// From here on, and measured (docs/design/numpy-allocations.md):
-constexpr size_t kZeroByPages = size_t{32} << 20;  // the kernel brings zero pages when they are touched
-constexpr size_t kMoves = size_t{16} << 20;  // what realloc grows becomes ours; until then its maker grows it in place
+// Beyond this glibc maps each array anew. So from here on (docs/design/numpy-allocations.md has the measurements) it is
+// cheaper to let the kernel bring zero pages, and to take over what realloc grows; below, its maker grows it in place.
+constexpr size_t kBeyondHeap = size_t{32} << 20;
 
 thread_local bool in_ladder = false;
 
 void zero(void* memory, size_t nbytes, [[maybe_unused]] bool pages) {
 #ifdef __linux__  // elsewhere the advice promises nothing
-  if (pages && nbytes >= kZeroByPages) {
+  if (pages && nbytes >= kBeyondHeap) {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uintptr_t>(memory), end = begin + nbytes;
     const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
@@ -97,7 +97,7 @@ void* Lender::resize(Block* block, size_t size) {
 // How much memory from before holds, only its maker knows: so the maker grows it, and we copy.
 void* Lender::take_over(void* memory, size_t size) {
   bool refused = false;
-  Block* block = size < kMoves ? nullptr : take(size, &refused);
+  Block* block = size < kBeyondHeap ? nullptr : take(size, &refused);
   if (refused) return nullptr;
   void* grown = below_.realloc(below_.ctx, memory, size);
   if (block == nullptr) return grown;

@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-struct Functions {  // laid out as NumPy's PyDataMemAllocator
+struct Functions {  // laid out as NumPy's allocators are
   void* ctx;
   void* (*malloc)(void* ctx, size_t size);
   void* (*calloc)(void* ctx, size_t count, size_t each);

@@ -19,9 +19,10 @@ constexpr uint64_t block_size(uint64_t nbytes) { return nbytes < kQuantum ? kQua
 
 constexpr bool is_small(uint64_t size) { return size <= kSmall; }
 
-constexpr uint64_t segment_size(uint64_t size) {
+// `fine`: where taking memory is cheap every large block gets a segment of its own, so that none is larger than needed.
+constexpr uint64_t segment_size(uint64_t size, bool fine = false) {
   if (is_small(size)) return kSmallSegment;
-  return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentQuantum);
+  return size < kOwnSegment && !fine ? kLargeSegment : round_up(size, kSegmentQuantum);
 }
 
 // Whether the rest of a block is worth being a block of its own.

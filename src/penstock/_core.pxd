@@ -12,7 +12,7 @@ from libcpp.vector cimport vector
 cdef extern from "policy.hpp" namespace "penstock" nogil:
     const uint64_t kQuantum
     uint64_t block_size(uint64_t nbytes)
-    uint64_t segment_size(uint64_t size)
+    uint64_t segment_size(uint64_t size, cbool fine)
     cbool is_small(uint64_t size)
 
 

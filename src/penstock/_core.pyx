@@ -180,9 +180,9 @@ cdef class Pool:
     def rounded(uint64_t nbytes): return block_size(nbytes)
 
     @staticmethod
-    def segment_size(uint64_t nbytes):
+    def segment_size(uint64_t nbytes, bint fine=False):
         cdef uint64_t size = block_size(nbytes)
-        return segment_size(size), is_small(size)
+        return segment_size(size, fine), is_small(size)
 
     def owns(self, uint64_t address): return self.native.owns(address)
 

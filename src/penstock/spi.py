@@ -16,13 +16,18 @@ __all__ = ["DeviceProps", "Driver", "Launches", "Mark", "PinnedHost", "Port", "Q
 
 @dataclass(frozen=True, slots=True)
 class DeviceProps:
-    """What a device is: `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory."""
+    """What a device is.
+
+    `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory; `fine_segments`, that
+    `reserve` costs microseconds, so that large blocks get segments of their own size instead of PyTorch's 20 MiB.
+    """
 
     kind: str
     index: int
     name: str
     total_bytes: int
     host_visible: bool = False
+    fine_segments: bool = False
 
 
 class Queue(Protocol):

@@ -65,8 +65,8 @@ def test_a_forked_child_is_served_again_when_it_asks():
         hook.install(HOST)
         after = np.ones(5 * MIB, np.uint8)
         assert memory.memory_allocated(HOST) == 5 * MIB
-        before.resize(20 * MIB, refcheck=False)
-        assert memory.memory_allocated(HOST) == 25 * MIB and before[: 3 * MIB].all()
+        before.resize(40 * MIB, refcheck=False)
+        assert memory.memory_allocated(HOST) == 45 * MIB and before[: 3 * MIB].all()
         del before
         assert memory.memory_allocated(HOST) == 5 * MIB
         os._exit(0)

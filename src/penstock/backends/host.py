@@ -45,7 +45,10 @@ class HostDriver:
         if index not in range(count):
             message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
             raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
-        return HostPort(DeviceProps("host", index, _processor(), config.HOST_MEMORY.value(), host_visible=True))
+        props = DeviceProps(
+            "host", index, _processor(), config.HOST_MEMORY.value(), host_visible=True, fine_segments=True
+        )
+        return HostPort(props)
 
 
 class HostPort:

@@ -127,7 +127,7 @@ class Allocator(Pool):
     # The rungs.
 
     def _grow(self, nbytes: int, queue: int) -> bool:
-        size, small = self.segment_size(nbytes)
+        size, small = self.segment_size(nbytes, self.port.props.fine_segments)
         try:
             address = self.port.reserve(size)
         except OutOfMemory:
@@ -150,7 +150,8 @@ class Allocator(Pool):
         self.num_ooms += 1
         free, total = self.port.memory_info()
         self.note_oom(self.rounded(nbytes), queue, free)
-        return out_of_memory.explain(self, self.name, nbytes, queue, free, total)
+        segment, _ = self.segment_size(nbytes, self.port.props.fine_segments)
+        return out_of_memory.explain(self, self.name, nbytes, segment, queue, free, total)
 
     def empty(self) -> None:
         """Give every wholly free segment back to the port, once no queue can still be at work in it."""

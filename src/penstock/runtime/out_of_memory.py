@@ -28,10 +28,11 @@ def beyond(name: str, wanted: int) -> OutOfMemory:
     return OutOfMemory(message, wanted=wanted, device=name)
 
 
-def explain(pool: Pool, name: str, wanted: int, queue: int, free: int, capacity: int) -> OutOfMemory:
-    """The error for a request of `wanted` bytes; names the sites that hold most when the history is on."""
+def explain(
+    pool: Pool, name: str, wanted: int, segment: int, queue: int, free: int, capacity: int
+) -> OutOfMemory:
+    """The error for a request of `wanted` bytes, in a segment; names the sites that hold most when the history is on."""
     reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
-    segment, _ = pool.segment_size(wanted)
     pieces = f"pieces of at most {format_bytes(pool.largest_free())}"
     if (here := pool.largest_free(queue)) < pool.largest_free():
         pieces += f" ({format_bytes(here)} on this stream)"

@@ -23,12 +23,12 @@ def rounded(nbytes: int) -> int:
     return -(-nbytes // QUANTUM) * QUANTUM
 
 
-def segment_size(nbytes: int) -> tuple[int, bool]:
+def segment_size(nbytes: int, fine: bool = False) -> tuple[int, bool]:
     """What to ask a device for when no block of `nbytes` is free, and whether it is of the small kind."""
     size = rounded(nbytes)
     if size <= MIB:
         return 2 * MIB, True
-    if size < 10 * MIB:
+    if size < 10 * MIB and not fine:
         return 20 * MIB, False
     return -(-size // (2 * MIB)) * 2 * MIB, False
 
