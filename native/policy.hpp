@@ -7,10 +7,11 @@ namespace penstock {
 
 constexpr uint64_t kQuantum = 512;                // every block is a multiple of it
 constexpr uint64_t kSmall = uint64_t{1} << 20;    // the largest block of the small kind
-constexpr uint64_t kSmallSegment = kSmall * 2;    //
+constexpr uint64_t kSmallSegment = kSmall * 2;    // for them
 constexpr uint64_t kLargeSegment = kSmall * 20;   // for blocks below kOwnSegment
 constexpr uint64_t kOwnSegment = kSmall * 10;     // from here on a block gets a segment of its own size
-constexpr uint64_t kSegmentQuantum = kSmall * 2;  //
+constexpr uint64_t kSegmentQuantum = kSmall * 2;  // which is a multiple of this
+constexpr uint64_t kFineQuantum = kSmall / 16;    // or, where taking memory is cheap, of this
 constexpr uint64_t kMost = uint64_t{1} << 60;     // nothing larger is asked of any device
 
 constexpr uint64_t round_up(uint64_t nbytes, uint64_t quantum) { return (nbytes + quantum - 1) / quantum * quantum; }
@@ -22,7 +23,8 @@ constexpr bool is_small(uint64_t size) { return size <= kSmall; }
 // `fine`: where taking memory is cheap every large block gets a segment of its own, so that none is larger than needed.
 constexpr uint64_t segment_size(uint64_t size, bool fine = false) {
   if (is_small(size)) return kSmallSegment;
-  return size < kOwnSegment && !fine ? kLargeSegment : round_up(size, kSegmentQuantum);
+  if (fine) return round_up(size, kFineQuantum);
+  return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentQuantum);
 }
 
 // Whether the rest of a block is worth being a block of its own.

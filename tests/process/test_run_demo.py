@@ -18,7 +18,7 @@ def test_it_learns_and_is_reported(runner, root):
     (accuracy,) = re.findall(r"^([\d.]+)% of the unknown digits read right", observed.out, re.MULTILINE)
     assert float(accuracy) >= 96
     assert "train_digits.py" in observed.err
-    assert observed.snapshot.stats["allocated_bytes.all.peak"] > 32 << 20
+    assert observed.snapshot.stats["allocated_bytes.all.peak"] > 16 << 20
     assert "penstock" not in (root / "examples/train_digits.py").read_text().split('"""')[2]
 
 

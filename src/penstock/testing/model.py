@@ -28,7 +28,9 @@ def segment_size(nbytes: int, fine: bool = False) -> tuple[int, bool]:
     size = rounded(nbytes)
     if size <= MIB:
         return 2 * MIB, True
-    if size < 10 * MIB and not fine:
+    if fine:
+        return -(-size // (MIB // 16)) * (MIB // 16), False
+    if size < 10 * MIB:
         return 20 * MIB, False
     return -(-size // (2 * MIB)) * 2 * MIB, False
 
