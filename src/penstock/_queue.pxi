@@ -52,6 +52,15 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         void abandon()
         cbool alive()
 
+cdef extern from *:
+    """
+    static std::vector<void*>& penstock_dropped() {
+      thread_local std::vector<void*> calls;
+      return calls;
+    }
+    """
+    vector[void*]& dropped "penstock_dropped"() nogil
+
 cdef enum:
     SLICE_NS = 50_000_000  # how long a wait goes on before it looks for Ctrl-C
 
@@ -169,6 +178,7 @@ cdef class Queue:
         if limit >= 0:
             with nogil:
                 done = self.worker.get().close(limit)
+            forget_dropped()
             return done
         while True:  # in slices, between which Ctrl-C is seen
             with nogil:
@@ -197,5 +207,13 @@ cdef int run_callable(void* argument) noexcept with gil:
         Py_DECREF(call)
 
 
-cdef void drop_callable(void* argument) noexcept with gil:
-    Py_DECREF(<object>argument)
+cdef void drop_callable(void* argument) noexcept nogil:
+    dropped().push_back(argument)  # by whoever closes the queue, who has let the interpreter go
+
+
+cdef forget_dropped():
+    """In one go: to take the interpreter for each would cost 5 ms a call beside a thread that computes."""
+    cdef vector[void*] calls
+    calls.swap(dropped())
+    for call in calls:
+        Py_DECREF(<object>call)

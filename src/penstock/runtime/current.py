@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ __all__ = [
     "reopen",
     "resolve",
     "set_device",
-    "streams",
+    "set_stream_on",
+    "stream_on",
     "use_device",
 ]
 
@@ -40,6 +41,7 @@ class _Here(threading.local):
         self.device: Device | None = None
         self.indices: dict[str, int] = {}  # of each kind, the one last made current
         self.streams: dict[Device, Stream] = {}
+        self.stream: Stream | None = None  # the current device's, once somebody asked; every change forgets it
         self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
 
     def state(self) -> _State:
@@ -90,6 +92,7 @@ def opened_for(device: Device | str | int | None = None) -> OpenDevice:
 def set_device(device: Device | str | int) -> None:
     """Make the device this thread's current one, and open it. (`torch.cuda.set_device`)"""
     chosen = opened_for(device).device
+    _here.stream = None
     _here.device = chosen
     _here.indices[chosen.kind] = chosen.index or 0
 
@@ -116,19 +119,31 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     try:
         yield current_device()
     finally:
+        _here.stream = None
         _here.device, _here.indices = before, indices
 
 
-def streams() -> dict[Device, Stream]:
-    """This thread's current streams; a device that is not there uses its default stream."""
-    return _here.streams
+def stream_on(device: Device | str | int | None, default: Callable[[Device], Stream]) -> Stream:
+    """This thread's current stream on the device, or else the device's default stream."""
+    if device is None and _here.stream is not None:
+        return _here.stream
+    place = resolve(device)
+    stream = _here.streams.get(place) or default(place)
+    if device is None:
+        _here.stream = stream
+    return stream
+
+
+def set_stream_on(stream: Stream) -> None:
+    """Make the stream this thread's current one on its device, and that the current device."""
+    set_device(stream.device)
+    _here.streams[stream.device] = stream
 
 
 def enter(stream: Stream) -> None:
     """Make the stream current, and its device, until this thread leaves it; streams nest, each in itself too."""
     before = _here.state()
-    set_device(stream.device)
-    _here.streams[stream.device] = stream
+    set_stream_on(stream)
     _here.entered.append((stream, before))
 
 
@@ -136,6 +151,7 @@ def leave(stream: Stream) -> None:
     """Everything current is as it was when this thread entered the stream last. Opens nothing."""
     for at in reversed(range(len(_here.entered))):
         if _here.entered[at][0] is stream:
+            _here.stream = None
             _, (_here.device, _here.indices, _here.streams) = _here.entered.pop(at)
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
@@ -143,5 +159,6 @@ def leave(stream: Stream) -> None:
 
 def forget_in_child() -> None:
     """For the fork handler: the streams of the parent are gone, also those that are current again later."""
+    _here.stream = None
     _here.streams = {}
     _here.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in _here.entered]

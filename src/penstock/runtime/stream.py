@@ -43,16 +43,12 @@ class Stream:
         self._queue = queue
         self._borrowed = False
         self.device = opened.device
+        self.handle = queue.handle  # the queue's number on its device; the default stream's is 0
         self.priority = priority
 
     def __del__(self) -> None:
         if getattr(self, "_borrowed", False) and not self.opened.forked:
             self.opened.return_queue(self._queue, self.priority)
-
-    @property
-    def handle(self) -> int:
-        """The queue's number on its device; the default stream's is 0."""
-        return self._queue.handle
 
     @property
     def queue(self) -> Queue:
@@ -129,8 +125,7 @@ def default_stream(device: Device | str | int | None = None) -> Stream:
 
 def current_stream(device: Device | str | int | None = None) -> Stream:
     """The stream that this thread's work on the device goes to. Opens the device. (`torch.cuda.current_stream`)"""
-    place = current.resolve(device)
-    return current.streams().get(place) or default_stream(place)
+    return current.stream_on(device, default_stream)
 
 
 def set_stream(stream: Stream) -> None:
@@ -138,8 +133,7 @@ def set_stream(stream: Stream) -> None:
     if not isinstance(stream, Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
     stream.opened.check()
-    current.set_device(stream.device)
-    current.streams()[stream.device] = stream
+    current.set_stream_on(stream)
 
 
 def synchronize(device: Device | str | int | None = None) -> None:
