@@ -1,4 +1,4 @@
-"""The same allocator programs for penstock and for PyTorch: `allocator_programs.py penstock|pytorch`, JSON of ns a pair.
+"""The same allocator programs for both: `allocator_programs.py penstock|pytorch` prints JSON, nanoseconds a pair.
 
 PyTorch's is run by its own interpreter, so this file imports nothing of ours before it knows.
 """
@@ -42,7 +42,10 @@ def at_depth(frames: int, loop: Callable[[int], Any], count: int) -> Any:
 
 
 def programs(
-    pair: Callable[[int], Any], fill: Callable[[list[int]], Any], churn: Callable[[Any, Steps], Any], record: Callable[[], Any]
+    pair: Callable[[int], Any],
+    fill: Callable[[list[int]], Any],
+    churn: Callable[[Any, Steps], Any],
+    record: Callable[[], Any],
 ) -> dict[str, float]:
     chance = random.Random(7)
     found = {"pair": timed(pair, 200_000)}
@@ -51,7 +54,7 @@ def programs(
     for _ in range(3):  # until no new segment is needed
         churn(blocks, steps)
     found["churn"] = timed(lambda count: churn(blocks, steps[:count]), STEPS)
-    del blocks
+    blocks.clear()
     record()
     found["history"] = timed(lambda count: at_depth(17, pair, count), 100_000)
     return found

@@ -1,6 +1,6 @@
-"""Allocate and free through the Python face: a cached size, churn, with history; beside PyTorch's own, and how it grows.
+"""Allocate and free through the Python face: cached, in churn, with history; beside PyTorch's own, and how it grows.
 
-PyTorch runs where its oracle has been set up (../shared/torch-oracle/setup.sh): the real allocator over a stand-in runtime.
+PyTorch runs where its oracle is set up (../shared/torch-oracle/setup.sh): the real allocator, a stand-in runtime.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-import penstock
 from allocator_programs import LIVE, timed
 from measure import show, table
+
+import penstock
 from penstock.runtime.allocator import Allocator
 from penstock.testing.fake import FakePort
 
@@ -24,8 +25,11 @@ ROUNDS = 7
 HERE = Path(__file__).parent
 ORACLE = HERE.parents[1] / "shared" / "torch-oracle" / "run.sh"
 ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch-oracle"))
-BOUNDS = {"pair": ("allocate + free, 1 KiB, cached", 130), "churn": (f"churn, {LIVE:,} live blocks of mixed sizes", 350),
-          "history": ("cached, with history and 20-frame stacks", 500)}  # fmt: skip
+BOUNDS = {
+    "pair": ("allocate + free, 1 KiB, cached", 130),
+    "churn": (f"churn, {LIVE:,} live blocks of mixed sizes", 350),
+    "history": ("cached, with history and 20-frame stacks", 500),
+}
 
 
 def measured(*command: str) -> dict[str, float]:
@@ -41,7 +45,9 @@ def side_by_side() -> None:
         ours.append(measured(sys.executable))
         if oracle:
             theirs.append(measured("bash", str(ORACLE)))
-    made = table(f"Nanoseconds a pair, medians of {ROUNDS} fresh processes", "program", "penstock", "bound", "PyTorch", "ratio")
+    made = table(
+        f"Nanoseconds a pair, medians of {ROUNDS} fresh processes", "program", "penstock", "bound", "PyTorch", "ratio"
+    )
     for key, (name, bound) in BOUNDS.items():
         mine = median(run[key] for run in ours)
         other = median(run[key] for run in theirs) if theirs else float("nan")

@@ -15,7 +15,9 @@ PROBE = "import time, numpy; start = time.perf_counter(); {}; print(time.perf_co
 def milliseconds(statement: str) -> float:
     times = []
     for _ in range(ROUNDS):
-        done = subprocess.run([sys.executable, "-c", PROBE.format(statement)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE.format(statement)], capture_output=True, text=True, check=True
+        )
         times.append(float(done.stdout) * 1000)
     return median(times)
 
@@ -24,7 +26,9 @@ def main() -> None:
     made = table("Imports, milliseconds after `import numpy`", "statement", "ms", "bound")
     made.add_row("pass", f"{milliseconds('pass'):.1f}", "")
     made.add_row("import penstock", f"{milliseconds('import penstock'):.1f}", "≤ 100")
-    made.add_row("import penstock, open the host device", f"{milliseconds('import penstock; penstock.empty(1)'):.1f}", "")
+    made.add_row(
+        "import penstock, open the host device", f"{milliseconds('import penstock; penstock.empty(1)'):.1f}", ""
+    )
     show(made)
 
 

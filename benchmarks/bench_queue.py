@@ -1,4 +1,4 @@
-"""The host queue: what enqueueing costs, and how long it takes from submitting to knowing, beside a busy Python thread."""
+"""The host queue: what enqueueing costs, and how long it takes to know that it is done, beside a busy Python thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from statistics import median, quantiles
 
 import numpy as np
 from measure import REPETITIONS, show, table
+
 from penstock.backends import driver
 
 ROUNDS = 5_000

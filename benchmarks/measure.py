@@ -20,8 +20,12 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        model = next((line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line), model)
-    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+        model = next(
+            (line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line), model
+        )
+    return (
+        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    )
 
 
 def table(title: str, *columns: str) -> Table:

@@ -1,9 +1,9 @@
 """Plain NumPy programs, one a case, timed in a process of their own: `numpy_programs.py CASE NBYTES penstock|system`.
 
 Prints the nanoseconds of one round: the median of many. With `penstock`, NumPy is served from the host device. They are
-the thread's processor time, page faults included: what else the machine does meanwhile is not counted. With `system`, the
-device is opened all the same and serves nobody: what that leaves behind in the system's heap is worth up to 10 % to
-programs of a few microseconds, either way.
+the thread's processor time, page faults included: what else the machine does meanwhile is not counted. With `system`,
+the device is opened all the same and serves nobody: what that leaves behind in the system's heap is worth up to 10 %
+to programs of a few microseconds, either way.
 """
 
 from __future__ import annotations

@@ -40,6 +40,10 @@ from penstock.runtime.stream import Stream, current_stream, default_stream, set_
 from penstock.runtime.tensor import Tensor
 
 # Without `bfloat16`, see below: `from penstock import *` must not need its package.
+# A traceback shows the name that a program catches.
+for _error in (DeviceError, Forked, OutOfMemory, PenstockError, PenstockWarning, Unsupported, WrongState):
+    _error.__module__ = "penstock"
+
 __all__ = [
     "Block",
     "Device",

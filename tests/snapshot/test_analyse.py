@@ -99,9 +99,20 @@ def test_a_peak_before_the_history_is_taken_from_the_statistics() -> None:
 
 
 def test_without_a_history_the_statistics_tell() -> None:
-    stats = {"requested_bytes.all.peak": 5 * MIB, "allocation.all.allocated": 40, "allocation.all.freed": 38, "num_ooms": 1}
+    stats = {
+        "requested_bytes.all.peak": 5 * MIB,
+        "allocation.all.allocated": 40,
+        "allocation.all.freed": 38,
+        "num_ooms": 1,
+    }
     numbers = analyse.summary(Scene().snapshot(stats=stats, notes={"seconds": 4.0}))
-    assert (numbers.peak, numbers.allocations, numbers.frees, numbers.per_second, numbers.ooms) == (5 * MIB, 40, 38, 10, 1)
+    assert (numbers.peak, numbers.allocations, numbers.frees, numbers.per_second, numbers.ooms) == (
+        5 * MIB,
+        40,
+        38,
+        10,
+        1,
+    )
 
 
 def test_fragmentation_is_what_the_largest_free_piece_leaves() -> None:

@@ -42,12 +42,18 @@ def test_the_text_has_the_numbers(fake):
     hole = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
     text = str(refused())
     assert text == (
-        "fake:0 out of memory. Tried to allocate 40.00 MiB, for which a segment of 40.00 MiB is needed. fake:0 has a "
+        "fake:0 out of memory. Tried to allocate 40.00 MiB. fake:0 has a "
         "total capacity of 64.00 MiB of which 18.00 MiB is free. 46.00 MiB is reserved by penstock: 27.00 MiB "
         "allocated, and 19.00 MiB unallocated in pieces of at most 17.00 MiB.\n"
         "  Who holds it is not known: penstock.memory.record_history() before the allocations would tell."
     )
     assert small.nbytes + large.nbytes + hole.nbytes < 46 * MIB
+
+
+def test_the_text_names_a_segment_much_larger_than_what_was_wanted(fake):
+    kept = penstock.empty(50 * MIB, dtype=penstock.uint8, device="fake:0")
+    assert "Tried to allocate 5.00 MiB, for which a segment of 20.00 MiB is needed. " in str(refused(5 * MIB))
+    assert kept.nbytes == 50 * MIB
 
 
 def test_pieces_of_other_streams_are_told_apart(fake):

@@ -46,6 +46,9 @@ class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
         return _again, (self.cause, self.shape, self.dtype)
 
 
+ArrayOutOfMemory.__module__, ArrayOutOfMemory.__qualname__ = "penstock", "OutOfMemory"  # the name to catch
+
+
 def _again(cause: OutOfMemory, *wanted: Any) -> ArrayOutOfMemory:
     error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *wanted)
     error.cause = cause

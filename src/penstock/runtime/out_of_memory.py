@@ -28,19 +28,18 @@ def beyond(name: str, wanted: int) -> OutOfMemory:
     return OutOfMemory(message, wanted=wanted, device=name)
 
 
-def explain(
-    pool: Pool, name: str, wanted: int, segment: int, queue: int, free: int, capacity: int
-) -> OutOfMemory:
-    """The error for a request of `wanted` bytes, in a segment; names the sites that hold most when the history is on."""
+def explain(pool: Pool, name: str, wanted: int, segment: int, queue: int, free: int, capacity: int) -> OutOfMemory:
+    """The error for `wanted` bytes in a segment of that size; names those who hold most when the history is on."""
     reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
     pieces = f"pieces of at most {format_bytes(pool.largest_free())}"
     if (here := pool.largest_free(queue)) < pool.largest_free():
         pieces += f" ({format_bytes(here)} on this stream)"
+    large = f", for which a segment of {format_bytes(segment)} is needed" if segment >= wanted + (1 << 20) else ""
     text = (
-        f"{name} out of memory. Tried to allocate {format_bytes(wanted)}, for which a segment of "
-        f"{format_bytes(segment)} is needed. {name} has a total capacity of {format_bytes(capacity)} of which "
-        f"{format_bytes(free)} is free. {format_bytes(reserved)} is reserved by penstock: {format_bytes(allocated)} "
-        f"allocated, and {format_bytes(reserved - allocated)} unallocated in {pieces}."
+        f"{name} out of memory. Tried to allocate {format_bytes(wanted)}{large}. "
+        f"{name} has a total capacity of {format_bytes(capacity)} of which {format_bytes(free)} is free. "
+        f"{format_bytes(reserved)} is reserved by penstock: {format_bytes(allocated)} allocated, and "
+        f"{format_bytes(reserved - allocated)} unallocated in {pieces}."
     )
     lines = [text]
     if pool.recording:

@@ -80,7 +80,9 @@ def _alarms(view: View) -> str:
         )
         words += ": enough, had it been free and in one piece." if idle >= last.wanted else "."
         if last.device_free >= last.wanted:
-            words += " What was free on the device was enough for the block, but not for the segment it would come from."
+            words += (
+                " What was free on the device was enough for the block, but not for the segment it would come from."
+            )
         many = f" {len(found):,} times; the last:" if len(found) > 1 else ""
         parts.append(f'<section class="alarm"><h2>Out of memory{many}</h2><p>{foreign(words)}</p></section>')
     if numbers.lost:

@@ -56,9 +56,7 @@ def summary_table(numbers: Summary, device: str) -> Table:
     return table
 
 
-def top_sites(
-    snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None
-) -> Table:
+def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None) -> Table:
     """Who held what at the peak. A place too long for the terminal loses its folders, then the end of its function."""
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
