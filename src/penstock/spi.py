@@ -18,8 +18,10 @@ __all__ = ["DeviceProps", "Driver", "Launches", "Mark", "PinnedHost", "Port", "Q
 class DeviceProps:
     """What a device is.
 
-    `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory; `fine_segments`, that
-    `reserve` costs microseconds, so that large blocks get segments of their own size instead of PyTorch's 20 MiB.
+    `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory; `zero_pages`, that this
+    memory is anonymous pages of the process, which are zero when they come and again after they were advised away;
+    `fine_segments`, that `reserve` costs microseconds, so that large blocks get segments of their own size instead of
+    PyTorch's 20 MiB.
     """
 
     kind: str
@@ -27,6 +29,7 @@ class DeviceProps:
     name: str
     total_bytes: int
     host_visible: bool = False
+    zero_pages: bool = False
     fine_segments: bool = False
 
 

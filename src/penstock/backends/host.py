@@ -45,9 +45,11 @@ class HostDriver:
         if index not in range(count):
             message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
             raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
-        props = DeviceProps(
-            "host", index, _processor(), config.HOST_MEMORY.value(), host_visible=True, fine_segments=True
+        memory, abilities = (
+            config.HOST_MEMORY.value(),
+            {"host_visible": True, "zero_pages": True, "fine_segments": True},
         )
+        props = DeviceProps("host", index, _processor(), memory, **abilities)
         return HostPort(props)
 
 

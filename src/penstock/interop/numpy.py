@@ -15,7 +15,6 @@ from typing import Any
 from numpy._core._exceptions import _ArrayMemoryError
 
 from penstock._core import NumpyHook, restore_numpy_handler, take_numpy_refusal
-from penstock.backends.host import HostPort
 from penstock.device import Device
 from penstock.errors import OutOfMemory, Unsupported, WrongState
 from penstock.runtime.current import opened_for
@@ -125,4 +124,4 @@ def _host_device(device: Device | str | int, smallest: int) -> OpenDevice:
 
 def _new_hook(opened: OpenDevice, smallest: int) -> NumpyHook:
     _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # that is the trick
-    return NumpyHook(opened.allocator, smallest, pages=isinstance(opened.port, HostPort))
+    return NumpyHook(opened.allocator, smallest, pages=opened.port.props.zero_pages)

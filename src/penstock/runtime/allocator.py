@@ -1,6 +1,6 @@
 """The allocator: what to do when the pool has nothing. PyTorch's order of remedies, one rung a line.
 
-Nobody waits under a lock, and what is waited for stays in sight of all while it is: a destructor, a signal handler or
+Nobody waits under a lock, and memory on its way back to the port stays in sight of all: a destructor, a signal handler or
 another thread may come in between anywhere.
 """
 
@@ -12,20 +12,17 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
-from typing import TypeVar
 
 import numpy as np
 
 from penstock._core import Block, Pool
 from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, WrongState
 from penstock.runtime import out_of_memory
+from penstock.runtime.waiting_blocks import WaitingBlocks
 from penstock.snapshot.model import SEGMENT
 from penstock.spi import Port, Queue
 
 __all__ = ["Allocator"]
-
-_T = TypeVar("_T")
-_Waiting = tuple[int, list[tuple[Queue, int]]]  # a block's token, and the ticks it waits for
 
 
 class Allocator(Pool):
@@ -40,11 +37,9 @@ class Allocator(Pool):
         self.port = port
         self.failures: dict[int, DeviceError] = {}  # of work, met while waiting here: for the next to synchronize
         self._queues = queues
-        self._unmarked: deque[tuple[int, list[int]]] = deque()  # blocks given back, and the queues that use them
-        self._pending: dict[int, deque[_Waiting]] = {}  # by the queue that is waited for
-        self._leaving: deque[tuple[int, int]] = (
-            deque()
-        )  # segments, numbered, that were the pool's and still are the port's
+        self._given = WaitingBlocks(queues, self.settle)
+        # Segments, numbered, that were the pool's and still are the port's.
+        self._leaving: deque[tuple[int, int]] = deque()
         self._serial = count()
         self._releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
@@ -79,10 +74,10 @@ class Allocator(Pool):
             for token, _ in self.deferred():
                 self.settle(token)
             return
-        self._unmarked.extend(self.deferred())
+        self._given.add(self.deferred())
         self.waiting = True
         try:
-            self._mark()
+            self._given.mark()
         except PenstockError as error:
             warnings.warn(
                 f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2
@@ -92,37 +87,9 @@ class Allocator(Pool):
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
         self.waiting = False
         try:
-            self._mark()
-            for line in tuple(self._pending.values()):
-                while (first := _first(line)) is not None:
-                    token, marks = first
-                    left = [(queue, tick) for queue, tick in marks if queue.reached() < tick]
-                    if marks[-1] in left:
-                        break
-                    if _removed(line, first):
-                        self._line_up(token, left)
+            self._given.settle_reached()
         finally:
-            if self._unmarked or any(self._pending.values()):
-                self.waiting = True
-
-    def _mark(self) -> None:
-        """Remember how far the queues must come for each block that was given back."""
-        while (first := _pop(self._unmarked)) is not None:
-            token, handles = first
-            try:
-                # A queue that nobody knows, or that was closed, has no work to wait for.
-                queues = [queue for queue in map(self._queues.get, handles) if queue is not None]
-                marks = [(queue, tick) for queue in queues if (tick := _signal(queue))]
-            except BaseException:
-                self._unmarked.appendleft(first)
-                raise
-            self._line_up(token, marks)
-
-    def _line_up(self, token: int, marks: list[tuple[Queue, int]]) -> None:
-        if marks:
-            self._pending.setdefault(marks[-1][0].handle, deque()).append((token, marks))
-        else:
-            self.settle(token)
+            self.waiting = self.waiting or bool(self._given)
 
     # The rungs.
 
@@ -156,7 +123,7 @@ class Allocator(Pool):
     def empty(self) -> None:
         """Give every wholly free segment back to the port, once no queue can still be at work in it."""
         self.num_sync_all_streams += 1
-        self._mark()
+        self._given.mark()
         self._wait_out()
         candidates = [address for address, _ in self.evictable() if address not in self._inherited]
         # In one go, so that no other thread looks while memory is in neither.
@@ -164,11 +131,9 @@ class Allocator(Pool):
         self._release()
 
     def _wait_out(self) -> None:
-        for line in tuple(self._pending.values()):
-            for _, marks in tuple(line):
-                for queue, tick in marks:
-                    with suppress(WrongState):  # this is that queue's own thread
-                        self._wait(queue, tick)
+        for queue, tick in self._given.marks():
+            with suppress(WrongState):  # this is that queue's own thread
+                self._wait(queue, tick)
         self._settle()
 
     def _release(self) -> None:
@@ -182,13 +147,16 @@ class Allocator(Pool):
             return
         with self._releasing:  # so that whoever comes second finds the memory with the port
             for entry in leaving:
-                if _removed(self._leaving, entry):
-                    try:
-                        self.port.release(entry[0])
-                    except DeviceError:
-                        self._leaving.append(entry)
-                        raise
-                    self.num_device_free += 1
+                try:
+                    self._leaving.remove(entry)
+                except ValueError:  # another thread was quicker
+                    continue
+                try:
+                    self.port.release(entry[0])
+                except DeviceError:
+                    self._leaving.append(entry)
+                    raise
+                self.num_device_free += 1
 
     def _wait(self, queue: Queue, tick: int) -> None:
         try:
@@ -201,6 +169,7 @@ class Allocator(Pool):
     def forget_queues(self) -> None:
         """They are closed: no block waits for one from now on."""
         self._queues = {}
+        self._given.forget_queues()
 
     def abandon_queues(self, port: Port) -> None:
         """In a forked child: nothing waits any more, and new memory comes from the port.
@@ -212,42 +181,6 @@ class Allocator(Pool):
         self._leaving.clear()
         self._releasing = threading.RLock()
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
-        self._unmarked.extend(self.deferred())
-        waiting = [token for line in self._pending.values() for token, _ in line]
-        self._pending.clear()
-        for token in (*waiting, *(token for token, _ in self._unmarked)):
-            self.settle(token)
-        self._unmarked.clear()
+        self._given.add(self.deferred())
+        self._given.settle_all()
         self.waiting = False
-
-
-def _pop(items: deque[_T]) -> _T | None:
-    """The first, now this thread's alone; None when there is none (left)."""
-    try:
-        return items.popleft()
-    except IndexError:
-        return None
-
-
-def _first(items: deque[_T]) -> _T | None:
-    try:
-        return items[0]
-    except IndexError:
-        return None
-
-
-def _removed(items: deque[_T], item: _T) -> bool:
-    """Whether this thread is the one that took it out."""
-    try:
-        items.remove(item)
-    except ValueError:
-        return False
-    return True
-
-
-def _signal(queue: Queue) -> int:
-    """The tick behind all that is queued; 0 for a queue that was closed."""
-    try:
-        return queue.signal()
-    except WrongState:
-        return 0
