@@ -45,11 +45,8 @@ class HostDriver:
         if index not in range(count):
             message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
             raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
-        memory, abilities = (
-            config.HOST_MEMORY.value(),
-            {"host_visible": True, "zero_pages": True, "fine_segments": True},
-        )
-        props = DeviceProps("host", index, _processor(), memory, **abilities)
+        memory = config.HOST_MEMORY.value()
+        props = DeviceProps("host", index, _processor(), memory, host_visible=True, zero_pages=True, fine_segments=True)
         return HostPort(props)
 
 

@@ -1,7 +1,7 @@
 """The allocator: what to do when the pool has nothing. PyTorch's order of remedies, one rung a line.
 
-Nobody waits under a lock, and memory on its way back to the port stays in sight of all: a destructor, a signal handler or
-another thread may come in between anywhere.
+Nobody waits under a lock, and memory on its way back to the port stays in sight of all: a destructor, a signal
+handler or another thread may come in between anywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Blocks that were given back while other queues still use them: free once those queues have passed that point.
 
-Nobody waits under a lock, and a block that is waited for stays in sight of all: a destructor, a signal handler or another
-thread may come in between anywhere.
+Nobody waits under a lock, and a block that is waited for stays in sight of all: a destructor, a signal
+handler or another thread may come in between anywhere.
 """
 
 from __future__ import annotations
