@@ -34,6 +34,7 @@ STAMP = VENV / "dev-stamp.json"  # what is known to be done; a step takes its li
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
 STUBTEST = ["-m", "mypy.stubtest", "penstock._core", "--mypy-config-file", "pyproject.toml"]
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt", "--ignore-unused-allowlist"]
+SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "penstock-report"
 
 
@@ -59,7 +60,7 @@ def test(arguments: list[str]) -> int:
 
 
 def check(arguments: list[str]) -> int:
-    prepare("check", "test")  # mypy reads the testing package, which imports pytest
+    prepare("check", "test", "docs")  # mypy reads the testing package, which imports pytest
     native = sorted(str(path) for path in Path("native").rglob("*.?pp"))
     if "--fix" in arguments:
         run(["ruff", "check", "--fix", "--quiet"])
@@ -72,6 +73,7 @@ def check(arguments: list[str]) -> int:
         "mypy": ["mypy", "--no-error-summary"],
         "stubtest": ["python", *STUBTEST],
         "clang-format": ["clang-format", "--dry-run", "-Werror", *native],
+        "documentation": SPHINX,
     }
     failed = [name for name, command in commands.items() if run(command)]
     print("\n".join(f"{'failed' if name in failed else 'ok':7} {name}" for name in commands))
@@ -89,7 +91,7 @@ def bench(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     prepare("docs")
-    status = run(["sphinx-build", "-W", "--keep-going", "--quiet", *arguments, "docs", "docs/_build/html"])
+    status = run([*SPHINX, *arguments])
     print("documentation failed" if status else "documentation: docs/_build/html/index.html")
     return status
 
