@@ -1,47 +1,56 @@
-"""The host queue: what enqueueing costs, and how long it takes to know that it is done, beside a busy Python thread."""
+"""The host queue: what enqueueing costs, how long it takes to know that work is done, and how fast it copies.
+
+`taskset -c 0 python benchmarks/bench_queue.py` shows the same with one core for the queue and the waiter.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from statistics import median, quantiles
 
 import numpy as np
-from measure import REPETITIONS, show, table
+from measure import show, table
 
 from penstock.backends import driver
+from penstock.spi import Queue
 
+REPETITIONS = 9
 ROUNDS = 5_000
+COPIED = 256 << 20
 
 
-def enqueue(queue: object) -> float:
-    """Nanoseconds to queue a fill of one byte, the queue busy or not."""
+def enqueue(queue: Queue, target: int) -> float:
+    """Nanoseconds to queue a fill of one byte while the queue works the others off."""
     times = []
-    target = bytearray(64)
-    address = np.frombuffer(target, np.uint8).ctypes.data
     for _ in range(REPETITIONS):
         start = time.perf_counter_ns()
         for _ in range(ROUNDS):
-            queue.fill(address, 0, 1)
+            queue.fill(target, 0, 1)
         times.append((time.perf_counter_ns() - start) / ROUNDS)
         queue.wait(queue.signal())
     return median(times)
 
 
-def round_trips(queue: object) -> list[float]:
-    """Microseconds from a fill to having waited for it, one figure a trip."""
-    target = np.zeros(64, np.uint8)
-    address = target.ctypes.data
+def round_trips(queue: Queue, target: int, rounds: int = ROUNDS, pause: float = 0) -> list[float]:
+    """Microseconds from queueing a fill to having waited for it, one figure a trip."""
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
+        if pause:
+            time.sleep(pause)
         start = time.perf_counter_ns()
-        queue.fill(address, 0, 64)
+        queue.fill(target, 0, 64)
         queue.wait(queue.signal())
         times.append((time.perf_counter_ns() - start) / 1000)
     return times
 
 
-def beside_busy_python(queue: object) -> list[float]:
+def after_a_sleep(queue: Queue, target: int) -> list[float]:
+    return round_trips(queue, target, 200, 0.001)
+
+
+def beside_busy_python(queue: Queue, target: int) -> list[float]:
     stop = False
 
     def compute() -> None:
@@ -51,30 +60,49 @@ def beside_busy_python(queue: object) -> list[float]:
     busy = threading.Thread(target=compute)
     busy.start()
     try:
-        return round_trips(queue)
+        return round_trips(queue, target)
     finally:
         stop = True
         busy.join()
 
 
+def gigabytes_a_second(copy: Callable[[], object]) -> float:
+    copy()
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        copy()
+        times.append(time.perf_counter() - start)
+    return COPIED / median(times) / 1e9
+
+
 def main() -> None:
     port = driver("host").open(0)
     queue = port.queue()
+    small = np.zeros(64, np.uint8)
+    target = small.ctypes.data
     made = table("The host queue", "what", "median", "p90", "p99", "bound")
-    made.add_row("enqueue a fill", f"{enqueue(queue):.0f} ns", "", "", "≤ 500 ns")
-    round_trips(queue)
+    made.add_row("enqueue a fill", f"{enqueue(queue, target):.0f} ns", "", "", "≤ 500 ns")
     for name, measure, bound in (
         ("fill, signal, wait", round_trips, ""),
         ("the same beside a busy Python thread", beside_busy_python, "≤ 10 µs"),
+        ("the same after 1 ms of nothing to do", after_a_sleep, ""),
     ):
-        medians, p90, p99 = [], [], []
-        for _ in range(REPETITIONS):
-            times = measure(queue)
-            cuts = quantiles(times, n=100)
-            medians.append(median(times))
-            p90.append(cuts[89])
-            p99.append(cuts[98])
-        made.add_row(name, f"{median(medians):.1f} µs", f"{median(p90):.1f} µs", f"{median(p99):.1f} µs", bound)
+        runs = [measure(queue, target) for _ in range(REPETITIONS)]
+        cuts = [quantiles(times, n=100) for times in runs]
+        figures = (median(map(median, runs)), median(cut[89] for cut in cuts), median(cut[98] for cut in cuts))
+        made.add_row(name, *(f"{figure:.1f} µs" for figure in figures), bound)
+    show(made)
+
+    source, copied = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
+
+    def by_queue() -> None:
+        queue.copy(copied.ctypes.data, source.ctypes.data, COPIED)
+        queue.wait(queue.signal())
+
+    made = table("Copying 256 MiB", "by", "GB/s")
+    made.add_row("numpy.copyto, the floor", f"{gigabytes_a_second(lambda: np.copyto(copied, source)):.1f}")
+    made.add_row("the host queue", f"{gigabytes_a_second(by_queue):.1f}")
     show(made)
     port.close()
 
