@@ -24,6 +24,7 @@ struct Block {
   State state = State::Free;
   bool untouched = false;      // never handed out since its segment came, so still all zero where the port zeroes
   std::vector<uint64_t> uses;  // other queues that work on it
+  uint64_t serial = 0;         // the number under which it awaits them
 
   bool split() const { return prev != nullptr || next != nullptr; }
 };

@@ -8,6 +8,10 @@ const char* Pool::broken() const {
   int64_t recount[kMetrics][2] = {};
   size_t live = 0, awaiting = 0, free = 0;
   uint64_t end_of_last = 0;
+  const auto awaits = [&](const Block* block) {
+    const auto at = awaiting_.find(block->serial);
+    return at != awaiting_.end() && at->second == block;
+  };
 
   for (const auto& [address, segment] : segments_) {
     const int side = segment.small ? 0 : 1;
@@ -29,7 +33,7 @@ const char* Pool::broken() const {
       if (is_free != segment.free_list->contains(block)) return "the free list and the block disagree";
       if ((block->state == State::Live) != (live_.find(block->address) == block))
         return "the live table and the block disagree";
-      if ((block->state == State::Awaiting) != (awaiting_.count(const_cast<Block*>(block)) == 1)) {
+      if ((block->state == State::Awaiting) != awaits(block)) {
         return "the waiting list and the block disagree";
       }
       if (is_free) {
@@ -59,7 +63,9 @@ const char* Pool::broken() const {
   }
 
   size_t listed = 0;
-  for (const auto& [key, list] : free_lists_) listed += list->count();
+  for (const FreeLists& lists : free_lists_) {
+    for (const auto& [queue, list] : lists) listed += list->count();
+  }
   if (listed != free) return "a free list holds a block of no segment";
   if (live_.count() != live) return "the live table holds a block of no segment";
   if (awaiting_.size() != awaiting) return "the waiting list holds a block of no segment";

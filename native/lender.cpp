@@ -43,8 +43,8 @@ bool enter_ladder() { return !std::exchange(in_ladder, true); }
 
 void leave_ladder() { in_ladder = false; }
 
-Lender::Lender(Pool* pool, Ask ask, void* owner, bool pages)
-    : pool_(pool), ask_(ask), owner_(owner), generation_(process_generation()), pages_(pages) {}
+Lender::Lender(Pool* pool, uint64_t queue, Ask ask, void* owner, bool pages)
+    : pool_(pool), queue_(queue), ask_(ask), owner_(owner), generation_(process_generation()), pages_(pages) {}
 
 Functions Lender::stand_before(const Functions& below) {
   below_ = below;
@@ -57,13 +57,15 @@ bool Lender::serving() const { return serving_ && generation_ == process_generat
 // Null where the pool is not asked or has nothing.
 Block* Lender::take(size_t size, bool* refused) {
   if (size < smallest_ || size >= kMost || !serving()) return nullptr;
-  Block* block = pool_->recording() ? nullptr : pool_->take(size, 0);
+  Block* block = pool_->recording() ? nullptr : pool_->take(size, queue_);
   if (block == nullptr) block = ask_(owner_, size, refused);
-  if (block != nullptr) {
-    low_ = std::min(low_, block->address);
-    high_ = std::max(high_, block->address);
-  }
+  if (block != nullptr) reach(block->address);
   return block;
+}
+
+void Lender::reach(uint64_t address) {
+  for (uint64_t low = low_; address < low && !low_.compare_exchange_weak(low, address);) continue;
+  for (uint64_t high = high_; address > high && !high_.compare_exchange_weak(high, address);) continue;
 }
 
 [[gnu::noinline]] void* Lender::lend(size_t size, bool zeroed) {
@@ -112,7 +114,7 @@ void* Lender::take_over(void* memory, size_t size) {
 
 void* Lender::malloc(void* ctx, size_t size) {
   auto* self = static_cast<Lender*>(ctx);
-  if (size >= self->smallest_) return self->lend(size, false);
+  if (size >= self->smallest()) return self->lend(size, false);
   return self->below_.malloc(self->below_.ctx, size);
 }
 
@@ -120,7 +122,7 @@ void* Lender::calloc(void* ctx, size_t count, size_t each) {
   auto* self = static_cast<Lender*>(ctx);
   size_t size;
   if (__builtin_mul_overflow(count, each, &size)) return nullptr;
-  if (size >= self->smallest_) return self->lend(size, true);
+  if (size >= self->smallest()) return self->lend(size, true);
   return self->below_.calloc(self->below_.ctx, count, each);
 }
 

@@ -5,6 +5,7 @@
 // jump.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,8 +27,9 @@ class Lender {
   // Null: refused, or (not `refused`) no moment for that, so whoever stood there before is asked.
   using Ask = Block* (*)(void* owner, size_t size, bool* refused);
 
+  // `queue` names the free memory that is lent: of a queue with work, memory is free in that queue's order only.
   // `pages`: the pool's memory is anonymous and the process's own, so fresh and dropped pages are zero.
-  Lender(Pool* pool, Ask ask, void* owner, bool pages);
+  Lender(Pool* pool, uint64_t queue, Ask ask, void* owner, bool pages);
   Lender(const Lender&) = delete;
   Lender& operator=(const Lender&) = delete;
 
@@ -38,7 +40,7 @@ class Lender {
   void serve(bool on) { serving_ = on; }
   bool serving() const;  // false for ever in a forked child, where the pool cannot grow
   void set_smallest(size_t size) { smallest_ = size == 0 ? 1 : size; }
-  size_t smallest() const { return smallest_; }
+  size_t smallest() const { return smallest_.load(std::memory_order_relaxed); }
 
  private:
   static void* malloc(void* ctx, size_t size);
@@ -51,21 +53,26 @@ class Lender {
   void* take_over(void* memory, size_t size);
   void take_back(void* memory, size_t size);
   Block* take(size_t size, bool* refused);
+  void reach(uint64_t address);
   Block* lent(void* memory) const { return in_reach(memory) ? pool_->live_at(address_of(memory)) : nullptr; }
-  bool in_reach(void* memory) const { return address_of(memory) - low_ <= high_ - low_; }
+  bool in_reach(void* memory) const {
+    const uint64_t low = low_.load(std::memory_order_relaxed);  // free() saw malloc() happen, in whatever thread
+    return address_of(memory) - low <= high_.load(std::memory_order_relaxed) - low;
+  }
   static uint64_t address_of(void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
   // What a small request looks at, in one line of the cache.
   alignas(64) Functions below_{};
-  size_t smallest_ = 1;
-  uint64_t low_ = ~uint64_t{0}, high_ = 0;  // between these lies all that was ever lent
+  std::atomic<size_t> smallest_{1};
+  std::atomic<uint64_t> low_{~uint64_t{0}}, high_{0};  // between these lies all that was ever lent
 
   Pool* const pool_;
+  const uint64_t queue_;
   const Ask ask_;
   void* const owner_;
   const uint64_t generation_;
   const bool pages_;
-  bool serving_ = false;
+  std::atomic<bool> serving_{false};
 };
 
 // This thread is asking for more memory: what that itself allocates is not served. False: it was asking already.

@@ -21,8 +21,14 @@ class LiveTable {
     }
   }
 
+  // For one more; insert() itself then cannot fail.
+  void make_room() {
+    if ((count_ + 1) * 2 > slots_.size()) grow();
+  }
+
   void insert(Block* block) {
-    if (++count_ * 2 > slots_.size()) grow();
+    make_room();
+    ++count_;
     place(block);
   }
 

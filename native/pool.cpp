@@ -28,11 +28,13 @@ Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack) {
   FreeList* list = free_list(queue, small);
   Block* block = list->best_fit(size);
   if (block == nullptr) return nullptr;
+  // All that may fail comes before anything is changed.
+  Block* const spare = worth_splitting(small, block->size - size) ? new_block() : nullptr;
+  live_.make_room();
   list->erase(block);
 
   const bool was_split = block->split();
-  if (worth_splitting(small, block->size - size)) {
-    Block* rest = new_block();
+  if (Block* const rest = spare) {
     rest->address = block->address + size;
     rest->size = block->size - size;
     rest->requested = block->requested;  // a free block still shows what was asked for last, as PyTorch's do
@@ -71,18 +73,18 @@ Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack) {
 bool Pool::give(Block* block) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
+  const bool waits = !block->uses.empty();
+  if (waits) {  // what may fail comes first
+    deferred_.push_back(serials_ + 1);
+    awaiting_.emplace(block->serial = ++serials_, block);
+    block->state = State::Awaiting;
+  }
   live_.erase(block);
   ledger_.add(kAllocation, segment.small, -1);
   ledger_.add(kAllocatedBytes, segment.small, -bytes(block->size));
   if (ring_) push(Action::Give, block->address, block->requested, segment.queue, block->stack);
-  if (block->uses.empty()) {
-    reclaim(block);
-    return false;
-  }
-  block->state = State::Awaiting;
-  awaiting_.insert(block);
-  deferred_.push_back(block);
-  return true;
+  if (!waits) reclaim(block);
+  return waits;
 }
 
 void Pool::use(Block* block, uint64_t queue) {
@@ -101,7 +103,13 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
     push(Action::Given, block->address, block->requested, segment.queue, block->stack);
     push(Action::Take, block->address, nbytes, segment.queue, stack);
   }
-  ledger_.add(kRequestedBytes, segment.small, bytes(nbytes) - bytes(block->requested));
+  for (const int64_t way : {-1, 1}) {  // as the history says: given back, taken anew
+    ledger_.add(kAllocation, segment.small, way);
+    ledger_.add(kAllocatedBytes, segment.small, way * bytes(block->size));
+    ledger_.add(kActive, segment.small, way);
+    ledger_.add(kActiveBytes, segment.small, way * bytes(block->size));
+    ledger_.add(kRequestedBytes, segment.small, way * bytes(way < 0 ? block->requested : nbytes));
+  }
   block->requested = nbytes;
   block->stack = stack;
   return true;
@@ -113,15 +121,23 @@ Block* Pool::live_at(uint64_t address) const {
   return live_.find(address);
 }
 
-std::vector<Block*> Pool::deferred() {
+std::vector<std::pair<uint64_t, std::vector<uint64_t>>> Pool::deferred() {
   Lock lock(mutex_);
-  return std::exchange(deferred_, {});
+  std::vector<std::pair<uint64_t, std::vector<uint64_t>>> found;
+  for (const uint64_t serial : deferred_) {
+    const auto at = awaiting_.find(serial);
+    if (at != awaiting_.end()) found.emplace_back(serial, at->second->uses);
+  }
+  deferred_.clear();
+  return found;
 }
 
-bool Pool::settle(Block* block) {
+bool Pool::settle(uint64_t serial) {
   Lock lock(mutex_);
-  if (awaiting_.erase(block) == 0) return false;
-  deferred_.erase(std::remove(deferred_.begin(), deferred_.end(), block), deferred_.end());
+  const auto at = awaiting_.find(serial);
+  if (at == awaiting_.end()) return false;
+  Block* block = at->second;
+  awaiting_.erase(at);
   block->uses.clear();
   reclaim(block);
   return true;
@@ -227,8 +243,10 @@ bool Pool::overlaps(uint64_t address, uint64_t size) const {
 uint64_t Pool::largest_free() const {
   Lock lock(mutex_);
   uint64_t most = 0;
-  for (const auto& [key, list] : free_lists_) {
-    if (const Block* block = list->largest()) most = std::max(most, block->size);
+  for (const FreeLists& lists : free_lists_) {
+    for (const auto& [queue, list] : lists) {
+      if (const Block* block = list->largest()) most = std::max(most, block->size);
+    }
   }
   return most;
 }
@@ -236,9 +254,9 @@ uint64_t Pool::largest_free() const {
 uint64_t Pool::largest_free(uint64_t queue) const {
   Lock lock(mutex_);
   uint64_t most = 0;
-  for (const uint64_t small : {0, 1}) {
-    const auto at = free_lists_.find(queue * 2 + small);
-    const Block* block = at == free_lists_.end() ? nullptr : at->second->largest();
+  for (const FreeLists& lists : free_lists_) {
+    const auto at = lists.find(queue);
+    const Block* block = at == lists.end() ? nullptr : at->second->largest();
     if (block != nullptr) most = std::max(most, block->size);
   }
   return most;
@@ -262,6 +280,7 @@ void Pool::reset_accumulated() {
 void Pool::record(size_t most) {
   Lock lock(mutex_);
   ring_ = most == 0 ? nullptr : std::make_unique<Ring>(most);
+  recording_ = most != 0;
   // Numbers of stacks belong to one recording.
   for (auto& [address, segment] : segments_) {
     segment.stack = 0;
@@ -289,14 +308,9 @@ void Pool::push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue
 }
 
 FreeList* Pool::free_list(uint64_t queue, bool small) {
-  const uint64_t key = queue * 2 + (small ? 1 : 0);
-  if (key != last_key_) {
-    auto& list = free_lists_[key];
-    if (!list) list = std::make_unique<FreeList>();
-    last_key_ = key;
-    last_list_ = list.get();
-  }
-  return last_list_;
+  auto& list = free_lists_[small ? 1 : 0][queue];
+  if (!list) list = std::make_unique<FreeList>();
+  return list.get();
 }
 
 Block* Pool::new_block() {

@@ -3,6 +3,8 @@
 // Whoever calls grows it (adopt), shrinks it (evict) and says when a block that other queues use is done (settle).
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -35,9 +36,9 @@ class Pool {
   bool resize(Block* block, uint64_t nbytes, uint32_t stack);
   Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
 
-  // The blocks that began to wait since the last call.
-  std::vector<Block*> deferred();
-  bool settle(Block* block);  // false: it does not wait
+  // The blocks that began to wait since the last call: a serial number, and the queues that use it.
+  std::vector<std::pair<uint64_t, std::vector<uint64_t>>> deferred();
+  bool settle(uint64_t serial);  // false: none waits under that number (any more)
 
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
   void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival);
@@ -53,7 +54,7 @@ class Pool {
   void reset_accumulated();
 
   void record(size_t most);  // 0 stops and forgets
-  bool recording() const { return ring_ != nullptr; }
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack);
 
   // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
@@ -72,6 +73,8 @@ class Pool {
  private:
   friend struct PoolTest;  // native/tests/test_pool.cpp, which breaks what broken() must find
 
+  using FreeLists = std::unordered_map<uint64_t, std::unique_ptr<FreeList>>;  // by queue
+
   FreeList* free_list(uint64_t queue, bool small);
   Block* new_block();
   void drop(Block* block);
@@ -81,17 +84,17 @@ class Pool {
 
   mutable std::mutex mutex_;
   std::map<uint64_t, Segment> segments_;
-  std::unordered_map<uint64_t, std::unique_ptr<FreeList>> free_lists_;  // by queue * 2 + small
-  uint64_t last_key_ = ~uint64_t{0};
-  FreeList* last_list_ = nullptr;
-  uint64_t adopted_ = 0;  // segments so far
+  std::array<FreeLists, 2> free_lists_;  // of the large kind, of the small one
+  uint64_t adopted_ = 0;                 // segments so far
   LiveTable live_;
-  std::unordered_set<Block*> awaiting_;
-  std::vector<Block*> deferred_;
+  std::unordered_map<uint64_t, Block*> awaiting_;  // by serial number, which no later block ever has
+  std::vector<uint64_t> deferred_;
+  uint64_t serials_ = 0;
   std::deque<Block> records_;
   Block* spare_ = nullptr;  // unused records, through `next`
   Ledger ledger_;
   std::unique_ptr<Ring> ring_;
+  std::atomic<bool> recording_{false};  // whether there is a ring, for those without the lock
 };
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 namespace penstock {
@@ -19,11 +20,12 @@ static_assert(sizeof(Entry) == 40, "snapshot/model.py reads entries of 40 bytes"
 
 class Ring {
  public:
-  explicit Ring(size_t most) : most_(most == 0 ? 1 : most) {}
+  explicit Ring(size_t most) : most_(most == 0 ? 1 : most) { pieces_.emplace_back(new Entry[kPiece]); }
 
-  void push(const Entry& entry) {
+  // Where there is no memory for more the ring stays as long as it got.
+  void push(const Entry& entry) noexcept {
+    if (pushed_ < most_ && pushed_ == pieces_.size() * kPiece && !grow()) most_ = static_cast<size_t>(pushed_);
     const size_t at = static_cast<size_t>(pushed_++ % most_);
-    if (at / kPiece == pieces_.size()) pieces_.emplace_back(new Entry[kPiece]);
     pieces_[at / kPiece][at % kPiece] = entry;
   }
 
@@ -37,6 +39,15 @@ class Ring {
 
  private:
   static constexpr size_t kPiece = size_t{1} << 14;
+
+  bool grow() noexcept {
+    try {
+      pieces_.emplace_back(new Entry[kPiece]);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
 
   size_t most_;
   uint64_t pushed_ = 0;

@@ -22,7 +22,7 @@ struct PoolTest {
   static Ledger& ledger(Pool& pool) { return pool.ledger_; }
   static LiveTable& live(Pool& pool) { return pool.live_; }
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
-  static void await(Pool& pool, Block* block) { pool.awaiting_.insert(block); }
+  static void await(Pool& pool, Block* block) { pool.awaiting_.emplace(block->serial, block); }
 };
 
 }  // namespace penstock
@@ -383,12 +383,13 @@ TEST(a_block_that_others_use_waits_until_it_is_settled) {
   CHECK(block->uses == std::vector<uint64_t>{7});
   CHECK(one.pool.give(block));
   CHECK(one.now(kAllocation) == 0 && one.now(kActive) == 1);
-  CHECK(one.pool.deferred() == std::vector<Block*>{block});
+  const auto waiting = one.pool.deferred();
+  CHECK(waiting.size() == 1 && waiting[0].first == block->serial && waiting[0].second == std::vector<uint64_t>{7});
   CHECK(one.pool.deferred().empty());
   CHECK(one.pool.take(512, 0)->address == kHere + 512);
   CHECK(one.sound());
-  CHECK(one.pool.settle(block));
-  CHECK(!one.pool.settle(block));
+  CHECK(one.pool.settle(waiting[0].first));
+  CHECK(!one.pool.settle(waiting[0].first));
   CHECK(one.pool.take(512, 0)->address == kHere);
   CHECK(one.sound());
 }
@@ -398,7 +399,7 @@ TEST(a_settled_block_is_no_longer_deferred) {
   Block* block = one.pool.take(512, 0);
   one.pool.use(block, 1);
   one.pool.give(block);
-  one.pool.settle(block);
+  one.pool.settle(block->serial);
   CHECK(one.pool.deferred().empty());
 }
 
@@ -441,7 +442,7 @@ TEST(a_history_tells_what_happened) {
   Block* block = one.pool.take(1000, 0, 5);
   one.pool.use(block, 1);
   one.pool.give(block);
-  one.pool.settle(block);
+  one.pool.settle(block->serial);
   one.pool.evict(kHere);
   uint64_t lost = 1;
   std::vector<std::tuple<Action, uint64_t, uint32_t>> told;
@@ -541,7 +542,7 @@ TEST(eight_threads_share_a_pool) {
         } else if (!mine.empty()) {
           std::swap(mine[chance() % mine.size()], mine.back());
           if (chance() % 4 == 0) pool.use(mine.back(), 9);
-          if (pool.give(mine.back())) pool.settle(mine.back());
+          if (pool.give(mine.back())) pool.settle(mine.back()->serial);
           mine.pop_back();
         }
         if (step % 500 == 0) {

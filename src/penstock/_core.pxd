@@ -60,7 +60,7 @@ cdef extern from "stacks.hpp" namespace "penstock" nogil:
         uint32_t parent
 
     cppclass Stacks:
-        uint32_t intern(const Place* places, size_t count)
+        uint32_t intern(const Place* places, size_t count) except +
         size_t size()
         const StackNode& operator[](size_t index)
 
@@ -74,10 +74,10 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         void use(Record* block, uint64_t queue) except +
         cbool resize(Record* block, uint64_t nbytes, uint32_t stack) except +
         Record* live_at(uint64_t address)
-        vector[Record*] deferred() except +
-        cbool settle(Record* block) except +
+        vector[pair[uint64_t, vector[uint64_t]]] deferred() except +
+        cbool settle(uint64_t serial) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank) except +
-        cbool evict(uint64_t address)
+        cbool evict(uint64_t address) except +
         vector[pair[uint64_t, uint64_t]] evictable() except +
         cbool owns(uint64_t address)
         cbool overlaps(uint64_t address, uint64_t size)

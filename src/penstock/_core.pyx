@@ -115,7 +115,7 @@ cdef class Pool:
         if not self.stacks:
             return 0
         cdef Place[DEEPEST] places
-        cdef size_t count = 0, known = self.stacks.get().size()
+        cdef size_t count = 0, known
         cdef PyFrameObject* frame = PyEval_GetFrame()
         cdef PyFrameObject* caller
         cdef PyCodeObject* code
@@ -130,6 +130,9 @@ cdef class Pool:
             Py_XDECREF(frame)
             frame = caller
         Py_XDECREF(frame)
+        if not self.stacks:  # to walk frames may collect garbage, whose finalizer may have stopped the recording
+            return 0
+        known = self.stacks.get().size()
         cdef uint32_t number = self.stacks.get().intern(places, count)
         for known in range(known, self.stacks.get().size()):
             self.codes.append(<object><PyObject*>self.stacks.get()[0][known].place.code)
@@ -156,13 +159,9 @@ cdef class Pool:
     def _settle(self):
         pass
 
-    def deferred(self):
-        cdef Record* record
-        return [(<uintptr_t>record, list(record.uses)) for record in self.native.deferred()]
+    def deferred(self): return self.native.deferred()
 
-    def settle(self, uintptr_t token):
-        if not self.native.settle(<Record*>token):
-            raise ValueError(f"{token:#x} names no block that waits")
+    def settle(self, uint64_t token): return self.native.settle(token)
 
     def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None):
         if address == 0 or address % kQuantum or nbytes == 0 or nbytes % kQuantum or address + nbytes < address:
@@ -233,17 +232,19 @@ cdef class Pool:
         cdef vector[SegmentRow] segments = segment_rows(self.native)
         cdef vector[BlockRow] blocks = block_rows(self.native)
         cdef vector[Entry] history
-        cdef list places = []
+        cdef vector[StackNode] nodes
         cdef StackNode node
         cdef size_t i
-        if trace:
-            history = self.native.history(&lost)
+        cdef list codes = self.codes, places = []  # held: what follows may collect garbage that ends the recording
         if self.stacks:
             for i in range(1, self.stacks.get().size()):
-                node = self.stacks.get()[0][i]
-                code = <object><PyObject*>node.place.code
-                line = PyCode_Addr2Line(<PyCodeObject*>node.place.code, node.place.offset)
-                places.append((node.parent, code.co_filename, code.co_qualname, max(line, 0)))
+                nodes.push_back(self.stacks.get()[0][i])
+        if trace:
+            history = self.native.history(&lost)
+        for node in nodes:
+            code = <object><PyObject*>node.place.code
+            line = PyCode_Addr2Line(<PyCodeObject*>node.place.code, node.place.offset)
+            places.append((node.parent, code.co_filename, code.co_qualname, max(line, 0)))
         return (
             PyBytes_FromStringAndSize(<char*>segments.data(), segments.size() * sizeof(SegmentRow)),
             PyBytes_FromStringAndSize(<char*>blocks.data(), blocks.size() * sizeof(BlockRow)),

@@ -21,7 +21,7 @@ cdef extern from "lender.hpp" namespace "penstock" nogil:
     ctypedef Record* (*Ask)(void* owner, size_t size, cbool* refused) noexcept
 
     cppclass Lender:
-        Lender(NativePool* pool, Ask ask, void* owner, cbool pages) except +
+        Lender(NativePool* pool, uint64_t queue, Ask ask, void* owner, cbool pages) except +
         Functions stand_before(const Functions& below)
         cbool stands()
         void* owner()
@@ -68,11 +68,12 @@ _import_array()
 cdef class NumpyHook:
     cdef unique_ptr[Lender] lender
     cdef readonly Pool pool
+    cdef uint64_t queue
     cdef object below_capsule  # keeps what stood there before alive
 
-    def __cinit__(self, Pool pool not None, size_t smallest, bint pages=False):
-        self.pool = pool
-        self.lender.reset(new Lender(&pool.native, take_in_python, <void*>self, pages))
+    def __cinit__(self, Pool pool not None, uint64_t queue, size_t smallest, bint pages=False):
+        self.pool, self.queue = pool, queue
+        self.lender.reset(new Lender(&pool.native, queue, take_in_python, <void*>self, pages))
         self.smallest = smallest
 
     @property
@@ -115,9 +116,9 @@ cdef class NumpyHook:
         cdef Record* record = NULL
         try:
             if not self.pool.waiting:
-                record = self.pool.native.take(size, 0, self.pool.here())
+                record = self.pool.native.take(size, self.queue, self.pool.here())
             if record is NULL:
-                block = self.pool.allocate(size)
+                block = self.pool.allocate(size, self.queue)
                 record = block.record
                 block.record = NULL  # NumPy's now
         except MemoryError as failure:

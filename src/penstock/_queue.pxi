@@ -108,9 +108,13 @@ cdef class Queue:
             raise TypeError(f"expected a callable, not {type(function).__name__}")
         call = (self, function)
         Py_INCREF(call)  # for run_callable or drop_callable
-        if not self.worker.get().run(run_callable, <void*>call, drop_callable, True):
-            Py_DECREF(call)
-            self.accepted(False)
+        cdef bint taken = False
+        try:
+            taken = self.worker.get().run(run_callable, <void*>call, drop_callable, True)
+        finally:
+            if not taken:
+                Py_DECREF(call)
+        self.accepted(taken)
 
     def call_native(self, uintptr_t function, uintptr_t argument):
         if function == 0:

@@ -7,10 +7,15 @@ PenstockError (a RuntimeError, as PyTorch's are)
 ├── WrongState           allowed, but not now
 └── Forked               this process was forked after the device was opened
 
-A destructor, an exit handler or a fork handler never raises: it warns with PenstockWarning.
+A destructor, an exit handler or a fork handler never raises: it complains, with a PenstockWarning.
 """
 
 from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+from typing import Any, cast
 
 __all__ = [
     "DeviceError",
@@ -20,6 +25,7 @@ __all__ = [
     "PenstockWarning",
     "Unsupported",
     "WrongState",
+    "complain",
 ]
 
 
@@ -77,3 +83,14 @@ class Forked(PenstockError):
 
 class PenstockWarning(UserWarning):
     """What a destructor, an exit handler or a fork handler could not do."""
+
+
+def complain(message: str) -> None:
+    """Warn from where nothing may be raised; also where warnings are errors."""
+    try:
+        warnings.warn(message, PenstockWarning, stacklevel=3)
+    except PenstockWarning as error:
+        hook_args = SimpleNamespace(
+            exc_type=type(error), exc_value=error, exc_traceback=None, err_msg="penstock complains", object=None
+        )
+        sys.unraisablehook(cast("Any", hook_args))

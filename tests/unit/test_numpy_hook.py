@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import penstock
 from penstock import memory
 from penstock._core import NumpyHook, Pool
 from penstock.errors import WrongState
@@ -124,7 +125,7 @@ def test_contexts_nest_and_are_one_threads_own():
 
 
 def test_a_hook_stands_in_one_place():
-    made = NumpyHook(Pool(), 1)
+    made = NumpyHook(Pool(), 0, 1)
     before = contextvars.copy_context().run(made.in_context)
     with pytest.raises(ValueError, match="make another"):
         made.everywhere()
@@ -215,7 +216,7 @@ def test_memory_that_is_not_the_processs_own_is_cleared_by_hand():
     pool.adopt(block.address, block.nbytes, 0, small=False)
 
     def inside():
-        NumpyHook(pool, 2 * MIB).in_context()
+        NumpyHook(pool, 0, 2 * MIB).in_context()
         for nbytes in (40 * MIB, 2 * MIB):
             array = np.zeros(nbytes, np.uint8)
             assert array.__array_interface__["data"][0] == block.address
@@ -296,3 +297,13 @@ def test_the_history_says_who_made_an_array(everywhere):
     mine = shot.blocks[shot.blocks["address"] == array.__array_interface__["data"][0]]
     frames = list(shot.stack(int(mine["stack"][0])))
     assert test_the_history_says_who_made_an_array.__name__ in {frame.name for frame in frames}
+
+
+def test_memory_that_queued_work_still_writes_is_not_numpys():
+    """What a stream gave back is free in its order only; NumPy waits for no stream."""
+    hook.install(HOST)
+    tensor = penstock.full((16 * MIB,), 7, dtype=penstock.uint8, device=HOST)
+    del tensor  # the fill may not even have begun
+    array = np.zeros(16 * MIB, np.uint8)
+    penstock.synchronize(HOST)
+    assert not array.any()

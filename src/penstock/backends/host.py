@@ -67,14 +67,17 @@ class HostPort:
         self._handles = 0
         self._closed = False
         self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
-        self._lock = threading.Lock()  # of all the above; never held during a call to the system
+        self._lock = (
+            threading.RLock()
+        )  # of all the above, never held during a call to the system; a destructor may re-enter
 
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         with self._locked():
-            if nbytes > self._capacity - self._reserved:
+            self._reserved += nbytes  # first, as a destructor may come in between
+            if self._reserved > self._capacity:
+                self._reserved -= nbytes
                 raise self._out_of_memory(nbytes)
-            self._reserved += nbytes
         try:
             address = map_memory(nbytes)
         except OSError as error:
@@ -145,7 +148,7 @@ class HostPort:
     def abandon(self) -> None:
         """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
         self._process = None
-        self._lock = threading.Lock()  # a thread of the parent may have held it
+        self._lock = threading.RLock()  # a thread of the parent may have held it
         for queue in self._queues.values():
             queue.abandon()
         self._queues = {}

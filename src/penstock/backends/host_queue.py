@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from operator import index
 from typing import Protocol, Self
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
-from penstock.errors import DeviceError, Forked, PenstockError, PenstockWarning, WrongState
+from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
 from penstock.spi import Mark
 
 __all__ = ["HostQueue", "Owner"]
@@ -131,8 +130,7 @@ class HostQueue(_core.Queue):
         if done:  # else its thread may still run, and the port's memory has to stay
             self.owner.forget(self.handle)
         if (failure := self.take_failure()) is not None:
-            message = f"{self._told(failure)}; nobody had waited for it when the queue was closed"
-            warnings.warn(message, PenstockWarning, stacklevel=2)
+            complain(f"{self._told(failure)}; nobody had waited for it when the queue was closed")
         return done
 
     def _refusal(self, reason: Exception | None) -> PenstockError:

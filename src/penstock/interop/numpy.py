@@ -24,6 +24,9 @@ __all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "u
 
 SMALLEST = 128 * 1024  # bytes; below, the C library is quicker and wastes less (docs/design/numpy-allocations.md)
 
+# NumPy's own place in the pool. What streams gave back is free in their order, and NumPy waits for none of them.
+_NO_STREAM = 1 << 62
+
 _standing: dict[Device, NumpyHook] = {}  # those in NumPy's default handler, which is for good
 
 
@@ -124,4 +127,4 @@ def _host_device(device: Device | str | int, smallest: int) -> OpenDevice:
 
 def _new_hook(opened: OpenDevice, smallest: int) -> NumpyHook:
     _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # that is the trick
-    return NumpyHook(opened.allocator, smallest, pages=opened.port.props.zero_pages)
+    return NumpyHook(opened.allocator, _NO_STREAM, smallest, pages=opened.port.props.zero_pages)

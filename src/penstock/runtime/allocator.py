@@ -41,6 +41,7 @@ class Allocator(Pool):
         # Segments, numbered, that were the pool's and still are the port's.
         self._leaving: deque[tuple[int, int]] = deque()
         self._serial = count()
+        self._refusal: OutOfMemory | None = None  # the port's own words, of last time
         self._releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
         self.reset_accumulated()
@@ -97,7 +98,8 @@ class Allocator(Pool):
         size, small = self.segment_size(nbytes, self.port.props.fine_segments)
         try:
             address = self.port.reserve(size)
-        except OutOfMemory:
+        except OutOfMemory as refusal:
+            self._refusal = refusal.with_traceback(None)
             return False
         try:
             self.adopt(address, size, queue, small)
@@ -118,7 +120,10 @@ class Allocator(Pool):
         free, total = self.port.memory_info()
         self.note_oom(self.rounded(nbytes), queue, free)
         segment, _ = self.segment_size(nbytes, self.port.props.fine_segments)
-        return out_of_memory.explain(self, self.name, nbytes, segment, queue, free, total)
+        error = out_of_memory.explain(self, self.name, nbytes, segment, queue, free, total)
+        if self._refusal is not None and self._refusal.code:  # not the capacity was at its end, but the system
+            error.code, error.call, error.__cause__ = self._refusal.code, self._refusal.call, self._refusal
+        return error
 
     def empty(self) -> None:
         """Give every wholly free segment back to the port, once no queue can still be at work in it."""

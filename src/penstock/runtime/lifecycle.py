@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import warnings
 
-from penstock.errors import PenstockWarning
+from penstock.errors import complain
 from penstock.runtime import current, open_device
 
 __all__ = ["EXIT_SECONDS"]
@@ -16,27 +15,18 @@ EXIT_SECONDS = 5.0  # for all that is still queued when the interpreter leaves; 
 
 @atexit.register
 def _leave() -> None:
-    try:
-        dropped = open_device.close_queues(EXIT_SECONDS)
-    except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
-        warnings.warn(f"closing the devices failed: {error}", PenstockWarning, stacklevel=2)
-        return
+    dropped = open_device.close_queues(EXIT_SECONDS)
     if dropped:
         queues = "1 queue" if dropped == 1 else f"{dropped} queues"
-        warnings.warn(
+        complain(
             f"work of {queues} was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
-            "synchronize before leaving",
-            PenstockWarning,
-            stacklevel=2,
+            "synchronize before leaving"
         )
 
 
 def _in_child() -> None:
-    try:
-        open_device.abandon_in_child()
-        current.forget_in_child()
-    except Exception as error:  # noqa: BLE001 -- a fork handler has nobody to raise to
-        warnings.warn(f"the forked process could not forget its devices: {error}", PenstockWarning, stacklevel=2)
+    open_device.abandon_in_child()
+    current.forget_in_child()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock.device import Device
-from penstock.errors import DeviceError, Forked, PenstockError, Unsupported
+from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, complain
 from penstock.runtime.allocator import Allocator
 from penstock.spi import Port, Queue, Reopens, Resizable
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
 
 __all__ = [
+    "Kept",
     "OpenDevice",
     "abandon_in_child",
     "close_queues",
@@ -29,6 +33,14 @@ _opened: dict[Device, OpenDevice] = {}
 _opening = threading.RLock()
 
 
+@dataclass(eq=False, slots=True)
+class Kept:
+    """What queued work reads or writes; the work is done at the tick, 0 while it is not known."""
+
+    objects: tuple[object, ...]
+    tick: int = 0
+
+
 class OpenDevice:
     """One device in use. Its queues live as long as it does: a stream that goes lends its queue to the next one."""
 
@@ -39,7 +51,7 @@ class OpenDevice:
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
         self.default_queue = self._new_queue(0)
-        self._kept: dict[int, deque[tuple[int, object]]] = {}
+        self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
         self.allocator = Allocator(str(device), port, self.queues)
         self._capacity: int | None = None  # if it was set
@@ -90,12 +102,16 @@ class OpenDevice:
     def return_queue(self, queue: Queue, priority: int) -> None:
         self._spare.setdefault(priority, []).append(queue)
 
-    def keep(self, queue: Queue, objects: object) -> int:
-        """Keep what work just queued reads or writes alive until that work is done, which is at the tick given."""
+    @contextmanager
+    def keeping(self, queue: Queue, *objects: object) -> Iterator[Kept]:
+        """Keep what the work queued inside reads or writes alive until it is done, whatever interrupts us meanwhile."""
         self._drop_kept(queue)
-        tick = queue.signal()
-        self._kept.setdefault(queue.handle, deque()).append((tick, objects))
-        return tick
+        kept = Kept(objects)
+        self._kept.setdefault(queue.handle, deque()).append(kept)
+        try:
+            yield kept
+        finally:
+            kept.tick = queue.signal()
 
     def _drop_kept(self, queue: Queue) -> None:
         kept = self._kept.get(queue.handle)
@@ -104,16 +120,15 @@ class OpenDevice:
                 first = kept.popleft()
             except IndexError:  # another thread was quicker
                 return
-            if queue.reached() < first[0]:
+            if first.tick == 0 or queue.reached() < first.tick:
                 kept.appendleft(first)
                 return
 
     def wait(self, queue: Queue, tick: int | None = None) -> None:
         """The host waits, for the tick or for all that is queued; a failure of that work is raised, once."""
         if tick is None:
-            tick = (
-                queue.reached() if queue.idle() else queue.signal()
-            )  # to signal would start the thread of an idle one
+            # To signal an idle queue would start its thread.
+            tick = queue.reached() if queue.idle() else queue.signal()
         queue.wait(tick)
         self._drop_kept(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
@@ -181,7 +196,12 @@ def abandon_in_child() -> None:
     global _opening  # noqa: PLW0603 -- another thread of the parent may have held the old one
     _opening = threading.RLock()
     for device in _opened.values():
-        device.abandon()
+        device.forked = True
+    for device in _opened.values():
+        try:
+            device.abandon()
+        except Exception as error:  # noqa: BLE001 -- a fork handler has nobody to raise to
+            complain(f"the forked process could not let go of {device.device}: {error}")
 
 
 def close_queues(seconds: float) -> int:
@@ -191,8 +211,12 @@ def close_queues(seconds: float) -> int:
     """
     end = time.monotonic() + seconds
     devices = [device for device in tuple(_opened.values()) if not device.forked]
-    queues = [queue for device in devices for queue in tuple(device.queues.values())]
-    dropped = sum(not queue.close(max(end - time.monotonic(), 0.0)) for queue in queues)
+    dropped = 0
     for device in devices:
+        for queue in tuple(device.queues.values()):
+            try:
+                dropped += not queue.close(max(end - time.monotonic(), 0.0))
+            except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
+                complain(f"{device.device}: a queue could not be closed: {error}")
         device.allocator.forget_queues()
     return dropped

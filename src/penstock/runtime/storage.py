@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._core import Block
-from penstock.errors import Unsupported
+from penstock.errors import PenstockError, Unsupported, complain
 from penstock.runtime import out_of_memory
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import PinnedHost
@@ -93,7 +93,10 @@ class PinnedMemory:
     def __del__(self) -> None:
         address = getattr(self, "address", 0)
         if address and not self._opened.forked:
-            self._port.unpin(address)
+            try:
+                self._port.unpin(address)
+            except PenstockError as error:
+                complain(f"pinned memory at {address:#x} could not be given back: {error}")
 
 
 def is_pinned(array: NDArray[Any]) -> bool:

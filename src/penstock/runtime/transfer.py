@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,12 +34,11 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
     if not source.storage.host_visible and _overlap(target.raw_array(), array):
         source = source.clone()
         array = source.raw_array()
-    doing.wait_stream(other)
-    _queue_copy(doing, target, array, readable=source.storage.host_visible)
-    other.wait_stream(doing)  # so that the source's memory is not reused under the copy
     borrowed = [tensor.storage for tensor in (target, source) if tensor.storage.borrowed]
-    if borrowed:
-        doing.opened.keep(doing.queue, borrowed)
+    with doing.opened.keeping(doing.queue, *borrowed) if borrowed else nullcontext():
+        doing.wait_stream(other)
+        _queue_copy(doing, target, array, readable=source.storage.host_visible)
+    other.wait_stream(doing)  # so that the source's memory is not reused under the copy
 
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
@@ -51,11 +51,10 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
     if not target.storage.host_visible or source.dtype.kind in "OSUT":
         # NumPy does here and now what a copy of bytes cannot, and tells what is wrong with objects and texts.
         wide = np.array(wide, target.dtype, order="C", copy=None)
-    _queue_copy(stream, target, wide, readable=True)
-    # Held even where we wait, for the wait may be interrupted.
-    tick = stream.opened.keep(stream.queue, (wide, target.storage))
+    with stream.opened.keeping(stream.queue, wide, target.storage) as kept:
+        _queue_copy(stream, target, wide, readable=True)
     if not (non_blocking and is_pinned(wide)):
-        stream.opened.wait(stream.queue, tick)
+        stream.opened.wait(stream.queue, kept.tick)
 
 
 def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
@@ -125,14 +124,13 @@ def fill(target: Tensor, value: Any) -> None:
     stream = current_stream(target.device)
     array = target.raw_array()
     byte = set(element.tobytes())
-    if len(byte) == 1 and array.flags.c_contiguous:
-        stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
-    elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):
-        queue.call(lambda: np.copyto(array, element))
-    else:
-        copy_array(target, element, non_blocking=False)
-    if target.storage.borrowed:
-        stream.opened.keep(stream.queue, target.storage)
+    with stream.opened.keeping(stream.queue, target.storage) if target.storage.borrowed else nullcontext():
+        if len(byte) == 1 and array.flags.c_contiguous:
+            stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
+        elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):
+            queue.call(lambda: np.copyto(array, element))
+        else:
+            copy_array(target, element, non_blocking=False)
 
 
 def read(source: Tensor) -> NDArray[Any]:
@@ -143,9 +141,10 @@ def read(source: Tensor) -> NDArray[Any]:
         return source.raw_array()
     whole = source.contiguous()
     array = np.empty(source.shape, source.dtype)
-    if array.nbytes:
-        stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
-    stream.opened.wait(stream.queue, stream.opened.keep(stream.queue, (array, whole.storage)))
+    with stream.opened.keeping(stream.queue, array, whole.storage) as kept:
+        if array.nbytes:
+            stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
+    stream.opened.wait(stream.queue, kept.tick)
     return array
 
 

@@ -1,13 +1,14 @@
 """Blocks that were given back while other queues still use them: free once those queues have passed that point.
 
-Nobody waits under a lock, and a block that is waited for stays in sight of all: a destructor, a signal
-handler or another thread may come in between anywhere.
+A destructor, a signal handler or another thread may come in between anywhere, so nobody waits under a lock, and a block
+leaves one list only when it stands in the next: to stand in two, or to be settled twice, does no harm.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from penstock.errors import WrongState
@@ -20,9 +21,9 @@ _Marks = list[tuple[Queue, int]]  # queues, and the ticks they must reach
 
 
 class WaitingBlocks:
-    """Tokens of a pool's blocks, each with the ticks it waits for; `settle(token)` frees one."""
+    """Tokens of a pool's blocks, each with the ticks it waits for; `settle(token)` frees one, once."""
 
-    def __init__(self, queues: Mapping[int, Queue], settle: Callable[[int], None]) -> None:
+    def __init__(self, queues: Mapping[int, Queue], settle: Callable[[int], object]) -> None:
         self._queues = queues
         self._settle = settle
         self._unmarked: deque[tuple[int, list[int]]] = deque()  # given back, with the handles of those who use them
@@ -36,16 +37,12 @@ class WaitingBlocks:
 
     def mark(self) -> None:
         """Remember how far the queues must come for each block that was given back."""
-        while (first := _pop(self._unmarked)) is not None:
+        while (first := _first(self._unmarked)) is not None:
             token, handles = first
-            try:
-                # A queue that nobody knows, or that was closed, has no work to wait for.
-                queues = [queue for queue in map(self._queues.get, handles) if queue is not None]
-                marks = [(queue, tick) for queue in queues if (tick := _signal(queue))]
-            except BaseException:
-                self._unmarked.appendleft(first)
-                raise
-            self._line_up(token, marks)
+            # A queue that nobody knows, or that was closed, has no work to wait for.
+            queues = [queue for queue in map(self._queues.get, handles) if queue is not None]
+            self._line_up(token, [(queue, tick) for queue in queues if (tick := _signal(queue))])
+            _remove(self._unmarked, first)
 
     def settle_reached(self) -> None:
         """Free what its queues are done with. Looks at the first of each line only: a queue reaches ticks in order."""
@@ -56,8 +53,8 @@ class WaitingBlocks:
                 left = [(queue, tick) for queue, tick in marks if queue.reached() < tick]
                 if marks[-1] in left:
                     break
-                if _removed(line, first):
-                    self._line_up(token, left)
+                self._line_up(token, left)
+                _remove(line, first)
 
     def marks(self) -> Iterator[tuple[Queue, int]]:
         """All that is waited for now."""
@@ -72,24 +69,16 @@ class WaitingBlocks:
     def settle_all(self) -> None:
         """For a forked child, whose queues are gone: nothing waits any more."""
         tokens = [token for line in self._lines.values() for token, _ in line] + [token for token, _ in self._unmarked]
-        self._lines.clear()
-        self._unmarked.clear()
         for token in tokens:
             self._settle(token)
+        self._lines.clear()
+        self._unmarked.clear()
 
     def _line_up(self, token: int, marks: _Marks) -> None:
         if marks:
             self._lines.setdefault(marks[-1][0].handle, deque()).append((token, marks))
         else:
             self._settle(token)
-
-
-def _pop(items: deque[_T]) -> _T | None:
-    """The first, now this thread's alone; None when there is none (left)."""
-    try:
-        return items.popleft()
-    except IndexError:
-        return None
 
 
 def _first(items: deque[_T]) -> _T | None:
@@ -99,13 +88,9 @@ def _first(items: deque[_T]) -> _T | None:
         return None
 
 
-def _removed(items: deque[_T], item: _T) -> bool:
-    """Whether this thread is the one that took it out."""
-    try:
+def _remove(items: deque[_T], item: _T) -> None:
+    with suppress(ValueError):  # another thread was quicker
         items.remove(item)
-    except ValueError:
-        return False
-    return True
 
 
 def _signal(queue: Queue) -> int:
