@@ -45,7 +45,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         cbool spin(uint64_t tick, int64_t nanos)
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
         cbool failed()
-        Failure take_failure() except +
+        Failure take_failure(uint64_t tick) except +
         Wait finish(int64_t timeout_ns) except +
         cbool close(int64_t timeout_ns) except +
         cbool closed()
@@ -164,10 +164,12 @@ cdef class Queue:
             self.accepted(self.worker.get().alive() and not self.worker.get().closed())
             raise ValueError(f"queue {other.handle} never reaches tick {tick}")
 
-    def take_failure(self):
+    def take_failure(self, uint64_t tick=0xffffffffffffffff):
         if not self.worker.get().failed():
             return None
-        cdef Failure failure = self.worker.get().take_failure()
+        cdef Failure failure = self.worker.get().take_failure(tick)
+        if failure.cause == none:
+            return None  # it is of later work
         error, self.error = self.error, None
         if failure.cause == host_call:
             return error
