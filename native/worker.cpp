@@ -265,10 +265,9 @@ Wait Worker::wait(uint64_t tick, int64_t timeout_ns) {
 
 bool Worker::failed() const noexcept { return state_->failed; }
 
-Failure Worker::take_failure(uint64_t tick) {
+Failure Worker::take_failure() {
   if (!failed() || !alive()) return {};
   std::lock_guard<std::mutex> lock(state_->mutex);
-  if (state_->failure.tick > tick) return {};
   state_->failed = false;
   return std::exchange(state_->failure, {});
 }

@@ -48,7 +48,7 @@ class Worker {
   Wait wait(uint64_t tick, int64_t timeout_ns = kForever);  // spins, then sleeps. Never, too, on the queue's own thread
 
   bool failed() const noexcept;
-  Failure take_failure(uint64_t tick = ~uint64_t{0});  // of work before the tick
+  Failure take_failure();
 
   // Takes no more work, finishes what is queued and joins; past the limit it goes on, and can be asked again. Never: on
   // the queue's own thread (which cannot wait for itself), in a forked child, after a close() that discarded.

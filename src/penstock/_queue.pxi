@@ -45,7 +45,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         cbool spin(uint64_t tick, int64_t nanos)
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
         cbool failed()
-        Failure take_failure(uint64_t tick) except +
+        Failure take_failure() except +
         Wait finish(int64_t timeout_ns) except +
         cbool close(int64_t timeout_ns) except +
         cbool closed()
@@ -164,12 +164,10 @@ cdef class Queue:
             self.accepted(self.worker.get().alive() and not self.worker.get().closed())
             raise ValueError(f"queue {other.handle} never reaches tick {tick}")
 
-    def take_failure(self, uint64_t tick=0xffffffffffffffff):
+    def take_failure(self):
         if not self.worker.get().failed():
             return None
-        cdef Failure failure = self.worker.get().take_failure(tick)
-        if failure.cause == none:
-            return None  # it is of later work
+        cdef Failure failure = self.worker.get().take_failure()
         error, self.error = self.error, None
         if failure.cause == host_call:
             return error

@@ -34,7 +34,7 @@ class DeviceProps:
 
 
 class Queue(Protocol):
-    """One in-order queue. A failure of queued work is raised, once, by the next `wait` for a tick behind that work."""
+    """One in-order queue. A failure of queued work is raised by the next `wait`, once."""
 
     @property
     def handle(self) -> int: ...  # names the queue among its port's; the first queue of a port is 0

@@ -112,7 +112,7 @@ class HostQueue(_core.Queue):
         except (ValueError, TypeError, OverflowError) as error:
             index_of(tick, "tick")
             raise self._refusal(error) from None
-        failure = self.take_failure(index(tick))
+        failure = self.take_failure()
         if failure is not None:
             raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
 
