@@ -51,7 +51,8 @@ def side_by_side() -> None:
     for key, (name, bound) in BOUNDS.items():
         mine = median(run[key] for run in ours)
         other = median(run[key] for run in theirs) if theirs else float("nan")
-        made.add_row(name, f"{mine:.0f}", f"≤ {bound}", f"{other:.0f}", f"{other / mine:.1f}")
+        beside = (f"{other:.0f}", f"{other / mine:.1f}") if theirs else ("not set up", "")
+        made.add_row(name, f"{mine:.0f}", f"≤ {bound}", *beside)
     show(made)
 
 

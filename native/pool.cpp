@@ -252,14 +252,15 @@ uint64_t Pool::largest_free() const {
 }
 
 uint64_t Pool::largest_free(uint64_t queue) const {
+  return std::max(largest_free(queue, false), largest_free(queue, true));
+}
+
+uint64_t Pool::largest_free(uint64_t queue, bool small) const {
   Lock lock(mutex_);
-  uint64_t most = 0;
-  for (const FreeLists& lists : free_lists_) {
-    const auto at = lists.find(queue);
-    const Block* block = at == lists.end() ? nullptr : at->second->largest();
-    if (block != nullptr) most = std::max(most, block->size);
-  }
-  return most;
+  const FreeLists& lists = free_lists_[small ? 1 : 0];
+  const auto at = lists.find(queue);
+  const Block* block = at == lists.end() ? nullptr : at->second->largest();
+  return block == nullptr ? 0 : block->size;
 }
 
 Count Pool::count(Metric metric, Kind kind) const {

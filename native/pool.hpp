@@ -48,6 +48,7 @@ class Pool {
   bool overlaps(uint64_t address, uint64_t size) const;  // with any segment
   uint64_t largest_free() const;
   uint64_t largest_free(uint64_t queue) const;
+  uint64_t largest_free(uint64_t queue, bool small) const;
 
   Count count(Metric metric, Kind kind) const;
   void reset_peaks();

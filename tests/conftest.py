@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,3 +12,6 @@ import pytest
 def root() -> Path:
     """The repository."""
     return Path(__file__).parents[1]
+
+
+os.environ.pop("PYTHONUNBUFFERED", None)  # children buffer as a user's programs do, whoever runs the tests

@@ -83,6 +83,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         cbool overlaps(uint64_t address, uint64_t size)
         uint64_t largest_free()
         uint64_t largest_free(uint64_t queue)
+        uint64_t largest_free(uint64_t queue, cbool small)
         Count count(Metric metric, Kind kind)
         void reset_peaks()
         void reset_accumulated()

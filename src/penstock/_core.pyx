@@ -185,8 +185,12 @@ cdef class Pool:
 
     def owns(self, uint64_t address): return self.native.owns(address)
 
-    def largest_free(self, queue=None):
-        return self.native.largest_free() if queue is None else self.native.largest_free(<uint64_t>queue)
+    def largest_free(self, queue=None, small=None):
+        if queue is None:
+            return self.native.largest_free()
+        if small is None:
+            return self.native.largest_free(<uint64_t>queue)
+        return self.native.largest_free(<uint64_t>queue, <bint>small)
 
     cdef Count count(self, unsigned metric, unsigned kind):
         if metric >= <unsigned>kMetrics or kind >= <unsigned>kKinds:

@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 
 LIMIT = 60  # seconds for a child; each needs about one
+COMMAND = str(Path(sys.executable).with_name("penstock"))  # as installed: it is a main module of its own
 TABLES = "\nMemory of host:0"  # how what penstock says begins
 
 
@@ -24,8 +25,8 @@ class Outcome:
 
     @property
     def own(self) -> str:
-        """What the program itself said on standard error."""
-        return self.err.split(TABLES)[0]
+        """What the program itself said on standard error, and Python when it left."""
+        return re.sub(rf"{TABLES}.*?\nreport    [^\n]*\n", "", self.err, flags=re.DOTALL).split(TABLES)[0]
 
     @property
     def snapshot(self):
@@ -60,7 +61,7 @@ class Runner:
 
     def penstock(self, source: str, *arguments: str, options: tuple[str, ...] = (), **settings) -> Outcome:
         self.write(source)
-        return self.command("-m", "penstock", "run", *options, "script.py", *arguments, **settings)
+        return self.command(COMMAND, "run", *options, "script.py", *arguments, **settings)
 
     def same(self, source: str, *arguments: str, **settings) -> Outcome:
         """Run it both ways; the program's own output and outcome must be equal."""

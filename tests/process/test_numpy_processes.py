@@ -193,8 +193,8 @@ def test_a_subinterpreter_is_refused_politely():
     name = interpreters.create()
     for line in ("import penstock.interop.numpy", "import numpy; numpy.ones(9_000_000)"):
         try:
-            interpreters.run_string(name, line)
-            print("ran")
+            answer = interpreters.run_string(name, line)  # from 3.13 on it tells instead of raising
+            print("ImportError" in repr(answer) or "ran")
         except Exception as error:
             print("ImportError" in str(error) + repr(error))
     interpreters.destroy(name)

@@ -59,7 +59,7 @@ def test_the_text_names_a_segment_much_larger_than_what_was_wanted(fake):
 def test_pieces_of_other_streams_are_told_apart(fake):
     with penstock.Stream("fake:0"):
         theirs = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
-    assert "in pieces of at most 17.00 MiB (0 B on this stream)." in str(refused(60 * MIB))
+    assert "in pieces of at most 17.00 MiB (0 B for this size and stream)." in str(refused(60 * MIB))
     assert theirs.nbytes == 3 * MIB
 
 

@@ -16,9 +16,11 @@ class Failure(Exception):
 def showing() -> Iterator[None]:
     """Around a command that prints: a reader that goes away and Ctrl-C end it without a word."""
     try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        try:
+            yield
+        finally:  # argparse leaves by SystemExit when it has printed its help
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes as it leaves
         sys.exit(1)

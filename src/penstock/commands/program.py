@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
+_kept: list[ModuleType] = []  # the main module before ours: CPython crashes when it goes with the last traceback
+
 
 class Program:
     """What is to run. Finding a script touches nothing; a module is found by `execute`, as its packages run then."""
@@ -33,6 +35,7 @@ class Program:
     def execute(self) -> None:
         """Run it. Whatever it raises comes out of here, and Python prints it without the frames below this one."""
         main, ours = ModuleType("__main__"), sys.modules["__main__"]
+        _kept.append(ours)
         if "__annotations__" in ours.__dict__:  # newer Pythons make it when it is asked for
             main.__dict__.update(__annotations__={})
         main.__dict__["__builtins__"] = builtins

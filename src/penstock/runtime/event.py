@@ -64,7 +64,7 @@ class Event:
             wait_for(stream, self._stream, self._tick)
 
     def synchronize(self) -> None:
-        """Wait for the point; a failure of work before it is raised here, once."""
+        """Wait for the point; a failure of the stream's work, be it of later work, is raised here, once."""
         if self._stream is not None:
             self._stream.opened.wait(self._stream.queue, self._tick)
 

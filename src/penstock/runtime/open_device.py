@@ -126,8 +126,7 @@ class OpenDevice:
 
     def wait(self, queue: Queue, tick: int | None = None) -> None:
         """The host waits, for the tick or for all that is queued; a failure of that work is raised, once."""
-        if tick is None:
-            # To signal an idle queue would start its thread.
+        if tick is None:  # to signal an idle queue would start its thread, or find it closed
             tick = queue.reached() if queue.idle() else queue.signal()
         queue.wait(tick)
         self._drop_kept(queue)

@@ -32,8 +32,9 @@ def explain(pool: Pool, name: str, wanted: int, segment: int, queue: int, free: 
     """The error for `wanted` bytes in a segment of that size; names those who hold most when the history is on."""
     reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
     pieces = f"pieces of at most {format_bytes(pool.largest_free())}"
-    if (here := pool.largest_free(queue)) < pool.largest_free():
-        pieces += f" ({format_bytes(here)} on this stream)"
+    _, small = pool.segment_size(wanted)
+    if (here := pool.largest_free(queue, small)) < pool.largest_free():
+        pieces += f" ({format_bytes(here)} for this size and stream)"
     large = f", for which a segment of {format_bytes(segment)} is needed" if segment >= wanted + (1 << 20) else ""
     text = (
         f"{name} out of memory. Tried to allocate {format_bytes(wanted)}{large}. "

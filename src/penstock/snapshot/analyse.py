@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +68,9 @@ class Summary:
     current: int
     reserved: int
     peak_reserved: int
-    allocations: int  # TAKE entries
-    frees: int  # GIVE entries
-    per_second: float  # allocations / (time of the last entry - time of the first); 0 if that is no time
+    allocations: int  # as counted, or else TAKE entries
+    frees: int  # as counted, or else GIVE entries
+    per_second: float  # allocations / seconds the program ran, or else that the history spans; 0 if that is no time
     span_ns: int
     largest_free: int  # largest piece inside the segments that the next take could have
     fragmentation: float  # 1 - largest free piece / all free bytes in segments: 0 is one piece, towards 1 is dust
@@ -146,35 +145,25 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
     free = snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.FREE].astype(np.int64)
     largest = int(free.max(initial=0))
     peak, span = int(timeline.allocated[timeline.peak]), int(timeline.time_ns[-1] - timeline.time_ns[0])
-    found = Summary(
-        peak=peak,
-        peak_ever=max(peak, snapshot.stats.get("requested_bytes.all.peak", 0)),
+    stats, seconds = snapshot.stats, snapshot.notes.get("seconds", span / 1e9)
+    # The ring may have dropped entries, the counters have not; without a history they are all there is.
+    allocations = max(int(counts[Action.TAKE]), stats.get("allocation.all.allocated", 0))
+    recorded = len(snapshot.trace) > 0
+    peak_ever = max(peak, stats.get("requested_bytes.all.peak", 0))
+    return Summary(
+        peak=peak if recorded else peak_ever,
+        peak_ever=peak_ever,
         current=int(timeline.allocated[-1]),
         reserved=int(timeline.reserved[-1]),
-        peak_reserved=int(timeline.reserved.max()),
-        allocations=int(counts[Action.TAKE]),
-        frees=int(counts[Action.GIVE]),
-        per_second=int(counts[Action.TAKE]) * 1e9 / span if span > 0 else 0.0,
+        peak_reserved=max(int(timeline.reserved.max()), 0 if recorded else stats.get("reserved_bytes.all.peak", 0)),
+        allocations=allocations,
+        frees=max(int(counts[Action.GIVE]), stats.get("allocation.all.freed", 0)),
+        per_second=allocations / seconds if seconds > 0 else 0.0,
         span_ns=max(0, span),
         largest_free=largest,
         fragmentation=1 - largest / int(free.sum()) if largest else 0.0,
-        ooms=int(counts[Action.OOM]),
+        ooms=max(int(counts[Action.OOM]), stats.get("num_ooms", 0)),
         lost=snapshot.lost,
-    )
-    return found if len(snapshot.trace) else _as_counted(found, snapshot.stats, snapshot.notes.get("seconds", 0))
-
-
-def _as_counted(found: Summary, stats: Mapping[str, int], seconds: float) -> Summary:
-    """What no history tells, from the statistics; `seconds` is how long the program ran."""
-    allocations = stats.get("allocation.all.allocated", 0)
-    return replace(
-        found,
-        peak=max(found.peak, found.peak_ever),
-        peak_reserved=max(found.peak_reserved, stats.get("reserved_bytes.all.peak", 0)),
-        allocations=allocations,
-        frees=stats.get("allocation.all.freed", 0),
-        per_second=allocations / seconds if seconds else 0.0,
-        ooms=stats.get("num_ooms", 0),
     )
 
 

@@ -108,9 +108,10 @@ def _tiles(view: View) -> str:
         ("Out of memory", many, "in this history", "bad" * (numbers.ooms > 0)),
     ]
     if not view.recorded:
-        tiles[0] = ("Peak reserved", format_bytes(numbers.peak_reserved), "", "")
-        tiles[3] = ("Allocations", f"{len(view.timeline.allocations.start):,}", "live now", "")
-        tiles[5] = ("History", "off", "only what is held now is known", "")
+        tiles[5] = ("History", "none", "totals, and what is held now", "")
+        if not snapshot.stats:
+            tiles[0] = ("Peak reserved", format_bytes(numbers.peak_reserved), "", "")
+            tiles[3] = ("Allocations", f"{len(view.timeline.allocations.start):,}", "live now", "")
     return "\n".join(
         f'<div class="tile {kind}"><span>{name}</span><b>{_unit(value)}</b><em>{note}</em></div>'
         for name, value, note, kind in tiles

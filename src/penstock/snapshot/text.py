@@ -16,8 +16,9 @@ from penstock.snapshot.model import Snapshot
 from penstock.snapshot.sites import relative
 from penstock.snapshot.timeline import Timeline, reconstruct
 
-__all__ = ["format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
+__all__ = ["NOTHING", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
+NOTHING = "The program made no array of the size that is served (128 KiB and more, by default)."
 _BAR = 8  # cells
 _WIDE = 100  # cells; a narrower terminal shows the site rather than the bar and the largest block
 
@@ -26,7 +27,9 @@ def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> Rendera
     """Everything together, ready for `Console.print` to a terminal of that many cells."""
     timeline = reconstruct(snapshot)
     parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device)]
-    if len(timeline.allocations.start):
+    if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
+        parts += ["", Text(NOTHING, "dim")]
+    elif len(timeline.allocations.start):
         parts += ["", top_sites(snapshot, rows=rows, width=width, timeline=timeline)]
     if panel := oom_panel(snapshot):
         parts += ["", panel]
@@ -61,7 +64,7 @@ def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timelin
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
     home, labels = relative([use.label for use in shown])
-    table = _table("Top allocation sites at the peak")
+    table = _table("Top allocation sites at the peak" if len(snapshot.trace) else "Held at the end, by site")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     if width >= _WIDE:

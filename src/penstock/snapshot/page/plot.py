@@ -20,7 +20,7 @@ def section(view: View) -> tuple[str, dict[str, object]]:
     timeline, snapshot = view.timeline, view.snapshot
     heading = "Memory over time"
     if not view.recorded:
-        words = "No history was recorded, so there is nothing to draw. What is held now stands below."
+        words = view.why_nothing
         empty: dict[str, object] = dict.fromkeys(("time", "moment", "layers", "reserved", "keys", "labels"), ())
         return f'<section class="card"><h2>{heading}</h2><p class="empty">{words}</p></section>\n', empty
 

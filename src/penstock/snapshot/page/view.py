@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.snapshot import analyse
 from penstock.snapshot.model import Frame, Snapshot
 from penstock.snapshot.sites import Sites, label_of, relative, site_of
+from penstock.snapshot.text import NOTHING
 from penstock.snapshot.timeline import Timeline, reconstruct
 
 __all__ = ["TOP", "View", "foreign", "key_of", "look", "part_of"]
@@ -35,6 +36,13 @@ class View:
     @property
     def recorded(self) -> bool:
         return len(self.snapshot.trace) > 0
+
+    @property
+    def why_nothing(self) -> str:
+        """Why there is nothing to draw."""
+        if not self.snapshot.stats.get("allocation.all.allocated", 1):
+            return NOTHING
+        return "No history was recorded, so there is nothing to draw. What is held now stands below."
 
     def short(self, label: str) -> str:
         return label.removeprefix(self.home)
