@@ -1,4 +1,4 @@
-"""The pool's face: what a Block is, what a subclass hears, what is refused, and what can be read."""
+"""The pool's face: what a Block is, what a subclass hears, what is refused, and what can be read. Many small stories make the lines."""
 
 from __future__ import annotations
 
@@ -388,3 +388,24 @@ def test_sizes():
         10 * MIB - 511: (10 * MIB, False),
         10 * MIB + 1: (12 * MIB, False),
     }
+
+
+def test_any_queue_handle_will_do():
+    pool = Pool()
+    assert pool.take(1, 2**63 - 1) is None
+    assert pool.take(1, 2**64 - 1) is None
+    pool.adopt(HERE, 2 * MIB, 2**64 - 1, small=True)
+    assert pool.take(1, 0) is None
+    assert pool.take(1, 2**64 - 1).address == HERE
+    assert pool.broken() is None
+
+
+def test_segments_of_one_rank_go_by_address():
+    pool = Pool()
+    for at in (2, 0, 1):
+        pool.adopt(HERE + at * 4 * MIB, 2 * MIB, 0, small=False, rank=7)
+    taken = [pool.take(2 * MIB) for _ in range(3)]
+    assert [block.address for block in taken] == [HERE + at * 4 * MIB for at in range(3)]
+    for block in (taken[1], taken[2], taken[0]):
+        block.free()
+        assert pool.broken() is None

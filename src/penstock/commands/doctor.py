@@ -70,8 +70,11 @@ def _examine(check: Check) -> tuple[bool, str]:
         return False, f"cannot start {sys.executable}: {error.strerror}"
     if done.returncode < 0:
         return False, f"died of {signal.Signals(-done.returncode).name}"
-    words = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return done.returncode == 0, (words or [f"ended with status {done.returncode}"])[-1]
+    if done.returncode == 0:
+        return True, done.stdout.strip().rpartition("\n")[2]
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = (line for line in lines if not line[0].isspace() and not line.startswith("Traceback"))
+    return False, next(said, f"ended with status {done.returncode}")  # the first line of the error's own
 
 
 def _marks() -> tuple[str, str]:
