@@ -1,4 +1,4 @@
-"""The pool's face: what a Block is, what a subclass hears, what is refused, and what can be read. Many small stories make the lines."""
+"""The pool's face in small stories, whose number makes the lines: blocks, subclasses, refusals, what can be read."""
 
 from __future__ import annotations
 
