@@ -20,10 +20,10 @@ constexpr uint64_t block_size(uint64_t nbytes) { return nbytes < kQuantum ? kQua
 
 constexpr bool is_small(uint64_t size) { return size <= kSmall; }
 
-// `fine`: where taking memory is cheap every large block gets a segment of its own, so that none is larger than needed.
+// `fine`: where taking memory is cheap, a segment holds whole blocks of the size it is taken for, and no more.
 constexpr uint64_t segment_size(uint64_t size, bool fine = false) {
+  if (fine) return round_up(is_small(size) ? round_up(kSmallSegment, size) : size, kFineQuantum);
   if (is_small(size)) return kSmallSegment;
-  if (fine) return round_up(size, kFineQuantum);
   return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentQuantum);
 }
 

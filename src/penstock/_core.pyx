@@ -239,7 +239,7 @@ cdef class Pool:
         cdef vector[StackNode] nodes
         cdef StackNode node
         cdef size_t i
-        cdef list codes = self.codes, places = []  # held: what follows may collect garbage that ends the recording
+        cdef list _held = self.codes, places = []  # held, as what follows may collect garbage that ends the recording
         if self.stacks:
             for i in range(1, self.stacks.get().size()):
                 nodes.push_back(self.stacks.get()[0][i])

@@ -166,7 +166,7 @@ def test_two_hundred_thousand_operations():
     both.compare()
 
 
-@pytest.mark.parametrize("nbytes", [*BOUNDARIES, 9 * MIB, 11 * MIB + 3, (1 << 60) - 1])
+@pytest.mark.parametrize("nbytes", [*BOUNDARIES, 140_000, 700_000, 9 * MIB, 11 * MIB + 3, (1 << 60) - 1])
 def test_sizes_are_the_same(nbytes):
     assert model.rounded(nbytes) == Pool.rounded(nbytes)
     for fine in (False, True):

@@ -26,10 +26,12 @@ def rounded(nbytes: int) -> int:
 def segment_size(nbytes: int, fine: bool = False) -> tuple[int, bool]:
     """What to ask a device for when no block of `nbytes` is free, and whether it is of the small kind."""
     size = rounded(nbytes)
-    if size <= MIB:
+    small = size <= MIB
+    if fine:  # whole blocks, in steps of 64 KiB
+        least = -(-2 * MIB // size) * size if small else size
+        return -(-least // (MIB // 16)) * (MIB // 16), small
+    if small:
         return 2 * MIB, True
-    if fine:
-        return -(-size // (MIB // 16)) * (MIB // 16), False
     if size < 10 * MIB:
         return 20 * MIB, False
     return -(-size // (2 * MIB)) * 2 * MIB, False
