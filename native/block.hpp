@@ -9,7 +9,9 @@ namespace penstock {
 class FreeList;
 struct Segment;
 
-enum class State : uint8_t { Free = 0, Live = 1, Awaiting = 2 };  // as snapshot/model.py
+// The first three as snapshot/model.py. The others are pieces of growing segments: address space without memory, and on
+// the way to and from having some, when nobody else may touch them.
+enum class State : uint8_t { Free = 0, Live = 1, Awaiting = 2, Bare = 3, Coming = 4, Leaving = 5 };
 
 struct Block {
   uint64_t address = 0;
@@ -25,6 +27,7 @@ struct Block {
   bool untouched = false;      // never handed out since its segment came, so still all zero where the port zeroes
   std::vector<uint64_t> uses;  // other queues that work on it
   uint64_t serial = 0;         // the number under which it awaits them
+  uint64_t born = 0;           // its home's clock when it became free
 
   bool split() const { return prev != nullptr || next != nullptr; }
 };
@@ -35,9 +38,12 @@ struct Segment {
   uint64_t queue;
   uint64_t rank;  // of equal free blocks, one of the segment with the lowest goes first
   bool small;
+  uint64_t page;   // a growing segment's: memory comes and goes in multiples of it. 0: all of it is there
   uint32_t stack;  // where it was reserved
   FreeList* free_list;
   Block* first;
+
+  bool growing() const { return page != 0; }
 };
 
 }  // namespace penstock

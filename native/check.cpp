@@ -20,8 +20,10 @@ const char* Pool::broken() const {
     if (address < end_of_last) return "two segments overlap";
     if (segment.first == nullptr || segment.first->prev != nullptr)
       return "a segment does not start with its first block";
-    add(kSegment, 1);
-    add(kReservedBytes, segment.size);
+    if (!segment.growing()) {
+      add(kSegment, 1);
+      add(kReservedBytes, segment.size);
+    }
 
     uint64_t at = address;
     for (const Block* block = segment.first; block != nullptr; at += block->size, block = block->next) {
@@ -30,6 +32,21 @@ const char* Pool::broken() const {
       if (block->next != nullptr && block->next->prev != block) return "neighbours do not agree";
       if (block->size == 0 || block->size % kQuantum != 0) return "a size that no block may have";
       const bool is_free = block->state == State::Free;
+      const bool is_bare = block->state == State::Bare;
+      if (segment.growing()) {
+        const auto& bare = segment.free_list->bare;
+        const auto found = bare.find(block->address);
+        if (is_bare != (found != bare.end() && found->second == block)) return "the bare pieces and the block disagree";
+        if (is_bare && block->next != nullptr && block->next->state == State::Bare)
+          return "two bare neighbours were not merged";
+        if (is_bare || block->state == State::Coming || block->state == State::Leaving) {
+          if (block->address % segment.page != address % segment.page || block->size % segment.page != 0)
+            return "a piece without memory is not made of pages";
+        }
+        if (!is_bare && block->state != State::Coming) add(kReservedBytes, block->size);
+      } else if (block->state > State::Awaiting) {
+        return "a piece without memory in a segment that does not grow";
+      }
       if (is_free != segment.free_list->contains(block)) return "the free list and the block disagree";
       if ((block->state == State::Live) != (live_.find(block->address) == block))
         return "the live table and the block disagree";
@@ -40,10 +57,14 @@ const char* Pool::broken() const {
         ++free;
         if (block->next != nullptr && block->next->state == State::Free) return "two free neighbours were not merged";
         if (!block->uses.empty()) return "a free block is used by a queue";
-        if (block->split()) {
+        if (block->split() && !segment.growing()) {
           add(kInactiveSplit, 1);
           add(kInactiveSplitBytes, block->size);
         }
+        continue;
+      }
+      if (block->state > State::Awaiting) {
+        if (!block->uses.empty()) return "a piece without memory is used by a queue";
         continue;
       }
       if (block->requested == 0 || block->requested > block->size) return "a block is smaller than what was asked";
@@ -63,9 +84,13 @@ const char* Pool::broken() const {
   }
 
   size_t listed = 0;
-  for (const FreeLists& lists : free_lists_) {
-    for (const auto& [queue, list] : lists) listed += list->count();
-  }
+  const auto count = [&](const Home& home) {
+    for (const auto& lists : home.lists) {
+      for (const auto& [queue, list] : lists) listed += list->count();
+    }
+  };
+  count(common_);
+  for (const auto& [number, home] : homes_) count(*home);
   if (listed != free) return "a free list holds a block of no segment";
   if (live_.count() != live) return "the live table holds a block of no segment";
   if (awaiting_.size() != awaiting) return "the waiting list holds a block of no segment";

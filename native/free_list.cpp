@@ -104,11 +104,30 @@ Block* FreeList::best_fit(uint64_t size) const {
     }
   }
   if (best != nullptr) return best;
-  const unsigned larger = next_used_bin(bin + 1);
-  if (larger == kBins) return nullptr;
-  best = roots_[larger];
-  while (best->left != nullptr) best = best->left;
-  return best;
+  return first_of(next_used_bin(bin + 1));
+}
+
+Block* FreeList::smallest() const { return first_of(next_used_bin(0)); }
+
+Block* FreeList::next(const Block* block) const {
+  const unsigned bin = bin_of(block->size);
+  Block* best = nullptr;
+  for (Block* at = roots_[bin]; at != nullptr;) {
+    if (before(block, at)) {
+      best = at;
+      at = at->left;
+    } else {
+      at = at->right;
+    }
+  }
+  return best != nullptr ? best : first_of(next_used_bin(bin + 1));
+}
+
+Block* FreeList::first_of(unsigned bin) const {
+  if (bin == kBins) return nullptr;
+  Block* first = roots_[bin];
+  while (first->left != nullptr) first = first->left;
+  return first;
 }
 
 Block* FreeList::largest() const {

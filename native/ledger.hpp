@@ -1,4 +1,4 @@
-// Nine quantities over time: now, highest, all that came, all that went; for all blocks, the small and the large kind.
+// Quantities over time: now, highest, all that came, all that went; for all blocks, the small and the large kind.
 #pragma once
 
 #include <algorithm>
@@ -26,39 +26,34 @@ struct Count {
   int64_t current, peak, allocated, freed;
 };
 
-class Ledger {
+// One quantity.
+class Tally {
  public:
-  void add(Metric metric, bool small, int64_t change) {
-    Row& row = rows_[metric];
-    Side& side = row.side[small ? 0 : 1];
+  void add(bool small, int64_t change) {
+    Side& side = sides_[small ? 0 : 1];
     side.current += change;
     if (change <= 0) return;
     side.came += change;
     side.peak = std::max(side.peak, side.current);
-    row.peak = std::max(row.peak, row.side[0].current + row.side[1].current);
+    peak_ = std::max(peak_, sides_[0].current + sides_[1].current);
   }
 
   // What went is what came and is not here now, so a decrease has nothing to note.
-  Count read(Metric metric, Kind kind) const {
-    const Row& row = rows_[metric];
-    const Side &small = row.side[0], &large = row.side[1];
+  Count read(Kind kind) const {
+    const Side &small = sides_[0], &large = sides_[1];
     if (kind == kSmallKind) return {small.current, small.peak, small.came, small.came + small.since - small.current};
     if (kind == kLargeKind) return {large.current, large.peak, large.came, large.came + large.since - large.current};
     const int64_t current = small.current + large.current, came = small.came + large.came;
-    return {current, row.peak, came, came + small.since + large.since - current};
+    return {current, peak_, came, came + small.since + large.since - current};
   }
 
-  void reset_peaks() {
-    for (Row& row : rows_) {
-      for (Side& side : row.side) side.peak = side.current;
-      row.peak = row.side[0].current + row.side[1].current;
-    }
+  void reset_peak() {
+    for (Side& side : sides_) side.peak = side.current;
+    peak_ = sides_[0].current + sides_[1].current;
   }
 
   void reset_accumulated() {
-    for (Row& row : rows_) {
-      for (Side& side : row.side) side.came = 0, side.since = side.current;
-    }
+    for (Side& side : sides_) side.came = 0, side.since = side.current;
   }
 
  private:
@@ -66,11 +61,26 @@ class Ledger {
     int64_t current = 0, peak = 0, came = 0;
     int64_t since = 0;  // current when `came` was last reset
   };
-  struct Row {
-    std::array<Side, 2> side;
-    int64_t peak = 0;
-  };
-  std::array<Row, kMetrics> rows_;
+  std::array<Side, 2> sides_;
+  int64_t peak_ = 0;
+};
+
+class Ledger {
+ public:
+  void add(Metric metric, bool small, int64_t change) { tallies_[metric].add(small, change); }
+
+  Count read(Metric metric, Kind kind) const { return tallies_[metric].read(kind); }
+
+  void reset_peaks() {
+    for (Tally& tally : tallies_) tally.reset_peak();
+  }
+
+  void reset_accumulated() {
+    for (Tally& tally : tallies_) tally.reset_accumulated();
+  }
+
+ private:
+  std::array<Tally, kMetrics> tallies_;
 };
 
 }  // namespace penstock

@@ -1,6 +1,8 @@
-// How much to take: PyTorch's sizes (torch-semantics 3.1, 3.3, 3.5), all in bytes.
+// How much to take: PyTorch's sizes (torch-semantics 3.1, 3.3, 3.5), all in bytes, and the settings that change them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace penstock {
@@ -13,21 +15,47 @@ constexpr uint64_t kOwnSegment = kSmall * 10;     // from here on a block gets a
 constexpr uint64_t kSegmentQuantum = kSmall * 2;  // which is a multiple of this
 constexpr uint64_t kFineQuantum = kSmall / 16;    // or, where taking memory is cheap, of this
 constexpr uint64_t kMost = uint64_t{1} << 60;     // nothing larger is asked of any device
+constexpr uint64_t kUnlimited = ~uint64_t{0};
 
 constexpr uint64_t round_up(uint64_t nbytes, uint64_t quantum) { return (nbytes + quantum - 1) / quantum * quantum; }
 
-constexpr uint64_t block_size(uint64_t nbytes) { return nbytes < kQuantum ? kQuantum : round_up(nbytes, kQuantum); }
-
 constexpr bool is_small(uint64_t size) { return size <= kSmall; }
 
-// `fine`: where taking memory is cheap, a segment holds whole blocks of the size it is taken for, and no more.
-constexpr uint64_t segment_size(uint64_t size, bool fine = false) {
-  if (fine) return round_up(is_small(size) ? round_up(kSmallSegment, size) : size, kFineQuantum);
-  if (is_small(size)) return kSmallSegment;
-  return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentQuantum);
-}
+constexpr unsigned log2_of(uint64_t size) { return 63u - static_cast<unsigned>(__builtin_clzll(size)); }
 
-// Whether the rest of a block is worth being a block of its own.
-constexpr bool worth_splitting(bool small, uint64_t rest) { return small ? rest >= kQuantum : rest > kSmall; }
+struct Policy {
+  // Into how many steps a doubling of the size is divided, for sizes from 1 MiB (and all below), 2 MiB, … 32 GiB.
+  std::array<uint64_t, 16> divisions{};
+  bool divides = false;                             // whether any is more than 1
+  uint64_t max_split = kUnlimited;                  // blocks from here on stay whole, and go to no smaller request
+  uint64_t max_non_split_rounding = kLargeSegment;  // how much larger than the request such a block may be
+  uint64_t large_segment = kLargeSegment;
+  bool growing = false;  // new memory comes as pages of growing segments
+  bool ages = false;     // free blocks grow older with each request
+  bool fine = false;     // taking memory is cheap: a segment holds whole blocks of the size it is taken for, and no more
+
+  uint64_t block_size(uint64_t nbytes) const {
+    if (divides && nbytes > kQuantum) {
+      const unsigned log = log2_of(nbytes), slot = log < 20 ? 0 : log > 35 ? 15 : log - 20;
+      const uint64_t steps = divisions[slot], floor = uint64_t{1} << log;
+      if (steps > 1 && nbytes > kQuantum * steps) {
+        const uint64_t step = floor / steps;
+        return step == 0 ? floor * 2 : round_up(nbytes, step);
+      }
+    }
+    return nbytes < kQuantum ? kQuantum : round_up(nbytes, kQuantum);
+  }
+
+  uint64_t segment_size(uint64_t size) const {
+    if (fine) return round_up(is_small(size) ? round_up(kSmallSegment, size) : size, kFineQuantum);
+    if (is_small(size)) return kSmallSegment;
+    return size < kOwnSegment ? large_segment : round_up(size, kSegmentQuantum);
+  }
+
+  // Whether the rest of a block is worth being a block of its own, when `size` of it is taken.
+  bool worth_splitting(bool small, uint64_t size, uint64_t rest) const {
+    return small || growing ? rest >= kQuantum : size < max_split && rest > kSmall;
+  }
+};
 
 }  // namespace penstock

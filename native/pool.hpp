@@ -1,6 +1,7 @@
 // Hands out blocks of the segments it was given. It touches its own tables only: no driver, no callback, no waiting.
 //
-// Whoever calls grows it (adopt), shrinks it (evict) and says when a block that other queues use is done (settle).
+// Whoever calls grows it (adopt), shrinks it (evict) and says when a block that other queues use is done (settle). A
+// growing segment is address space, whose pages whoever calls brings and takes (growing.cpp).
 #pragma once
 
 #include <array>
@@ -19,44 +20,101 @@
 #include "free_list.hpp"
 #include "ledger.hpp"
 #include "live_table.hpp"
+#include "policy.hpp"
 #include "ring.hpp"
 
 namespace penstock {
+
+// Where blocks of one purpose live, apart from all others: the common home, 0, or that of a graph or a user's pool.
+struct Home {
+  uint32_t number = 0;
+  bool splits = true;
+  std::array<std::map<uint64_t, std::unique_ptr<FreeList>>, 2> lists;  // of the large kind, of the small one; by queue
+  std::array<uint64_t, 2> clock{};                                     // requests so far, where blocks grow old
+  Tally reserved;
+};
+
+struct Evictable {
+  uint64_t address, size, queue, age;
+  bool growing;
+};
+
+struct Deferred {
+  uint64_t serial;  // the number under which it waits
+  uint32_t home;
+  std::vector<uint64_t> uses;  // the queues that use it
+};
+
+struct Piece {
+  uint64_t address = 0, size = 0;
+};
 
 class Pool {
  public:
   static constexpr uint64_t kArrival = ~uint64_t{0};
 
-  // Best fit among the free blocks of `queue`; null when nothing fits.
-  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0);
-  // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits.
-  bool give(Block* block);
+  void set_policy(const Policy& policy);
+  Policy policy() const;
+
+  // Best fit among the free blocks of `queue` in that home; null when nothing fits.
+  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t home = 0);
+  // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits. `stack` is for the
+  // history; 0 tells it where the block was taken.
+  bool give(Block* block, uint32_t stack = 0);
   void use(Block* block, uint64_t queue);
   // The same block under another request; false, and nothing changed, when it does not fit or would be mostly empty.
   bool resize(Block* block, uint64_t nbytes, uint32_t stack);
   Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
 
-  // The blocks that began to wait since the last call: a serial number, and the queues that use it.
-  std::vector<std::pair<uint64_t, std::vector<uint64_t>>> deferred();
+  std::vector<Deferred> deferred();  // the blocks that began to wait since the last call
   bool settle(uint64_t serial);  // false: none waits under that number (any more)
 
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
-  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival);
-  bool evict(uint64_t address);                                  // false: no such segment, or part of it is in use
-  std::vector<std::pair<uint64_t, uint64_t>> evictable() const;  // address and size of each wholly free segment
+  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival,
+             uint32_t home = 0);
+  // The same, for a request that is served from it in one go; null (and it is adopted) when that does not fit.
+  Block* adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint32_t home);
+  bool evict(uint64_t address);  // false: no such segment, or part of it is in use
+  // Each wholly free segment of a home and kind, by queue and then in the order of its free list. With `growing`, those
+  // as well that evict() does not take.
+  std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false) const;
   bool owns(uint64_t address) const { return overlaps(address, 1); }
   bool overlaps(uint64_t address, uint64_t size) const;  // with any segment
   uint64_t largest_free() const;
   uint64_t largest_free(uint64_t queue) const;
   uint64_t largest_free(uint64_t queue, bool small) const;
 
+  // Growing segments. Pieces on their way are nobody's, so whoever calls may take its time: `room` and `leave` choose
+  // one, `came`, `left` and `stayed` say what came of it.
+  void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, bool small, uint32_t stack,
+                   uint32_t home);
+  // What must come for a request; nothing, at an address: the free block there serves, at 0: more space is needed.
+  Piece room(uint64_t nbytes, uint64_t queue, uint32_t home);
+  Block* take_at(uint64_t address, uint64_t nbytes, uint32_t stack);  // null: it is not free any more
+  // Its memory is there. The block, if the request fits now.
+  Block* came(uint64_t address, uint64_t nbytes, uint32_t stack);
+  std::vector<Piece> idle_pages(bool small, uint32_t home) const;  // free, in the order of the free lists
+  bool leave(Piece piece);                                         // false: not all of it is free any more
+  bool left(uint64_t address);    // its memory is gone. True: so is all of its segment's
+  void stayed(uint64_t address);  // it could not come, or go
+  bool evict_space(uint64_t address);
+
+  void make_home(uint32_t number, bool splits);
+  bool drop_home(uint32_t number);  // false: it has segments, or there is none. What it counted stays
+  Count reserved_by(uint32_t home, Kind kind) const;
+  uint64_t idle_in(uint32_t home) const;  // bytes in free blocks
+
   Count count(Metric metric, Kind kind) const;
+  Count oversize(bool segments) const;  // of max_split or more: blocks handed out, or segments
   void reset_peaks();
   void reset_accumulated();
 
-  void record(size_t most);  // 0 stops and forgets
+  // 0 stops and forgets. `stacks`: whether entries have any; `skip`: a bit for each action that is not noted.
+  void record(size_t most, bool stacks = true, uint32_t skip = 0);
+  void set_note(uint32_t note) { note_ = note; }  // what entries say from now on
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack);
+  void note_look();  // somebody took a snapshot
 
   // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
   template <class OnSegment, class OnBlock>
@@ -74,19 +132,36 @@ class Pool {
  private:
   friend struct PoolTest;  // native/tests/test_pool.cpp, which breaks what broken() must find
 
-  using FreeLists = std::unordered_map<uint64_t, std::unique_ptr<FreeList>>;  // by queue
-
-  FreeList* free_list(uint64_t queue, bool small);
+  Home* home_of(uint32_t number);
+  const Home* home_of(uint32_t number) const;
+  FreeList* free_list(Home* home, uint64_t queue, bool small);
+  Block* fitting(FreeList* list, uint64_t size);
+  Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack);
+  Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
+                 uint64_t page);
   Block* new_block();
+  void have_spares(int count);  // so that as many new_block() cannot fail
+  Block* cut(Block* block, uint64_t size);  // makes what lies behind a block of its own, in the same state
+  void list(Block* block);
+  void unlist(Block* block);
   void drop(Block* block);
   void reclaim(Block* block);
   void merge(Block* into, Block* gone);
-  void push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack);
+  Block* piece_at(uint64_t address);
+  void join_free(Block* block);
+  void join_bare(Block* block);
+  void reserve(const Segment& segment, int64_t change);
+  void forget(Segment* segment);
+  void push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);
 
   mutable std::mutex mutex_;
+  Policy policy_;
+  bool plain_ = true;  // no rule but best fit chooses a block
   std::map<uint64_t, Segment> segments_;
-  std::array<FreeLists, 2> free_lists_;  // of the large kind, of the small one
-  uint64_t adopted_ = 0;                 // segments so far
+  Home common_;
+  std::unordered_map<uint32_t, std::unique_ptr<Home>> homes_;  // the others
+  uint64_t adopted_ = 0;                                       // segments so far
+  uint64_t growing_ = 0;                                       // growing ones, now
   LiveTable live_;
   std::unordered_map<uint64_t, Block*> awaiting_;  // by serial number, which no later block ever has
   std::vector<uint64_t> deferred_;
@@ -94,8 +169,12 @@ class Pool {
   std::deque<Block> records_;
   Block* spare_ = nullptr;  // unused records, through `next`
   Ledger ledger_;
+  Tally oversize_blocks_, oversize_segments_;
   std::unique_ptr<Ring> ring_;
   std::atomic<bool> recording_{false};  // whether there is a ring, for those without the lock
+  bool stacks_ = true;
+  uint32_t skip_ = 0;
+  std::atomic<uint32_t> note_{0};
 };
 
 }  // namespace penstock

@@ -10,9 +10,9 @@ namespace penstock {
 
 struct SegmentRow {
   uint64_t address, nbytes, queue;
-  uint32_t stack, small;
+  uint32_t stack, small, home, growing;
 };
-static_assert(sizeof(SegmentRow) == 32, "snapshot/model.py reads segments of 32 bytes");
+static_assert(sizeof(SegmentRow) == 40, "snapshot/model.py reads segments of 40 bytes");
 
 struct BlockRow {
   uint64_t address, nbytes, requested;
@@ -21,20 +21,37 @@ struct BlockRow {
 };
 static_assert(sizeof(BlockRow) == 40, "snapshot/model.py reads blocks of 40 bytes");
 
-inline std::vector<SegmentRow> segment_rows(const Pool& pool) {
-  std::vector<SegmentRow> rows;
-  pool.walk([&](const Segment& s) { rows.push_back({s.address, s.size, s.queue, s.stack, s.small ? 1u : 0u}); },
-            [](const Block&) {});
-  return rows;
-}
+struct Rows {
+  std::vector<SegmentRow> segments;
+  std::vector<BlockRow> blocks;
+};
 
-inline std::vector<BlockRow> block_rows(const Pool& pool) {
-  std::vector<BlockRow> rows;
-  uint32_t segments = 0;
-  pool.walk([&](const Segment&) { ++segments; },
-            [&](const Block& b) {
-              rows.push_back({b.address, b.size, b.requested, b.stack, segments - 1, static_cast<uint64_t>(b.state)});
-            });
+// Of a growing segment each run of pieces with memory counts as a segment, as in PyTorch's snapshots.
+inline Rows rows_of(const Pool& pool) {
+  Rows rows;
+  bool open = false;
+  const Segment* current = nullptr;
+  pool.walk(
+      [&](const Segment& segment) {
+        current = &segment;
+        open = false;
+      },
+      [&](const Block& block) {
+        if (block.state == State::Bare || block.state == State::Coming) {
+          open = false;
+          return;
+        }
+        if (!open) {
+          const Segment& s = *current;
+          rows.segments.push_back({block.address, 0, s.queue, s.stack, s.small ? 1u : 0u, s.free_list->home->number,
+                                   s.growing() ? 1u : 0u});
+          open = true;
+        }
+        rows.segments.back().nbytes += block.size;
+        const State state = block.state == State::Leaving ? State::Free : block.state;
+        rows.blocks.push_back({block.address, block.size, block.requested, block.stack,
+                               static_cast<uint32_t>(rows.segments.size() - 1), static_cast<uint64_t>(state)});
+      });
   return rows;
 }
 

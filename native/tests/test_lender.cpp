@@ -63,11 +63,13 @@ struct Scene {
       *refused = true;
       return nullptr;
     }
-    const uint64_t wanted = segment_size(block_size(size), true);
+    Policy policy;
+    policy.fine = true;
+    const uint64_t wanted = policy.segment_size(policy.block_size(size));
     void* segment = std::aligned_alloc(2 * kMiB, round_up(wanted, 2 * kMiB));
     std::memset(segment, 0xAA, wanted);
     self->segments.push_back(segment);
-    self->pool.adopt(reinterpret_cast<uintptr_t>(segment), wanted, 0, is_small(block_size(size)));
+    self->pool.adopt(reinterpret_cast<uintptr_t>(segment), wanted, 0, is_small(policy.block_size(size)));
     return self->pool.take(size, 0);
   }
 

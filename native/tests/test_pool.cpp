@@ -70,7 +70,7 @@ struct OneSegment {
 
 TEST(best_fit_is_the_smallest_that_is_large_enough) {
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   Block* small = loose.block(1024, 0x4000);
   Block* large = loose.block(8192, 0x1000);
   list.insert(large);
@@ -85,7 +85,7 @@ TEST(best_fit_is_the_smallest_that_is_large_enough) {
 
 TEST(of_equal_blocks_the_lowest_address_is_best) {
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   Block* high = loose.block(1024, 0x8000);
   Block* low = loose.block(1024, 0x2000);
   Block* middle = loose.block(1024, 0x4000);
@@ -99,7 +99,7 @@ TEST(of_equal_blocks_the_lowest_address_is_best) {
 
 TEST(of_equal_blocks_that_of_the_oldest_segment_is_best) {  // as PyTorch has it since 2.10
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   Block* low = loose.block(1024, 0x2000);
   Block* older = loose.block(1024, 0x8000);
   low->segment = &loose.younger;
@@ -110,7 +110,7 @@ TEST(of_equal_blocks_that_of_the_oldest_segment_is_best) {  // as PyTorch has it
 
 TEST(a_block_in_the_middle_of_a_bin_can_be_erased) {
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   std::vector<Block*> blocks;
   for (uint64_t at = 1; at <= 100; ++at) list.insert(blocks.emplace_back(loose.block(1024, at * 1024)));
   list.erase(blocks[50]);
@@ -121,7 +121,7 @@ TEST(a_block_in_the_middle_of_a_bin_can_be_erased) {
 
 TEST(sizes_beyond_every_bin_boundary_are_told_apart) {
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   for (unsigned log = 9; log < 60; ++log) {
     for (const int64_t off : {-512, 0, 512}) {
       const uint64_t size = (uint64_t{1} << log) + static_cast<uint64_t>(off);
@@ -142,7 +142,7 @@ TEST(a_free_list_is_an_ordered_set) {
   std::set<Block*, decltype(before)> expected(before);
   std::mt19937_64 chance(1);
   Loose loose;
-  FreeList list;
+  FreeList list{nullptr, true};
   std::vector<Block*> listed;
   for (uint64_t step = 0; step < 10'000; ++step) {
     if (listed.empty() || chance() % 5 < 3) {
@@ -355,9 +355,10 @@ TEST(a_segment_leaves_when_all_of_it_is_free) {
   OneSegment one;
   Block* block = one.pool.take(512, 0);
   CHECK(!one.pool.evict(kHere));
-  CHECK(one.pool.evictable().empty());
+  CHECK(one.pool.evictable(true).empty());
   one.pool.give(block);
-  CHECK(one.pool.evictable() == (std::vector<std::pair<uint64_t, uint64_t>>{{kHere, kSmallSegment}}));
+  const auto found = one.pool.evictable(true);
+  CHECK(found.size() == 1 && found[0].address == kHere && found[0].size == kSmallSegment);
   CHECK(!one.pool.evict(kHere + 512));
   CHECK(one.pool.evict(kHere));
   CHECK(!one.pool.evict(kHere));
@@ -388,8 +389,8 @@ TEST(a_block_that_others_use_waits_until_it_is_settled) {
   CHECK(one.pool.deferred().empty());
   CHECK(one.pool.take(512, 0)->address == kHere + 512);
   CHECK(one.sound());
-  CHECK(one.pool.settle(waiting[0].first));
-  CHECK(!one.pool.settle(waiting[0].first));
+  CHECK(one.pool.settle(waiting[0].serial));
+  CHECK(!one.pool.settle(waiting[0].serial));
   CHECK(one.pool.take(512, 0)->address == kHere);
   CHECK(one.sound());
 }
@@ -457,8 +458,7 @@ TEST(tables_list_blocks_under_their_segments) {
   OneSegment one;
   one.pool.adopt(kHere - 20 * kMiB, 20 * kMiB, 3, false);
   one.pool.take(512, 0);
-  const std::vector<SegmentRow> segments = segment_rows(one.pool);
-  const std::vector<BlockRow> blocks = block_rows(one.pool);
+  const auto [segments, blocks] = rows_of(one.pool);
   CHECK(segments.size() == 2 && segments[0].queue == 3 && segments[0].small == 0 && segments[1].small == 1);
   CHECK(blocks.size() == 3 && blocks[0].segment == 0 && blocks[1].segment == 1 && blocks[2].segment == 1);
   CHECK(blocks[1].state == 1 && blocks[2].state == 0);
@@ -549,7 +549,7 @@ TEST(eight_threads_share_a_pool) {
           uint64_t lost;
           pool.history(&lost);
           pool.count(kActive, kAll);
-          block_rows(pool);
+          rows_of(pool);
         }
       }
       for (Block* block : mine) pool.give(block);
@@ -558,7 +558,7 @@ TEST(eight_threads_share_a_pool) {
   for (std::thread& thread : threads) thread.join();
   CHECK(pool.broken() == nullptr);
   CHECK(pool.count(kActive, kAll).current == 0);
-  CHECK(pool.evictable().size() == 2);
+  CHECK(pool.evictable(true).size() + pool.evictable(false).size() == 2);
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

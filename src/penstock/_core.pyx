@@ -96,10 +96,14 @@ cdef class Pool:
     cdef unique_ptr[Stacks] stacks  # there while recording
     cdef list codes  # keeps what the stacks name alive
     cdef size_t depth
+    cdef bint frees  # whether a free has a stack of its own
     cdef public bint waiting  # blocks given back wait for other queues
+    cdef public bint routed  # some allocations go to homes of their own
     cdef object __weakref__
 
     cdef Block wrap(self, Record* record):
+        if record is NULL:
+            return None
         cdef Block block = Block.__new__(Block)
         block.record = record
         block.owner = self
@@ -107,12 +111,12 @@ cdef class Pool:
         return block
 
     cdef void give(self, Record* record) noexcept:
-        if self.native.give(record):  # other queues use it
+        if self.native.give(record, self.here() if self.frees else 0):  # other queues use it
             self._defer()  # what it raises goes to sys.unraisablehook: a destructor has nobody else to tell
 
     cdef uint32_t here(self):
         """The number of the current Python stack; 0 while nothing is recorded."""
-        if not self.stacks:
+        if not self.stacks or self.depth == 0:
             return 0
         cdef Place[DEEPEST] places
         cdef size_t count = 0, known
@@ -138,19 +142,22 @@ cdef class Pool:
             self.codes.append(<object><PyObject*>self.stacks.get()[0][known].place.code)
         return number
 
-    cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0):
+    cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t home=0):
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
-        cdef Record* record = self.native.take(nbytes, queue, self.here())
-        return None if record is NULL else self.wrap(record)
+        return self.wrap(self.native.take(nbytes, queue, self.here(), home))
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
         if self.waiting:
             self._settle()
-        cdef Block block = self.take(nbytes, queue)
-        return self._refill(nbytes, queue) if block is None else block
+        cdef uint32_t home = self._home(queue) if self.routed else 0
+        cdef Block block = self.take(nbytes, queue, home)
+        return self._refill(nbytes, queue, home) if block is None else block
 
-    def _refill(self, nbytes, queue):
+    def _home(self, queue):
+        return 0
+
+    def _refill(self, nbytes, queue, home):
         raise MemoryError(f"the pool has no free block of {nbytes} bytes and nobody to ask for more")
 
     def _defer(self):
@@ -159,29 +166,84 @@ cdef class Pool:
     def _settle(self):
         pass
 
-    def deferred(self): return self.native.deferred()
+    def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
 
     def settle(self, uint64_t token): return self.native.settle(token)
 
-    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None):
+    def set_policy(self, divisions, max_split, uint64_t max_non_split_rounding, uint64_t large_segment, bint growing,
+                   bint ages, bint fine):
+        cdef Policy policy
+        for slot in range(16):
+            policy.divisions[slot] = divisions[slot]
+        policy.divides = max(divisions) > 1
+        policy.max_split = kUnlimited if max_split is None else <uint64_t>max_split
+        policy.max_non_split_rounding, policy.large_segment = max_non_split_rounding, large_segment
+        policy.growing, policy.ages, policy.fine = growing, ages, fine
+        self.native.set_policy(policy)
+
+    cdef int check_segment(self, uint64_t address, uint64_t nbytes) except -1:
         if address == 0 or address % kQuantum or nbytes == 0 or nbytes % kQuantum or address + nbytes < address:
             raise ValueError(f"a segment's address and size are multiples of {kQuantum}: {address:#x}, {nbytes}")
         if self.native.overlaps(address, nbytes):
             raise ValueError(f"a segment at {address:#x} of {nbytes} bytes would overlap another")
-        self.native.adopt(address, nbytes, queue, small, self.here(), kArrival if rank is None else <uint64_t>rank)
+        return 0
 
-    def evictable(self):
-        return self.native.evictable()
+    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t home=0):
+        self.check_segment(address, nbytes)
+        cdef uint64_t place = kArrival if rank is None else <uint64_t>rank
+        self.native.adopt(address, nbytes, queue, small, self.here(), place, home)
+
+    def adopt_for(self, uint64_t wanted, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t home=0):
+        self.check_segment(address, nbytes)
+        return self.wrap(self.native.adopt_for(wanted, address, nbytes, queue, self.here(), home))
+
+    def evictable(self, bint small, uint32_t home=0, bint growing=False):
+        rows = self.native.evictable(small, home, growing)
+        return [(row.address, row.size, row.queue, row.age, row.growing) for row in rows]
 
     def evict(self, uint64_t address): return self.native.evict(address)
 
-    @staticmethod
-    def rounded(uint64_t nbytes): return block_size(nbytes)
+    def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
+                    uint32_t home=0):
+        self.check_segment(address, nbytes)
+        self.native.adopt_space(address, nbytes, page, queue, small, self.here(), home)
 
-    @staticmethod
-    def segment_size(uint64_t nbytes, bint fine=False):
-        cdef uint64_t size = block_size(nbytes)
-        return segment_size(size, fine), is_small(size)
+    def room(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
+        cdef Piece piece = self.native.room(nbytes, queue, home)
+        return piece.address, piece.size
+
+    def take_at(self, uint64_t address, uint64_t nbytes):
+        return self.wrap(self.native.take_at(address, nbytes, self.here()))
+
+    def came(self, uint64_t address, uint64_t nbytes):
+        return self.wrap(self.native.came(address, nbytes, self.here()))
+
+    def idle_pages(self, bint small, uint32_t home=0):
+        return [(piece.address, piece.size) for piece in self.native.idle_pages(small, home)]
+
+    def leave(self, uint64_t address, uint64_t nbytes):
+        cdef Piece piece
+        piece.address, piece.size = address, nbytes
+        return self.native.leave(piece)
+
+    def left(self, uint64_t address): return self.native.left(address)
+
+    def stayed(self, uint64_t address): self.native.stayed(address)
+
+    def evict_space(self, uint64_t address): return self.native.evict_space(address)
+
+    def make_home(self, uint32_t number, bint splits=True): self.native.make_home(number, splits)
+
+    def drop_home(self, uint32_t number): return self.native.drop_home(number)
+
+    def idle_in(self, uint32_t home): return self.native.idle_in(home)
+
+    def rounded(self, uint64_t nbytes): return self.native.policy().block_size(nbytes)
+
+    def segment_size(self, uint64_t nbytes):
+        cdef Policy policy = self.native.policy()
+        cdef uint64_t size = policy.block_size(nbytes)
+        return policy.segment_size(size), is_small(size)
 
     def owns(self, uint64_t address): return self.native.owns(address)
 
@@ -202,12 +264,18 @@ cdef class Pool:
     def peak(self, unsigned metric, unsigned kind=0): return self.count(metric, kind).peak
 
     def counts(self):
-        cdef Count count
         cdef list numbers = []
         for metric in range(<unsigned>kMetrics):
             for kind in range(<unsigned>kKinds):
-                count = self.count(metric, kind)
-                numbers += (count.current, count.peak, count.allocated, count.freed)
+                numbers += moves(self.count(metric, kind))
+        return numbers
+
+    def oversize(self): return moves(self.native.oversize(False)) + moves(self.native.oversize(True))
+
+    def reserved_by(self, uint32_t home):
+        cdef list numbers = []
+        for kind in range(<unsigned>kKinds):
+            numbers += moves(self.native.reserved_by(home, <Kind>kind))
         return numbers
 
     def reset_peaks(self): self.native.reset_peaks()
@@ -218,11 +286,16 @@ cdef class Pool:
         cdef const char* rule = self.native.broken()
         return None if rule is NULL else rule.decode()
 
-    def record(self, size_t max_entries, size_t depth=64):
-        self.native.record(max_entries)
+    def record(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0):
+        self.native.record(max_entries, stacks, skip)
         self.stacks.reset(new Stacks() if max_entries else NULL)
         self.codes = []
         self.depth = min(depth, <size_t>DEEPEST)
+        self.frees = frees
+
+    def set_note(self, uint32_t note): self.native.set_note(note)
+
+    def note_look(self): self.native.note_look()
 
     @property
     def recording(self): return self.native.recording()
@@ -233,8 +306,7 @@ cdef class Pool:
     def tables(self, bint trace=True):
         """Segments, blocks, history, its lost entries, and each stack's caller, file, name and line: one moment's."""
         cdef uint64_t lost = 0
-        cdef vector[SegmentRow] segments = segment_rows(self.native)
-        cdef vector[BlockRow] blocks = block_rows(self.native)
+        cdef Rows rows = rows_of(self.native)
         cdef vector[Entry] history
         cdef vector[StackNode] nodes
         cdef StackNode node
@@ -250,12 +322,15 @@ cdef class Pool:
             line = PyCode_Addr2Line(<PyCodeObject*>node.place.code, node.place.offset)
             places.append((node.parent, code.co_filename, code.co_qualname, max(line, 0)))
         return (
-            PyBytes_FromStringAndSize(<char*>segments.data(), segments.size() * sizeof(SegmentRow)),
-            PyBytes_FromStringAndSize(<char*>blocks.data(), blocks.size() * sizeof(BlockRow)),
+            PyBytes_FromStringAndSize(<char*>rows.segments.data(), rows.segments.size() * sizeof(SegmentRow)),
+            PyBytes_FromStringAndSize(<char*>rows.blocks.data(), rows.blocks.size() * sizeof(BlockRow)),
             PyBytes_FromStringAndSize(<char*>history.data(), history.size() * sizeof(Entry)),
             lost,
             places,
         )
+
+
+cdef list moves(Count count): return [count.current, count.peak, count.allocated, count.freed]
 
 
 cdef class Exporter:

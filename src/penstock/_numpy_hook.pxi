@@ -116,7 +116,7 @@ cdef class NumpyHook:
         cdef Record* record = NULL
         try:
             if not self.pool.waiting:
-                record = self.pool.native.take(size, self.queue, self.pool.here())
+                record = self.pool.native.take(size, self.queue, self.pool.here(), 0)
             if record is NULL:
                 block = self.pool.allocate(size, self.queue)
                 record = block.record

@@ -7,11 +7,24 @@ penstock. Host and device addresses are one space: `copy` finds out by itself wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["DeviceProps", "Driver", "Launches", "Mark", "PinnedHost", "Port", "Queue", "Reopens", "Resizable", "Timing"]
+__all__ = [
+    "DeviceProps",
+    "Driver",
+    "Growable",
+    "Launches",
+    "Mark",
+    "Occupied",
+    "PinnedHost",
+    "Port",
+    "Queue",
+    "Reopens",
+    "Resizable",
+    "Timing",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,23 @@ class PinnedHost(Protocol):
 
     def pin(self, nbytes: int) -> int: ...
     def unpin(self, address: int) -> None: ...
+
+
+@runtime_checkable
+class Growable(Protocol):
+    """A Port that lends address space, whose pages get memory later. Sizes and addresses are multiples of `page`."""
+
+    def reserve_space(self, nbytes: int, page: int) -> int: ...  # an address, aligned as by `reserve`; OutOfMemory
+    def release_space(self, address: int) -> None: ...  # exactly what `reserve_space` gave, without memory again
+    def commit(self, address: int, nbytes: int) -> None: ...  # all of it or, with OutOfMemory, nothing
+    def decommit(self, address: int, nbytes: int) -> None: ...  # what was committed, in any portions
+
+
+@runtime_checkable
+class Occupied(Protocol):
+    """A Port that knows who uses its device."""
+
+    def occupants(self) -> Mapping[int, int]: ...  # process ids, and the bytes they hold
 
 
 @runtime_checkable

@@ -6,45 +6,99 @@ handler or another thread may come in between anywhere.
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import count
 
 import numpy as np
 
 from penstock._core import Block, Pool
 from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, WrongState
-from penstock.runtime import out_of_memory
-from penstock.runtime.waiting_blocks import WaitingBlocks
+from penstock.runtime import collecting, out_of_memory
+from penstock.runtime.growth import Growth, Request
+from penstock.runtime.leaving import Leaving
+from penstock.runtime.private_pools import PoolId, PrivatePools
+from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings
+from penstock.runtime.statistics import RESERVED_BYTES
+from penstock.runtime.waiting_blocks import Order, WaitingBlocks
 from penstock.snapshot.model import SEGMENT
-from penstock.spi import Port, Queue
+from penstock.spi import Growable, Port, Queue
 
-__all__ = ["Allocator"]
+__all__ = ["Allocator", "Observer"]
+
+# Device index, what was asked of the device, what may be had (its memory, or the limit), what is free. All in bytes.
+Observer = Callable[[int, int, int, int], object]
+
+_SMALL_PAGE = 2 << 20  # of growing segments of the small kind
 
 
 class Allocator(Pool):
     """A pool over one port. `allocate(nbytes, queue)` gives a Block, whose end gives the memory back.
 
     A block that other queues use (`Block.used_on`) comes back when they have passed the point they had reached when it
-    was given back. Raises OutOfMemory when every remedy failed.
+    was given back. Raises OutOfMemory when every remedy failed. `order` makes sets of queues, visited in their order.
     """
 
-    def __init__(self, name: str, port: Port, queues: Mapping[int, Queue]) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: Port,
+        queues: Mapping[int, Queue],
+        settings: AllocatorSettings = DEFAULT,
+        order: Callable[[], Order] = set[int],
+    ) -> None:
         self.name = name
         self.port = port
         self.failures: dict[int, DeviceError] = {}  # of work, met while waiting here: for the next to synchronize
+        self.settings = settings
+        self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep the first
+        self.limit: int | None = None  # of reserved bytes
+        self.private = PrivatePools(self)
+        self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
+        self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
+        self.capturing = 0  # graphs being recorded: no queue may be asked anything
         self._queues = queues
-        self._given = WaitingBlocks(queues, self.settle)
-        # Segments, numbered, that were the pool's and still are the port's.
-        self._leaving: deque[tuple[int, int]] = deque()
-        self._serial = count()
+        self._given = WaitingBlocks(queues, self.settle, order)
+        self._leaving = Leaving(self)
+        self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._refusal: OutOfMemory | None = None  # the port's own words, of last time
-        self._releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
         self.reset_accumulated()
+        if settings.per_process_memory_fraction < 1:
+            self.set_memory_fraction(settings.per_process_memory_fraction)
+        self._push_policy()
+
+    # Rules
+
+    def apply_settings(self, settings: AllocatorSettings) -> None:
+        """The rules from now on. What was allocated under others stays."""
+        self.settings = settings
+        self._push_policy()
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Reserve no more than this share of the device's memory; 1 is without a limit, as in PyTorch since 2.9."""
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"invalid fraction:{fraction}. Please set within (0, 1).")
+        _, total = self.port.memory_info()
+        self.limit = int(fraction * total) if fraction < 1 else None
+        self._push_policy()
+
+    def _push_policy(self) -> None:
+        rules = self.settings
+        self.set_policy(
+            rules.roundup_power2_divisions,
+            None if rules.max_split_size == UNLIMITED else rules.max_split_size,
+            rules.max_non_split_rounding,
+            rules.large_segment_size,
+            self.grows,
+            self.limit is not None and rules.garbage_collection_threshold > 0,
+            self.port.props.fine_segments,
+        )
+
+    @property
+    def grows(self) -> bool:
+        """Whether new memory comes as pages of growing segments."""
+        return self.settings.expandable_segments and self._growth is not None
 
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
@@ -54,29 +108,38 @@ class Allocator(Pool):
         self.num_device_alloc = 0
         self.num_device_free = 0
 
-    # The pool calls these three.
+    num_oom_rejections = 0
 
-    def _refill(self, nbytes: int, queue: int) -> Block:
-        """Cheapest remedy first; each rung may make the next take succeed."""
+    # The pool calls these four.
+
+    def _home(self, queue: int) -> int:
+        return self.private.home_of(queue)
+
+    def _refill(self, nbytes: int, queue: int, home: int) -> Block:
+        """Cheapest remedy first."""
         if nbytes >= out_of_memory.MOST_BYTES:
             raise out_of_memory.beyond(self.name, nbytes)
-        for remedy in (self._grow, self._empty_and_grow):
-            while remedy(nbytes, queue):
-                if (block := self.take(nbytes, queue)) is not None:
-                    return block  # else another thread was quicker: grow again
+        segment, small = self.segment_size(nbytes)
+        request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
+        remedies = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow, self._empty_and_grow)
+        for remedy in remedies:
+            if (block := remedy(request)) is not None:
+                return block
         # Where PyTorch gives up: the waiting may have freed a block in a segment that stays.
-        if (block := self.take(nbytes, queue)) is not None:
+        if self.port.props.fine_segments and (block := self.take(nbytes, queue, home)) is not None:
             return block
-        raise self._out_of_memory(nbytes, queue)
+        raise self._out_of_memory(request)
 
     def _defer(self) -> None:
         """Blocks were given back while other queues use them. Called by destructors, so it only warns."""
         if not self._queues:  # after the fork or the exit handler; at that time a module may have no names left
-            for token, _ in self.deferred():
+            for token, *_ in self.deferred():
                 self.settle(token)
             return
         self._given.add(self.deferred())
         self.waiting = True
+        if self.capturing:
+            return
         try:
             self._given.mark()
         except PenstockError as error:
@@ -86,82 +149,159 @@ class Allocator(Pool):
 
     def _settle(self) -> None:
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
+        if self.capturing:
+            return
         self.waiting = False
         try:
             self._given.settle_reached()
         finally:
             self.waiting = self.waiting or bool(self._given)
 
-    # The rungs.
+    # The rungs
 
-    def _grow(self, nbytes: int, queue: int) -> bool:
-        size, small = self.segment_size(nbytes, self.port.props.fine_segments)
+    def _ask_callbacks(self, request: Request) -> Block | None:
+        # Each of them is asked, though one may have freed enough.
+        freed = [callback() for callback in tuple(self.callbacks)]
+        return self.take(request.nbytes, request.queue, request.home) if any(freed) else None
+
+    def _collect_and_grow(self, request: Request) -> Block | None:
+        threshold = self.settings.garbage_collection_threshold
+        if self.limit is not None and threshold > 0:
+            surplus = self.current(RESERVED_BYTES) - int(threshold * self.limit)
+            collecting.collect_old(self, surplus, self._give_back)
+        return self._grow(request)
+
+    def _borrow(self, request: Request) -> Block | None:
+        """From a private pool whose owner allows it."""
+        if request.home == 0:
+            for pool in self.private:
+                if pool.use_on_oom and (block := self.take(request.nbytes, request.queue, pool.home)) is not None:
+                    return block
+        return None
+
+    def _trim_and_grow(self, request: Request) -> Block | None:
+        most = self.settings.max_split_size
+        if most == UNLIMITED or not collecting.collect_oversize(self, request, most, self._give_back):
+            return None
+        return self._grow(request)
+
+    def _empty_and_grow(self, request: Request) -> Block | None:
+        if self.capturing:
+            return None
+        self.empty()
+        self.num_alloc_retries += 1
+        return self._grow(request)
+
+    def _grow(self, request: Request) -> Block | None:
+        reserved = self.current(RESERVED_BYTES) + request.segment
+        if self.limit is not None and reserved > self.limit:
+            return None
+        if self.settings.throw_on_cudamalloc_oom and self.settings.per_process_memory_fraction < 1:
+            _, total = self.port.memory_info()
+            if reserved > int(self.settings.per_process_memory_fraction * total):
+                self.num_oom_rejections += 1
+                raise out_of_memory.rejected(self.name, request)
+        block = self._grow_pages(request) if self.grows else self._reserve(request)
+        if block is not None and request.home:
+            self.private.grown.add(request.home)
+        return block
+
+    def _grow_pages(self, request: Request) -> Block | None:
+        assert self._growth is not None
+        page = _SMALL_PAGE if request.small else self.settings.large_segment_size
+        _, total = self.port.memory_info()
+        space = -(-self.settings.expandable_reserve(total) // page) * page
+        came = self._growth.came
         try:
-            address = self.port.reserve(size)
+            return self._growth.grow(request, space, page)
+        finally:
+            self.num_device_alloc += self._growth.came - came
+
+    def _reserve(self, request: Request) -> Block | None:
+        try:
+            address = self.port.reserve(request.segment)
         except OutOfMemory as refusal:
             self._refusal = refusal.with_traceback(None)
-            return False
+            return None
         try:
-            self.adopt(address, size, queue, small)
+            block = self.adopt_for(request.nbytes, address, request.segment, request.queue, request.home)
         except BaseException:
             if not self.owns(address):
                 self.port.release(address)
             raise
         self.num_device_alloc += 1
-        return True
+        return block
 
-    def _empty_and_grow(self, nbytes: int, queue: int) -> bool:
-        self.empty()
-        self.num_alloc_retries += 1
-        return self._grow(nbytes, queue)
-
-    def _out_of_memory(self, nbytes: int, queue: int) -> OutOfMemory:
-        self.num_ooms += 1
+    def _out_of_memory(self, request: Request) -> OutOfMemory:
         free, total = self.port.memory_info()
-        self.note_oom(self.rounded(nbytes), queue, free)
-        segment, _ = self.segment_size(nbytes, self.port.props.fine_segments)
-        error = out_of_memory.explain(self, self.name, nbytes, segment, queue, free, total)
+        self.note_oom(request.size, request.queue, free)
+        self.num_ooms += 1
+        error = out_of_memory.explain(self, request, free, total)
         if self._refusal is not None and self._refusal.code:  # not the capacity was at its end, but the system
             error.code, error.call, error.__cause__ = self._refusal.code, self._refusal.call, self._refusal
+        for observer in tuple(self.observers):
+            observer(self.port.props.index, request.segment, total if self.limit is None else self.limit, free)
         return error
 
-    def empty(self) -> None:
-        """Give every wholly free segment back to the port, once no queue can still be at work in it."""
-        self.num_sync_all_streams += 1
-        self._given.mark()
-        self._wait_out()
-        candidates = [address for address, _ in self.evictable() if address not in self._inherited]
-        # In one go, so that no other thread looks while memory is in neither.
-        self._leaving.extend(zip(filter(self.evict, candidates), self._serial, strict=False))
-        self._release()
+    # Giving back
 
-    def _wait_out(self) -> None:
-        for queue, tick in self._given.marks():
+    def empty(self) -> None:
+        """Give all idle memory back to the port, once no queue can still be at work in it.
+
+        Of the private pools it empties those that nobody uses any more.
+        """
+        self.num_sync_all_streams += 1
+        self._wait_out()
+        self._empty_home(0, large_first=True)
+        for pool in self.private:
+            if pool.users == 0:
+                self._empty_home(pool.home, large_first=False)
+        self.private.forget_empty()
+
+    def release_pool(self, pool: PoolId) -> None:
+        """One user of the pool less; after the last its idle memory goes back."""
+        if self.private.leave(pool):
+            home = self.private[pool].home
+            self.num_sync_all_streams += 1
+            self._wait_out(home)
+            self._empty_home(home, large_first=False)
+            self.private.forget_empty()
+
+    def _empty_home(self, home: int, *, large_first: bool) -> None:
+        for small in (False, True) if large_first else (True, False):
+            self._give_back([address for address, *_ in self.evictable(small, home) if address not in self._inherited])
+            if self._growth is not None:
+                went = self._growth.went
+                try:
+                    self._growth.shrink(small, home)
+                finally:
+                    self.num_device_free += self._growth.went - went
+
+    def _wait_out(self, home: int | None = None) -> None:
+        self._given.mark()
+        for queue, tick in self._given.marks(home):
             with suppress(WrongState):  # this is that queue's own thread
                 self._wait(queue, tick)
         self._settle()
 
-    def _release(self) -> None:
+    def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        leaving = tuple(self._leaving)
+        self._leaving.add(addresses)
+        entries = self._leaving.entries()
         try:
-            for queue in tuple(self._queues.values()) if leaving else ():
-                if not queue.idle():
-                    self._wait(queue, queue.signal())
+            for queue in tuple(self._queues.values()) if entries else ():
+                self._wait_for_all_of(queue)
         except WrongState:  # this is a queue's own thread, which cannot wait for itself: the next to come releases them
             return
-        with self._releasing:  # so that whoever comes second finds the memory with the port
-            for entry in leaving:
-                try:
-                    self._leaving.remove(entry)
-                except ValueError:  # another thread was quicker
-                    continue
-                try:
-                    self.port.release(entry[0])
-                except DeviceError:
-                    self._leaving.append(entry)
-                    raise
-                self.num_device_free += 1
+        self._leaving.release(entries)
+
+    def _wait_for(self, handle: int) -> None:
+        if (queue := self._queues.get(handle)) is not None:
+            self._wait_for_all_of(queue)
+
+    def _wait_for_all_of(self, queue: Queue) -> None:
+        if not queue.idle():
+            self._wait(queue, queue.signal())
 
     def _wait(self, queue: Queue, tick: int) -> None:
         try:
@@ -170,6 +310,8 @@ class Allocator(Pool):
             if queue.reached() < tick:
                 raise
             self.failures.setdefault(queue.handle, failure.with_traceback(None))
+
+    # At the end of a process, and in a child
 
     def forget_queues(self) -> None:
         """They are closed: no block waits for one from now on."""
@@ -183,8 +325,8 @@ class Allocator(Pool):
         """
         self.forget_queues()
         self.port = port
-        self._leaving.clear()
-        self._releasing = threading.RLock()
+        self._leaving = Leaving(self)
+        self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
         self._given.add(self.deferred())
         self._given.settle_all()

@@ -1,7 +1,9 @@
-"""Why there was no memory, in words: what was wanted, what there is, where it lies and who holds it."""
+"""Why there was no memory, in words: PyTorch's sentence, then where the free memory lies and who holds the rest."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,59 +14,180 @@ from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from penstock.sizes import format_bytes
 from penstock.snapshot.model import Snapshot, State
 from penstock.snapshot.sites import label_of, site_of
+from penstock.spi import Occupied
 
 if TYPE_CHECKING:
-    from penstock._core import Pool
+    from penstock.runtime.allocator import Allocator
+    from penstock.runtime.growth import Request
 
-__all__ = ["MOST_BYTES", "beyond", "explain", "holders"]
+__all__ = ["ADVISERS", "DOCUMENTATION", "MOST_BYTES", "beyond", "explain", "holders", "rejected"]
 
+DOCUMENTATION = "https://penstock.readthedocs.io/en/stable/how-to/out-of-memory.html"
 MOST_BYTES = 1 << 60  # PyTorch's bound, and the core's: so much is asked of no device
-_HOLDERS = 3  # sites named in the text
+_SITES = 3  # named in the text
+
+# Asked, with the history and the request, what would have helped; each gives lines for the text.
+ADVISERS: list[Callable[[Snapshot, Allocator, Request], list[str]]] = []
 
 
 def beyond(name: str, wanted: int) -> OutOfMemory:
     """The error for a request of MOST_BYTES or more, which no remedy is tried for."""
-    message = f"{name} out of memory. Tried to allocate more than 1EB memory."  # as PyTorch says it
+    message = f"{_kind(name)} out of memory. Tried to allocate more than 1EB memory."  # as PyTorch says it
     return OutOfMemory(message, wanted=wanted, device=name)
 
 
-def explain(pool: Pool, name: str, wanted: int, segment: int, queue: int, free: int, capacity: int) -> OutOfMemory:
-    """The error for `wanted` bytes in a segment of that size; names those who hold most when the history is on."""
-    reserved, allocated = pool.current(RESERVED_BYTES), pool.current(ALLOCATED_BYTES)
-    pieces = f"pieces of at most {format_bytes(pool.largest_free())}"
-    _, small = pool.segment_size(wanted)
-    if (here := pool.largest_free(queue, small)) < pool.largest_free():
-        pieces += f" ({format_bytes(here)} for this size and stream)"
-    large = f", for which a segment of {format_bytes(segment)} is needed" if segment >= wanted + (1 << 20) else ""
-    text = (
-        f"{name} out of memory. Tried to allocate {format_bytes(wanted)}{large}. "
-        f"{name} has a total capacity of {format_bytes(capacity)} of which {format_bytes(free)} is free. "
-        f"{format_bytes(reserved)} is reserved by penstock: {format_bytes(allocated)} allocated, and "
-        f"{format_bytes(reserved - allocated)} unallocated in {pieces}."
+def rejected(name: str, request: Request) -> OutOfMemory:
+    """The error of `throw_on_cudamalloc_oom`, which comes before the device is asked."""
+    message = (
+        f"{_kind(name)} out of memory. Allocation was preemptively rejected because it would exceed "
+        f"per_process_memory_fraction limit. Requested size: {_size(request.segment)}"
     )
-    lines = [text]
-    if pool.recording:
-        try:
-            lines += holders(history.snapshot(pool, name, capacity, trace=False))
-        except MemoryError:  # NumPy may be living in this very pool
-            lines.append("  There was not even memory to find out who holds it.")
-    else:
-        lines.append("  Who holds it is not known: penstock.memory.record_history() before the allocations would tell.")
+    return OutOfMemory(message, wanted=request.nbytes, device=name)
+
+
+def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
+    """The error for a request that no remedy helped; names those who hold most when the history is on."""
+    lines = [_sentence(allocator, request, free, capacity)]
+    try:
+        snapshot = history.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
+        lines += _pieces(snapshot, request)
+        if allocator.recording:
+            lines += holders(snapshot)
+            lines += _pinning(snapshot, request)
+            for adviser in ADVISERS:
+                lines += adviser(snapshot, allocator, request)
+        else:
+            lines.append(
+                "  Who holds it is not known: penstock.memory.record_history() before the allocations would tell."
+            )
+    except MemoryError:  # NumPy may be living in this very pool
+        lines.append("  There was not even memory to find out who holds it.")
     return OutOfMemory(
-        "\n".join(lines), wanted=wanted, free=free, reserved=reserved, capacity=capacity, call="reserve", device=name
+        "\n".join(lines),
+        wanted=request.nbytes,
+        free=free,
+        reserved=allocator.current(RESERVED_BYTES),
+        capacity=capacity,
+        call="reserve",
+        device=allocator.name,
     )
 
 
 def holders(snapshot: Snapshot) -> list[str]:
     """A line for each of the sites that hold most."""
     live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
-    known = site_of(snapshot)
-    site = known.of_stack[live["stack"]]
-    nbytes = np.bincount(site, live["requested"], len(known.frames)).astype(np.int64)
-    count = np.bincount(site, minlength=len(known.frames))
-    most = [int(at) for at in np.argsort(-nbytes, kind="stable")[:_HOLDERS] if nbytes[at]]
-    labels = [label_of(known.frames[at]) if at > 1 else "allocated before the history was on" for at in most]
     return [
-        f"  {format_bytes(int(nbytes[at]))} in {count[at]} {'block' if count[at] == 1 else 'blocks'}: {label}"
-        for at, label in zip(most, labels, strict=True)
+        f"  {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
+        for nbytes, count, label in _most(snapshot, live["stack"], live["requested"])
     ]
+
+
+def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) -> str:
+    """PyTorch's, to the letter (torch-semantics 3.7)."""
+    reserved, allocated = allocator.current(RESERVED_BYTES), allocator.current(ALLOCATED_BYTES)
+    private = _idle_in_private_pools(allocator)
+    text = f"{_kind(allocator.name)} out of memory. Tried to allocate {_size(request.segment)}. "
+    text += f"{_device(allocator)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
+    if isinstance(allocator.port, Occupied):
+        text += "".join(_occupants(allocator.port.occupants()))
+    if allocator.limit is not None:
+        text += f"{_size(allocator.limit)} allowed; "
+    text += f"Of the allocated memory {_size(allocated + private)} is allocated by penstock, "
+    if private:
+        text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
+    text += f"and {_size(reserved - allocated - private)} is reserved by penstock but unallocated."
+    if allocator.grows:
+        return text + (
+            " expandable_segments is enabled. If instead the process is running out of virtual address space (VSZ),"
+            " expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the"
+            " number of streams); reduce it via PENSTOCK_ALLOC_CONF expandable_segments_reserve /"
+            " expandable_segments_reserve_by_class."
+        )
+    return text + (
+        " If reserved but unallocated memory is large try setting PENSTOCK_ALLOC_CONF=expandable_segments:True to avoid"
+        f" fragmentation.  See documentation for Memory Management  ({DOCUMENTATION})"
+    )
+
+
+def _pieces(snapshot: Snapshot, request: Request) -> list[str]:
+    """Where the free memory lies."""
+    free = snapshot.blocks[snapshot.blocks["state"] == State.FREE]
+    if not len(free):
+        return []
+    home = snapshot.segments[free["segment"]]
+    largest = int(np.argmax(free["nbytes"]))
+    where = f"at {int(free['address'][largest]):#x}, for stream {int(home['queue'][largest])}"
+    lines = [f"  The largest free piece is {format_bytes(int(free['nbytes'][largest]))}, {where}."]
+    mine = (home["queue"] == request.queue) & (home["small"] == request.small) & (home["home"] == request.home)
+    usable = free["nbytes"][mine]
+    best = int(usable.max(initial=0))
+    if best < int(free["nbytes"][largest]):
+        what = "none" if best == 0 else f"at most {format_bytes(best)}"
+        lines.append(f"  For this size and stream: {what}.")
+    short = usable[usable < request.size]
+    if len(short):
+        lines.append(
+            f"  {format_bytes(int(short.sum()))} are free in {len(short)} "
+            f"{'piece' if len(short) == 1 else 'pieces'} too small for {format_bytes(request.nbytes)}."
+        )
+    return lines
+
+
+def _pinning(snapshot: Snapshot, request: Request) -> list[str]:
+    """Whose blocks keep segments that are mostly free from going back to the device."""
+    used = np.zeros(len(snapshot.segments), np.int64)
+    busy = snapshot.blocks[snapshot.blocks["state"] != State.FREE]
+    np.add.at(used, busy["segment"], busy["nbytes"].astype(np.int64))
+    total = snapshot.segments["nbytes"].astype(np.int64)
+    pinned = (used > 0) & (used * 2 < total)
+    if not pinned.any() or int((total - used)[pinned].sum()) < request.size:
+        return []
+    idle = format_bytes(int((total - used)[pinned].sum()))
+    lines = [f"  {idle} lie idle in {int(pinned.sum())} segments that cannot be released, because of"]
+    culprits = busy[pinned[busy["segment"]]]
+    return lines + [
+        f"    {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
+        for nbytes, count, label in _most(snapshot, culprits["stack"], culprits["requested"])
+    ]
+
+
+def _most(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, str]]:
+    known = site_of(snapshot)
+    site = known.of_stack[stacks]
+    nbytes = np.bincount(site, sizes, len(known.frames)).astype(np.int64)
+    count = np.bincount(site, minlength=len(known.frames))
+    for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_SITES] if nbytes[at]]:
+        label = label_of(known.frames[at]) if at > 1 else "allocated before the history was on"
+        yield int(nbytes[at]), int(count[at]), label
+
+
+def _occupants(holding: object) -> Iterator[str]:
+    for pid, nbytes in dict(holding).items():  # type: ignore[call-overload]
+        if pid == os.getpid():
+            yield f"Including non-penstock memory, this process has {_size(nbytes)} memory in use. "
+        else:
+            yield f"Process {pid} has {_size(nbytes)} memory in use. "
+
+
+def _idle_in_private_pools(allocator: Allocator) -> int:
+    return sum(allocator.idle_in(pool.home) for pool in allocator.private)
+
+
+def _kind(name: str) -> str:
+    kind = name.partition(":")[0]
+    return kind.upper() if kind == "cuda" else kind
+
+
+def _device(allocator: Allocator) -> str:
+    props = allocator.port.props
+    return f"GPU {props.index}" if props.kind == "cuda" else allocator.name
+
+
+def _size(nbytes: int) -> str:
+    """As PyTorch's texts write it: a size exactly at a border keeps the smaller unit."""
+    if nbytes <= 1024:
+        return f"{nbytes} bytes"
+    for power, unit in ((10, "KiB"), (20, "MiB")):
+        if nbytes <= 1024 << power:
+            return f"{nbytes / (1 << power):.2f} {unit}"
+    return f"{nbytes / (1 << 30):.2f} GiB"

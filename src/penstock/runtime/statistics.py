@@ -9,20 +9,36 @@ from penstock._core import METRICS
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
 
-__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "RESERVED_BYTES", "flat"]
+__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat"]
 
 KINDS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
-COUNTERS = ("num_alloc_retries", "num_device_alloc", "num_device_free", "num_ooms", "num_sync_all_streams")
+COUNTERS = (
+    "num_alloc_retries",
+    "num_device_alloc",
+    "num_device_free",
+    "num_oom_rejections",
+    "num_ooms",
+    "num_sync_all_streams",
+)
 
 ALLOCATED_BYTES = METRICS.index("allocated_bytes")
 RESERVED_BYTES = METRICS.index("reserved_bytes")
+METRIC = {name: number for number, name in enumerate(METRICS)}
 
 _KEYS = tuple(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS)
+_OVERSIZE = tuple(f"oversize_{what}.{field}" for what in ("allocations", "segments") for field in FIELDS)
 
 
 def flat(allocator: Allocator) -> dict[str, int]:
-    """Every number, as "metric.kind.field" and the plain counters, in alphabetical order."""
+    """Every number, as "metric.kind.field" and the plain counters, in alphabetical order (`torch.cuda.memory_stats`)."""
     numbers = dict(zip(_KEYS, allocator.counts(), strict=True))
+    numbers |= zip(_OVERSIZE, allocator.oversize(), strict=True)
+    for home in tuple(allocator.private.grown):
+        a, b = allocator.private.id_of(home)
+        keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
+        numbers |= zip(keys, allocator.reserved_by(home), strict=True)
     numbers |= {name: getattr(allocator, name) for name in COUNTERS}
+    shown = allocator.shown_max_split
+    numbers["max_split_size"] = -1 if shown >= 1 << 63 else shown
     return dict(sorted(numbers.items()))

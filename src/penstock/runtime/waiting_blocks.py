@@ -7,60 +7,87 @@ leaves one list only when it stands in the next: to stand in two, or to be settl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.errors import WrongState
 from penstock.spi import Queue
 
-__all__ = ["WaitingBlocks"]
+__all__ = ["Order", "WaitingBlocks"]
 
 _T = TypeVar("_T")
-_Marks = list[tuple[Queue, int]]  # queues, and the ticks they must reach
+_Deferred = tuple[int, list[int], int]  # a block's token, the handles of those who use it, its home
+
+
+class Order(Protocol):
+    """Handles of queues, in the order in which they are visited."""
+
+    def __iter__(self) -> Iterator[int]: ...
+    def add(self, handle: int, /) -> object: ...
+    def discard(self, handle: int, /) -> object: ...
 
 
 class WaitingBlocks:
-    """Tokens of a pool's blocks, each with the ticks it waits for; `settle(token)` frees one, once."""
+    """Tokens of a pool's blocks, each in a line of every queue it waits for; `settle(token)` frees one, once."""
 
-    def __init__(self, queues: Mapping[int, Queue], settle: Callable[[int], object]) -> None:
+    def __init__(
+        self, queues: Mapping[int, Queue], settle: Callable[[int], object], order: Callable[[], Order] = set[int]
+    ) -> None:
         self._queues = queues
         self._settle = settle
-        self._unmarked: deque[tuple[int, list[int]]] = deque()  # given back, with the handles of those who use them
-        self._lines: dict[int, deque[tuple[int, _Marks]]] = {}  # by the queue that is waited for first
+        self._unmarked: deque[_Deferred] = deque()  # given back, and no queue was asked yet
+        self._lines: dict[int, deque[tuple[int, int]]] = {}  # of each queue: tokens, and the ticks they wait for
+        self._missing: dict[int, set[int]] = {}  # of each token: the queues it still waits for
+        self._homes: dict[int, int] = {}
+        self._new_order = order
+        self._order = order()  # of queues with a line
 
     def __bool__(self) -> bool:
         return bool(self._unmarked) or any(self._lines.values())
 
-    def add(self, deferred: list[tuple[int, list[int]]]) -> None:
+    def add(self, deferred: list[_Deferred]) -> None:
         self._unmarked.extend(deferred)
 
     def mark(self) -> None:
         """Remember how far the queues must come for each block that was given back."""
         while (first := _first(self._unmarked)) is not None:
-            token, handles = first
-            # A queue that nobody knows, or that was closed, has no work to wait for.
-            queues = [queue for queue in map(self._queues.get, handles) if queue is not None]
-            self._line_up(token, [(queue, tick) for queue in queues if (tick := _signal(queue))])
+            token, handles, home = first
+            missing = self._missing[token] = set(handles)
+            self._homes[token] = home
+            for handle in self._sorted(handles):
+                # A queue that nobody knows, or that was closed, has no work to wait for.
+                queue = self._queues.get(handle)
+                if queue is not None and (tick := _signal(queue)):
+                    self._lines.setdefault(handle, deque()).append((token, tick))
+                    self._order.add(handle)
+                else:
+                    missing.discard(handle)
+            self._settle_if_done(token)
             _remove(self._unmarked, first)
 
     def settle_reached(self) -> None:
         """Free what its queues are done with. Looks at the first of each line only: a queue reaches ticks in order."""
         self.mark()
-        for line in tuple(self._lines.values()):
-            while (first := _first(line)) is not None:
-                token, marks = first
-                left = [(queue, tick) for queue, tick in marks if queue.reached() < tick]
-                if marks[-1] in left:
+        for handle in tuple(self._order):
+            line, queue = self._lines.get(handle), self._queues.get(handle)
+            while line and (first := _first(line)) is not None:
+                token, tick = first
+                if queue is not None and queue.reached() < tick:
                     break
-                self._line_up(token, left)
+                self._missing.get(token, set()).discard(handle)
+                self._settle_if_done(token)
                 _remove(line, first)
+            if not line:
+                self._order.discard(handle)
 
-    def marks(self) -> Iterator[tuple[Queue, int]]:
-        """All that is waited for now."""
-        for line in tuple(self._lines.values()):
-            for _, marks in tuple(line):
-                yield from marks
+    def marks(self, home: int | None = None) -> Iterator[tuple[Queue, int]]:
+        """All that is waited for now, by blocks of that home or of any."""
+        for handle in tuple(self._order):
+            queue = self._queues.get(handle)
+            for token, tick in tuple(self._lines.get(handle, ())):
+                if queue is not None and home in (None, self._homes.get(token)):
+                    yield queue, tick
 
     def forget_queues(self) -> None:
         """They are closed: who is given back from now on waits for none."""
@@ -68,17 +95,25 @@ class WaitingBlocks:
 
     def settle_all(self) -> None:
         """For a forked child, whose queues are gone: nothing waits any more."""
-        tokens = [token for line in self._lines.values() for token, _ in line] + [token for token, _ in self._unmarked]
-        for token in tokens:
-            self._settle(token)
+        tokens = [*self._missing, *(token for token, *_ in self._unmarked)]
         self._lines.clear()
         self._unmarked.clear()
-
-    def _line_up(self, token: int, marks: _Marks) -> None:
-        if marks:
-            self._lines.setdefault(marks[-1][0].handle, deque()).append((token, marks))
-        else:
+        self._missing.clear()
+        self._order = self._new_order()
+        for token in tokens:
             self._settle(token)
+
+    def _settle_if_done(self, token: int) -> None:
+        if not self._missing.get(token):
+            self._settle(token)
+            self._missing.pop(token, None)
+            self._homes.pop(token, None)
+
+    def _sorted(self, handles: Iterable[int]) -> Iterable[int]:
+        order = self._new_order()
+        for handle in handles:
+            order.add(handle)
+        return order
 
 
 def _first(items: deque[_T]) -> _T | None:

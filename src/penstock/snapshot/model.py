@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 __all__ = ["BLOCK", "ENTRY", "FRAME", "SEGMENT", "STACK", "VERSION", "Action", "Frame", "Snapshot", "State"]
 
-VERSION = 1  # raise it when a column changes meaning; codec.py reads every version it ever wrote
+VERSION = 2  # raise it when a column changes meaning; codec.py reads every version it ever wrote
 
 
 class Action(IntEnum):
@@ -30,6 +30,9 @@ class Action(IntEnum):
     RESERVE = 4  # segment_alloc
     RELEASE = 5  # segment_free
     OOM = 6  # oom; the address is the device's free bytes, the size the rounded request
+    MAP = 7  # segment_map: pages of a growing segment came
+    UNMAP = 8  # segment_unmap
+    LOOK = 9  # snapshot: somebody took one; the size is that of all blocks in use
 
 
 class State(IntEnum):
@@ -40,12 +43,31 @@ class State(IntEnum):
     AWAITING = 2  # active_pending_free
 
 
-SEGMENT = np.dtype([("address", "u8"), ("nbytes", "u8"), ("queue", "u8"), ("stack", "u4"), ("small", "u4")])
+SEGMENT = np.dtype(
+    [
+        ("address", "u8"),
+        ("nbytes", "u8"),
+        ("queue", "u8"),
+        ("stack", "u4"),
+        ("small", "u4"),
+        ("home", "u4"),  # 0, or the number of a private pool
+        ("growing", "u4"),  # a run of pages of a growing segment
+    ]
+)
 BLOCK = np.dtype(
     [("address", "u8"), ("nbytes", "u8"), ("requested", "u8"), ("stack", "u4"), ("segment", "u4"), ("state", "u8")]
 )
 ENTRY = np.dtype(
-    [("time_ns", "u8"), ("address", "u8"), ("nbytes", "u8"), ("queue", "u8"), ("stack", "u4"), ("action", "u4")]
+    [
+        ("time_ns", "u8"),
+        ("address", "u8"),
+        ("nbytes", "u8"),
+        ("queue", "u8"),
+        ("stack", "u4"),
+        ("action", "u4"),
+        ("home", "u4"),
+        ("note", "u4"),  # what the program said of itself meanwhile: a row of `labels`; 0: nothing
+    ]
 )
 STACK = np.dtype([("parent", "u4"), ("frame", "u4")])
 FRAME = np.dtype([("file", "u4"), ("name", "u4"), ("line", "u4")])
@@ -75,6 +97,7 @@ class Snapshot:
     lost: int = 0  # entries that the ring dropped before the oldest one here
     stats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # memory_stats(), flat
     notes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # JSON-able: program, versions, …
+    labels: tuple[tuple[str, str], ...] = ()  # what entries' notes say, from 1 on: compile context, user's own
 
     def stack(self, index: int) -> Iterator[Frame]:
         """The frames of one stack, innermost first."""

@@ -66,9 +66,8 @@ def reconstruct(snapshot: Snapshot) -> Timeline:
     allocated = np.cumsum(changes[: entries + 1])
 
     sizes = trace["nbytes"].astype(np.int64)
-    grown = np.where(trace["action"] == Action.RESERVE, sizes, 0) - np.where(
-        trace["action"] == Action.RELEASE, sizes, 0
-    )
+    came, went = ((Action.RESERVE, Action.MAP), (Action.RELEASE, Action.UNMAP))
+    grown = np.where(np.isin(trace["action"], came), sizes, 0) - np.where(np.isin(trace["action"], went), sizes, 0)
     final = int(snapshot.segments["nbytes"].sum())
     reserved = np.full(entries + 1, final, np.int64)
     reserved[:-1] -= np.cumsum(grown[::-1])[::-1]  # final minus everything that came after

@@ -16,7 +16,7 @@ from penstock.backends.arguments import integer_of, size_of
 from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
-from penstock.testing.addresses import Addresses
+from penstock.addresses import Addresses
 from penstock.testing.fake_clock import FakeClock, FakeMark
 from penstock.testing.fake_queue import FakeQueue
 from penstock.testing.faults import Fault, Faults

@@ -1,0 +1,114 @@
+"""Private pools: homes of their own for what a graph or a user's MemPool allocates, and who is sent there now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock._core import Pool
+
+__all__ = ["COMMON", "Covers", "PoolId", "PrivatePool", "PrivatePools"]
+
+PoolId = tuple[int, int]  # (0, n) of a user's MemPool, (n, 0) of a graph
+Covers = Callable[[int], bool]  # whether an allocation for this queue, made now, goes there
+COMMON: PoolId = (0, 0)
+
+
+@dataclass(slots=True)
+class PrivatePool:
+    """One pool: its home in the native pool, and how many use it. Used by nobody, its memory may go."""
+
+    id: PoolId
+    home: int
+    use_on_oom: bool = False
+    users: int = 1
+
+
+class PrivatePools:
+    """All private pools of one device. `home_of(queue)` is where an allocation of this thread goes now."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._of: dict[PoolId, PrivatePool] = {}
+        self._ids: dict[int, PoolId] = {0: COMMON}  # of every home there ever was
+        self._homes = count(1)
+        self._routes: list[tuple[PrivatePool, Covers]] = []
+        self.grown: set[int] = set()  # homes that ever had memory
+
+    def __iter__(self) -> Iterator[PrivatePool]:
+        return iter(tuple(self._of.values()))
+
+    def __getitem__(self, pool: PoolId) -> PrivatePool:
+        try:
+            return self._of[pool]
+        except KeyError:
+            raise PenstockError(f"there is no memory pool {pool}: it was released, or never made") from None
+
+    def id_of(self, home: int) -> PoolId:
+        return self._ids[home]
+
+    def make(self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False) -> PrivatePool:
+        """A new pool with one user, or one more user of it."""
+        found = self._of.get(pool)
+        if found is not None:
+            found.users += 1
+            found.use_on_oom |= use_on_oom
+            return found
+        home = next(self._homes)
+        self._pool.make_home(home, not no_split)
+        self._ids[home] = pool
+        made = self._of[pool] = PrivatePool(pool, home, use_on_oom)
+        return made
+
+    def begin(self, pool: PoolId, covers: Covers) -> None:
+        """Send what `covers` says there, until `end`. Routes nest: the newest that covers an allocation has it."""
+        if any(found.id == pool for found, _ in self._routes):
+            raise PenstockError("beginAllocateToPool: already recording to mempool_id")
+        self._routes.append((self.make(pool), covers))
+        self._pool.routed = True
+
+    def end(self, pool: PoolId) -> None:
+        """The route goes. Its user stays until `leave`, as in PyTorch."""
+        routes = [(found, covers) for found, covers in self._routes if found.id != pool]
+        if len(routes) == len(self._routes):
+            raise PenstockError("endAllocatePool: not currently recording to mempool_id")
+        self._routes = routes
+        self._pool.routed = bool(routes)
+
+    @contextmanager
+    def use(self, pool: PoolId) -> Iterator[None]:
+        """This thread's allocations go there meanwhile."""
+        me = threading.get_ident()
+        self.begin(pool, lambda _: threading.get_ident() == me)
+        try:
+            yield
+        finally:
+            self.end(pool)
+            self.leave(pool)
+
+    def leave(self, pool: PoolId) -> bool:
+        """One user less. True: that was the last."""
+        found = self[pool]
+        if found.users == 0:
+            raise PenstockError(f"memory pool {pool} has no user left: it was released twice")
+        found.users -= 1
+        return found.users == 0
+
+    def home_of(self, queue: int) -> int:
+        for pool, covers in reversed(self._routes):
+            if covers(queue):
+                return pool.home
+        return 0
+
+    def forget_empty(self) -> None:
+        """Pools without users and without memory are no more."""
+        for pool in self:
+            if pool.users == 0 and self._pool.drop_home(pool.home):
+                self._of.pop(pool.id, None)

@@ -1,0 +1,102 @@
+"""A snapshot in PyTorch's schema: `torch.cuda.memory._snapshot()`'s dicts and lists (torch-semantics 3.12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.snapshot.model import Action, Snapshot, State
+
+if TYPE_CHECKING:
+    from penstock.runtime.private_pools import PoolId
+
+__all__ = ["ACTIONS", "segments", "trace"]
+
+ACTIONS = {
+    Action.TAKE: "alloc",
+    Action.GIVE: "free_requested",
+    Action.GIVEN: "free_completed",
+    Action.RESERVE: "segment_alloc",
+    Action.RELEASE: "segment_free",
+    Action.OOM: "oom",
+    Action.MAP: "segment_map",
+    Action.UNMAP: "segment_unmap",
+    Action.LOOK: "snapshot",
+}
+_STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITING: "active_pending_free"}
+
+Frames = Callable[[int], list[dict[str, Any]]]
+
+
+def frames_of(snapshot: Snapshot) -> Frames:
+    """Stacks by number as PyTorch's lists of frames; each list is made once and shared."""
+    known: dict[int, list[dict[str, Any]]] = {0: []}
+
+    def frames(stack: int) -> list[dict[str, Any]]:
+        if stack not in known:
+            known[stack] = [{"filename": f.file, "line": f.line, "name": f.name} for f in snapshot.stack(stack)]
+        return known[stack]
+
+    return frames
+
+
+def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
+    """Every segment with its blocks, by address."""
+    frames = frames_of(snapshot)
+    shown = [
+        {
+            "device": device,
+            "address": address,
+            "total_size": nbytes,
+            "allocated_size": 0,
+            "active_size": 0,
+            "requested_size": 0,
+            "stream": queue,
+            "segment_type": "small" if small else "large",
+            "segment_pool_id": pool_of(home),
+            "is_expandable": bool(growing),
+            "frames": frames(stack),
+            "blocks": [],
+        }
+        for address, nbytes, queue, stack, small, home, growing in snapshot.segments.tolist()
+    ]
+    for address, nbytes, requested, stack, segment, state in snapshot.blocks.tolist():
+        home = shown[segment]
+        if state != State.FREE:
+            home["active_size"] += nbytes
+            home["requested_size"] += requested
+            home["allocated_size"] += nbytes if state == State.LIVE else 0
+        home["blocks"].append(
+            {
+                "address": address,
+                "size": nbytes,
+                "requested_size": requested,
+                "state": _STATES[State(state)],
+                "frames": frames(stack),
+            }
+        )
+    return shown
+
+
+def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
+    """The history, oldest first."""
+    frames = frames_of(snapshot)
+    names: Mapping[int, str] = {int(action): name for action, name in ACTIONS.items()}
+    entries = []
+    for time_ns, address, nbytes, queue, stack, action, home, note in snapshot.trace.tolist():
+        entry = {
+            "action": names[action],
+            "device_free" if action == Action.OOM else "addr": address,
+            "size": nbytes,
+            "stream": queue,
+            "time_us": time_ns // 1000,
+            "pool_id": pool_of(home),
+        }
+        if stack:
+            entry["frames"] = frames(stack)
+        if note:
+            context, metadata = snapshot.labels[note - 1]
+            entry |= {"compile_context": context} if context else {}
+            entry |= {"user_metadata": metadata} if metadata else {}
+        entries.append(entry)
+    return entries

@@ -1,0 +1,354 @@
+"""The allocator over simulated memory: every decision, address, number and error of the real one, and no bytes.
+
+Memory goes lowest address first, in steps of 2 MiB, as PyTorch's recordings in `tests/data` have it; terabytes cost
+nothing. Streams are numbers, 0 is the default one. Work on them is done at once, unless `hold_events` says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Any
+
+from penstock._core import Block
+from penstock.addresses import Addresses
+from penstock.errors import OutOfMemory, PenstockError
+from penstock.runtime import history, recording, statistics, torch_snapshot
+from penstock.runtime import settings as rules
+from penstock.runtime.allocator import Allocator, Observer
+from penstock.runtime.hash_order import of_streams
+from penstock.runtime.private_pools import PoolId
+from penstock.sizes import format_bytes
+from penstock.spi import DeviceProps
+
+__all__ = ["Device"]
+
+_STEP = 2 << 20
+_MEMORY, _ROOM = 0x100000000000, 0x040000000000  # the first device's addresses, and how many each device has
+_SPACE = 0x200000000000  # address space of growing segments
+
+
+class Device:
+    """One simulated device of `total_memory` bytes, of which others use `other_used`.
+
+    `settings` are PyTorch's (PYTORCH_CUDA_ALLOC_CONF); a bad one raises ValueError with PyTorch's words. Not safe for
+    use by several threads at once.
+
+    >>> gpu = Device(80 << 30, "expandable_segments:True")
+    >>> address = gpu.allocate(3 << 30)
+    >>> gpu.stats()["reserved_bytes.all.current"] >> 20
+    3080
+    >>> gpu.free(address)
+    """
+
+    def __init__(
+        self, total_memory: int, settings: str = "", other_used: int = 0, *, index: int = 0, world: World | None = None
+    ) -> None:
+        self.index = index
+        self._world = world or World()
+        self._port = _Port(self._world, total_memory, other_used, index)
+        self._queues: dict[int, _Queue] = {}
+        self._allocator = Allocator(
+            f"cuda:{index}",
+            self._port,
+            self._queues,
+            _settings_at_start(settings),
+            lambda: of_streams(index),
+        )
+        self._live: dict[int, Block] = {}
+
+    def allocate(self, nbytes: int, stream: int = 0) -> int:
+        """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
+        if nbytes == 0:
+            return 0
+        block = self._allocator.allocate(nbytes, stream)
+        self._live[block.address] = block
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Free the block that begins at this address; 0 is ignored."""
+        if address:
+            self._block(address)
+            self._live.pop(address).free()
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """The block is used on that stream too: once freed, it waits for what is queued there."""
+        if address:
+            self._queue(stream)
+            self._block(address).used_on(stream)
+
+    def empty_cache(self) -> None:
+        """Give back to the device all memory of which nothing is in use."""
+        self._allocator.empty()
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Reserve at most this share of the memory (0 to 1; 1: no limit)."""
+        self._allocator.set_memory_fraction(fraction)
+
+    def apply_settings(self, settings: str) -> None:
+        """New settings from now on, as `torch.cuda.memory._set_allocator_settings`."""
+        self._allocator.apply_settings(_settings_now(settings, self._allocator))
+
+    def reset_peak_stats(self) -> None:
+        self._allocator.reset_peaks()
+
+    def reset_accumulated_stats(self) -> None:
+        self._allocator.reset_accumulated()
+
+    # The world outside
+
+    def hold_events(self, level: int = 1) -> None:
+        """Nothing queued from now on is done until it is released; with level 2, nothing queued before either."""
+        self._world.hold(level)
+
+    def release_events(self, stream: int | None = None) -> None:
+        """What one stream has queued is done; without a stream the hold ends."""
+        if stream is None:
+            self._world.hold(0)
+        else:
+            self._queue(stream).finish()
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """What a stream has queued is done; without a stream, what all have."""
+        if stream is None:
+            self._world.finish_all()
+        else:
+            self._queue(stream).finish()
+
+    def fail_next(self, n: int) -> None:
+        """The next `n` requests to the device fail, whatever is free."""
+        self._world.failures = n
+
+    def set_other_used(self, nbytes: int) -> None:
+        """Bytes of the device that others use."""
+        self._port.other_used = nbytes
+
+    def memory_info(self) -> tuple[int, int]:
+        """Bytes free on the device, bytes in all."""
+        return self._port.memory_info()
+
+    @property
+    def device_used(self) -> int:
+        """Bytes that the device has handed out."""
+        return self._port.used
+
+    # Private pools
+
+    def new_pool(self, *, use_on_oom: bool = False, no_split: bool = False) -> PoolId:
+        """A pool of its own, as torch.cuda.MemPool: what it has goes to nobody else, unless `use_on_oom`."""
+        pool = (0, next(self._world.pools))
+        self._allocator.private.make(pool, use_on_oom=use_on_oom, no_split=no_split)
+        return pool
+
+    def use_pool(self, pool: PoolId) -> AbstractContextManager[None]:
+        """This thread allocates there meanwhile, as torch.cuda.use_mem_pool. Nests."""
+        return self._allocator.private.use(pool)
+
+    def release_pool(self, pool: PoolId) -> None:
+        """The end of a MemPool: its idle memory goes back to the device."""
+        self._allocator.release_pool(pool)
+
+    # What it tells
+
+    def add_out_of_memory_observer(self, observer: Observer) -> None:
+        """Called before OutOfMemory is raised: device index, bytes asked of it, bytes it may have, bytes free."""
+        self._allocator.observers.append(observer)
+
+    def record_history(
+        self,
+        enabled: str | None = "all",
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = recording.UNLIMITED,
+        *,
+        clear_history: bool = False,
+        skip_actions: Collection[str] = (),
+    ) -> None:
+        """As torch.cuda.memory._record_memory_history: its arguments, its meaning."""
+        recording.start(self._allocator, enabled, context, stacks, max_entries, clear_history, skip_actions)
+
+    def stats(self) -> dict[str, int]:
+        """All that is counted, under the keys of torch.cuda.memory_stats."""
+        return statistics.flat(self._allocator)
+
+    def current(self, metric: str) -> int:
+        """One number of `stats`, much cheaper: `current("reserved_bytes")`."""
+        return self._allocator.current(statistics.METRIC[metric])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Segments, blocks and history in the schema of torch.cuda.memory._snapshot."""
+        taken = history.snapshot(self._allocator, f"cuda:{self.index}", self._port.total)
+        self._allocator.note_look()
+        pool_of = self._allocator.private.id_of
+        return {
+            "segments": torch_snapshot.segments(taken, self.index, pool_of),
+            "device_traces": [*([] for _ in range(self.index)), torch_snapshot.trace(taken, pool_of)],
+            "allocator_settings": self._allocator.settings.as_snapshot(),
+            "external_annotations": [],
+        }
+
+    def broken(self) -> str | None:
+        """The first rule of the allocator's own tables that does not hold; None when all do."""
+        return self._allocator.broken()
+
+    def _queue(self, stream: int) -> _Queue:
+        if stream not in self._queues:
+            self._queues[stream] = _Queue(self._world, stream)
+        return self._queues[stream]
+
+    def _block(self, address: int) -> Block:
+        try:
+            return self._live[address]
+        except KeyError:
+            raise PenstockError(f"invalid device pointer: {address:#x}") from None
+
+
+class World:
+    """What several simulated devices have in common: numbers of events and pools, and what goes wrong next."""
+
+    def __init__(self) -> None:
+        self.now = 1
+        self.failures = 0
+        self.pools = count(1)
+        self.spaces = Addresses(_SPACE, _SPACE)
+        self._level = 0
+        self._held_from = 0
+        self._queues: list[_Queue] = []
+        self._all_done = 0
+
+    def join(self, queue: _Queue) -> None:
+        queue.done = self._all_done
+        self._queues.append(queue)
+
+    def hold(self, level: int) -> None:
+        self._level, self._held_from = level, self.now
+        if level == 2:
+            self._all_done = 0
+            for queue in self._queues:
+                queue.done = 0
+
+    def finish_all(self) -> None:
+        self._all_done = self.now
+        for queue in self._queues:
+            queue.done = self.now
+
+    def reached(self, done: int) -> int:
+        if self._level == 0:
+            return self.now
+        return max(done, self._held_from) if self._level == 1 else done
+
+
+class _Queue:
+    """One stream. Its ticks are numbers of the world's events."""
+
+    def __init__(self, world: World, handle: int) -> None:
+        self.handle = handle
+        self.done = 0
+        self._world = world
+        self._last = 0
+        world.join(self)
+
+    def signal(self) -> int:
+        self._world.now += 1
+        self._last = self._world.now
+        return self._last
+
+    def reached(self) -> int:
+        return self._world.reached(self.done)
+
+    def idle(self) -> bool:
+        return self.reached() >= self._last
+
+    def wait(self, tick: int) -> None:
+        self.done = max(self.done, tick)
+
+    def finish(self) -> None:
+        self.done = self._world.now
+
+    def wait_for(self, other: _Queue, tick: int) -> None:
+        """Nothing has an order here."""
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        """There are no bytes."""
+
+    def fill(self, dst: int, byte: int, nbytes: int) -> None:
+        """There are no bytes."""
+
+    def close(self, timeout: float | None = None) -> bool:
+        return True
+
+
+class _Port:
+    """The device under it."""
+
+    def __init__(self, world: World, total: int, other_used: int, index: int) -> None:
+        if total <= 0:
+            raise ValueError(f"a device has at least one byte, not {total}")
+        self.props = DeviceProps("cuda", index, "simulated device", total)
+        self.total, self.other_used, self.used = total, other_used, 0
+        self._world = world
+        self._memory = Addresses(_MEMORY + index * _ROOM, _ROOM)
+
+    def reserve(self, nbytes: int) -> int:
+        nbytes = -(-nbytes // _STEP) * _STEP
+        self._take(nbytes)
+        return self._memory.take(nbytes)
+
+    def release(self, address: int) -> None:
+        self.used -= self._memory.give(address) or 0
+        self._world.finish_all()  # cudaFree waits for the device
+
+    def memory_info(self) -> tuple[int, int]:
+        return max(self.total - self.used - self.other_used, 0), self.total
+
+    def occupants(self) -> Mapping[int, int]:
+        return {os.getpid(): self.used + self.other_used}
+
+    def reserve_space(self, nbytes: int, page: int) -> int:
+        self._page = page
+        return self._world.spaces.take(nbytes)
+
+    def release_space(self, address: int) -> None:
+        self._world.spaces.give(address)
+
+    def commit(self, address: int, nbytes: int) -> None:
+        taken = 0
+        try:
+            while taken < nbytes:
+                self._take(_STEP)
+                taken += _STEP
+        except OutOfMemory:
+            self.used -= taken
+            raise
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        self.used -= nbytes
+
+    def queue(self, priority: int = 0) -> _Queue:
+        return _Queue(self._world, 0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _take(self, nbytes: int) -> None:
+        free, total = self.memory_info()
+        if self._world.failures:
+            self._world.failures -= 1
+        elif nbytes <= free:
+            self.used += nbytes
+            return
+        raise OutOfMemory(f"wanted {format_bytes(nbytes)}, {format_bytes(free)} free", wanted=nbytes, capacity=total)
+
+
+def _settings_at_start(text: str) -> rules.AllocatorSettings:
+    return rules.at_start(text)
+
+
+def _settings_now(text: str, allocator: Allocator) -> rules.AllocatorSettings:
+    try:
+        return rules.parse(text, allocator.settings)
+    except rules.SettingsError as error:
+        allocator.apply_settings(error.applied)  # PyTorch keeps what it had read so far
+        raise
