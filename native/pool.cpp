@@ -410,12 +410,18 @@ void Pool::reset_accumulated() {
   for (auto& [number, home] : homes_) home->reserved.reset_accumulated();
 }
 
-void Pool::record(size_t most, bool stacks, uint32_t skip) {
+void Pool::record(size_t most, bool stacks, uint32_t skip, bool keep) {
   Lock lock(mutex_);
-  ring_ = most == 0 ? nullptr : std::make_unique<Ring>(most);
+  auto ring = most == 0 ? nullptr : std::make_unique<Ring>(most);
+  keep = keep && ring && ring_;
+  if (keep) {
+    for (size_t age = ring_->size() - std::min(most, ring_->size()); age < ring_->size(); ++age) ring->push((*ring_)[age]);
+  }
+  ring_ = std::move(ring);
   recording_ = most != 0;
   stacks_ = stacks;
   skip_ = skip;
+  if (keep) return;
   // Numbers of stacks belong to one recording.
   for (auto& [address, segment] : segments_) {
     segment.stack = 0;
@@ -431,6 +437,14 @@ void Pool::note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t sta
 void Pool::note_look() {
   Lock lock(mutex_);
   if (ring_) push(Action::Look, 0, static_cast<uint64_t>(ledger_.read(kActiveBytes, kAll).current), 0, 0, 0);
+}
+
+void Pool::note_block(const Block* block, uint32_t stack) {
+  Lock lock(mutex_);
+  const Segment& segment = *block->segment;
+  if (ring_) {
+    push(Action::Annotate, block->address, block->requested, segment.queue, stack, segment.free_list->home->number);
+  }
 }
 
 std::vector<Entry> Pool::history(uint64_t* lost) const {

@@ -109,12 +109,14 @@ class Pool {
   void reset_peaks();
   void reset_accumulated();
 
-  // 0 stops and forgets. `stacks`: whether entries have any; `skip`: a bit for each action that is not noted.
-  void record(size_t most, bool stacks = true, uint32_t skip = 0);
+  // 0 stops and forgets. `stacks`: whether entries have any; `skip`: a bit for each action that is not noted; `keep`:
+  // the newest of what was recorded before stay.
+  void record(size_t most, bool stacks = true, uint32_t skip = 0, bool keep = false);
   void set_note(uint32_t note) { note_ = note; }  // what entries say from now on
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack);
   void note_look();  // somebody took a snapshot
+  void note_block(const Block* block, uint32_t stack);  // somebody said something of it
 
   // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
   template <class OnSegment, class OnBlock>

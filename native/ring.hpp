@@ -10,7 +10,7 @@
 namespace penstock {
 
 // As snapshot/model.py.
-enum class Action : uint32_t { Take = 1, Give, Given, Reserve, Release, Oom, Map, Unmap, Look };
+enum class Action : uint32_t { Take = 1, Give, Given, Reserve, Release, Oom, Map, Unmap, Look, Annotate };
 
 struct Entry {
   uint64_t time_ns, address, nbytes, queue;

@@ -125,11 +125,12 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         Count oversize(cbool segments)
         void reset_peaks()
         void reset_accumulated()
-        void record(size_t most, cbool stacks, uint32_t skip) except +
+        void record(size_t most, cbool stacks, uint32_t skip, cbool keep) except +
         void set_note(uint32_t note)
         cbool recording()
         void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack) except +
         void note_look() except +
+        void note_block(const Record* block, uint32_t stack) except +
         vector[Entry] history(uint64_t* lost) except +
         const char* broken()
 

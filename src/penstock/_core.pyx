@@ -99,6 +99,7 @@ cdef class Pool:
     cdef bint frees  # whether a free has a stack of its own
     cdef public bint waiting  # blocks given back wait for other queues
     cdef public bint routed  # some allocations go to homes of their own
+    cdef public bint noting  # what is recorded says something more, which `_note` knows
     cdef object __weakref__
 
     cdef Block wrap(self, Record* record):
@@ -111,12 +112,19 @@ cdef class Pool:
         return block
 
     cdef void give(self, Record* record) noexcept:
-        if self.native.give(record, self.here() if self.frees else 0):  # other queues use it
+        cdef uint32_t stack = 0
+        if self.frees or self.noting:
+            stack = self.here()
+        if self.native.give(record, stack if self.frees else 0):  # other queues use it
             self._defer()  # what it raises goes to sys.unraisablehook: a destructor has nobody else to tell
 
     cdef uint32_t here(self):
         """The number of the current Python stack; 0 while nothing is recorded."""
-        if not self.stacks or self.depth == 0:
+        if not self.stacks:
+            return 0
+        if self.noting:
+            self.native.set_note(self._note())
+        if self.depth == 0:
             return 0
         cdef Place[DEEPEST] places
         cdef size_t count = 0, known
@@ -286,14 +294,22 @@ cdef class Pool:
         cdef const char* rule = self.native.broken()
         return None if rule is NULL else rule.decode()
 
-    def record(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0):
-        self.native.record(max_entries, stacks, skip)
-        self.stacks.reset(new Stacks() if max_entries else NULL)
-        self.codes = []
+    def record(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0,
+               bint keep=False):
+        keep = keep and self.stacks.get() is not NULL and max_entries
+        self.native.record(max_entries, stacks, skip, keep)
+        if not keep:
+            self.stacks.reset(new Stacks() if max_entries else NULL)
+            self.codes = []
         self.depth = min(depth, <size_t>DEEPEST)
         self.frees = frees
 
-    def set_note(self, uint32_t note): self.native.set_note(note)
+    def _note(self):
+        return 0
+
+    def note_block(self, Block block not None):
+        cdef uint32_t stack = self.here()
+        self.native.note_block(block.alive(), stack)
 
     def note_look(self): self.native.note_look()
 

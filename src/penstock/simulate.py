@@ -7,7 +7,7 @@ nothing. Streams are numbers, 0 is the default one. Work on them is done at once
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from penstock._core import Block
 from penstock.addresses import Addresses
 from penstock.errors import OutOfMemory, PenstockError
-from penstock.runtime import history, recording, statistics, torch_snapshot
+from penstock.runtime import recording, statistics, torch_snapshot
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_streams
@@ -162,12 +162,10 @@ class Device:
         context: str | None = "all",
         stacks: str = "all",
         max_entries: int = recording.UNLIMITED,
-        *,
-        clear_history: bool = False,
-        skip_actions: Collection[str] = (),
+        **options: Any,
     ) -> None:
-        """As torch.cuda.memory._record_memory_history: its arguments, its meaning."""
-        recording.start(self._allocator, enabled, context, stacks, max_entries, clear_history, skip_actions)
+        """As torch.cuda.memory._record_memory_history: its arguments, its meaning (see `penstock.memory`)."""
+        recording.start(self._allocator, enabled, context, stacks, max_entries, **options)
 
     def stats(self) -> dict[str, int]:
         """All that is counted, under the keys of torch.cuda.memory_stats."""
@@ -179,15 +177,7 @@ class Device:
 
     def snapshot(self) -> dict[str, Any]:
         """Segments, blocks and history in the schema of torch.cuda.memory._snapshot."""
-        taken = history.snapshot(self._allocator, f"cuda:{self.index}", self._port.total)
-        self._allocator.note_look()
-        pool_of = self._allocator.private.id_of
-        return {
-            "segments": torch_snapshot.segments(taken, self.index, pool_of),
-            "device_traces": [*([] for _ in range(self.index)), torch_snapshot.trace(taken, pool_of)],
-            "allocator_settings": self._allocator.settings.as_snapshot(),
-            "external_annotations": [],
-        }
+        return torch_snapshot.of_allocators([self._allocator])
 
     def broken(self) -> str | None:
         """The first rule of the allocator's own tables that does not hold; None when all do."""

@@ -16,6 +16,7 @@ from penstock._core import Block, Pool
 from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, WrongState
 from penstock.runtime import collecting, out_of_memory
 from penstock.runtime.growth import Growth, Request
+from penstock.runtime.labels import Labels
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.private_pools import PoolId, PrivatePools
 from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings
@@ -56,6 +57,7 @@ class Allocator(Pool):
         self.private = PrivatePools(self)
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
+        self.labels = Labels()  # of the recording, if there is one
         self.capturing = 0  # graphs being recorded: no queue may be asked anything
         self._queues = queues
         self._given = WaitingBlocks(queues, self.settle, order)
@@ -110,10 +112,13 @@ class Allocator(Pool):
 
     num_oom_rejections = 0
 
-    # The pool calls these four.
+    # The pool calls these five.
 
     def _home(self, queue: int) -> int:
         return self.private.home_of(queue)
+
+    def _note(self) -> int:
+        return self.labels.number()
 
     def _refill(self, nbytes: int, queue: int, home: int) -> Block:
         """Cheapest remedy first."""

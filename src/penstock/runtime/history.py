@@ -24,6 +24,7 @@ def snapshot(
     trace: bool = True,
     stats: Mapping[str, int] | None = None,
     notes: Mapping[str, Any] | None = None,
+    labels: tuple[tuple[str, str], ...] = (),
 ) -> Snapshot:
     """Segments, blocks and (unless `trace` is off) history of one moment."""
     segments, blocks, entries, lost, places = pool.tables(trace)
@@ -46,4 +47,5 @@ def snapshot(
         lost=lost,
         stats=stats or {},
         notes=notes or {},
+        labels=labels,
     )

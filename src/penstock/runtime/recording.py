@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from penstock.errors import PenstockError
+from penstock.runtime import labels
 from penstock.runtime.torch_snapshot import ACTIONS
 
 if TYPE_CHECKING:
-    from penstock._core import Pool
+    from penstock.runtime.allocator import Allocator
 
 __all__ = ["UNLIMITED", "start"]
 
@@ -17,35 +19,50 @@ _DEPTH = 256  # frames of a stack
 
 
 def start(
-    pool: Pool,
-    enabled: str | None,
-    context: str | None,
-    stacks: str,
-    max_entries: int,
-    clear_history: bool,
-    skip_actions: Collection[str],
+    allocator: Allocator,
+    enabled: str | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = UNLIMITED,
+    *,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Collection[str] = (),
 ) -> None:
     """Begin, change or (`enabled` None) end a recording.
 
     `context` says which stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees as
-    well ("all"), or none at all. Raises ValueError for words that PyTorch does not know either.
+    well ("all"), or none at all. What was recorded before stays, unless `clear_history`. Raises PenstockError, which is
+    a RuntimeError, for words that PyTorch does not know either, with its text.
     """
     if enabled not in (None, "state", "all"):
-        raise ValueError(f"expected state to be 'state', 'all', or None, not {enabled!r}")
+        raise PenstockError("expected state to be 'state', 'all', or None")
     if context not in (None, "state", "alloc", "all"):
-        raise ValueError(f"expected context to be 'state', 'alloc', 'all', or None, not {context!r}")
+        raise PenstockError("expected context to be 'state', 'alloc', 'all', or None")
     if stacks not in ("python", "all"):
-        raise ValueError(f"expected stacks to be 'python', or 'all', not {stacks!r}")
+        raise PenstockError("expected stacks to be 'python', or 'all'")
+    if max_entries < 0:
+        raise ValueError(f"max_entries cannot be negative: {max_entries}")
     by_name = {name: int(action) for action, name in ACTIONS.items()}
-    if unknown := sorted(set(skip_actions) - by_name.keys()):
-        raise ValueError(f"unknown actions {unknown}; there are {sorted(by_name)}")
+    for name in skip_actions:
+        if name not in by_name:
+            raise PenstockError(f"Unknown TraceEntry action: {name}")
     if enabled is None:
-        pool.record(0)
+        allocator.record(0)
+        allocator.labels = labels.Labels()
         return
-    pool.record(
-        max(max_entries, 1) if enabled == "all" else 1,
+    most = max(max_entries, 1) if enabled == "all" else 1
+    if clear_history or not allocator.recording:
+        allocator.labels = labels.Labels(
+            contexts=compile_context, annotations=global_record_annotations, most=min(most, 1 << 20)
+        )
+    allocator.record(
+        most,
         0 if context is None else _DEPTH,
         stacks=context in ("alloc", "all"),
         frees=context == "all",
-        skip=sum(1 << by_name[name] for name in skip_actions),
+        skip=sum(1 << by_name[name] for name in set(skip_actions)),
+        keep=not clear_history,
     )
+    labels.listen(allocator)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.runtime import history
+from penstock.runtime.settings import DEFAULT
 from penstock.snapshot.model import Action, Snapshot, State
 
 if TYPE_CHECKING:
+    from penstock.runtime.allocator import Allocator
     from penstock.runtime.private_pools import PoolId
 
-__all__ = ["ACTIONS", "segments", "trace"]
+__all__ = ["ACTIONS", "of_allocators", "segments", "trace"]
 
 ACTIONS = {
     Action.TAKE: "alloc",
@@ -22,10 +25,36 @@ ACTIONS = {
     Action.MAP: "segment_map",
     Action.UNMAP: "segment_unmap",
     Action.LOOK: "snapshot",
+    Action.ANNOTATE: "annotate",
 }
 _STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITING: "active_pending_free"}
 
 Frames = Callable[[int], list[dict[str, Any]]]
+
+
+def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
+    """The whole snapshot of some devices of a kind; each history notes that somebody looked, after it was read."""
+    rows: list[dict[str, Any]] = []
+    traces: list[list[dict[str, Any]]] = []
+    annotations: list[dict[str, Any]] = []
+    for allocator in allocators:
+        props = allocator.port.props
+        taken = history.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table())
+        allocator.note_look()
+        pool_of = allocator.private.id_of
+        rows += segments(taken, props.index, pool_of)
+        traces += [[] for _ in range(props.index + 1 - len(traces))]
+        traces[props.index] = trace(taken, pool_of)
+        annotations += allocator.labels.annotations or ()
+    settings = allocators[0].settings if allocators else DEFAULT
+    return {
+        "segments": rows,
+        "device_traces": traces,
+        "allocator_settings": settings.as_snapshot(),
+        "external_annotations": annotations,
+        "host_segments": [],
+        "host_traces": [],
+    }
 
 
 def frames_of(snapshot: Snapshot) -> Frames:
@@ -92,11 +121,9 @@ def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str
             "time_us": time_ns // 1000,
             "pool_id": pool_of(home),
         }
+        context, metadata = snapshot.labels[note - 1] if note else ("", "")
+        entry |= {"compile_context": context or "N/A", "user_metadata": metadata}
         if stack:
             entry["frames"] = frames(stack)
-        if note:
-            context, metadata = snapshot.labels[note - 1]
-            entry |= {"compile_context": context} if context else {}
-            entry |= {"user_metadata": metadata} if metadata else {}
         entries.append(entry)
     return entries

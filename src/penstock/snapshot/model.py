@@ -33,6 +33,7 @@ class Action(IntEnum):
     MAP = 7  # segment_map: pages of a growing segment came
     UNMAP = 8  # segment_unmap
     LOOK = 9  # snapshot: somebody took one; the size is that of all blocks in use
+    ANNOTATE = 10  # annotate: the program said something of a block
 
 
 class State(IntEnum):
