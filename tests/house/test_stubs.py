@@ -21,7 +21,7 @@ def stubtest(dev, root, stubs):
 @pytest.mark.parametrize(
     ("true", "planted"),
     [
-        ("def take(self, nbytes: int, queue: int = 0)", "def take(self, amount: int, queue: int = 0)"),
+        ("def take(self, nbytes: int, ", "def take(self, amount: int, "),
         (
             "def broken(self) -> str | None: ...",
             "def broken(self) -> str | None: ...\n    def not_there(self) -> int: ...",

@@ -22,6 +22,7 @@ class Scene:
 
     capacity: int = 16 << 30
     segment: int = 64 * MIB
+    growing: bool = False  # segments come as pages, which may go again
     now: int = START
     entries: list[tuple[int, ...]] = field(default_factory=list)
     segments: dict[int, int] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class Scene:
         self.now += ns
 
     def note(self, action: Action, address: int, nbytes: int, stack: int = 0) -> None:
-        self.entries.append((self.now, address, nbytes, 0, stack, action))
+        self.entries.append((self.now, address, nbytes, 0, stack, action, 0, 0))
 
     def take(self, nbytes: int, stack: int = 0) -> int:
         room = -(-nbytes // 512) * 512
@@ -57,7 +58,7 @@ class Scene:
                 raise MemoryError
             address = max((at + n for at, n in self.segments.items()), default=1 << 44) + 2 * MIB
             self.segments[address] = self.holes[address] = size
-            self.note(Action.RESERVE, address, size, stack)
+            self.note(Action.MAP if self.growing else Action.RESERVE, address, size, stack)
         left = self.holes.pop(address) - room
         if left:
             self.holes[address + room] = left
@@ -74,6 +75,13 @@ class Scene:
             while at in self.holes and (end := at + self.holes[at]) in self.holes and end not in self.segments:
                 self.holes[at] += self.holes.pop(end)
 
+    def shrink(self) -> None:
+        """Whole free segments go."""
+        for address, size in list(self.segments.items()):
+            if self.holes.get(address) == size:
+                del self.segments[address], self.holes[address]
+                self.note(Action.UNMAP if self.growing else Action.RELEASE, address, size)
+
     def snapshot(self, lost: int = 0, recorded: bool = True, **fields: Any) -> Snapshot:
         """What is there now; `lost` forgets the oldest entries as a full ring does."""
         homes = sorted(self.segments)
@@ -85,7 +93,7 @@ class Scene:
         ]
         return Snapshot(
             **{"device": "host:0", "capacity": self.capacity, "taken_at_ns": self.now, "lost": lost} | fields,
-            segments=np.array([(at, self.segments[at], 0, 0, 0) for at in homes], SEGMENT),
+            segments=np.array([(at, self.segments[at], 0, 0, 0, 0, self.growing) for at in homes], SEGMENT),
             blocks=np.array(blocks, BLOCK),
             trace=np.array(self.entries[lost:] if recorded else [], ENTRY),
             stacks=np.array([(0, 0), *self.stacks], STACK),
@@ -97,13 +105,17 @@ class Scene:
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3 * MIB)), max_size=60)
 
 
-def told(steps: list[tuple[int, int]], lost: float = 0.0) -> Snapshot:
-    """A random history: a step gives the block in its place back, or takes one of its size."""
-    scene, held = Scene(segment=4 * MIB, capacity=64 * MIB), {}
+def told(steps: list[tuple[int, int]], lost: float = 0.0, growing: bool = False) -> Snapshot:
+    """A random history: a step gives the block in its place back, or takes one of its size; a few are looked at."""
+    scene, held = Scene(segment=4 * MIB, capacity=64 * MIB, growing=growing), {}
     for place, nbytes in steps:
         scene.tick(nbytes)
         if place in held:
             scene.give(held.pop(place))
+            if nbytes % 4 == 0:
+                scene.shrink()
+        elif nbytes % 8 == 1:
+            scene.note(Action.LOOK, 0, sum(room for room, *_ in scene.blocks.values()))
         else:
             held[place] = scene.take(nbytes, scene.stack(f"app.py:{place} work"))
     return scene.snapshot(lost=int(lost * len(scene.entries)))
@@ -200,7 +212,7 @@ def long_run(entries: int = 1_001_500, sites: int = 300) -> Snapshot:
     blocks["state"][: len(live)] = State.LIVE
     return Snapshot(
         device="host:0", capacity=1 << 34, taken_at_ns=int(trace["time_ns"][-1]), blocks=blocks, trace=trace, lost=12,
-        segments=np.array([(1 << 44, slots << 18, 0, 0, 0)], SEGMENT),
+        segments=np.array([(1 << 44, slots << 18, 0, 0, 0, 0, 0)], SEGMENT),
         stacks=np.array([(0, 0), *((0, i) for i in range(sites))], STACK),
         frames=np.array([(i % 7, 7 + i % 31, 10 + i) for i in range(sites)], FRAME),
         strings=(*(f"/srv/app/part{i}.py" for i in range(7)), *(f"function_{i}" for i in range(31))),

@@ -115,6 +115,16 @@ def test_without_a_history_the_statistics_tell() -> None:
     )
 
 
+def test_pages_that_came_and_went_are_reserved_memory() -> None:
+    scene = Scene(segment=4 * MIB, growing=True)
+    block, kept = scene.take(4 * MIB), scene.take(MIB)
+    scene.give(block)
+    scene.shrink()
+    numbers = analyse.summary(scene.snapshot())
+    assert (numbers.reserved, numbers.peak_reserved, numbers.allocations) == (4 * MIB, 8 * MIB, 2)
+    assert kept in scene.blocks
+
+
 def test_fragmentation_is_what_the_largest_free_piece_leaves() -> None:
     scene = Scene(segment=4 * MIB)
     blocks = [scene.take(MIB) for _ in range(4)]

@@ -8,6 +8,7 @@ import json
 import pickle
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +19,17 @@ from scenes import Scene, steps, told, training
 from penstock.errors import PenstockError
 from penstock.snapshot import codec
 from penstock.snapshot.codec import BadSnapshot
-from penstock.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Snapshot
+from penstock.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Action, Snapshot, State
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TABLES = ("segments", "blocks", "trace", "stacks", "frames")
+OLD = Path(__file__).parent.parent / "data/snapshots"
 
 
 def assert_same(one: Snapshot, other: Snapshot) -> None:
     for name in TABLES:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    for name in ("device", "capacity", "taken_at_ns", "strings", "lost", "stats", "notes"):
+    for name in ("device", "capacity", "taken_at_ns", "strings", "lost", "stats", "notes", "labels"):
         assert getattr(one, name) == getattr(other, name)
 
 
@@ -56,9 +58,9 @@ def spoil(parts, **changes):
 
 
 @same_folder
-@given(steps, st.floats(0, 1))
-def test_there_and_back(path, steps, lost):
-    snapshot = told(steps, lost)
+@given(steps, st.floats(0, 1), st.booleans())
+def test_there_and_back(path, steps, lost, growing):
+    snapshot = told(steps, lost, growing)
     codec.write(snapshot, path)
     assert_same(codec.read(path), snapshot)
 
@@ -69,6 +71,43 @@ def test_every_field_survives_strange_names_too(path):
     snapshot = scene.snapshot(device="host:3", stats={"a.b": 7}, notes={"program": "x", "deep": [1, {"y": None}]})
     codec.write(snapshot, path)
     assert_same(codec.read(path), snapshot)
+
+
+def test_labels_and_homes_survive(path):
+    scene = Scene()
+    scene.take(512)
+    snapshot = scene.snapshot(labels=(("compiling f", ""), ("", "step 3\udc80")))
+    snapshot.trace["note"], snapshot.trace["home"], snapshot.segments["home"] = [1, 2], 7, 7
+    codec.write(snapshot, path)
+    assert_same(codec.read(path), snapshot)
+
+
+def test_a_file_of_version_1(path):
+    """Written by penstock 0.1: columns that came later are zero, and it can be written as it is written now."""
+    old = codec.read(OLD / "version1.penstock")
+    assert [Action(action).name for action in old.trace["action"]] == [
+        "RESERVE", "TAKE", "RESERVE", "TAKE", "GIVE", "GIVEN", "OOM",
+    ]  # fmt: skip
+    assert old.blocks["state"].tolist() == [State.LIVE, State.FREE, State.FREE]
+    assert [frame.name for frame in old.stack(int(old.trace["stack"][1]))] == ["weights", "main"]
+    for column in (old.segments["home"], old.segments["growing"], old.trace["home"], old.trace["note"]):
+        assert not column.any()
+    assert (old.stats, old.notes, old.labels) == ({"num_ooms": 1}, {"program": "train.py"}, ())
+    codec.write(old, path)
+    assert_same(codec.read(path), old)
+
+
+@pytest.mark.parametrize("name", ["segments/home.npy", "trace/note.npy"])
+def test_a_version_has_the_columns_of_its_time(path, parts, name):
+    spoil(parts, version=1)
+    put(path, parts)
+    with pytest.raises(BadSnapshot, match="missing, foreign"):
+        codec.read(path)
+    spoil(parts, version=VERSION)
+    del parts[name]
+    put(path, parts)
+    with pytest.raises(BadSnapshot, match="missing"):
+        codec.read(path)
 
 
 def test_the_same_snapshot_makes_the_same_file(tmp_path):
@@ -110,7 +149,8 @@ def test_a_write_that_is_broken_off_leaves_what_was_there(path, error):
     [
         ("trace", "stack", 9999, "entry's stack points outside"),
         ("trace", "action", 0, "no known action"),
-        ("trace", "action", 7, "no known action"),
+        ("trace", "action", max(Action) + 1, "no known action"),
+        ("trace", "note", 1, "entry's note points outside"),
         ("trace", "nbytes", 1 << 63, "sizes are out of range"),
         ("trace", "time_ns", 1 << 63, "time is out of range"),
         ("blocks", "state", 3, "no known state"),
@@ -158,6 +198,10 @@ def test_another_dtype_is_not_written(path):
         ({"strings": ["a", 3]}, "a string is not a string"),
         ({"strings": []}, "points outside its table"),
         ({"notes": []}, "notes is missing"),
+        ({"labels": {}}, "labels is missing"),
+        ({"labels": [["a"]]}, "a label is not two strings"),
+        ({"labels": [["a", 3]]}, "a label is not two strings"),
+        ({"labels": ["ab"]}, "a label is not two strings"),
         ({"rows": {}}, "how long the tables are"),
         ({"rows": dict.fromkeys(TABLES, 1 << 50)}, "cut short"),
         ({"rows": dict.fromkeys(TABLES, -1)}, "cut short"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scenes import MIB, Scene, long_run, training
 
 from penstock.snapshot import html
-from penstock.snapshot.model import Snapshot
+from penstock.snapshot.model import Action, Snapshot
 from penstock.snapshot.page import axes, chart
 from penstock.snapshot.timeline import reconstruct
 
@@ -75,12 +75,18 @@ def scene_of(story: str) -> Snapshot:
             with pytest.raises(MemoryError):
                 scene.take(640 * MIB, scene.stack(f"/{EVIL}/{EVIL}.py:1 {EVIL}"))
             return scene.snapshot(device=EVIL, notes={"program": EVIL, EVIL: [EVIL]})
+        case "growing":
+            scene.growing = True
+            scene.give(scene.take(MIB, scene.stack("app.py:1 f")))
+            scene.shrink()
+            scene.note(Action.LOOK, 0, 0)
+            scene.take(2 * MIB, scene.stack("app.py:2 f"))
         case "training":
             return training()
     return scene.snapshot()
 
 
-STORIES = ["empty", "one event", "only an oom", "history off", "lost", "evil", "training"]
+STORIES = ["empty", "one event", "only an oom", "history off", "lost", "evil", "growing", "training"]
 
 
 @pytest.mark.parametrize("story", STORIES)

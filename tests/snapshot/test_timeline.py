@@ -17,15 +17,18 @@ def slowly(snapshot: Snapshot) -> tuple[list[int], list[int]]:
     reserved = [sum(int(s["nbytes"]) for s in snapshot.segments)]
     for entry in snapshot.trace[::-1]:
         undo = {Action.TAKE: (-1, 0), Action.GIVE: (1, 0), Action.RESERVE: (0, -1), Action.RELEASE: (0, 1)}
+        undo |= {Action.MAP: (0, -1), Action.UNMAP: (0, 1)}
         live, held = undo.get(Action(entry["action"]), (0, 0))
         allocated.append(allocated[-1] + live * int(entry["nbytes"]))
         reserved.append(reserved[-1] + held * int(entry["nbytes"]))
     return allocated[::-1], reserved[::-1]
 
 
-@given(steps, st.floats(0, 1))
-def test_curves_are_the_slow_ones_however_much_is_lost(steps: list[tuple[int, int]], lost: float) -> None:
-    snapshot = told(steps, lost)
+@given(steps, st.floats(0, 1), st.booleans())
+def test_curves_are_the_slow_ones_however_much_is_lost(
+    steps: list[tuple[int, int]], lost: float, growing: bool
+) -> None:
+    snapshot = told(steps, lost, growing)
     timeline = reconstruct(snapshot)
     allocated, reserved = slowly(snapshot)
     assert timeline.allocated.tolist() == allocated
@@ -64,6 +67,17 @@ def test_what_was_taken_before_recording_is_known_by_its_end_or_by_its_block() -
     assert timeline.allocated.tolist() == [1536, 1024, 1024]
     assert kept in scene.blocks
     assert timeline.lifetimes_ns().tolist() == [-1, -1]
+
+
+def test_pages_are_reserved_while_they_are_there() -> None:
+    scene = Scene(growing=True)
+    block = scene.take(512)
+    scene.give(block)
+    scene.shrink()
+    scene.note(Action.LOOK, 0, 0)
+    timeline = reconstruct(scene.snapshot())
+    assert timeline.reserved.tolist() == [0, *[64 * MIB] * 4, 0, 0]
+    assert timeline.allocated.tolist() == [0, 0, 512, 0, 0, 0, 0]
 
 
 def test_the_final_state_wins_over_a_history_with_gaps() -> None:

@@ -29,6 +29,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 _FORMAT = "penstock-snapshot"
 _TABLES = {"segments": SEGMENT, "blocks": BLOCK, "trace": ENTRY, "stacks": STACK, "frames": FRAME}
+_NEW = {"segments/home": 2, "segments/growing": 2, "trace/home": 2, "trace/note": 2}  # the versions they came with
 _CHUNK = 1 << 22
 _LARGEST_RATIO = 400  # a real history packs 4 to 50 times; deflate's own limit, which bombs use, is 1032
 _ALWAYS_FINE = 16 << 20  # unpacked bytes that no machine minds, whatever the ratio
@@ -56,7 +57,10 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress |
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snapshot:
-    """The snapshot in a file that anybody may have made; raises BadSnapshot, or OSError if it cannot be opened."""
+    """The snapshot in a file that anybody may have made; raises BadSnapshot, or OSError if it cannot be opened.
+
+    Columns that an older version did not have are zero.
+    """
     path = Path(path)
     with path.open("rb") as file:
         try:
@@ -85,6 +89,7 @@ def check(snapshot: Snapshot) -> None:
         ("stack", s.stacks[1:], "frame", len(s.frames)),
         ("frame", s.frames, "file", len(s.strings)),
         ("frame", s.frames, "name", len(s.strings)),
+        ("entry", s.trace, "note", len(s.labels) + 1),
     ):
         _demand(bool((table[field] < limit).all()), f"a {name}'s {field} points outside its table")
     _demand(bool((s.stacks["parent"][1:] < np.arange(1, stacks)).all()), "a stack's parent does not come before it")
@@ -111,10 +116,11 @@ def _demand(condition: bool, otherwise: str) -> None:
         raise BadSnapshot(otherwise)
 
 
-def _columns() -> Iterator[tuple[str, str, str, np.dtype[Any]]]:
+def _columns(version: int = VERSION) -> Iterator[tuple[str, str, str, np.dtype[Any]]]:
     for table, dtype in _TABLES.items():
         for column in dtype.names or ():
-            yield f"{table}/{column}.npy", table, column, dtype[column].newbyteorder("<")
+            if _NEW.get(f"{table}/{column}", 1) <= version:
+                yield f"{table}/{column}.npy", table, column, dtype[column].newbyteorder("<")
 
 
 def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> None:
@@ -129,6 +135,7 @@ def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> Non
         "strings": snapshot.strings,
         "stats": dict(snapshot.stats),
         "notes": dict(snapshot.notes),
+        "labels": snapshot.labels,
     }
     total = sum(len(getattr(snapshot, table)) * dtype.itemsize for _, table, _, dtype in _columns())
     done = 0
@@ -165,13 +172,15 @@ def _unpack(archive: zipfile.ZipFile, packed: int, progress: Progress | None) ->
     )
     _demand(unpacked <= max(_ALWAYS_FINE, packed * _LARGEST_RATIO), f"it claims to unpack to {unpacked} bytes")
     manifest = _manifest(archive.read(members["manifest.json"]))
-    names = {name for name, *_ in _columns()} | {"manifest.json"}
+    columns = list(_columns(manifest["version"]))
+    names = {name for name, *_ in columns} | {"manifest.json"}
     _demand(len(archive.infolist()) == len(names), "a member is missing, foreign or there twice")
     _demand(members.keys() == names, f"members are missing or foreign: {sorted(members.keys() ^ names)[:3]}")
 
-    tables = {name: np.zeros(rows, _TABLES[name]) for name, rows in _sizes(manifest["rows"], members).items()}
+    sizes = _sizes(manifest["rows"], members, columns)
+    tables: dict[str, Any] = {name: np.zeros(rows, _TABLES[name]) for name, rows in sizes.items()}
     total, done = sum(table.nbytes for table in tables.values()), 0
-    for name, table, column, dtype in _columns():
+    for name, table, column, dtype in columns:
         with archive.open(members[name]) as source:
             for at, values in _values(source, name, dtype, len(tables[table])):
                 tables[table][column][at : at + len(values)] = values
@@ -186,6 +195,7 @@ def _unpack(archive: zipfile.ZipFile, packed: int, progress: Progress | None) ->
         strings=tuple(manifest["strings"]),
         stats=MappingProxyType(manifest["stats"]),
         notes=MappingProxyType(manifest["notes"]),
+        labels=tuple((context, own) for context, own in manifest["labels"]),
         **tables,
     )
 
@@ -200,20 +210,29 @@ def _manifest(raw: bytes) -> dict[str, Any]:
     version: Any = manifest.get("version")
     _demand(type(version) is int and version > 0, "the version is not a number")
     _demand(version <= VERSION, f"written by a newer penstock (version {version}; this one reads up to {VERSION})")
-    for name, kind in (("device", str), ("rows", dict), ("strings", list), ("stats", dict), ("notes", dict)):
+    if version < 2:
+        manifest["labels"] = []
+    kinds = {"device": str, "rows": dict, "strings": list, "stats": dict, "notes": dict, "labels": list}
+    for name, kind in kinds.items():
         _demand(type(manifest.get(name)) is kind, f"{name} is missing or not a {kind.__name__}")
     numbers = {name: manifest.get(name) for name in ("capacity", "taken_at_ns", "lost")}
     for name, value in (*numbers.items(), *manifest["rows"].items(), *manifest["stats"].items()):
         _demand(type(value) is int and abs(value) < 1 << 63, f"{name} is missing or not a 64-bit number")
     _demand(all(type(text) is str for text in manifest["strings"]), "a string is not a string")
+    for label in manifest["labels"]:
+        _demand(type(label) is list and [type(text) for text in label] == [str, str], "a label is not two strings")
     _demand(min(manifest["capacity"], manifest["taken_at_ns"], manifest["lost"]) >= 0, "a negative size, time or count")
     return manifest
 
 
-def _sizes(rows: Mapping[str, int], members: Mapping[str, zipfile.ZipInfo]) -> dict[str, int]:
+def _sizes(
+    rows: Mapping[str, int],
+    members: Mapping[str, zipfile.ZipInfo],
+    columns: list[tuple[str, str, str, np.dtype[Any]]],
+) -> dict[str, int]:
     """Rows of every table; no more than its members' bytes can hold, so that nothing is made before it is there."""
     _demand(rows.keys() == _TABLES.keys(), "the manifest does not say how long the tables are")
-    for name, table, _, dtype in _columns():
+    for name, table, _, dtype in columns:
         _demand(0 <= rows[table] * dtype.itemsize <= members[name].file_size, f"{name} is cut short")
     return dict(rows)
 
