@@ -119,10 +119,14 @@ class PinnedHost(Protocol):
 
 @runtime_checkable
 class Growable(Protocol):
-    """A Port that lends address space, whose pages get memory later. Sizes and addresses are multiples of `page`."""
+    """A Port that lends address space, whose pages get memory later. Sizes and addresses are multiples of `page`.
+
+    Of an interrupted call nobody knows how far it came, so both ways may be gone again: pages that have memory keep it
+    in `commit`, and those that have none stay so in `decommit`.
+    """
 
     def reserve_space(self, nbytes: int, page: int) -> int: ...  # an address, aligned as by `reserve`; OutOfMemory
-    def release_space(self, address: int) -> None: ...  # exactly what `reserve_space` gave, without memory again
+    def release_space(self, address: int) -> None: ...  # exactly what `reserve_space` gave; WrongState: it has memory
     def commit(self, address: int, nbytes: int) -> None: ...  # all of it or, with OutOfMemory, nothing
     def decommit(self, address: int, nbytes: int) -> None: ...  # what was committed, in any portions
 

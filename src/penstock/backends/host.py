@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock import config
 from penstock.backends.arguments import integer_of, size_of
 from penstock.backends.host_queue import HostQueue
+from penstock.backends.host_space import HostSpaces
 from penstock.backends.mapping import lock_memory, map_memory, unmap_memory
 from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
 from penstock.sizes import format_bytes
@@ -64,6 +65,7 @@ class HostPort:
         self._segments: dict[int, int] = {}  # addresses, and how many bytes
         self._pinned: dict[int, int] = {}
         self._queues: dict[int, HostQueue] = {}
+        self._spaces = HostSpaces(self)
         self._handles = 0
         self._closed = False
         self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
@@ -73,17 +75,14 @@ class HostPort:
 
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
-        with self._locked():
-            self._reserved += nbytes  # first, as a destructor may come in between
-            if self._reserved > self._capacity:
-                self._reserved -= nbytes
-                raise self._out_of_memory(nbytes)
+        with self.locked():
+            self.count(nbytes, nbytes)
         try:
             address = map_memory(nbytes)
         except OSError as error:
             with self._lock:
                 self._reserved -= nbytes
-                raise self._out_of_memory(nbytes, error) from None
+                raise self.out_of_memory(nbytes, error) from None
         return self._keep(self._segments, address, nbytes)
 
     def release(self, address: int) -> None:
@@ -91,13 +90,29 @@ class HostPort:
         with self._lock:
             self._reserved -= nbytes
 
+    def reserve_space(self, nbytes: int, page: int) -> int:
+        """Address space, of which no memory is counted."""
+        return self._spaces.reserve(nbytes, page)
+
+    def release_space(self, address: int) -> None:
+        """WrongState while any of its pages has memory."""
+        self._spaces.release(address)
+
+    def commit(self, address: int, nbytes: int) -> None:
+        """Zeroed memory, but for pages that have some already: those keep it."""
+        self._spaces.commit(address, nbytes)
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        """What these pages held is lost, and the system has the memory when this returns."""
+        self._spaces.decommit(address, nbytes)
+
     def memory_info(self) -> tuple[int, int]:
-        with self._locked():
+        with self.locked():
             return self._capacity - self._reserved, self._capacity
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
-        with self._locked():
+        with self.locked():
             if nbytes < self._reserved:
                 raise WrongState(
                     f"the capacity of {self.name} cannot be {format_bytes(nbytes)} while "
@@ -108,19 +123,19 @@ class HostPort:
     def pin(self, nbytes: int) -> int:
         """Host memory that is never swapped out. It does not count as the device's; DeviceError where none is left."""
         nbytes = size_of(nbytes)
-        with self._locked():
+        with self.locked():
             pass
         try:
             address = map_memory(nbytes)
         except OSError as error:
-            raise self._refusal(error, f"there is no host memory for {format_bytes(nbytes)}") from None
+            raise self.refusal(error, f"there is no host memory for {format_bytes(nbytes)}") from None
         try:
             lock_memory(address, nbytes)
         except OSError as error:
             unmap_memory(address, nbytes)
             message = f"{format_bytes(nbytes)} of host memory cannot be pinned"
             remedy = ": pin less, or raise the limit on locked memory (`ulimit -l`, RLIMIT_MEMLOCK)"
-            raise self._refusal(error, message, remedy) from None
+            raise self.refusal(error, message, remedy) from None
         return self._keep(self._pinned, address, nbytes)
 
     def unpin(self, address: int) -> None:
@@ -128,7 +143,7 @@ class HostPort:
 
     def queue(self, priority: int = 0) -> HostQueue:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
-        with self._locked():
+        with self.locked():
             queue = self._queues[self._handles] = HostQueue(self, self._handles, priority)
             self._handles += 1
         return queue
@@ -157,13 +172,15 @@ class HostPort:
         """Whether it belongs to the process that this one was forked from."""
         return self._process != os.getpid()
 
+    # For its queues and spaces
+
     def forget(self, handle: int) -> None:
         """For a queue that has ended."""
         with self._lock:
             self._queues.pop(handle, None)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """With the lock of a port that can be used; Forked or WrongState for one that cannot."""
         if self.forked():  # before the lock, which a thread of the parent may have held
             raise Forked(f"{self.name} was opened before this process was forked")
@@ -172,50 +189,24 @@ class HostPort:
                 raise WrongState(f"{self.name} was closed")
             yield
 
-    def _unmap_all(self) -> None:
-        with self._lock:
-            if self._queues:
-                return
-            mappings = [*self._segments.items(), *self._pinned.items()]
-            self._segments.clear()
-            self._pinned.clear()
-        for address, nbytes in mappings:
-            unmap_memory(address, nbytes)
+    def count(self, change: int, wanted: int = 0) -> None:
+        """So many bytes more are reserved, or fewer; OutOfMemory, which tells what was wanted. Under the lock."""
+        self._reserved += change  # first, as a destructor may come in between
+        if change > 0 and self._reserved > self._capacity:
+            self._reserved -= change
+            raise self.out_of_memory(wanted)
 
-    def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
-        try:
-            with self._locked():
-                mappings[address] = nbytes
-        except WrongState:
-            unmap_memory(address, nbytes)
-            raise
-        return address
-
-    def _give_back(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
-        address = integer_of(address, "address")
-        with self._locked():
-            nbytes = mappings.pop(address, None)
-        if nbytes is None:
-            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
-            raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
-        try:
-            unmap_memory(address, nbytes)
-        except OSError as error:  # it has too many mappings to make a hole in one
-            self._keep(mappings, address, nbytes)
-            raise self._refusal(error, "the memory cannot be returned") from None
-        return nbytes
-
-    def _refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
+    def refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
         call = str(error.filename)
         message = f"{self.name}: {message}: {call} says {error.strerror!r}{remedy}"
         return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
 
-    def _out_of_memory(self, nbytes: int, error: OSError | None = None) -> OutOfMemory:
+    def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory:
         free = self._capacity - self._reserved
         message = f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free"
         message += f" of {format_bytes(self._capacity)}, {format_bytes(self._reserved)} reserved"
         if error:
-            message += f", but the system has no memory: {error.filename} says {error.strerror!r}"
+            message += f", but the system has no {lacks}: {error.filename} says {error.strerror!r}"
         return OutOfMemory(
             message,
             wanted=nbytes,
@@ -226,6 +217,40 @@ class HostPort:
             call=str(error.filename) if error else "reserve",
             device=self.name,
         )
+
+    def _unmap_all(self) -> None:
+        with self._lock:
+            if self._queues:
+                return
+            mappings = [*self._segments.items(), *self._pinned.items()]
+            self._segments.clear()
+            self._pinned.clear()
+        self._spaces.close()
+        for address, nbytes in mappings:
+            unmap_memory(address, nbytes)
+
+    def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
+        try:
+            with self.locked():
+                mappings[address] = nbytes
+        except WrongState:
+            unmap_memory(address, nbytes)
+            raise
+        return address
+
+    def _give_back(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
+        address = integer_of(address, "address")
+        with self.locked():
+            nbytes = mappings.pop(address, None)
+        if nbytes is None:
+            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
+            raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
+        try:
+            unmap_memory(address, nbytes)
+        except OSError as error:  # it has too many mappings to make a hole in one
+            self._keep(mappings, address, nbytes)
+            raise self.refusal(error, "the memory cannot be returned") from None
+        return nbytes
 
 
 @cache

@@ -7,40 +7,57 @@ import errno
 import mmap as constants
 import os
 
-__all__ = ["ALIGNMENT", "lock_memory", "map_memory", "unmap_memory"]
+__all__ = ["ALIGNMENT", "close_pages", "lock_memory", "map_memory", "map_space", "open_pages", "unmap_memory"]
 
 ALIGNMENT = 2 << 20  # what a port promises, and the size of a huge page
 
 _HUGE = getattr(constants, "MADV_HUGEPAGE", None)  # Linux only
+_NOTHING = getattr(constants, "PROT_NONE", 0)  # of these two Python may not tell, and they are the same everywhere
+_FIXED = getattr(constants, "MAP_FIXED", 0x10)
+_USABLE = constants.PROT_READ | constants.PROT_WRITE
+_OWN = constants.MAP_PRIVATE | constants.MAP_ANONYMOUS
 
 _libc = ctypes.CDLL(None, use_errno=True)  # lets the interpreter go meanwhile: unmapping gigabytes takes milliseconds
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 for _function in (_libc.munmap, _libc.mlock):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+for _function in (_libc.madvise, _libc.mprotect):
+    _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_memory(nbytes: int) -> int:
     """The address of zeroed memory, aligned to ALIGNMENT; OSError where the system has none."""
-    length = _pages(nbytes)
-    # More than is wanted, then both ends go back: mmap itself promises no more than a page.
-    slack = ALIGNMENT - constants.PAGESIZE
-    protection = constants.PROT_READ | constants.PROT_WRITE
-    flags = constants.MAP_PRIVATE | constants.MAP_ANONYMOUS
-    base = _libc.mmap(None, length + slack, protection, flags, -1, 0) if length + slack < 1 << 63 else None
-    if base is None or base == _FAILED:
-        raise _os_error(errno.ENOMEM if base is None else ctypes.get_errno(), "mmap")
-    address: int = -(-base // ALIGNMENT) * ALIGNMENT
-    if address > base:
-        unmap_memory(base, address - base)
-    if (end := base + length + slack) > address + length:
-        unmap_memory(address + length, end - address - length)
-    if _HUGE is not None and nbytes >= ALIGNMENT:
-        # NumPy asks for it too, for arrays of 4 MiB or more. A kernel without huge pages says no: as good.
-        _libc.madvise(address, length, _HUGE)
+    address = _map_aligned(_pages(nbytes), _USABLE)
+    if nbytes >= ALIGNMENT:
+        _advise_huge(address, _pages(nbytes))
     return address
+
+
+def map_space(nbytes: int) -> int:
+    """The same without memory: to touch it is an error until `open_pages`.
+
+    The system promises no memory for it. MAP_NORESERVE would change nothing here, but keep the system from refusing
+    later what it has not got.
+    """
+    return _map_aligned(_pages(nbytes), _NOTHING)
+
+
+def open_pages(address: int, nbytes: int) -> None:
+    """Zeroed memory comes into address space, or stays as it is; OSError, perhaps half way, where there is none."""
+    if _libc.mprotect(address, nbytes, _USABLE):
+        raise _os_error(ctypes.get_errno(), "mprotect")
+    _advise_huge(address, nbytes)
+
+
+def close_pages(address: int, nbytes: int) -> None:
+    """The memory goes back to the system at once, the address space stays; OSError, and nothing happened, if not.
+
+    A new mapping over the old one: to advise the pages away, and forbid them, would leave them counted as promised.
+    """
+    if _libc.mmap(address, nbytes, _NOTHING, _OWN | _FIXED, -1, 0) == _FAILED:
+        raise _os_error(ctypes.get_errno(), "mmap")
 
 
 def unmap_memory(address: int, nbytes: int) -> None:
@@ -52,6 +69,26 @@ def lock_memory(address: int, nbytes: int) -> None:
     """Keeps memory from being swapped out, until it is unmapped; OSError where the process may not."""
     if _libc.mlock(address, _pages(nbytes)):
         raise _os_error(ctypes.get_errno(), "mlock")
+
+
+def _map_aligned(length: int, protection: int) -> int:
+    # More than is wanted, then both ends go back: mmap itself promises no more than a page.
+    slack = ALIGNMENT - constants.PAGESIZE
+    base = _libc.mmap(None, length + slack, protection, _OWN, -1, 0) if length + slack < 1 << 63 else None
+    if base is None or base == _FAILED:
+        raise _os_error(errno.ENOMEM if base is None else ctypes.get_errno(), "mmap")
+    address: int = -(-base // ALIGNMENT) * ALIGNMENT
+    if address > base:
+        unmap_memory(base, address - base)
+    if (end := base + length + slack) > address + length:
+        unmap_memory(address + length, end - address - length)
+    return address
+
+
+def _advise_huge(address: int, length: int) -> None:
+    """NumPy asks for it too, for arrays of 4 MiB or more. A kernel without huge pages says no: as good."""
+    if _HUGE is not None:
+        _libc.madvise(address, length, _HUGE)
 
 
 def _pages(nbytes: int) -> int:

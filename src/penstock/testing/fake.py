@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.addresses import Addresses
 from penstock.backends.arguments import integer_of, size_of
+from penstock.backends.spaces import Space, Spaces, space_of
 from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
-from penstock.addresses import Addresses
 from penstock.testing.fake_clock import FakeClock, FakeMark
 from penstock.testing.fake_queue import FakeQueue
 from penstock.testing.faults import Fault, Faults
@@ -67,8 +68,10 @@ class FakePort:
         self._work_faults = Faults()
         self._capacity = total
         self._reserved = 0
-        self._memory = Addresses(_BASE + 2 * index * _ROOM, _ROOM)
-        self._host_memory = Addresses(_BASE + (2 * index + 1) * _ROOM, _ROOM)
+        self._memory, self._host_memory, self._room = (
+            Addresses(_BASE + (3 * index + i) * _ROOM, _ROOM) for i in range(3)
+        )
+        self._spaces = Spaces(self.name)
         self._queues: dict[int, FakeQueue] = {}
         self._handles = 0
         self._closed = False
@@ -77,18 +80,8 @@ class FakePort:
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         with self.enter("reserve", nbytes):
-            free = self._capacity - self._reserved
-            if nbytes > free:
-                sizes = f"{format_bytes(free)} free of {format_bytes(self._capacity)}"
-                raise OutOfMemory(
-                    f"{self.name}: wanted {format_bytes(nbytes)}, {sizes}",
-                    wanted=nbytes,
-                    free=free,
-                    reserved=self._reserved,
-                    capacity=self._capacity,
-                    call="reserve",
-                    device=self.name,
-                )
+            if nbytes > self._capacity - self._reserved:
+                raise self._full(nbytes, "reserve")
             address = self._memory.take(nbytes)
             self._reserved += nbytes
             return address
@@ -116,6 +109,8 @@ class FakePort:
                 queue.close()
             self._memory.clear()
             self._host_memory.clear()
+            self._room.clear()
+            self._spaces.clear()
             self._closed = True
 
     # Abilities
@@ -129,6 +124,36 @@ class FakePort:
         address = integer_of(address, "address")
         with self.enter("unpin", address):
             self._given_back(self._host_memory, address, "unpin")
+
+    def reserve_space(self, nbytes: int, page: int) -> int:
+        nbytes, page = space_of(nbytes, page)
+        with self.enter("reserve_space", nbytes, page):
+            try:
+                address = self._room.take(nbytes)
+            except MemoryError:
+                raise self._full(nbytes, "reserve_space") from None
+            self._spaces.add(Space(address, nbytes, page))
+            return address
+
+    def release_space(self, address: int) -> None:
+        address = integer_of(address, "address")
+        with self.enter("release_space", address):
+            self._room.give(self._spaces.take_out(address).address)
+
+    def commit(self, address: int, nbytes: int) -> None:
+        with self.enter("commit", address, nbytes):
+            space, address, nbytes = self._spaces.part("commit", address, nbytes)
+            more = sum(size for _, size in space.bare(address, nbytes))
+            if more > self._capacity - self._reserved:
+                raise self._full(nbytes, "commit")
+            space.write(address, nbytes, held=True)
+            self._reserved += more
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        with self.enter("decommit", address, nbytes):
+            space, address, nbytes = self._spaces.part("decommit", address, nbytes)
+            self._reserved -= space.held_in(address, nbytes)
+            space.write(address, nbytes, held=False)
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
@@ -182,12 +207,26 @@ class FakePort:
         if error := self._work_faults.due(call):
             raise error
         for address, nbytes in touches:
-            if self._memory.lost(address, nbytes) or self._host_memory.lost(address, nbytes):
+            if any(memory.lost(address, nbytes) for memory in (self._memory, self._host_memory, self._room)) or (
+                (space := self._spaces.at(address, nbytes)) and space.lacks(address, nbytes)
+            ):
                 message = f"{self.name}: {call} of {nbytes} bytes at {address:#x}, which are not reserved"
                 raise DeviceError(message, code=2, call=call, device=self.name)
 
     def forget(self, handle: int) -> None:
         self._queues.pop(handle, None)
+
+    def _full(self, nbytes: int, call: str) -> OutOfMemory:
+        free = self._capacity - self._reserved
+        return OutOfMemory(
+            f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(self._capacity)}",
+            wanted=nbytes,
+            free=free,
+            reserved=self._reserved,
+            capacity=self._capacity,
+            call=call,
+            device=self.name,
+        )
 
     def _given_back(self, addresses: Addresses, address: int, call: str) -> int:
         nbytes = addresses.give(address)

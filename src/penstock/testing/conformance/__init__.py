@@ -13,12 +13,13 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{noun}"
-        for noun in ("driver", "launches", "memory", "pinned", "queues", "reopens", "resizable", "scenes", "timing")
+        for noun in "driver growable launches memory pinned queues reopens resizable scenes timing".split()
     )
 )
 
 from penstock.testing.conformance import (  # noqa: E402 - what is rewritten must not be imported before
     driver,
+    growable,
     launches,
     memory,
     pinned,
@@ -28,6 +29,7 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     timing,
 )
 from penstock.testing.conformance.driver import *  # noqa: E402, F403 - each module's list is its part of the suite
+from penstock.testing.conformance.growable import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.launches import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.memory import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
@@ -38,6 +40,7 @@ from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
 __all__ += driver.__all__
+__all__ += growable.__all__
 __all__ += launches.__all__
 __all__ += memory.__all__
 __all__ += pinned.__all__

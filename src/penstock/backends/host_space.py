@@ -1,0 +1,103 @@
+"""Address space of the host device, whose pages come from the system and go back to it as they are asked for.
+
+Memory is counted before it comes and until it has gone. So a call that a signal's handler interrupted leaves too much
+counted rather than too little; done once more, it puts that right.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from mmap import PAGESIZE
+from typing import TYPE_CHECKING
+
+from penstock.backends.mapping import close_pages, map_space, open_pages, unmap_memory
+from penstock.backends.spaces import Space, Spaces, space_of
+from penstock.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from penstock.backends.host import HostPort
+
+__all__ = ["HostSpaces"]
+
+
+class HostSpaces:
+    """What a HostPort has of them."""
+
+    def __init__(self, port: HostPort) -> None:
+        self._port = port
+        self._spaces = Spaces(port.name)
+        # Held during calls to the system: address space that was closed meanwhile may be somebody else's already.
+        self._calling = threading.RLock()
+
+    def reserve(self, nbytes: int, page: int) -> int:
+        nbytes, page = space_of(nbytes, page, PAGESIZE)
+        with self._turn():
+            try:
+                address = map_space(nbytes)
+            except OSError as error:
+                raise self._port.out_of_memory(nbytes, error, "address space") from None
+            try:
+                self._spaces.add(Space(address, nbytes, page))
+            except BaseException:
+                unmap_memory(address, nbytes)
+                raise
+        return address
+
+    def release(self, address: int) -> None:
+        with self._turn():
+            space = self._spaces.take_out(address)
+            try:
+                unmap_memory(space.address, space.nbytes)
+            except OSError as error:
+                self._spaces.add(space)
+                raise self._port.refusal(error, "the address space cannot be returned") from None
+
+    def commit(self, address: int, nbytes: int) -> None:
+        with self._turn():
+            space, address, nbytes = self._spaces.part("commit", address, nbytes)
+            bare = space.bare(address, nbytes)
+            more = sum(size for _, size in bare)
+            with self._port.locked():
+                self._port.count(more, nbytes)
+                space.write(address, nbytes, held=True)
+            try:
+                open_pages(address, nbytes)
+            except OSError as error:
+                for piece in bare:
+                    with suppress(OSError):  # then it is open, and nobody knows
+                        close_pages(*piece)
+                    space.write(*piece, held=False)
+                with self._port.locked():
+                    self._port.count(-more)
+                    raise self._port.out_of_memory(nbytes, error) from None
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        with self._turn():
+            space, address, nbytes = self._spaces.part("decommit", address, nbytes)
+            try:
+                close_pages(address, nbytes)
+            except OSError as error:  # the process has too many mappings already
+                message = f"{format_bytes(nbytes)} of memory cannot be returned"
+                raise self._port.refusal(error, message) from None
+            with self._port.locked():
+                less = space.held_in(address, nbytes)
+                space.write(address, nbytes, held=False)
+                self._port.count(-less)
+
+    def close(self) -> None:
+        """Returns all of it."""
+        with self._calling:
+            for space in self._spaces.clear():
+                unmap_memory(space.address, space.nbytes)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call after another; Forked or WrongState where the port cannot be used."""
+        with self._port.locked():  # first, as a thread of the parent may have held the other lock at the fork
+            pass
+        with self._calling:
+            with self._port.locked():  # it may have been closed meanwhile
+                pass
+            yield
