@@ -2,11 +2,22 @@
 #include "pool.hpp"
 
 namespace penstock {
+namespace {
+
+uint64_t memory_of(const Segment& segment) {
+  uint64_t there = 0;
+  for (const Block* block = segment.first; block != nullptr; block = block->next) {
+    if (block->state != State::Bare && block->state != State::Coming) there += block->size;
+  }
+  return there;
+}
+
+}  // namespace
 
 const char* Pool::broken() const {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t recount[kMetrics][2] = {};
-  size_t live = 0, awaiting = 0, free = 0;
+  size_t live = 0, awaiting = 0, free = 0, bare_pieces = 0, growing = 0;
   uint64_t end_of_last = 0;
   const auto awaits = [&](const Block* block) {
     const auto at = awaiting_.find(block->serial);
@@ -20,9 +31,14 @@ const char* Pool::broken() const {
     if (address < end_of_last) return "two segments overlap";
     if (segment.first == nullptr || segment.first->prev != nullptr)
       return "a segment does not start with its first block";
-    if (!segment.growing()) {
+    const auto& siblings = segment.free_list->home->lists[segment.small ? 1 : 0];
+    const auto its_own = siblings.find(segment.queue);
+    if (its_own == siblings.end() || its_own->second.get() != segment.free_list)
+      return "a segment's free list is not its queue's";
+    if (segment.growing()) {
+      ++growing;
+    } else {
       add(kSegment, 1);
-      add(kReservedBytes, segment.size);
     }
 
     uint64_t at = address;
@@ -34,6 +50,7 @@ const char* Pool::broken() const {
       const bool is_free = block->state == State::Free;
       const bool is_bare = block->state == State::Bare;
       if (segment.growing()) {
+        bare_pieces += is_bare ? 1 : 0;
         const auto& bare = segment.free_list->bare;
         const auto found = bare.find(block->address);
         if (is_bare != (found != bare.end() && found->second == block)) return "the bare pieces and the block disagree";
@@ -43,7 +60,6 @@ const char* Pool::broken() const {
           if (block->address % segment.page != address % segment.page || block->size % segment.page != 0)
             return "a piece without memory is not made of pages";
         }
-        if (!is_bare && block->state != State::Coming) add(kReservedBytes, block->size);
       } else if (block->state > State::Awaiting) {
         return "a piece without memory in a segment that does not grow";
       }
@@ -81,17 +97,30 @@ const char* Pool::broken() const {
     }
     end_of_last = address + segment.size;
     if (at != end_of_last) return "the blocks do not cover the segment";
+    add(kReservedBytes, memory_of(segment));
   }
 
-  size_t listed = 0;
-  const auto count = [&](const Home& home) {
+  size_t listed = 0, bare_listed = 0;
+  bool homes_agree = true;
+  const auto count = [&](const Home& home, uint32_t number) {
+    int64_t reserved[2] = {};
+    for (const auto& [address, segment] : segments_) {
+      if (segment.free_list->home == &home)
+        reserved[segment.small ? 0 : 1] += static_cast<int64_t>(memory_of(segment));
+    }
+    homes_agree = homes_agree && home.number == number && home.reserved.read(kSmallKind).current == reserved[0] &&
+                  home.reserved.read(kLargeKind).current == reserved[1];
     for (const auto& lists : home.lists) {
-      for (const auto& [queue, list] : lists) listed += list->count();
+      for (const auto& [queue, list] : lists) listed += list->count(), bare_listed += list->bare.size();
     }
   };
-  count(common_);
-  for (const auto& [number, home] : homes_) count(*home);
+  count(common_, 0);
+  for (const auto& [number, home] : homes_) count(*home, number);
+  if (!homes_agree) return "what a home counts differs from a recount";
   if (listed != free) return "a free list holds a block of no segment";
+  if (bare_listed != bare_pieces) return "a list of bare pieces holds one of no segment";
+  if (growing != growing_) return "the growing segments are not as many as counted";
+  if (plain_ != plain()) return "a rule that chooses blocks is forgotten";
   if (live_.count() != live) return "the live table holds a block of no segment";
   if (awaiting_.size() != awaiting) return "the waiting list holds a block of no segment";
 

@@ -20,11 +20,13 @@ void Pool::adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t 
   Lock lock(mutex_);
   Home* home = home_of(home_number);
   FreeList* where = free_list(home == nullptr ? &common_ : home, queue, small);
-  Block* block = install(address, size, queue, stack, kArrival, where, page);
-  block->state = State::Bare;
-  where->bare.emplace(address, block);
+  std::map<uint64_t, Block*> place;  // what may fail comes first
+  Block*& listed = place[address];
+  listed = install(address, size, queue, stack, kArrival, where, page);
+  listed->state = State::Bare;
+  where->bare.merge(place);
   ++growing_;
-  plain_ = false;
+  plain_ = plain();
 }
 
 Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
@@ -32,7 +34,8 @@ Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
   Home* home = home_of(home_number);
   const uint64_t size = policy_.block_size(nbytes);
   FreeList* where = free_list(home == nullptr ? &common_ : home, queue, is_small(size));
-  for (const auto& [address, bare] : where->bare) {
+  for (const auto& entry : where->bare) {
+    Block* const bare = entry.second;
     Block* const first = usable(bare->prev) ? bare->prev : bare;  // a free block right before it serves as well
     uint64_t space = 0;
     for (const Block* at = first; space < size && usable(at); at = at->next) space += at->size;
@@ -46,7 +49,7 @@ Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
       rest = cut(bare, here);
     }
     bare->state = State::Coming;
-    where->bare.erase(address);
+    where->bare.erase(bare->address);
     return {bare->address, bare->size};
   }
   return {};
@@ -54,26 +57,24 @@ Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
 
 Block* Pool::take_at(uint64_t address, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
-  const auto after = segments_.upper_bound(address);
-  if (after == segments_.begin()) return nullptr;
-  Block* block = std::prev(after)->second.first;
-  while (block != nullptr && block->address < address) block = block->next;
+  Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
-  if (block == nullptr || block->address != address || block->state != State::Free || block->size < size) return nullptr;
+  if (block == nullptr || block->state != State::Free || !may_serve(nbytes, block->size)) return nullptr;
   return hand_out(block, size, nbytes, stack);
 }
 
 Block* Pool::came(uint64_t address, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
-  Block* block = piece_at(address);
+  Block* block = block_at(address);
+  if (block == nullptr || block->state != State::Coming) return nullptr;
   const Segment& segment = *block->segment;
-  const uint64_t size = block->size, wanted = policy_.block_size(nbytes);
+  const uint64_t size = block->size;
   block->state = State::Free;
   block->untouched = true;
   join_free(block);
   reserve(segment, static_cast<int64_t>(size));
   if (ring_) push(Action::Map, address, size, segment.queue, stack, segment.free_list->home->number);
-  return block->size < wanted ? nullptr : hand_out(block, wanted, nbytes, stack);
+  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack) : nullptr;
 }
 
 std::vector<Piece> Pool::idle_pages(bool small, uint32_t home_number) const {
@@ -95,18 +96,16 @@ std::vector<Piece> Pool::idle_pages(bool small, uint32_t home_number) const {
 
 bool Pool::leave(Piece piece) {
   Lock lock(mutex_);
-  auto after = segments_.upper_bound(piece.address);
-  if (after == segments_.begin()) return false;
-  Block* block = (--after)->second.first;
-  while (block != nullptr && block->address + block->size <= piece.address) block = block->next;
-  if (block == nullptr || block->state != State::Free || piece.address < block->address ||
-      piece.address + piece.size > block->address + block->size)
-    return false;
+  Block* block = block_with(piece.address);
+  if (block == nullptr || block->state != State::Free || !block->segment->growing()) return false;
+  const uint64_t page = block->segment->page, before = piece.address - block->address;
+  if (piece.size == 0 || piece.size % page != 0 || (piece.address - block->segment->address) % page != 0) return false;
+  if (piece.size > block->size - before) return false;
   have_spares(2);
   unlist(block);
-  if (piece.address > block->address) {
+  if (before > 0) {
     // The piece is what the block was; what stays of it is new.
-    Block* rest = cut(block, piece.address - block->address);
+    Block* rest = cut(block, before);
     std::swap(rest->requested, block->requested);
     list(block);
     block = rest;
@@ -118,23 +117,23 @@ bool Pool::leave(Piece piece) {
 
 bool Pool::left(uint64_t address) {
   Lock lock(mutex_);
-  Block* block = piece_at(address);
+  Block* block = block_at(address);
+  if (block == nullptr || block->state != State::Leaving) return false;
   const Segment& segment = *block->segment;
-  reserve(segment, -static_cast<int64_t>(block->size));
-  if (ring_) {
-    const uint32_t home = segment.free_list->home->number;
-    push(Action::Unmap, address, block->size, segment.queue, segment.stack, home);
-  }
+  const uint64_t size = block->size;
   join_bare(block);
+  reserve(segment, -static_cast<int64_t>(size));
+  if (ring_) push(Action::Unmap, address, size, segment.queue, segment.stack, segment.free_list->home->number);
   return !block->split();
 }
 
 void Pool::stayed(uint64_t address) {
   Lock lock(mutex_);
-  Block* block = piece_at(address);
+  Block* block = block_at(address);
+  if (block == nullptr) return;
   if (block->state == State::Coming) {
     join_bare(block);
-  } else {
+  } else if (block->state == State::Leaving) {
     block->state = State::Free;
     join_free(block);
   }
@@ -147,15 +146,21 @@ bool Pool::evict_space(uint64_t address) {
   at->second.free_list->bare.erase(address);
   forget(&at->second);
   --growing_;
-  plain_ = policy_.max_split == kUnlimited && !policy_.ages && growing_ == 0;
+  plain_ = plain();
   return true;
 }
 
-// The piece on its way that begins here.
-Block* Pool::piece_at(uint64_t address) {
-  Block* block = std::prev(segments_.upper_bound(address))->second.first;
-  while (block->address != address) block = block->next;
+Block* Pool::block_with(uint64_t address) {
+  const auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return nullptr;
+  Block* block = std::prev(after)->second.first;
+  while (block != nullptr && block->address + block->size <= address) block = block->next;
   return block;
+}
+
+Block* Pool::block_at(uint64_t address) {
+  Block* block = block_with(address);
+  return block == nullptr || block->address != address ? nullptr : block;
 }
 
 void Pool::join_free(Block* block) {
@@ -170,13 +175,14 @@ void Pool::join_free(Block* block) {
 
 void Pool::join_bare(Block* block) {
   auto& bare = block->segment->free_list->bare;
-  for (Block* neighbour : {block->prev, block->next}) {
-    if (neighbour == nullptr || neighbour->state != State::Bare) continue;
-    bare.erase(neighbour->address);
-    merge(block, neighbour);
+  const auto is_bare = [](const Block* other) { return other != nullptr && other->state == State::Bare; };
+  bare[is_bare(block->prev) ? block->prev->address : block->address] = block;  // what may fail comes first
+  if (is_bare(block->prev)) merge(block, block->prev);
+  if (is_bare(block->next)) {
+    bare.erase(block->next->address);
+    merge(block, block->next);
   }
   block->state = State::Bare;
-  bare.emplace(block->address, block);
 }
 
 }  // namespace penstock

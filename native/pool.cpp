@@ -23,7 +23,7 @@ int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 void Pool::set_policy(const Policy& policy) {
   Lock lock(mutex_);
   policy_ = policy;
-  plain_ = policy_.max_split == kUnlimited && !policy_.ages && growing_ == 0;
+  plain_ = plain();
 }
 
 Policy Pool::policy() const {
@@ -273,7 +273,7 @@ Block* Pool::adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_
   list(block);
   reserve(*block->segment, bytes(size));
   if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
-  return wanted > size ? nullptr : hand_out(block, wanted, nbytes, stack);
+  return may_serve(nbytes, size) ? hand_out(block, wanted, nbytes, stack) : nullptr;
 }
 
 bool Pool::evict(uint64_t address) {
@@ -429,9 +429,9 @@ void Pool::record(size_t most, bool stacks, uint32_t skip, bool keep) {
   }
 }
 
-void Pool::note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack) {
+void Pool::note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home) {
   Lock lock(mutex_);
-  if (ring_) push(Action::Oom, free, nbytes, queue, stack, 0);
+  if (ring_) push(Action::Oom, free, nbytes, queue, stack, home);
 }
 
 void Pool::note_look() {

@@ -114,7 +114,7 @@ class Pool {
   void record(size_t most, bool stacks = true, uint32_t skip = 0, bool keep = false);
   void set_note(uint32_t note) { note_ = note; }  // what entries say from now on
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
-  void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack);
+  void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home = 0);
   void note_look();  // somebody took a snapshot
   void note_block(const Block* block, uint32_t stack);  // somebody said something of it
 
@@ -132,11 +132,15 @@ class Pool {
   const char* broken() const;  // check.cpp: the first rule that does not hold, or null
 
  private:
-  friend struct PoolTest;  // native/tests/test_pool.cpp, which breaks what broken() must find
+  friend struct PoolTest;  // native/tests, which break what broken() must find
 
   Home* home_of(uint32_t number);
   const Home* home_of(uint32_t number) const;
   FreeList* free_list(Home* home, uint64_t queue, bool small);
+  bool plain() const { return policy_.max_split == kUnlimited && !policy_.ages && growing_ == 0; }
+  bool may_serve(uint64_t nbytes, uint64_t size) const {  // whether so much memory is enough
+    return nbytes > 0 && nbytes < kMost && policy_.block_size(nbytes) <= size;
+  }
   Block* fitting(FreeList* list, uint64_t size);
   Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack);
   Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
@@ -149,7 +153,8 @@ class Pool {
   void drop(Block* block);
   void reclaim(Block* block);
   void merge(Block* into, Block* gone);
-  Block* piece_at(uint64_t address);
+  Block* block_with(uint64_t address);  // in which the address lies
+  Block* block_at(uint64_t address);    // which begins there
   void join_free(Block* block);
   void join_bare(Block* block);
   void reserve(const Segment& segment, int64_t change);

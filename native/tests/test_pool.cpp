@@ -245,7 +245,7 @@ TEST(a_ring_keeps_the_newest) {
     Ring ring(most);
     CHECK(ring.size() == 0 && ring.lost() == 0);
     for (uint64_t n = 0; n < 100'000; ++n) {
-      ring.push(Entry{n, 0, 0, 0, 0, Action::Take});
+      ring.push(Entry{n, 0, 0, 0, 0, Action::Take, 0, 0});
       CHECK(ring.size() == std::min(n + 1, most));
       CHECK(ring.size() + ring.lost() == n + 1);
       CHECK(ring[0].time_ns == ring.lost());
@@ -385,7 +385,7 @@ TEST(a_block_that_others_use_waits_until_it_is_settled) {
   CHECK(one.pool.give(block));
   CHECK(one.now(kAllocation) == 0 && one.now(kActive) == 1);
   const auto waiting = one.pool.deferred();
-  CHECK(waiting.size() == 1 && waiting[0].first == block->serial && waiting[0].second == std::vector<uint64_t>{7});
+  CHECK(waiting.size() == 1 && waiting[0].serial == block->serial && waiting[0].uses == std::vector<uint64_t>{7});
   CHECK(one.pool.deferred().empty());
   CHECK(one.pool.take(512, 0)->address == kHere + 512);
   CHECK(one.sound());

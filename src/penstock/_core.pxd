@@ -128,7 +128,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         void record(size_t most, cbool stacks, uint32_t skip, cbool keep) except +
         void set_note(uint32_t note)
         cbool recording()
-        void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack) except +
+        void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home) except +
         void note_look() except +
         void note_block(const Record* block, uint32_t stack) except +
         vector[Entry] history(uint64_t* lost) except +

@@ -157,7 +157,7 @@ cdef class Pool:
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
         if self.waiting:
-            self._settle()
+            self._settle(queue)
         cdef uint32_t home = self._home(queue) if self.routed else 0
         cdef Block block = self.take(nbytes, queue, home)
         return self._refill(nbytes, queue, home) if block is None else block
@@ -171,7 +171,7 @@ cdef class Pool:
     def _defer(self):
         pass
 
-    def _settle(self):
+    def _settle(self, queue):
         pass
 
     def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
@@ -316,8 +316,8 @@ cdef class Pool:
     @property
     def recording(self): return self.native.recording()
 
-    def note_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free):
-        self.native.note_oom(nbytes, queue, free, self.here())
+    def note_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t home=0):
+        self.native.note_oom(nbytes, queue, free, self.here(), home)
 
     def tables(self, bint trace=True):
         """Segments, blocks, history, its lost entries, and each stack's caller, file, name and line: one moment's."""

@@ -14,11 +14,11 @@ from typing import Any
 
 from penstock._core import Block
 from penstock.addresses import Addresses
-from penstock.errors import OutOfMemory, PenstockError
+from penstock.errors import OutOfMemory, PenstockError, WrongState
 from penstock.runtime import recording, statistics, torch_snapshot
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
-from penstock.runtime.hash_order import of_streams
+from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.private_pools import PoolId
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
@@ -55,9 +55,10 @@ class Device:
             self._port,
             self._queues,
             _settings_at_start(settings),
-            lambda: of_streams(index),
+            (lambda: of_streams(index), of_pools),
         )
         self._live: dict[int, Block] = {}
+        self._capture: tuple[int, PoolId] | None = None
 
     def allocate(self, nbytes: int, stream: int = 0) -> int:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
@@ -150,6 +151,25 @@ class Device:
         """The end of a MemPool: its idle memory goes back to the device."""
         self._allocator.release_pool(pool)
 
+    def begin_capture(self, stream: int, pool: PoolId | None = None) -> PoolId:
+        """A graph of that stream's work begins: what it allocates comes from `pool`, or from a new one, (n, 0)."""
+        if self._capture is not None:
+            raise WrongState(f"stream {self._capture[0]} is being captured: end that first")
+        pool = pool or (next(self._world.graphs), 0)
+        self._allocator.begin_capture(stream, pool)
+        self._capture = stream, pool
+        return pool
+
+    def end_capture(self) -> None:
+        if self._capture is None:
+            raise WrongState("no capture is under way")
+        capture, self._capture = self._capture, None
+        self._allocator.end_capture(*capture)
+
+    def release_capture(self, pool: PoolId) -> None:
+        """The end of a graph: its idle memory may go, and does when the cache is emptied."""
+        self._allocator.private.leave(pool)
+
     # What it tells
 
     def add_out_of_memory_observer(self, observer: Observer) -> None:
@@ -202,6 +222,7 @@ class World:
         self.now = 1
         self.failures = 0
         self.pools = count(1)
+        self.graphs = count(1)
         self.spaces = Addresses(_SPACE, _SPACE)
         self._level = 0
         self._held_from = 0

@@ -37,7 +37,8 @@ class Allocator(Pool):
     """A pool over one port. `allocate(nbytes, queue)` gives a Block, whose end gives the memory back.
 
     A block that other queues use (`Block.used_on`) comes back when they have passed the point they had reached when it
-    was given back. Raises OutOfMemory when every remedy failed. `order` makes sets of queues, visited in their order.
+    was given back. Raises OutOfMemory when every remedy failed. `orders` make sets of queues and of private pools, which
+    are visited in the set's order.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Allocator(Pool):
         port: Port,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        order: Callable[[], Order] = set[int],
+        orders: tuple[Callable[[], Order], Callable[[], Order]] = (set[int], set[int]),
     ) -> None:
         self.name = name
         self.port = port
@@ -54,13 +55,13 @@ class Allocator(Pool):
         self.settings = settings
         self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep the first
         self.limit: int | None = None  # of reserved bytes
-        self.private = PrivatePools(self)
+        self.private = PrivatePools(self, orders[1])
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
         self.labels = Labels()  # of the recording, if there is one
-        self.capturing = 0  # graphs being recorded: no queue may be asked anything
+        self.capturing: set[int] = set()  # queues whose work is being recorded: they may not be asked anything
         self._queues = queues
-        self._given = WaitingBlocks(queues, self.settle, order)
+        self._given = WaitingBlocks(queues, self.settle, orders[0])
         self._leaving = Leaving(self)
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._refusal: OutOfMemory | None = None  # the port's own words, of last time
@@ -80,7 +81,7 @@ class Allocator(Pool):
     def set_memory_fraction(self, fraction: float) -> None:
         """Reserve no more than this share of the device's memory; 1 is without a limit, as in PyTorch since 2.9."""
         if not 0 <= fraction <= 1:
-            raise ValueError(f"invalid fraction:{fraction}. Please set within (0, 1).")
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         _, total = self.port.memory_info()
         self.limit = int(fraction * total) if fraction < 1 else None
         self._push_policy()
@@ -109,8 +110,7 @@ class Allocator(Pool):
         self.num_sync_all_streams = 0
         self.num_device_alloc = 0
         self.num_device_free = 0
-
-    num_oom_rejections = 0
+        self.num_oom_rejections = 0
 
     # The pool calls these five.
 
@@ -152,9 +152,9 @@ class Allocator(Pool):
                 f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2
             )
 
-    def _settle(self) -> None:
+    def _settle(self, queue: int | None = None) -> None:
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
-        if self.capturing:
+        if queue in self.capturing:
             return
         self.waiting = False
         try:
@@ -179,8 +179,8 @@ class Allocator(Pool):
     def _borrow(self, request: Request) -> Block | None:
         """From a private pool whose owner allows it."""
         if request.home == 0:
-            for pool in self.private:
-                if pool.use_on_oom and (block := self.take(request.nbytes, request.queue, pool.home)) is not None:
+            for pool in self.private.lenders():
+                if (block := self.take(request.nbytes, request.queue, pool.home)) is not None:
                     return block
         return None
 
@@ -191,7 +191,7 @@ class Allocator(Pool):
         return self._grow(request)
 
     def _empty_and_grow(self, request: Request) -> Block | None:
-        if self.capturing:
+        if request.queue in self.capturing:
             return None
         self.empty()
         self.num_alloc_retries += 1
@@ -201,7 +201,7 @@ class Allocator(Pool):
         reserved = self.current(RESERVED_BYTES) + request.segment
         if self.limit is not None and reserved > self.limit:
             return None
-        if self.settings.throw_on_cudamalloc_oom and self.settings.per_process_memory_fraction < 1:
+        if self.settings.throw_on_cudamalloc_oom:
             _, total = self.port.memory_info()
             if reserved > int(self.settings.per_process_memory_fraction * total):
                 self.num_oom_rejections += 1
@@ -216,6 +216,8 @@ class Allocator(Pool):
         page = _SMALL_PAGE if request.small else self.settings.large_segment_size
         _, total = self.port.memory_info()
         space = -(-self.settings.expandable_reserve(total) // page) * page
+        if request.size > space:  # it would have to span two
+            return None
         came = self._growth.came
         try:
             return self._growth.grow(request, space, page)
@@ -239,7 +241,7 @@ class Allocator(Pool):
 
     def _out_of_memory(self, request: Request) -> OutOfMemory:
         free, total = self.port.memory_info()
-        self.note_oom(request.size, request.queue, free)
+        self.note_oom(request.size, request.queue, free, request.home)
         self.num_ooms += 1
         error = out_of_memory.explain(self, request, free, total)
         if self._refusal is not None and self._refusal.code:  # not the capacity was at its end, but the system
@@ -247,6 +249,17 @@ class Allocator(Pool):
         for observer in tuple(self.observers):
             observer(self.port.props.index, request.segment, total if self.limit is None else self.limit, free)
         return error
+
+    # Graphs
+
+    def begin_capture(self, queue: int, pool: PoolId) -> None:
+        """What is allocated for that queue goes to the pool; the queue is not asked anything until `end_capture`."""
+        self.private.begin(pool, lambda handle: handle == queue)
+        self.capturing.add(queue)
+
+    def end_capture(self, queue: int, pool: PoolId) -> None:
+        self.capturing.discard(queue)
+        self.private.end(pool)
 
     # Giving back
 
@@ -258,9 +271,8 @@ class Allocator(Pool):
         self.num_sync_all_streams += 1
         self._wait_out()
         self._empty_home(0, large_first=True)
-        for pool in self.private:
-            if pool.users == 0:
-                self._empty_home(pool.home, large_first=False)
+        for pool in self.private.idle():
+            self._empty_home(pool.home, large_first=False)
         self.private.forget_empty()
 
     def release_pool(self, pool: PoolId) -> None:

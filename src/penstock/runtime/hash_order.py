@@ -80,5 +80,5 @@ def of_streams(device: int) -> HashOrder:
 
 
 def of_pools() -> HashOrder:
-    """By the n of (0, n)."""
-    return HashOrder(lambda pool: pool)
+    """Private pools as `PrivatePool.member` numbers them: by the one number of their id that is not 0."""
+    return HashOrder(lambda member: member >> 32 or member)

@@ -40,7 +40,7 @@ def rejected(name: str, request: Request) -> OutOfMemory:
     """The error of `throw_on_cudamalloc_oom`, which comes before the device is asked."""
     message = (
         f"{_kind(name)} out of memory. Allocation was preemptively rejected because it would exceed "
-        f"per_process_memory_fraction limit. Requested size: {_size(request.segment)}"
+        f"per_process_memory_fraction limit. Requested size: {_size(request.nbytes)}"
     )
     return OutOfMemory(message, wanted=request.nbytes, device=name)
 

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock._core import Pool
+    from penstock.runtime.waiting_blocks import Order
 
 __all__ = ["COMMON", "Covers", "PoolId", "PrivatePool", "PrivatePools"]
 
@@ -27,16 +28,22 @@ class PrivatePool:
 
     id: PoolId
     home: int
-    use_on_oom: bool = False
     users: int = 1
+
+    @property
+    def member(self) -> int:
+        """The id as one number."""
+        return self.id[0] << 32 | self.id[1]
 
 
 class PrivatePools:
     """All private pools of one device. `home_of(queue)` is where an allocation of this thread goes now."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, order: Callable[[], Order] = set[int]) -> None:
         self._pool = pool
         self._of: dict[PoolId, PrivatePool] = {}
+        self._lenders = order()  # whose idle memory others may have when there is no other
+        self._idle = order()  # used by nobody
         self._ids: dict[int, PoolId] = {0: COMMON}  # of every home there ever was
         self._homes = count(1)
         self._routes: list[tuple[PrivatePool, Covers]] = []
@@ -44,6 +51,12 @@ class PrivatePools:
 
     def __iter__(self) -> Iterator[PrivatePool]:
         return iter(tuple(self._of.values()))
+
+    def lenders(self) -> Iterator[PrivatePool]:
+        return self._members(self._lenders)
+
+    def idle(self) -> Iterator[PrivatePool]:
+        return self._members(self._idle)
 
     def __getitem__(self, pool: PoolId) -> PrivatePool:
         try:
@@ -59,12 +72,14 @@ class PrivatePools:
         found = self._of.get(pool)
         if found is not None:
             found.users += 1
-            found.use_on_oom |= use_on_oom
+            self._idle.discard(found.member)
             return found
         home = next(self._homes)
         self._pool.make_home(home, not no_split)
         self._ids[home] = pool
-        made = self._of[pool] = PrivatePool(pool, home, use_on_oom)
+        made = self._of[pool] = PrivatePool(pool, home)
+        if use_on_oom:
+            self._lenders.add(made.member)
         return made
 
     def begin(self, pool: PoolId, covers: Covers) -> None:
@@ -99,6 +114,8 @@ class PrivatePools:
         if found.users == 0:
             raise PenstockError(f"memory pool {pool} has no user left: it was released twice")
         found.users -= 1
+        if found.users == 0:
+            self._idle.add(found.member)
         return found.users == 0
 
     def home_of(self, queue: int) -> int:
@@ -109,6 +126,13 @@ class PrivatePools:
 
     def forget_empty(self) -> None:
         """Pools without users and without memory are no more."""
-        for pool in self:
-            if pool.users == 0 and self._pool.drop_home(pool.home):
+        for pool in self.idle():
+            if self._pool.drop_home(pool.home):
                 self._of.pop(pool.id, None)
+                self._idle.discard(pool.member)
+                self._lenders.discard(pool.member)
+
+    def _members(self, order: Order) -> Iterator[PrivatePool]:
+        for member in tuple(order):
+            if (pool := self._of.get((member >> 32, member & 0xFFFFFFFF))) is not None:
+                yield pool
