@@ -136,14 +136,17 @@ def run_trace(
             continue
         expected = _in_our_words(record["result"])
         report.compare(record, "addresses" if "addr" in expected else "other results", expected, result)
-        for key in [key for key in record if key.endswith("_delta") or key.rstrip("0123456789").endswith("stats")]:
+        named = [key for key in record if key.removesuffix("_delta").rstrip("0123456789").endswith("stats")]
+        for key in named:
             of = key.removesuffix("_delta")
             expected_stats[of] = {**(expected_stats[of] if key != of else {}), **record[key]}
         for gone in record.get("stats_gone", ()):
             of, _, stat = gone.partition(":")
             del expected_stats[of][stat]
-        report.compare(record, "statistics", expected_stats, replay.stats(expected_stats))
-        report.compare(record, "device memory", replay.free_memory(record["device_used"]), replay.free_memory())
+        if named:
+            report.compare(record, "statistics", expected_stats, replay.stats(expected_stats))
+        if "device_used" in record:
+            report.compare(record, "device memory", replay.free_memory(record["device_used"]), replay.free_memory())
         if "segments" in record:
             report.compare(record, "segments", record["segments"], replay.segments())
     return report
@@ -177,6 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NotGolden as error:
             sys.stderr.write(f"{error}\n")
             status = 2
+        except NotImplementedError as error:  # the whole class is missing
+            sys.stdout.write(f"{path}: cannot be done: {error}\n")
+            status = status or 1
         else:
             sys.stdout.write(f"{report}\n")
             status = status or int(not report.equal)

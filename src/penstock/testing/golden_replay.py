@@ -180,22 +180,24 @@ class Replay:
 
     def _do_pool_enter(self, pool: str) -> None:
         device, made = self.pools[pool]
-        self.entered[pool] = self.devices[device].use_pool(made)
-        self.entered[pool].__enter__()
+        entering = self.devices[device].use_pool(made)
+        entering.__enter__()
+        self.entered[pool] = entering
 
     def _do_pool_leave(self, pool: str) -> None:
         self.entered.pop(pool).__exit__(None, None, None)
 
     # Captures of graphs.
 
-    def _do_capture_begin(self, graph: str, stream: int, pool: str | None = None, device: int = 0) -> Any:
+    def _do_capture_begin(self, graph: str, stream: int, pool: str | None = None, device: int = 0) -> None:
         of = None if pool is None else self.graphs[pool][1] if pool in self.graphs else self.pools[pool][1]
         made = self.devices[device].begin_capture(self._stream(device, stream), of)
         self.graphs[graph] = device, made
-        return {"id": self._pool_name(device, made)}
 
-    def _do_capture_end(self, graph: str) -> None:
-        self.devices[self.graphs[graph][0]].end_capture()
+    def _do_capture_end(self, graph: str) -> Any:
+        device, made = self.graphs[graph]
+        self.devices[device].end_capture()
+        return {"id": self._pool_name(device, made)}
 
     def _do_graph_del(self, graph: str) -> None:
         device, made = self.graphs.pop(graph)
