@@ -279,9 +279,10 @@ def recorder(replay):
             del self.pinned[o["id"]]
 
         def do_host_record(self, o):
-            if block := self.pinned[o["id"]][:1]:
+            first = self.pinned[o["id"]][:1]
+            if first.numel():
                 with self.torch.cuda.stream(self.stream(o["stream"])):
-                    self.target.copy_(block, non_blocking=True)
+                    self.target.copy_(first, non_blocking=True)
 
         def do_host_empty_cache(self, _):
             self.torch._C._host_emptyCache()

@@ -6,13 +6,17 @@ import json
 import lzma
 import runpy
 import sys
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from penstock.errors import OutOfMemory
 from penstock.testing import golden
 from penstock.testing.golden_files import Trace, name_of_address, read, text_in_our_words
+from penstock.testing.model_pinned import ModelPinned
 
+PINNED = sorted((Path(__file__).parents[1] / "data/golden").glob("pinned_*"))
 PROBLEM = "torch.OutOfMemoryError"
 STATS = {"allocation.all.current": 0, "reserved_bytes.all.current": 0}
 BY_POOL = "reserved_bytes_by_private_pools.0_%d.all.current"
@@ -219,6 +223,13 @@ def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
     assert "different.jsonl: 1 operations, equal: 0 of 1 addresses" in shown
     assert "equal.jsonl: 0 operations" in shown
     assert golden.main([str(different), str(tmp_path / "absent")]) == 2
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name.removesuffix(".jsonl.xz"))
+def test_the_model_of_pinned_memory_is_pytorchs(path):
+    report = golden.run(path, lambda *_, **__: MagicMock(), ModelPinned)
+    assert report.equal, str(report)
+    assert report.counts["statistics"] == [300, 300]
 
 
 def test_it_runs_as_a_module(monkeypatch, tmp_path):

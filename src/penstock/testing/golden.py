@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.testing.golden_files import NotGolden, Trace, read, text_in_our_words
 from penstock.testing.golden_replay import Replay
+from penstock.testing.model_pinned import ModelPinned
 
 __all__ = ["ASPECTS", "Difference", "Report", "main", "run", "run_trace", "simulated"]
 
@@ -29,10 +30,11 @@ _Made = Callable[..., Any]
 
 def simulated(*, model: bool = False) -> tuple[_Made, _Made]:
     """What traces run on: the simulated device and pinned memory, or the plain models of both."""
-    module = importlib.import_module("penstock.testing.model" if model else "penstock.simulate")
-    names = ("ModelDevice", "ModelPinned") if model else ("Device", "Pinned")
-    device, pinned = (getattr(module, name, None) for name in names)
-    return device or _missing(names[0]), pinned or _missing(names[1])
+    if model:
+        module = importlib.import_module("penstock.testing.model")
+        return getattr(module, "ModelDevice", None) or _missing("ModelDevice"), ModelPinned
+    module = importlib.import_module("penstock.simulate")
+    return module.Device, getattr(module, "Pinned", None) or _missing("Pinned")
 
 
 def _missing(name: str) -> _Made:
