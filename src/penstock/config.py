@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from penstock.sizes import format_bytes, parse_bytes
 
-__all__ = ["HOST_DEVICES", "HOST_MEMORY", "VARIABLES", "Variable", "usable_memory"]
+__all__ = [
+    "ALLOCATOR_SETTINGS",
+    "HOST_DEVICES",
+    "HOST_MEMORY",
+    "VARIABLES",
+    "Variable",
+    "allocator_settings",
+    "usable_memory",
+]
 
 _T = TypeVar("_T")
 
@@ -90,3 +98,18 @@ HOST_MEMORY = Variable(
     _share_of_memory,
 )
 VARIABLES: tuple[Variable[int], ...] = (HOST_DEVICES, HOST_MEMORY)
+
+# The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.
+ALLOCATOR_SETTINGS = ("PENSTOCK_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def allocator_settings(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The variable that counts and its text, as it is; two empty strings where none is set.
+
+    One of PyTorch's counts when it is empty, too, as there; ours does not, like all of ours.
+    """
+    environ = os.environ if environ is None else environ
+    ours, *theirs = ALLOCATOR_SETTINGS
+    if (text := environ.get(ours, "")).strip():
+        return ours, text
+    return next(((name, environ[name]) for name in theirs if name in environ), ("", ""))
