@@ -50,6 +50,8 @@ SETTINGS = {
     "throw_gc": "per_process_memory_fraction:0.7,throw_on_cudamalloc_oom:True,garbage_collection_threshold:0.5",
     "expand_large": "expandable_segments:True,large_segment_size_mb:40",
     "expand_gc_maxsplit": "expandable_segments:True,garbage_collection_threshold:0.5,max_split_size_mb:64",
+    "expand_reserve": "expandable_segments:True,expandable_segments_reserve:0.15",
+    "expand_round": "expandable_segments:True,roundup_power2_divisions:[16:4,64:8,>:2],max_split_size_mb:100",
     "expand_fraction": "expandable_segments:True,per_process_memory_fraction:0.4",
     "gc_maxsplit_round": "garbage_collection_threshold:0.7,max_split_size_mb:100,"
     "roundup_power2_divisions:[1:2,16:4,>:8]",
@@ -202,7 +204,8 @@ def traces():
         "pools_expand": lambda n: mixed(n, "expandable_segments:True", pools=True),
         "pools_gc": lambda n: mixed(n, "garbage_collection_threshold:0.5,per_process_memory_fraction:0.6", pools=True),
         "capture_mixed": lambda n: mixed(n, graphs=True),
-        "capture_reuse": lambda n: mixed(n, "graph_capture_record_stream_reuse:True", graphs=True),
+        "capture_gc": lambda n: mixed(n, "garbage_collection_threshold:0.5,max_split_size_mb:40", graphs=True),
+        "capture_expand": lambda n: mixed(n, "expandable_segments:True", 500, graphs=True),
         "pinned_mixed": pinned,
         "pinned_limits": lambda n: pinned(n, "pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:4"),
         "pinned_round": lambda n: pinned(n, "pinned_max_round_threshold_mb:2"),

@@ -229,7 +229,7 @@ def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
 def test_the_model_of_pinned_memory_is_pytorchs(path):
     report = golden.run(path, lambda *_, **__: MagicMock(), ModelPinned)
     assert report.equal, str(report)
-    assert report.counts["statistics"] == [300, 300]
+    assert report.counts["statistics"] == [report.operations, report.operations] != [0, 0]
 
 
 def test_it_runs_as_a_module(monkeypatch, tmp_path):
