@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 __all__ = ["ModelPinned"]
 
-MIB = 1 << 20
-MOVES = ("current", "peak", "allocated", "freed")
+_MIB = 1 << 20
+_MOVES = ("current", "peak", "allocated", "freed")
 
 
 @dataclass
-class PinnedBlock:
+class _Block:
     address: int
     size: int
     uses: dict[int, None] = field(default_factory=dict)  # streams that copy from or to it, in order
@@ -30,9 +30,9 @@ class ModelPinned:
         self.round_up_to = self.cache_up_to = 1 << 64
         self.apply_settings(settings)
         self.blocks = 0
-        self.live: dict[int, PinnedBlock] = {}
-        self.free_blocks: list[PinnedBlock] = []  # the one freed last at the end
-        self.waiting: list[tuple[int, int, PinnedBlock]] = []  # stream, mark and block, oldest first
+        self.live: dict[int, _Block] = {}
+        self.free_blocks: list[_Block] = []  # the one freed last at the end
+        self.waiting: list[tuple[int, int, _Block]] = []  # stream, mark and block, oldest first
         self.counters: dict[tuple[str, int], list[int]] = {}
         self.calls = {"num_host_alloc": 0, "num_host_free": 0}
         self.marks = self.before_hold = 0
@@ -41,7 +41,7 @@ class ModelPinned:
 
     def apply_settings(self, settings: str) -> None:
         for key, megabytes in re.findall(r"pinned_max_(round_threshold|cached_size)_mb:(\d+)", settings):
-            setattr(self, "cache_up_to" if key == "cached_size" else "round_up_to", int(megabytes) * MIB)
+            setattr(self, "cache_up_to" if key == "cached_size" else "round_up_to", int(megabytes) * _MIB)
 
     def allocate(self, nbytes: int) -> int:
         if nbytes == 0:
@@ -55,7 +55,7 @@ class ModelPinned:
             self.free_blocks.remove(block)
         else:
             self.blocks += 1
-            block = PinnedBlock(self.blocks, size)
+            block = _Block(self.blocks, size)
             self._taken(block, 1)
         self._active(block, 1)
         self.live[block.address] = block
@@ -95,7 +95,7 @@ class ModelPinned:
                 if not block.marks:
                     self._reclaim(block)
 
-    def _reclaim(self, block: PinnedBlock) -> None:
+    def _reclaim(self, block: _Block) -> None:
         self._active(block, -1)
         if block.size > self.cache_up_to:
             self._taken(block, -1)
@@ -118,12 +118,12 @@ class ModelPinned:
         streams = {each for each, _, _ in self.waiting} if stream is None else {stream}
         self.done.update(dict.fromkeys(streams, self.marks))
 
-    def _active(self, block: PinnedBlock, sign: int) -> None:
+    def _active(self, block: _Block, sign: int) -> None:
         """Each bucket counts for itself: a peak is the sum of the buckets', wherever in time those were."""
         self._move("active_requests", block.bucket, sign)
         self._move("active_bytes", block.bucket, sign * block.size)
 
-    def _taken(self, block: PinnedBlock, sign: int) -> None:
+    def _taken(self, block: _Block, sign: int) -> None:
         self._move("allocations", 0, sign)
         self._move("allocated_bytes", 0, sign * block.size)
         self.calls["num_host_alloc" if sign > 0 else "num_host_free"] += 1
@@ -148,5 +148,5 @@ class ModelPinned:
         found = dict(self.calls)
         for metric in ("active_bytes", "active_requests", "allocated_bytes", "allocations"):
             counters = [counter for (name, _), counter in self.counters.items() if name == metric]
-            found |= {f"{metric}.{move}": sum(each[i] for each in counters) for i, move in enumerate(MOVES)}
+            found |= {f"{metric}.{move}": sum(each[i] for each in counters) for i, move in enumerate(_MOVES)}
         return found
