@@ -168,7 +168,7 @@ def test_doctor_tells_what_failed_how_and_what_to_do(capsys, monkeypatch):
 
 def test_doctor_does_without_check_marks(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    assert doctor._marks() == ("ok    ", "FAILED")
+    assert doctor._marks() == ("ok    ", "FAILED", "-     ")
 
 
 @pytest.mark.parametrize("name", ["native core", "queues", "copies"])

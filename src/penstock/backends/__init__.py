@@ -10,6 +10,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from penstock.device import Device
@@ -27,8 +28,7 @@ _PLANNED = ("cuda", "mps", "mtia")  # kinds that penstock knows and has nothing 
 def drivers() -> Mapping[str, Driver]:
     """All installed kinds and their drivers.
 
-    A package whose backend cannot be imported is there, too: its driver counts no devices, and its `why_not` tells
-    the reason.
+    A backend that cannot be imported is there, too: its driver counts no devices, and its `why_not` tells the reason.
     """
     return _drivers
 
@@ -89,8 +89,7 @@ class _Drivers(Mapping[str, Driver]):
             return made
         # No lock is held: the import may run anything. Two threads may both make a driver; one is kept.
         if kind in _BUILT_IN:
-            module, name = _BUILT_IN[kind]
-            new: Driver = getattr(importlib.import_module(module), name)()
+            new = _load(kind, partial(_built_in, kind), "; `penstock doctor` says what to do")
         else:
             new = _load(kind, self._found()[kind])
         return self._made.setdefault(kind, new)
@@ -127,14 +126,20 @@ class _Drivers(Mapping[str, Driver]):
         return self._packaged
 
 
-def _load(kind: str, load: Callable[[], Any]) -> Driver:
+def _built_in(kind: str) -> Any:
+    importlib.import_module("penstock._core")  # all of ours need it, and its own words say best what is wrong with it
+    module, name = _BUILT_IN[kind]
+    return getattr(importlib.import_module(module), name)
+
+
+def _load(kind: str, load: Callable[[], Any], advice: str = "") -> Driver:
     try:
         Device(kind, 0)
         new: Driver = load()()
         reason = "" if new.kind == kind else f"its driver says that its kind is {new.kind!r}"
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one package must not break the others
         reason = f"{type(error).__name__}: {error}"
-    return _Absent(kind, f"the backend for {kind} could not be loaded: {reason}") if reason else new
+    return _Absent(kind, f"the backend for {kind} could not be loaded: {reason}{advice}") if reason else new
 
 
 _drivers = _Drivers()

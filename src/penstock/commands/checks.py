@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 HOST = "host:0"
 MIB = 1 << 20
 
-REBUILD = "the native core is broken or was built for another Python: reinstall penstock"
+# What loaders say: glibc, of one that is too old as well, musl and Apple's.
+LIBRARY_IS_MISSING = "file: No such file", "' not found", "Error loading shared library", "Library not loaded"
+
 REPORT = "this is penstock's fault: please report it with the output of `penstock info`"
 NUMPY = "NumPy's memory hook does not work here: try another NumPy 2, and report it with the output of `penstock info`"
 MEMORY = "see how much memory this process may use, and set PENSTOCK_HOST_MEMORY to less"
@@ -27,6 +32,16 @@ def native_core() -> str:
     blocks.clear()
     expect(pool.evictable(small=True) == [(1 << 32, 2 * MIB, 0, 0, False)], "the blocks did not merge again")
     return "takes, splits, merges"
+
+
+def rebuild(said: str) -> str:
+    """What to do about a core that does not load, or does not work."""
+    if any(words in said for words in LIBRARY_IS_MISSING):
+        return "install the library that the error names, or a newer one (libstdc++ on Debian: apt install libstdc++6)"
+    sources = Path(__file__).parents[3]
+    editable = ["--editable", str(sources)] if (sources / "setup.py").is_file() else ["penstock"]
+    command = [sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", *editable]
+    return f"it is missing, damaged or built for another Python; reinstall it: {shlex.join(command)}"
 
 
 def host_device() -> str:
@@ -231,11 +246,15 @@ def snapshot() -> str:
 class Check:
     name: str
     probe: Callable[[], str]
-    cure: str
+    cure: str | Callable[[str], str]  # what to do; it may depend on what was said
+
+    def what_to_do(self, said: str) -> str:
+        return self.cure if isinstance(self.cure, str) else self.cure(said)
 
 
+# The first goes first and alone: all others need the core, and are not run where it fails.
 CHECKS = (
-    Check("native core", native_core, REBUILD),
+    Check("native core", native_core, rebuild),
     Check("host device", host_device, "mend or unset PENSTOCK_HOST_DEVICES and PENSTOCK_HOST_MEMORY, then try again"),
     Check("NumPy hook", numpy_hook, NUMPY),
     Check("zeroed memory", zeroed_memory, REPORT),

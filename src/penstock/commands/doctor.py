@@ -1,6 +1,7 @@
 """Check the installation, and say what to do about what is wrong. The exit status is 1 if anything is.
 
 Each check runs in a process of its own: none disturbs another, and one that crashes or hangs is told of as well.
+Where the compiled core does not load, it says so and what to do, and the checks that need it are not run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.commands import Failure, showing
@@ -37,19 +39,34 @@ def _one(name: str) -> int:
 
 
 def _all() -> int:
-    failed = 0
+    failed = skipped = 0
     wide = max(len(check.name) for check in CHECKS)
-    good, bad = _marks()
+    good, bad, none = _marks()
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for check, (passed, said) in zip(CHECKS, pool.map(_examine, CHECKS), strict=True):
+        for check, outcome in zip(CHECKS, _outcomes(pool), strict=True):
+            if outcome is None:
+                skipped += 1
+                print(f"{none} {check.name:{wide}}  not run, as it needs the {CHECKS[0].name}", flush=True)
+                continue
+            passed, said = outcome
             print(f"{good if passed else bad} {check.name:{wide}}  {said}", flush=True)
             if not passed:
                 failed += 1
                 indent = " " * (wide + 2 + len(bad) + 1)
-                print(f"{indent}{check.cure}\n{indent}more: penstock doctor --check '{check.name}'", flush=True)
+                cure = check.what_to_do(said)
+                print(f"{indent}{cure}\n{indent}more: penstock doctor --check '{check.name}'", flush=True)
     print()
-    print(f"{failed} of {len(CHECKS)} checks failed" if failed else f"All {len(CHECKS)} checks passed.")
+    not_run = f", {skipped} not run" if skipped else ""
+    print(f"{failed} of {len(CHECKS)} checks failed{not_run}" if failed else f"All {len(CHECKS)} checks passed.")
     return 1 if failed else 0
+
+
+def _outcomes(pool: Executor) -> Iterator[tuple[bool, str] | None]:
+    """Of every check, in order; None of those that were not run."""
+    core, *others = CHECKS
+    outcome = _examine(core)
+    yield outcome
+    yield from pool.map(_examine, others) if outcome[0] else [None] * len(others)
 
 
 def _examine(check: Check) -> tuple[bool, str]:
@@ -77,9 +94,9 @@ def _examine(check: Check) -> tuple[bool, str]:
     return False, next(said, f"ended with status {done.returncode}")  # the first line of the error's own
 
 
-def _marks() -> tuple[str, str]:
+def _marks() -> tuple[str, str, str]:
     try:
         "✓✗".encode(sys.stdout.encoding)
     except (UnicodeEncodeError, LookupError, AttributeError, TypeError):
-        return "ok    ", "FAILED"
-    return "✓", "✗"
+        return "ok    ", "FAILED", "-     "
+    return "✓", "✗", "-"

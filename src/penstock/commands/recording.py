@@ -36,7 +36,11 @@ class Recording:
     _started: float = 0.0
 
     def prepare(self) -> None:
-        """Make sure, before the program starts, that the report can be written; raises Failure."""
+        """Make sure, before the program starts, that it can be watched and the report written; raises Failure."""
+        try:
+            from penstock import memory  # noqa: F401 - raises the reason where the compiled core does not load
+        except ImportError as error:
+            raise Failure(str(error)) from error
         probe = self.output / f".writable-{os.getpid()}"
         try:
             self.output.mkdir(parents=True, exist_ok=True)

@@ -89,8 +89,8 @@ DEFAULT = AllocatorSettings()
 def rounded(nbytes: int, settings: AllocatorSettings) -> int:
     """What a block of `nbytes` takes.
 
-    >>> rounded(1200, DEFAULT), rounded(1200, parse("roundup_power2_divisions:4")), rounded(1, DEFAULT)
-    (1536, 1280, 512)
+    >>> rounded(4100, DEFAULT), rounded(4100, parse("roundup_power2_divisions:4")), rounded(1, DEFAULT)
+    (4608, 5120, 512)
     """
     if nbytes < 512:
         return 512

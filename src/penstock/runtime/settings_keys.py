@@ -17,7 +17,7 @@ from penstock.runtime.settings_text import UNLIMITED, SettingsError, SettingsRun
 if TYPE_CHECKING:
     from penstock.runtime.settings import AllocatorSettings
 
-__all__ = ["BACKENDS", "Reading", "Reserve"]
+__all__ = ["BACKENDS", "KEYS", "Reading", "Reserve"]
 
 _MIB = 1 << 20
 BACKENDS = ("native", "cudaMallocAsync")
@@ -100,7 +100,7 @@ class Reading:
             if key in readers:
                 at = readers[key](self, at)
                 self.seen.add(key)
-            elif key in _COMMON or key in _CUDA or key == "large_segment_size_mb":
+            elif key in KEYS:
                 at = self.tokens.end_of(at)
             else:
                 raise SettingsError(f"Unrecognized key '{key}' in {whose} allocator config.")
@@ -167,6 +167,13 @@ def _divisions(reading: Reading, key: int) -> int:
         reading.set(roundup_power2_divisions=(value,) * len(reading.now.roundup_power2_divisions))
         return at
     slots = list(reading.now.roundup_power2_divisions)
+    try:
+        return _list_of_divisions(tokens, at, slots)
+    finally:  # what was read before an error holds
+        reading.set(roundup_power2_divisions=tuple(slots))
+
+
+def _list_of_divisions(tokens: Tokens, at: int, slots: list[int]) -> int:
     first, last = True, 0
     at += 1
     while at < len(tokens) and tokens[at] != "]":
@@ -181,7 +188,6 @@ def _divisions(reading: Reading, key: int) -> int:
             last = min(mib.bit_length(), len(slots)) - 1
             slots[0 if first else last : last + 1] = [value] * (last + 1 if first else 1)
             first = False
-        reading.set(roundup_power2_divisions=tuple(slots))
         at += 1 if tokens[at + 1] == "]" else 2
     return tokens.closing(at)
 
@@ -269,3 +275,4 @@ _CUDA: dict[str, Callable[[Reading, int], int]] = {
     "expandable_segments_reserve": _reserve,
     "expandable_segments_reserve_by_class": _reserve_by_class,
 }
+KEYS = frozenset({*_COMMON, *_CUDA, "large_segment_size_mb"})

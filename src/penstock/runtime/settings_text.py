@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from decimal import Decimal
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -110,24 +108,27 @@ class Tokens:
     @staticmethod
     def _not_read(message: str, token: str) -> SettingsError:
         error = SettingsError(message)
-        error.add_note(f"{token!r} is not a number")
+        error.add_note(f"{token[:100]!r} is not a number")
         return error
 
     @staticmethod
     def _out_of_range(message: str, token: str) -> SettingsError:
         error = SettingsIndexError(message)
-        error.add_note(f"{token!r} is out of range")
+        error.add_note(f"{token[:100]!r} is out of range")
         return error
 
 
 def _decimal(found: re.Match[str]) -> float | None:
     number = float(found[0])
-    least = sys.float_info.min
     if math.isinf(number) or (number == 0 and found[1].strip("0.")):
         return None
-    if 0 < abs(number) <= least and Decimal(found[0]).copy_abs() != Decimal(number).copy_abs():
-        return None if abs(number) < least or Decimal(found[0]).copy_abs() < Decimal(least) else number
-    return number
+    if not 0 < abs(number) <= sys.float_info.min:
+        return number
+    from decimal import Decimal  # late, as hardly anybody comes by
+
+    # C takes a double for too small below the least normal one, less half a step of the last place; unless it is exact.
+    exact, least = Decimal(found[0]).copy_abs(), Decimal(f"{((1 << 54) - 1) * 5**1076}e-1076")
+    return None if exact < least and exact != Decimal(number).copy_abs() else number
 
 
 def _hex(found: re.Match[str]) -> float | None:
@@ -138,10 +139,12 @@ def _hex(found: re.Match[str]) -> float | None:
         return None
     if number == 0 and digits.strip("0"):
         return None
-    if 0 < abs(number) < sys.float_info.min:
-        exact = Fraction(int(digits, 16)) * Fraction(2) ** (int(found[3] or "0") - 4 * len(found[2] or ""))
-        return number if exact == abs(Fraction(number)) else None
-    return number
+    if not 0 < abs(number) < sys.float_info.min:
+        return number
+    from fractions import Fraction  # late, as above
+
+    exact = Fraction(int(digits, 16)) * Fraction(2) ** (int(found[3] or "0") - 4 * len(found[2] or ""))
+    return number if exact == abs(Fraction(number)) else None
 
 
 def positive(text: str) -> float | None:

@@ -1,0 +1,238 @@
+"""The runner of golden traces finds what differs, says where, and tells a bad file from a difference."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import runpy
+import sys
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from penstock.errors import OutOfMemory
+from penstock.testing import golden
+from penstock.testing.golden_files import Trace, name_of_address, read, text_in_our_words
+from penstock.testing.model_pinned import ModelPinned
+
+PINNED = sorted((Path(__file__).parents[1] / "data/golden").glob("pinned_*"))
+PROBLEM = "torch.OutOfMemoryError"
+STATS = {"allocation.all.current": 0, "reserved_bytes.all.current": 0}
+BY_POOL = "reserved_bytes_by_private_pools.0_%d.all.current"
+
+
+class Bump:
+    """A device of one rule: an allocation is a segment of 2 MiB, after the last one."""
+
+    def __init__(self, total_memory, settings, other_used, *, index):
+        self.base = 0x100000000000 + index * 0x040000000000
+        self.total, self.other, self.live, self.next = total_memory, other_used, [], self.base
+        self.pools = {}
+
+    def allocate(self, nbytes, stream=0):
+        if nbytes > 2 << 20:
+            raise OutOfMemory("CUDA out of memory. penstock has 2 MiB.\n  And that is all.")
+        self.live.append((self.next, stream))
+        self.next += 2 << 20
+        return self.live[-1][0]
+
+    def free(self, address):
+        self.live = [each for each in self.live if each[0] != address]
+
+    def memory_info(self):
+        return self.total - self.other - (len(self.live) << 21), self.total
+
+    def new_pool(self):
+        self.pools = {BY_POOL % 17: 0}
+        return 0, 17
+
+    def stats(self):
+        return dict(zip(STATS, (len(self.live), len(self.live) << 21), strict=True)) | self.pools
+
+    def snapshot(self):
+        block = {"size": 2 << 20, "requested_size": 5, "state": "active_allocated", "frames": []}
+        return {
+            "segments": [
+                {"address": at, "stream": stream, "segment_pool_id": (0, 0), "blocks": [{"address": at} | block]}
+                for at, stream in self.live
+            ],
+            "device_traces": [[{"action": "alloc", "addr": at, "size": 5, "stream": s} for at, s in self.live]],
+        }
+
+
+def trace():
+    """What PyTorch would have written had it Bump's rule: two allocations, a refused one, a pool, the history."""
+
+    def segment(offset, stream):
+        blocks = [{"offset": 0, "size": 2 << 20, "requested_size": 5, "state": "active_allocated"}]
+        return {"address": f"d0+{offset:#x}", "stream": stream, "segment_pool_id": [0, 0], "blocks": blocks}
+
+    one, two = [segment(0, 3)], [segment(0, 3), segment(2 << 20, 0)]
+    allocation = {"action": "alloc", "addr": "d0+0x0", "size": 5, "stream": 3}
+    moved = {"allocation.all.current": 1, "reserved_bytes.all.current": 2 << 20}
+    both = {"allocation.all.current": 2, "reserved_bytes.all.current": 4 << 20}
+    refusal = {"error": PROBLEM, "bases": ["RuntimeError"], "message": "CUDA out of memory. PyTorch has 2 MiB."}
+    lines = [
+        ({"op": "alloc", "id": 1, "size": 5, "stream": 3}, {"addr": "d0+0x0"}, 1, {"stats": STATS | moved}, one),
+        ({"op": "alloc", "id": 2, "size": 5}, {"addr": "d0+0x200000"}, 2, {"stats_delta": both}, two),
+        ({"op": "alloc", "id": 3, "size": 9 << 20}, refusal, 2, {"stats_delta": {}}, two),
+        ({"op": "free", "id": 3}, {"skipped": "not live"}, 2, {"stats_delta": {}}, two),
+        ({"op": "free", "id": 2}, {}, 1, {"stats_delta": moved}, one),
+        ({"op": "pool_new", "pool": "p"}, {"id": [0, 1]}, 1, {"stats_delta": {BY_POOL % 1: 0}}, one),
+        ({"op": "trace"}, {"trace": [allocation]}, 1, {"stats_delta": {}}, one),
+    ]
+    records = [
+        {"i": i, "op": op, "result": result, "device_used": [blocks << 21], "segments": segments} | stats
+        for i, (op, result, blocks, stats, segments) in enumerate(lines)
+    ]
+    records.insert(4, {"i": 4, "op": {"op": "snapshot"}})
+    return Trace({"total_mb": 64, "context_mb": 8}, json.loads(json.dumps(records)))
+
+
+def report_on(recording):
+    return golden.run_trace(recording, "planted", Bump, Bump)
+
+
+def test_an_equal_trace_is_equal_in_everything():
+    report = report_on(trace())
+    assert report.equal, str(report)
+    assert report.operations == 8
+    assert report.counts == {
+        "addresses": [2, 2],
+        "other results": [5, 5],
+        "statistics": [7, 7],
+        "segments": [7, 7],
+        "device memory": [7, 7],
+    }
+    assert "2 of 2 addresses, 5 of 5 other results, 7 of 7 statistics, 7 of 7 segments" in str(report)
+
+
+def set_at(number, value, *keys):
+    def plant(records):
+        at = records[number]
+        for key in keys[:-1]:
+            at = at[key]
+        at[keys[-1]] = value
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("aspect", "plant", "equal", "said"),
+    [
+        ("addresses", set_at(1, "d0+0x400000", "result", "addr"), 1, "d0+0x400000"),
+        ("other results", set_at(2, "PyTorch has 3 MiB.", "result", "message"), 4, "penstock has 3 MiB."),
+        ("other results", set_at(2, "builtins.ValueError", "result", "error"), 4, "ValueError"),
+        ("other results", set_at(3, {}, "result"), 4, "not live"),
+        ("other results", set_at(6, [0, 2], "result", "id"), 4, '"is": 2'),
+        ("other results", set_at(7, "free", "result", "trace", 0, "action"), 4, '"free"'),
+        ("statistics", set_at(7, 9, "stats_delta", "allocation.all.current"), 6, '{"allocation.all.current": 9}'),
+        ("statistics", set_at(7, ["stats:allocation.all.current"], "stats_gone"), 6, "allocation.all.current"),
+        ("segments", set_at(2, 6, "segments", 1, "blocks", 0, "requested_size"), 6, '"requested_size": 6'),
+        ("segments", set_at(7, [], "segments"), 6, '"count": 1'),
+        ("device memory", set_at(0, [3 << 20], "device_used"), 6, "56623104"),
+    ],
+)  # fmt: skip
+def test_a_planted_difference_is_found(aspect, plant, equal, said):
+    recording = trace()
+    plant(recording.records)
+    report = report_on(recording)
+    assert not report.equal
+    assert report.first.aspect == aspect
+    assert report.counts[aspect][0] == equal
+    assert all(equal == every for name, (equal, every) in report.counts.items() if name != aspect)
+    assert f"first difference: {aspect} of operation {report.first.number}: " in str(report)
+    assert said in str(report)
+
+
+def test_an_error_that_was_not_recorded_is_a_difference():
+    recording = trace()
+    recording.records[4]["op"] = {"op": "dance"}
+    report = report_on(recording)
+    assert (report.first.number, report.first.aspect) == (4, "other results")
+    assert "this operation is not known here" in str(report)
+
+
+def test_only_the_first_difference_is_shown_and_all_are_counted():
+    recording = trace()
+    for number in (0, 1):
+        recording.records[number]["result"]["addr"] = "null"
+    report = report_on(recording)
+    assert report.first.number == 0
+    assert report.counts["addresses"] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("2 MiB is allocated by PyTorch", "2 MiB is allocated by penstock"),
+        ("Including non-PyTorch memory", "Including non-penstock memory"),
+        ("try setting PYTORCH_CUDA_ALLOC_CONF=x", "try setting PENSTOCK_ALLOC_CONF=x"),
+        ("| PyTorch CUDA memory summary, device ID 0    |", "| penstock CUDA memory summary, device ID 0   |"),
+    ],
+)
+def test_texts_in_our_words(theirs, ours):
+    assert text_in_our_words(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [(0, "null"), (0x100000200000, "d0+0x200000"), (0x140000000000, "d1+0x0"), (0x200000000400, "v+0x400"), (5, "0x5")],
+)
+def test_names_of_addresses(address, name):
+    assert name_of_address(address) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("absent.jsonl", None, "No such file"),
+        ("empty.jsonl", b"", "no golden trace"),
+        ("words.jsonl", b"once upon a time\n", "no golden trace"),
+        ("other.jsonl", b'{"a": 1}\n', "no golden trace"),
+        ("broken.jsonl.xz", b"\xfd7zXZ\x00 and then", "no golden trace"),
+        ("cut.jsonl.xz", lzma.compress(b'{"header": {"config": {}}}\n' * 99)[:-9], "no golden trace"),
+        ("list.jsonl", b'{"header": {"config": {}}}\n[1]\n', "no golden trace"),
+    ],
+)
+def test_a_file_that_is_none_is_said_in_one_line(tmp_path, capsys, monkeypatch, name, data, said):
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(golden.NotGolden, match=said):
+        read(path)
+    monkeypatch.setattr(golden, "simulated", lambda **_: (Bump, Bump))
+    assert golden.main([str(path)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert name in errors
+
+
+def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(golden, "simulated", lambda **_: (Bump, Bump))
+    header = '{"header": {"config": {"total_mb": 64}}}\n'
+    line = '{"i": 0, "op": {"op": "stats"}, "result": %s, "device_used": [0], "stats": {}}\n'
+    equal, different = tmp_path / "equal.jsonl", tmp_path / "different.jsonl"
+    equal.write_text(header)
+    different.write_text(header + line % '{"addr": "null"}')
+    assert golden.main([str(equal)]) == 0
+    assert "first difference" not in capsys.readouterr().out
+    assert golden.main([str(different), str(equal)]) == 1
+    shown = capsys.readouterr().out
+    assert "different.jsonl: 1 operations, equal: 0 of 1 addresses" in shown
+    assert "equal.jsonl: 0 operations" in shown
+    assert golden.main([str(different), str(tmp_path / "absent")]) == 2
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name.removesuffix(".jsonl.xz"))
+def test_the_model_of_pinned_memory_is_pytorchs(path):
+    report = golden.run(path, lambda *_, **__: MagicMock(), ModelPinned)
+    assert report.equal, str(report)
+    assert report.counts["statistics"] == [report.operations, report.operations] != [0, 0]
+
+
+def test_it_runs_as_a_module(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["golden", "--help"])
+    with pytest.raises(SystemExit, match="0"), pytest.warns(RuntimeWarning, match="found in sys.modules"):
+        runpy.run_module("penstock.testing.golden", run_name="__main__")

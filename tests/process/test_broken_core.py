@@ -1,0 +1,184 @@
+"""Without the compiled core, or with one that does not load: the commands say so, and what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import _core
+from penstock.commands import checks
+from penstock.commands.checks import CHECKS
+
+LIMIT = 60  # seconds for a child
+CORE = Path(_core.__file__)
+DOCTOR = "; `penstock doctor` says what to do"
+
+
+@dataclass
+class Broken:
+    """A copy of the package whose core does not load, and what the error says of it."""
+
+    home: Path
+    words: str
+
+    def python(self, *arguments: str) -> tuple[int, str, str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.home), "PYTHONIOENCODING": "utf-8", "COLUMNS": "500"}
+        done = subprocess.run(
+            [sys.executable, "-P", *arguments], env=environment, cwd=self.home, capture_output=True, encoding="utf-8",
+            check=False, timeout=LIMIT,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    def command(self, *arguments: str) -> tuple[int, str, str]:
+        return self.python("-m", "penstock", *arguments)
+
+
+def remove(core: Path) -> str:
+    core.unlink()
+    return "ModuleNotFoundError: No module named 'penstock._core'"
+
+
+def rename(core: Path) -> str:
+    core.rename(core.with_name("_core.cpython-399-nowhere.so"))
+    return "ModuleNotFoundError: No module named 'penstock._core'"
+
+
+def empty(core: Path) -> str:
+    core.write_bytes(b"")
+    return f"ImportError: {core}: file too short"
+
+
+def overwrite(core: Path) -> str:
+    core.write_bytes(b"this is not a library" * 1000)
+    return f"ImportError: {core}: invalid ELF header"
+
+
+def misname(core: Path) -> str:
+    """Its libstdc++ and everything else in it has one byte of its name wrong."""
+    core.write_bytes(CORE.read_bytes().replace(b"libstdc++.so", b"libnowhe.so?"))
+    return "ImportError: libnowhe.so?.6: cannot open shared object file: No such file or directory"
+
+
+def fail_inside(core: Path) -> str:
+    """A file that loads and then fails, as one that was cut short may, with anything."""
+    core.with_name("_core.py").write_text("raise SystemError('bad call flags\\nand more')")
+    core.unlink()
+    return "SystemError: bad call flags"
+
+
+@pytest.fixture(params=[remove, rename, empty, overwrite, misname, fail_inside])
+def broken(request, tmp_path):
+    if request.param in (empty, overwrite, misname) and sys.platform != "linux":
+        pytest.skip("the loader's words are Linux's")
+    return broken_by(request.param, tmp_path)
+
+
+@pytest.fixture
+def missing(tmp_path):
+    return broken_by(remove, tmp_path)
+
+
+def broken_by(damage: Callable[[Path], str], folder: Path) -> Broken:
+    package = folder / "penstock"
+    shutil.copytree(Path(penstock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "_core.*.so"))
+    shutil.copy(CORE, package)
+    return Broken(folder, damage(package / CORE.name))
+
+
+def test_doctor_quotes_the_error_and_says_what_to_do(broken):
+    status, out, err = broken.command("doctor")
+    assert (status, err) == (1, "")
+    core, cure, more, *others, empty_line, last = out.splitlines()
+    assert core == f"✗ native core          {broken.words}"
+    assert "install" in cure
+    assert more.strip() == "more: penstock doctor --check 'native core'"
+    lines = [line.split("  ")[0] + ": " + line.rpartition("  ")[2] for line in others]
+    assert lines == [f"- {check.name}: not run, as it needs the native core" for check in CHECKS[1:]]
+    assert (empty_line, last) == ("", f"1 of {len(CHECKS)} checks failed, {len(CHECKS) - 1} not run")
+
+
+def test_info_lists_the_versions_and_says_why_there_is_no_device(broken):
+    status, out, err = broken.command("info")
+    assert (status, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("no host")]
+    assert broken.words in out
+    assert line.startswith("no host   the backend for host could not be loaded: ")
+    assert importlib.metadata.version("numpy") in out
+    assert DOCTOR in out
+
+
+def test_info_for_programs(missing):
+    status, out, err = missing.command("info", "--json")
+    said = json.loads(out)
+    assert (status, err, said["devices"]) == (0, "", [])
+    assert said["missing"]["host"] == f"the backend for host could not be loaded: {missing.words}{DOCTOR}"
+    assert said["versions"]["numpy"] == importlib.metadata.version("numpy")
+
+
+def test_run_ends_in_one_line_and_leaves_nothing(broken):
+    (broken.home / "x.py").write_text("print('it ran')")
+    line = f"penstock: error: penstock's compiled core does not load ({broken.words}){DOCTOR}\n"
+    assert broken.command("run", "x.py") == (2, "", line)
+    assert not (broken.home / "penstock-report").exists()
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "run --help", "doctor --help"])
+def test_what_needs_no_core_works(missing, arguments):
+    status, out, err = missing.command(*arguments.split())
+    assert (status, err) == (0, "")
+    assert out
+
+
+PROGRAMS = [
+    "import penstock\npenstock.empty(3)",
+    "import penstock\nhasattr(penstock, 'Tensor')",
+    "from penstock import Tensor",
+    "from penstock import memory",
+    "from penstock import PenstockError",
+    "from penstock import *",
+    "from penstock import bfloat16",
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_is_told_at_its_first_use(missing, program):
+    status, out, err = missing.python("-c", program)
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1] == f"ImportError: penstock's compiled core does not load ({missing.words}){DOCTOR}"
+
+
+def test_every_damage_is_told(broken):
+    program = "try:\n    from penstock import Tensor\nexcept ImportError as error:\n    print(error.name, error)"
+    said = f"penstock._core penstock's compiled core does not load ({broken.words}){DOCTOR}\n"
+    assert broken.python("-c", program) == (0, said, "")
+
+
+def test_what_does_not_exist_is_still_told_so(missing):
+    assert "has no attribute 'emtpy'" in missing.python("-c", "import penstock\npenstock.emtpy")[2]
+    assert "cannot import name 'emtpy'" in missing.python("-c", "from penstock import emtpy")[2]
+
+
+def test_the_next_step_is_for_what_is_wrong_and_for_where_it_is(missing):
+    ask = "from penstock.commands.checks import rebuild; print(rebuild('no module'))"
+    assert missing.python("-c", ask)[1].endswith(" -m pip install --force-reinstall --no-deps penstock\n")
+    home = missing.home / "src"
+    home.mkdir()
+    (missing.home / "penstock").rename(home / "penstock")
+    (missing.home / "setup.py").touch()
+    sources = Broken(home, "")
+    assert sources.python("-c", ask)[1].endswith(f" --force-reinstall --no-deps --editable {missing.home}\n")
+    for said in (
+        "ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory",
+        "ImportError: libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by _core.so)",
+    ):
+        assert checks.rebuild(said).startswith("install the library that the error names")
