@@ -26,6 +26,7 @@ from penstock.spi import DeviceProps
 __all__ = ["Device"]
 
 _STEP = 2 << 20
+_FINE_STEP = 64 << 10
 _MEMORY, _ROOM = 0x100000000000, 0x040000000000  # the first device's addresses, and how many each device has
 _SPACE = 0x200000000000  # address space of growing segments
 
@@ -34,7 +35,7 @@ class Device:
     """One simulated device of `total_memory` bytes, of which others use `other_used`.
 
     `settings` are PyTorch's (PYTORCH_CUDA_ALLOC_CONF); a bad one raises ValueError with PyTorch's words. Not safe for
-    use by several threads at once.
+    use by several threads at once. With `fine_segments` it takes memory as the host device does, not as a GPU.
 
     >>> gpu = Device(80 << 30, "expandable_segments:True")
     >>> address = gpu.allocate(3 << 30)
@@ -44,11 +45,18 @@ class Device:
     """
 
     def __init__(
-        self, total_memory: int, settings: str = "", other_used: int = 0, *, index: int = 0, world: World | None = None
+        self,
+        total_memory: int,
+        settings: str = "",
+        other_used: int = 0,
+        *,
+        index: int = 0,
+        world: World | None = None,
+        fine_segments: bool = False,
     ) -> None:
         self.index = index
         self._world = world or World()
-        self._port = _Port(self._world, total_memory, other_used, index)
+        self._port = _Port(self._world, total_memory, other_used, index, fine_segments)
         self._queues: dict[int, _Queue] = {}
         self._allocator = Allocator(
             f"cuda:{index}",
@@ -199,6 +207,11 @@ class Device:
         """Segments, blocks and history in the schema of torch.cuda.memory._snapshot."""
         return torch_snapshot.of_allocators([self._allocator])
 
+    @property
+    def allocator(self) -> Allocator:
+        """The allocator itself, whose blocks are objects: quicker than addresses, where a million follow each other."""
+        return self._allocator
+
     def broken(self) -> str | None:
         """The first rule of the allocator's own tables that does not hold; None when all do."""
         return self._allocator.broken()
@@ -294,16 +307,17 @@ class _Queue:
 class _Port:
     """The device under it."""
 
-    def __init__(self, world: World, total: int, other_used: int, index: int) -> None:
+    def __init__(self, world: World, total: int, other_used: int, index: int, fine: bool) -> None:
         if total <= 0:
             raise ValueError(f"a device has at least one byte, not {total}")
-        self.props = DeviceProps("cuda", index, "simulated device", total)
+        self.props = DeviceProps("cuda", index, "simulated device", total, fine_segments=fine)
+        self._step = _FINE_STEP if fine else _STEP
         self.total, self.other_used, self.used = total, other_used, 0
         self._world = world
         self._memory = Addresses(_MEMORY + index * _ROOM, _ROOM)
 
     def reserve(self, nbytes: int) -> int:
-        nbytes = -(-nbytes // _STEP) * _STEP
+        nbytes = -(-nbytes // self._step) * self._step
         self._take(nbytes)
         return self._memory.take(nbytes)
 
