@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 import numpy as np
 
@@ -102,6 +101,12 @@ class Allocator(Pool):
     def grows(self) -> bool:
         """Whether new memory comes as pages of growing segments."""
         return self.settings.expandable_segments and self._growth is not None
+
+    def space_limit(self) -> int | None:
+        """How large one growing segment may be, where a setting says so."""
+        if self.settings.expandable_segments_reserve is None:
+            return None
+        return self.settings.expandable_reserve(self.port.memory_info()[1])
 
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
@@ -295,11 +300,11 @@ class Allocator(Pool):
                     self.num_device_free += self._growth.went - went
 
     def _wait_out(self, home: int | None = None) -> None:
-        self._given.mark()
-        for queue, tick in self._given.marks(home):
-            with suppress(WrongState):  # this is that queue's own thread
-                self._wait(queue, tick)
-        self._settle()
+        self.waiting = False
+        try:
+            self._given.wait_out(self._reaches, home)
+        finally:
+            self.waiting = self.waiting or bool(self._given)
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
@@ -319,6 +324,14 @@ class Allocator(Pool):
     def _wait_for_all_of(self, queue: Queue) -> None:
         if not queue.idle():
             self._wait(queue, queue.signal())
+
+    def _reaches(self, queue: Queue, tick: int) -> bool:
+        """After waiting; not where this is that queue's own thread."""
+        try:
+            self._wait(queue, tick)
+        except WrongState:
+            return False
+        return True
 
     def _wait(self, queue: Queue, tick: int) -> None:
         try:

@@ -2,15 +2,19 @@
 
 PyTorch calls them expandable segments. A piece that `room` or `leave` has chosen belongs to nobody until the port is
 done with it, so nothing is locked meanwhile: a destructor or another thread may allocate in between.
+
+A refusal of the port means that nothing happened. After anything else, a KeyboardInterrupt say, nobody knows: the piece
+stays nobody's until the next `shrink` has taken its memory away for certain.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import OutOfMemory
+from penstock.errors import DeviceError, OutOfMemory, WrongState
 
 if TYPE_CHECKING:
     from penstock._core import Block, Pool
@@ -36,15 +40,26 @@ class _Space(NamedTuple):
     queue: int
 
 
+class _Doubt(NamedTuple):
+    """A piece that may have memory or not."""
+
+    address: int
+    nbytes: int
+    leaving: bool
+
+
 class Growth:
-    """Brings pages to a pool and takes them away; `came` and `went` are how often."""
+    """Brings pages to a pool and takes them away; `came` and `went` are how often, `refusal` the port's last one."""
 
     def __init__(self, pool: Pool, port: Growable, wait: Callable[[int], object]) -> None:
         self._pool = pool
         self._port = port
         self._wait = wait  # until the queue of that handle has done all that it has
-        self._spaces: list[_Space] = []  # by address
+        self._spaces: dict[int, _Space] = {}  # by address
+        self._doubts: deque[_Doubt] = deque()
+        self._moving = threading.RLock()  # held while whole spaces come and go, and never while waiting for a queue
         self.came = self.went = 0
+        self.refusal: OutOfMemory | None = None
 
     def grow(self, request: Request, space: int, page: int) -> Block | None:
         """A block where pages were added; None when the port has no more. New address space is `space` bytes."""
@@ -68,6 +83,7 @@ class Growth:
 
     def shrink(self, small: bool, home: int) -> None:
         """Give back every page in which nothing is."""
+        self._end_doubts()
         for address, nbytes in self._pool.idle_pages(small, home):
             space = self._space_of(address)
             if space is not None and self._pool.leave(address, nbytes):
@@ -75,33 +91,39 @@ class Growth:
 
     def _space_of(self, address: int) -> _Space | None:
         """The space that it lies in; None for one of before a fork."""
-        at = bisect_right(self._spaces, address, key=lambda space: space.address) - 1
-        if at < 0 or address >= self._spaces[at].address + self._spaces[at].nbytes:
-            return None
-        return self._spaces[at]
+        for space in tuple(self._spaces.values()):  # one for each queue and kind; another thread may add one meanwhile
+            if space.address <= address < space.address + space.nbytes:
+                return space
+        return None
 
     def _reserve(self, request: Request, space: int, page: int) -> bool:
-        try:
-            address = self._port.reserve_space(space, page)
-        except OutOfMemory:
-            return False
-        try:
-            self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)
-            insort(self._spaces, _Space(address, space, request.queue))
-        except BaseException:
-            if not self._pool.owns(address):
-                self._port.release_space(address)
-            raise
+        with self._moving:
+            try:
+                address = self._port.reserve_space(space, page)
+            except OutOfMemory as refusal:
+                self.refusal = refusal.with_traceback(None)
+                return False
+            try:
+                self._spaces[address] = _Space(address, space, request.queue)
+                self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)
+            except BaseException:
+                if not self._pool.owns(address):
+                    self._spaces.pop(address, None)
+                    self._port.release_space(address)
+                raise
         return True
 
     def _commit(self, address: int, nbytes: int) -> bool:
         try:
             self._port.commit(address, nbytes)
-        except OutOfMemory:
+        except DeviceError as refusal:
             self._pool.stayed(address)
+            if not isinstance(refusal, OutOfMemory):
+                raise
+            self.refusal = refusal.with_traceback(None)
             return False
         except BaseException:
-            self._pool.stayed(address)
+            self._doubts.append(_Doubt(address, nbytes, leaving=False))
             raise
         self.came += 1
         return True
@@ -109,11 +131,48 @@ class Growth:
     def _decommit(self, space: _Space, address: int, nbytes: int) -> None:
         try:
             self._wait(space.queue)
-            self._port.decommit(address, nbytes)
+        except WrongState:  # this is that queue's own thread, which cannot wait for itself: another time
+            self._pool.stayed(address)
+            return
         except BaseException:
             self._pool.stayed(address)
             raise
+        try:
+            self._port.decommit(address, nbytes)
+        except DeviceError:
+            self._pool.stayed(address)
+            raise
+        except BaseException:
+            self._doubts.append(_Doubt(address, nbytes, leaving=True))
+            raise
+        self._left(space, address)
+
+    def _left(self, space: _Space, address: int) -> None:
         self.went += 1
-        if self._pool.left(address) and self._pool.evict_space(space.address):
-            self._spaces.remove(space)
-            self._port.release_space(space.address)
+        if self._pool.left(address):
+            self._give_up(space)
+
+    def _give_up(self, space: _Space) -> None:
+        """The space goes, too, unless somebody grew it again meanwhile."""
+        with self._moving:
+            if space.address in self._spaces and self._pool.evict_space(space.address):
+                del self._spaces[space.address]
+                self._port.release_space(space.address)
+
+    def _end_doubts(self) -> None:
+        """No queue can be at work in these: they had no memory before, or their queue was waited for."""
+        for _ in range(len(self._doubts)):
+            try:
+                doubt = self._doubts.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                self._port.decommit(doubt.address, doubt.nbytes)
+            except BaseException:
+                self._doubts.append(doubt)
+                raise
+            space = self._space_of(doubt.address)
+            if not doubt.leaving:
+                self._pool.stayed(doubt.address)
+            elif space is not None:
+                self._left(space, doubt.address)

@@ -96,6 +96,13 @@ def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) 
     if private:
         text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     text += f"and {_size(reserved - allocated - private)} is reserved by penstock but unallocated."
+    if allocator.grows and (reserve := allocator.space_limit()) is not None and request.segment > reserve:
+        return text + (
+            f" This allocation exceeds the expandable-segment reserve of {_size(reserve)} for this stream, and a single"
+            " allocation cannot span expandable segments. Raise PENSTOCK_ALLOC_CONF expandable_segments_reserve or"
+            " expandable_segments_reserve_by_class (or unset it) so that a segment is at least"
+            f" {_size(request.segment)}."
+        )
     if allocator.grows:
         return text + (
             " expandable_segments is enabled. If instead the process is running out of virtual address space (VSZ),"

@@ -116,6 +116,7 @@ class PrivatePools:
         found.users -= 1
         if found.users == 0:
             self._idle.add(found.member)
+            self._lenders.discard(found.member)
         return found.users == 0
 
     def home_of(self, queue: int) -> int:
@@ -130,7 +131,6 @@ class PrivatePools:
             if self._pool.drop_home(pool.home):
                 self._of.pop(pool.id, None)
                 self._idle.discard(pool.member)
-                self._lenders.discard(pool.member)
 
     def _members(self, order: Order) -> Iterator[PrivatePool]:
         for member in tuple(order):

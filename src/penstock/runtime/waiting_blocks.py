@@ -81,13 +81,19 @@ class WaitingBlocks:
             if not line:
                 self._order.discard(handle)
 
-    def marks(self, home: int | None = None) -> Iterator[tuple[Queue, int]]:
-        """All that is waited for now, by blocks of that home or of any."""
+    def wait_out(self, wait: Callable[[Queue, int], bool], home: int | None = None) -> None:
+        """Free all, or all of a home, after waiting: `wait` tells whether the queue has reached the tick then."""
+        self.mark()
         for handle in tuple(self._order):
-            queue = self._queues.get(handle)
-            for token, tick in tuple(self._lines.get(handle, ())):
-                if queue is not None and home in (None, self._homes.get(token)):
-                    yield queue, tick
+            line, queue = self._lines.get(handle, deque()), self._queues.get(handle)
+            for entry in tuple(line):
+                token, tick = entry
+                if home in (None, self._homes.get(token)) and (queue is None or wait(queue, tick)):
+                    self._missing.get(token, set()).discard(handle)
+                    self._settle_if_done(token)
+                    _remove(line, entry)
+            if not line:
+                self._order.discard(handle)
 
     def forget_queues(self) -> None:
         """They are closed: who is given back from now on waits for none."""

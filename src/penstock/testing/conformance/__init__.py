@@ -13,7 +13,18 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{noun}"
-        for noun in "driver growable launches memory pinned queues reopens resizable scenes timing".split()
+        for noun in [
+            "driver",
+            "growable",
+            "launches",
+            "memory",
+            "pinned",
+            "queues",
+            "reopens",
+            "resizable",
+            "scenes",
+            "timing",
+        ]
     )
 )
 
