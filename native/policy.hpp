@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 namespace penstock {
 
@@ -25,6 +26,12 @@ constexpr uint64_t segment_size(uint64_t size, bool fine = false) {
   if (fine) return round_up(is_small(size) ? round_up(kSmallSegment, size) : size, kFineQuantum);
   if (is_small(size)) return kSmallSegment;
   return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentQuantum);
+}
+
+// What to ask a device for when no block of `nbytes` is free, and whether it is of the small kind.
+constexpr std::pair<uint64_t, bool> segment_for(uint64_t nbytes, bool fine) {
+  const uint64_t size = block_size(nbytes);
+  return {segment_size(size, fine), is_small(size)};
 }
 
 // Whether the rest of a block is worth being a block of its own.

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string>
 
 namespace penstock {
 namespace {
@@ -17,6 +20,12 @@ uint64_t now_ns() {
 }
 
 int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
+
+[[noreturn]] void refuse_segment(uint64_t address, uint64_t size, const std::string& why) {
+  std::ostringstream message;
+  message << "a segment at 0x" << std::hex << address << " of " << std::dec << size << " bytes " << why;
+  throw std::invalid_argument(message.str());
+}
 
 }  // namespace
 
@@ -188,7 +197,10 @@ void Pool::merge(Block* into, Block* gone) {
 }
 
 void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack, uint64_t rank) {
+  if (address == 0 || address % kQuantum || size == 0 || size % kQuantum || address + size < address)
+    refuse_segment(address, size, "cannot be: both are multiples of " + std::to_string(kQuantum));
   Lock lock(mutex_);
+  if (overlaps(address, size)) refuse_segment(address, size, "would overlap another");
   FreeList* list = free_list(queue, small);
   Block* block = new_block();
   if (rank == kArrival) rank = adopted_;
@@ -233,8 +245,12 @@ std::vector<std::pair<uint64_t, uint64_t>> Pool::evictable() const {
   return found;
 }
 
-bool Pool::overlaps(uint64_t address, uint64_t size) const {
+bool Pool::owns(uint64_t address) const {
   Lock lock(mutex_);
+  return overlaps(address, 1);
+}
+
+bool Pool::overlaps(uint64_t address, uint64_t size) const {
   auto after = segments_.lower_bound(address);
   if (after != segments_.end() && after->first - address < size) return true;
   return after != segments_.begin() && address - (--after)->first < after->second.size;
@@ -263,9 +279,23 @@ uint64_t Pool::largest_free(uint64_t queue, bool small) const {
   return block == nullptr ? 0 : block->size;
 }
 
-Count Pool::count(Metric metric, Kind kind) const {
+Count Pool::count(unsigned metric, unsigned kind) const {
+  if (metric >= kMetrics || kind >= kKinds) throw std::out_of_range("no metric or kind has such a number");
   Lock lock(mutex_);
-  return ledger_.read(metric, kind);
+  return ledger_.read(static_cast<Metric>(metric), static_cast<Kind>(kind));
+}
+
+std::vector<int64_t> Pool::counts() const {
+  std::vector<int64_t> numbers;
+  numbers.reserve(size_t{4} * kMetrics * kKinds);
+  Lock lock(mutex_);
+  for (unsigned metric = 0; metric < kMetrics; ++metric) {
+    for (unsigned kind = 0; kind < kKinds; ++kind) {
+      const Count count = ledger_.read(static_cast<Metric>(metric), static_cast<Kind>(kind));
+      numbers.insert(numbers.end(), {count.current, count.peak, count.allocated, count.freed});
+    }
+  }
+  return numbers;
 }
 
 void Pool::reset_peaks() {

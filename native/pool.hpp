@@ -40,17 +40,18 @@ class Pool {
   std::vector<std::pair<uint64_t, std::vector<uint64_t>>> deferred();
   bool settle(uint64_t serial);  // false: none waits under that number (any more)
 
+  // std::invalid_argument for what is not aligned to kQuantum or overlaps another segment.
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
   void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival);
   bool evict(uint64_t address);                                  // false: no such segment, or part of it is in use
   std::vector<std::pair<uint64_t, uint64_t>> evictable() const;  // address and size of each wholly free segment
-  bool owns(uint64_t address) const { return overlaps(address, 1); }
-  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment
+  bool owns(uint64_t address) const;
   uint64_t largest_free() const;
   uint64_t largest_free(uint64_t queue) const;
   uint64_t largest_free(uint64_t queue, bool small) const;
 
-  Count count(Metric metric, Kind kind) const;
+  Count count(unsigned metric, unsigned kind) const;  // std::out_of_range for a Metric or Kind that is none
+  std::vector<int64_t> counts() const;                // every Count, metric by metric, kind by kind
   void reset_peaks();
   void reset_accumulated();
 
@@ -80,6 +81,7 @@ class Pool {
   Block* new_block();
   void drop(Block* block);
   void reclaim(Block* block);
+  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment; whoever asks holds the lock
   void merge(Block* into, Block* gone);
   void push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack);
 

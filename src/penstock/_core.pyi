@@ -1,5 +1,6 @@
 """The native core's face: a pool of blocks with its ledger and history, and in-order queues on native threads."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Self, final
 
@@ -88,7 +89,8 @@ class NumpyHook:
     def everywhere(self) -> None: ...
     def in_context(self) -> object: ...
 
-def take_numpy_refusal(nbytes: int) -> BaseException | None: ...  # why this thread got no memory for NumPy; once
+numpy_refusals: Final[threading.local]  # .last: how many bytes this thread wanted for NumPy in vain, and the error
+
 def restore_numpy_handler(handler: object) -> None: ...
 
 @final
@@ -102,7 +104,10 @@ class Mark:
 
 @disjoint_base
 class Queue:
-    """An in-order queue on a native thread, which starts with the first work."""
+    """An in-order queue on a native thread, which starts with the first work.
+
+    ValueError for work that it does not take any more, or that could never end.
+    """
 
     def __new__(cls, handle: int = 0, priority: int = 0) -> Self: ...
     @property
@@ -115,10 +120,11 @@ class Queue:
     def mark(self) -> Mark: ...
     def reached(self) -> int: ...
     def idle(self) -> bool: ...
-    def wait(self, tick: int, timeout: float | None = None) -> bool: ...
+    def wait_within(self, tick: int, nanoseconds: int) -> bool: ...  # was it reached in time?
     def wait_for(self, other: Queue, tick: int) -> None: ...
-    def take_failure(self) -> BaseException | int | None: ...
-    def close(self, timeout: float | None = None) -> bool: ...
+    def take_failure(self) -> BaseException | int | None: ...  # 0: it waited for a queue that was closed before
+    def finish_within(self, nanoseconds: int) -> bool | None: ...  # takes no more work; False: not in time; None: never
+    def close_within(self, nanoseconds: int) -> bool: ...  # finishes, and drops what is not done in time
     def abandon(self) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -1,41 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # distutils: language = c++
-"""The native core's face; _core.pyi says what each name does.
+"""The native core's face; _core.pyi says what each name does, _core.pxd declares what it stands on.
 
 A pool's lock is taken with the interpreter's lock held, which is safe because the pool calls nobody. Whatever may block
 (waiting for a queue, closing one) lets the interpreter's lock go first.
 """
 
 cimport cython
-from cpython.buffer cimport PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_WriteUnraisable
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.string cimport memcpy, memset
-from libcpp.memory cimport unique_ptr
 
 QUANTUM = kQuantum
-METRICS = (
-    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
-    "inactive_split_bytes", "requested_bytes",
-)
-
-cdef extern from *:
-    ctypedef struct PyFrameObject:
-        pass
-    PyFrameObject* PyEval_GetFrame()
-    PyFrameObject* PyFrame_GetBack(PyFrameObject*)
-    ctypedef struct PyCodeObject:
-        pass
-    PyCodeObject* PyFrame_GetCode(PyFrameObject*)
-    int PyFrame_GetLasti(PyFrameObject*)
-    int PyCode_Addr2Line(PyCodeObject*, int)
-    void Py_XDECREF "Py_XDECREF"(void*)
-    void Py_XINCREF "Py_XINCREF"(void*)
-
-cdef enum:
-    DEEPEST = 256
+METRICS = tuple([name.decode() for name in metric_names()])
 
 
 @cython.final
@@ -43,68 +17,50 @@ cdef enum:
 @cython.no_gc  # it refers to its pool only, and a pool never to a block
 cdef class Block:
     cdef Record* record  # null once given back
-    cdef Pool owner
-    cdef uint64_t start
+    cdef readonly Pool pool
+    cdef readonly uint64_t address
 
     def __init__(self):
         raise TypeError("a Block comes from a pool's take() or allocate()")
 
     def __dealloc__(self):
         if self.record is not NULL:
-            self.owner.give(self.record)
+            self.pool.give(self.record)
 
     def free(self):
         cdef Record* record = self.record
         self.record = NULL
         if record is not NULL:
-            self.owner.give(record)
+            self.pool.give(record)
 
-    def used_on(self, uint64_t queue):
-        self.owner.native.use(self.alive(), queue)
+    def used_on(self, uint64_t queue): self.pool.native.use(self.alive(), queue)
 
     cdef Record* alive(self) except NULL:
         if self.record is NULL:
-            raise ValueError(f"the block at {self.start:#x} was given back already")
+            raise ValueError(f"the block at {self.address:#x} was given back already")
         return self.record
 
     @property
-    def address(self): return self.start
-
-    @property
     def nbytes(self): return self.alive().requested
-
     @property
     def size(self): return self.alive().size
-
     @property
     def queue(self): return self.alive().segment.queue
-
-    @property
-    def pool(self): return self.owner
-
     @property
     def freed(self): return self.record is NULL
 
     def __repr__(self):
-        if self.record is NULL:
-            return f"<Block at {self.start:#x}, given back>"
-        return f"<Block at {self.start:#x}, {self.record.requested} bytes>"
+        state = "given back" if self.record is NULL else f"{self.record.requested} bytes"
+        return f"<Block at {self.address:#x}, {state}>"
 
 
 cdef class Pool:
     cdef NativePool native
-    cdef unique_ptr[Stacks] stacks  # there while recording
-    cdef list codes  # keeps what the stacks name alive
+    cdef Stacks stacks  # empty unless it is recording
+    cdef list codes  # of stack 1, 2, ...: keeps what the stacks name alive
     cdef size_t depth
     cdef public bint waiting  # blocks given back wait for other queues
     cdef object __weakref__
-
-    cdef Block wrap(self, Record* record):
-        cdef Block block = Block.__new__(Block)
-        block.record = record
-        block.owner = self
-        block.start = record.address
-        return block
 
     cdef void give(self, Record* record) noexcept:
         if self.native.give(record):  # other queues use it
@@ -112,37 +68,36 @@ cdef class Pool:
 
     cdef uint32_t here(self):
         """The number of the current Python stack; 0 while nothing is recorded."""
-        if not self.stacks:
+        if not self.native.recording():
             return 0
-        cdef Place[DEEPEST] places
-        cdef size_t count = 0, known
-        cdef PyFrameObject* frame = PyEval_GetFrame()
-        cdef PyFrameObject* caller
+        cdef Place[kDeepest] places
+        cdef size_t count = 0, at
+        cdef PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())
         cdef PyCodeObject* code
-        Py_XINCREF(frame)
         while frame is not NULL and count < self.depth:
             code = PyFrame_GetCode(frame)
             places[count].code = <uintptr_t>code
             places[count].offset = PyFrame_GetLasti(frame)
             count += 1
             Py_XDECREF(code)  # the frame keeps it, and `codes` will
-            caller = PyFrame_GetBack(frame)
-            Py_XDECREF(frame)
-            frame = caller
+            Py_XSETREF(frame, PyFrame_GetBack(frame))
         Py_XDECREF(frame)
-        if not self.stacks:  # to walk frames may collect garbage, whose finalizer may have stopped the recording
+        if not self.native.recording():  # to walk frames may collect garbage, whose finalizer may have stopped it
             return 0
-        known = self.stacks.get().size()
-        cdef uint32_t number = self.stacks.get().intern(places, count)
-        for known in range(known, self.stacks.get().size()):
-            self.codes.append(<object><PyObject*>self.stacks.get()[0][known].place.code)
+        cdef uint32_t number = self.stacks.intern(places, count)
+        for at in range(1 + len(self.codes), self.stacks.size()):
+            self.codes.append(<object><PyObject*>self.stacks[at].place.code)
         return number
 
     cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0):
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
         cdef Record* record = self.native.take(nbytes, queue, self.here())
-        return None if record is NULL else self.wrap(record)
+        if record is NULL:
+            return None
+        cdef Block block = Block.__new__(Block)
+        block.record, block.pool, block.address = record, self, record.address
+        return block
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
         if self.waiting:
@@ -153,37 +108,21 @@ cdef class Pool:
     def _refill(self, nbytes, queue):
         raise MemoryError(f"the pool has no free block of {nbytes} bytes and nobody to ask for more")
 
-    def _defer(self):
-        pass
-
-    def _settle(self):
-        pass
-
-    def deferred(self): return self.native.deferred()
-
-    def settle(self, uint64_t token): return self.native.settle(token)
+    def _defer(self): pass
+    def _settle(self): pass
 
     def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None):
-        if address == 0 or address % kQuantum or nbytes == 0 or nbytes % kQuantum or address + nbytes < address:
-            raise ValueError(f"a segment's address and size are multiples of {kQuantum}: {address:#x}, {nbytes}")
-        if self.native.overlaps(address, nbytes):
-            raise ValueError(f"a segment at {address:#x} of {nbytes} bytes would overlap another")
         self.native.adopt(address, nbytes, queue, small, self.here(), kArrival if rank is None else <uint64_t>rank)
 
-    def evictable(self):
-        return self.native.evictable()
-
+    def evictable(self): return self.native.evictable()
     def evict(self, uint64_t address): return self.native.evict(address)
-
+    def owns(self, uint64_t address): return self.native.owns(address)
+    def deferred(self): return self.native.deferred()
+    def settle(self, uint64_t token): return self.native.settle(token)
     @staticmethod
     def rounded(uint64_t nbytes): return block_size(nbytes)
-
     @staticmethod
-    def segment_size(uint64_t nbytes, bint fine=False):
-        cdef uint64_t size = block_size(nbytes)
-        return segment_size(size, fine), is_small(size)
-
-    def owns(self, uint64_t address): return self.native.owns(address)
+    def segment_size(uint64_t nbytes, bint fine=False): return segment_for(nbytes, fine)
 
     def largest_free(self, queue=None, small=None):
         if queue is None:
@@ -192,27 +131,13 @@ cdef class Pool:
             return self.native.largest_free(<uint64_t>queue)
         return self.native.largest_free(<uint64_t>queue, <bint>small)
 
-    cdef Count count(self, unsigned metric, unsigned kind):
-        if metric >= <unsigned>kMetrics or kind >= <unsigned>kKinds:
-            raise IndexError(f"no metric {metric} of kind {kind}: there are {kMetrics} of {kKinds}")
-        return self.native.count(<Metric>metric, <Kind>kind)
-
-    def current(self, unsigned metric, unsigned kind=0): return self.count(metric, kind).current
-
-    def peak(self, unsigned metric, unsigned kind=0): return self.count(metric, kind).peak
-
-    def counts(self):
-        cdef Count count
-        cdef list numbers = []
-        for metric in range(<unsigned>kMetrics):
-            for kind in range(<unsigned>kKinds):
-                count = self.count(metric, kind)
-                numbers += (count.current, count.peak, count.allocated, count.freed)
-        return numbers
-
+    def current(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).current
+    def peak(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).peak
+    def counts(self): return self.native.counts()
     def reset_peaks(self): self.native.reset_peaks()
-
     def reset_accumulated(self): self.native.reset_accumulated()
+    @property
+    def recording(self): return self.native.recording()
 
     def broken(self):
         cdef const char* rule = self.native.broken()
@@ -220,12 +145,9 @@ cdef class Pool:
 
     def record(self, size_t max_entries, size_t depth=64):
         self.native.record(max_entries)
-        self.stacks.reset(new Stacks() if max_entries else NULL)
+        self.stacks = Stacks()
         self.codes = []
-        self.depth = min(depth, <size_t>DEEPEST)
-
-    @property
-    def recording(self): return self.native.recording()
+        self.depth = min(depth, <size_t>kDeepest)
 
     def note_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free):
         self.native.note_oom(nbytes, queue, free, self.here())
@@ -235,14 +157,9 @@ cdef class Pool:
         cdef uint64_t lost = 0
         cdef vector[SegmentRow] segments = segment_rows(self.native)
         cdef vector[BlockRow] blocks = block_rows(self.native)
+        cdef vector[StackNode] nodes = self.stacks.nodes()
         cdef vector[Entry] history
-        cdef vector[StackNode] nodes
-        cdef StackNode node
-        cdef size_t i
         cdef list _held = self.codes, places = []  # held, as what follows may collect garbage that ends the recording
-        if self.stacks:
-            for i in range(1, self.stacks.get().size()):
-                nodes.push_back(self.stacks.get()[0][i])
         if trace:
             history = self.native.history(&lost)
         for node in nodes:
@@ -265,10 +182,7 @@ cdef class Exporter:
         raise BufferError(f"{type(self).__name__} has no memory to lend")
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyObject_GetBuffer(self._export(), buffer, flags)
-
-    def __releasebuffer__(self, Py_buffer* buffer):
-        pass  # the array, which the buffer names as its owner, does that
+        PyObject_GetBuffer(self._export(), buffer, flags)  # which makes the array its owner: that one releases it
 
 
 include "_numpy_hook.pxi"
