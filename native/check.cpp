@@ -105,8 +105,7 @@ const char* Pool::broken() const {
   const auto count = [&](const Home& home, uint32_t number) {
     int64_t reserved[2] = {};
     for (const auto& [address, segment] : segments_) {
-      if (segment.free_list->home == &home)
-        reserved[segment.small ? 0 : 1] += static_cast<int64_t>(memory_of(segment));
+      if (segment.free_list->home == &home) reserved[segment.small ? 0 : 1] += static_cast<int64_t>(memory_of(segment));
     }
     homes_agree = homes_agree && home.number == number && home.reserved.read(kSmallKind).current == reserved[0] &&
                   home.reserved.read(kLargeKind).current == reserved[1];

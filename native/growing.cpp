@@ -1,6 +1,8 @@
 // Growing segments: address space that is reserved once, whose pages come and go (PyTorch's expandable segments,
 // torch-semantics 3.14). A piece without memory is Bare; on its way it is Coming or Leaving, and nobody's.
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "pool.hpp"
 
@@ -17,6 +19,9 @@ bool usable(const Block* block) {
 
 void Pool::adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, bool small, uint32_t stack,
                        uint32_t home_number) {
+  if (page == 0 || page % kQuantum != 0 || size % page != 0)
+    throw std::invalid_argument("a growing segment is made of whole pages, and those of multiples of " +
+                                std::to_string(kQuantum) + ": " + std::to_string(size) + ", " + std::to_string(page));
   Lock lock(mutex_);
   Home* home = home_of(home_number);
   FreeList* where = free_list(home == nullptr ? &common_ : home, queue, small);
@@ -53,6 +58,26 @@ Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
     return {bare->address, bare->size};
   }
   return {};
+}
+
+bool Pool::come(Piece piece) {
+  Lock lock(mutex_);
+  Block* block = block_with(piece.address);
+  if (block == nullptr || block->state != State::Bare) return false;
+  const uint64_t page = block->segment->page, before = piece.address - block->address;
+  if (piece.size == 0 || piece.size % page != 0 || (piece.address - block->segment->address) % page != 0) return false;
+  if (piece.size > block->size - before) return false;
+  have_spares(2);
+  auto& bare = block->segment->free_list->bare;
+  Block** behind = piece.size < block->size - before ? &bare[piece.address + piece.size] : nullptr;
+  if (before > 0) {
+    block = cut(block, before);
+  } else {
+    bare.erase(block->address);
+  }
+  if (behind != nullptr) *behind = cut(block, piece.size);
+  block->state = State::Coming;
+  return true;
 }
 
 Block* Pool::take_at(uint64_t address, uint64_t nbytes, uint32_t stack) {

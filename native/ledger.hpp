@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace penstock {
 
@@ -19,6 +21,13 @@ enum Metric : unsigned {
   kRequestedBytes,
   kMetrics
 };
+
+// What PyTorch calls them, in this order.
+inline std::vector<std::string> metric_names() {
+  return {"allocation",      "segment",        "active",       "inactive_split",
+          "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+          "requested_bytes"};
+}
 
 enum Kind : unsigned { kAll, kSmallKind, kLargeKind, kKinds };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "policy.hpp"
@@ -17,7 +18,7 @@ namespace {
 // cheaper to let the kernel bring zero pages, and to take over what realloc grows; below, its maker grows it in place.
 constexpr size_t kBeyondHeap = size_t{32} << 20;
 
-thread_local bool in_ladder = false;
+thread_local bool asking = false;
 
 void zero(void* memory, size_t nbytes, [[maybe_unused]] bool pages) {
 #ifdef __linux__  // elsewhere the advice promises nothing
@@ -39,14 +40,11 @@ void* memory_of(const Block* block) { return reinterpret_cast<void*>(block->addr
 
 }  // namespace
 
-bool enter_ladder() { return !std::exchange(in_ladder, true); }
-
-void leave_ladder() { in_ladder = false; }
-
 Lender::Lender(Pool* pool, uint64_t queue, Ask ask, void* owner, bool pages)
     : pool_(pool), queue_(queue), ask_(ask), owner_(owner), generation_(process_generation()), pages_(pages) {}
 
 Functions Lender::stand_before(const Functions& below) {
+  if (below_.malloc != nullptr) throw std::invalid_argument("this hook stands somewhere already: make another");
   below_ = below;
   serving_ = true;
   return Functions{this, malloc, calloc, realloc, free};
@@ -58,7 +56,10 @@ bool Lender::serving() const { return serving_ && generation_ == process_generat
 Block* Lender::take(size_t size, bool* refused) {
   if (size < smallest_ || size >= kMost || !serving()) return nullptr;
   Block* block = pool_->recording() ? nullptr : pool_->take(size, queue_);
-  if (block == nullptr) block = ask_(owner_, size, refused);
+  if (block == nullptr && !std::exchange(asking, true)) {
+    block = ask_(owner_, queue_, size, refused);
+    asking = false;
+  }
   if (block != nullptr) reach(block->address);
   return block;
 }

@@ -21,11 +21,18 @@ struct Functions {  // laid out as NumPy's allocators are
   void (*free)(void* ctx, void* memory, size_t size);
 };
 
+struct Handler {  // laid out as NumPy's handlers of version 1 are
+  char name[127] = "penstock";
+  uint8_t version = 1;
+  Functions functions{};
+};
+
 class Lender {
  public:
   // How the owner gets a block when the pool has none, or when the history wants to know who asks.
-  // Null: refused, or (not `refused`) no moment for that, so whoever stood there before is asked.
-  using Ask = Block* (*)(void* owner, size_t size, bool* refused);
+  // Null: refused, or (not `refused`) no moment for that, so whoever stood there before is asked. What a thread
+  // allocates while it asks is not served.
+  using Ask = Block* (*)(void* owner, uint64_t queue, size_t size, bool* refused);
 
   // `queue` names the free memory that is lent: of a queue with work, memory is free in that queue's order only.
   // `pages`: the pool's memory is anonymous and the process's own, so fresh and dropped pages are zero.
@@ -33,9 +40,9 @@ class Lender {
   Lender(const Lender&) = delete;
   Lender& operator=(const Lender&) = delete;
 
-  Functions stand_before(const Functions& below);  // gives what is to stand in their place
+  // Gives what is to stand in their place; std::invalid_argument for the second time.
+  Functions stand_before(const Functions& below);
   void* owner() const { return owner_; }
-  bool stands() const { return below_.malloc != nullptr; }
 
   void serve(bool on) { serving_ = on; }
   bool serving() const;  // false for ever in a forked child, where the pool cannot grow
@@ -74,9 +81,5 @@ class Lender {
   const bool pages_;
   std::atomic<bool> serving_{false};
 };
-
-// This thread is asking for more memory: what that itself allocates is not served. False: it was asking already.
-bool enter_ladder();
-void leave_ladder();
 
 }  // namespace penstock

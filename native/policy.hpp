@@ -1,9 +1,12 @@
 // How much to take: PyTorch's sizes (torch-semantics 3.1, 3.3, 3.5), all in bytes, and the settings that change them.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace penstock {
 
@@ -24,6 +27,21 @@ constexpr bool is_small(uint64_t size) { return size <= kSmall; }
 constexpr unsigned log2_of(uint64_t size) { return 63u - static_cast<unsigned>(__builtin_clzll(size)); }
 
 struct Policy {
+  Policy() = default;
+  // std::invalid_argument unless there are as many divisions as below.
+  Policy(const std::vector<uint64_t>& steps, uint64_t max_split, uint64_t max_non_split_rounding,
+         uint64_t large_segment, bool growing, bool ages, bool fine)
+      : max_split(max_split),
+        max_non_split_rounding(max_non_split_rounding),
+        large_segment(large_segment),
+        growing(growing),
+        ages(ages),
+        fine(fine) {
+    if (steps.size() != divisions.size()) throw std::invalid_argument("there are 16 divisions");
+    std::copy(steps.begin(), steps.end(), divisions.begin());
+    divides = *std::max_element(steps.begin(), steps.end()) > 1;
+  }
+
   // Into how many steps a doubling of the size is divided, for sizes from 1 MiB (and all below), 2 MiB, … 32 GiB.
   std::array<uint64_t, 16> divisions{};
   bool divides = false;                             // whether any is more than 1
@@ -32,7 +50,7 @@ struct Policy {
   uint64_t large_segment = kLargeSegment;
   bool growing = false;  // new memory comes as pages of growing segments
   bool ages = false;     // free blocks grow older with each request
-  bool fine = false;     // taking memory is cheap: a segment holds whole blocks of the size it is taken for, and no more
+  bool fine = false;  // taking memory is cheap: a segment holds whole blocks of the size it is taken for, and no more
 
   uint64_t block_size(uint64_t nbytes) const {
     if (divides && nbytes > kQuantum) {
@@ -50,6 +68,12 @@ struct Policy {
     if (fine) return round_up(is_small(size) ? round_up(kSmallSegment, size) : size, kFineQuantum);
     if (is_small(size)) return kSmallSegment;
     return size < kOwnSegment ? large_segment : round_up(size, kSegmentQuantum);
+  }
+
+  // What to ask a device for when no block of `nbytes` is free, and whether it is of the small kind.
+  std::pair<uint64_t, bool> segment_for(uint64_t nbytes) const {
+    const uint64_t size = block_size(nbytes);
+    return {segment_size(size), is_small(size)};
   }
 
   // Whether the rest of a block is worth being a block of its own, when `size` of it is taken.

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string>
 
 namespace penstock {
 namespace {
@@ -17,6 +20,12 @@ uint64_t now_ns() {
 }
 
 int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
+
+[[noreturn]] void refuse_segment(uint64_t address, uint64_t size, const std::string& why) {
+  std::ostringstream message;
+  message << "a segment at 0x" << std::hex << address << " of " << std::dec << size << " bytes " << why;
+  throw std::invalid_argument(message.str());
+}
 
 }  // namespace
 
@@ -129,7 +138,7 @@ void Pool::use(Block* block, uint64_t queue) {
 bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
-  if (nbytes == 0 || nbytes > block->size || 
+  if (nbytes == 0 || nbytes > block->size ||
       policy_.worth_splitting(segment.small, policy_.block_size(nbytes), block->size - policy_.block_size(nbytes)))
     return false;
   if (ring_) {
@@ -231,6 +240,9 @@ void Pool::merge(Block* into, Block* gone) {
 
 Block* Pool::install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
                      uint64_t page) {
+  if (address == 0 || address % kQuantum || size == 0 || size % kQuantum || address + size < address)
+    refuse_segment(address, size, "cannot be: both are multiples of " + std::to_string(kQuantum));
+  if (overlaps(address, size)) refuse_segment(address, size, "would overlap another");
   Block* block = new_block();
   if (rank == kArrival) rank = adopted_;
   ++adopted_;
@@ -257,7 +269,8 @@ void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, ui
                  uint32_t home_number) {
   Lock lock(mutex_);
   Home* home = home_of(home_number);
-  Block* block = install(address, size, queue, stack, rank, free_list(home == nullptr ? &common_ : home, queue, small), 0);
+  Block* block =
+      install(address, size, queue, stack, rank, free_list(home == nullptr ? &common_ : home, queue, small), 0);
   list(block);
   reserve(*block->segment, bytes(size));
   if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
@@ -350,8 +363,12 @@ Count Pool::reserved_by(uint32_t number, Kind kind) const {
   return home == nullptr ? Count{} : home->reserved.read(kind);
 }
 
-bool Pool::overlaps(uint64_t address, uint64_t size) const {
+bool Pool::owns(uint64_t address) const {
   Lock lock(mutex_);
+  return overlaps(address, 1);
+}
+
+bool Pool::overlaps(uint64_t address, uint64_t size) const {
   auto after = segments_.lower_bound(address);
   if (after != segments_.end() && after->first - address < size) return true;
   return after != segments_.begin() && address - (--after)->first < after->second.size;
@@ -384,9 +401,38 @@ uint64_t Pool::largest_free(uint64_t queue, bool small) const {
   return block == nullptr ? 0 : block->size;
 }
 
-Count Pool::count(Metric metric, Kind kind) const {
+Count Pool::count(unsigned metric, unsigned kind) const {
+  if (metric >= kMetrics || kind >= kKinds) throw std::out_of_range("no metric or kind has such a number");
   Lock lock(mutex_);
-  return ledger_.read(metric, kind);
+  return ledger_.read(static_cast<Metric>(metric), static_cast<Kind>(kind));
+}
+
+std::vector<int64_t> Pool::counts() const {
+  std::vector<int64_t> numbers;
+  numbers.reserve(size_t{4} * kMetrics * kKinds);
+  Lock lock(mutex_);
+  for (unsigned metric = 0; metric < kMetrics; ++metric) {
+    for (unsigned kind = 0; kind < kKinds; ++kind) {
+      const Count count = ledger_.read(static_cast<Metric>(metric), static_cast<Kind>(kind));
+      numbers.insert(numbers.end(), {count.current, count.peak, count.allocated, count.freed});
+    }
+  }
+  return numbers;
+}
+
+std::vector<int64_t> Pool::oversize() const {
+  const Count blocks = oversize(false), segments = oversize(true);
+  return {blocks.current,   blocks.peak,   blocks.allocated,   blocks.freed,
+          segments.current, segments.peak, segments.allocated, segments.freed};
+}
+
+std::vector<int64_t> Pool::reserved_by(uint32_t number) const {
+  std::vector<int64_t> numbers;
+  for (unsigned kind = 0; kind < kKinds; ++kind) {
+    const Count count = reserved_by(number, static_cast<Kind>(kind));
+    numbers.insert(numbers.end(), {count.current, count.peak, count.allocated, count.freed});
+  }
+  return numbers;
 }
 
 Count Pool::oversize(bool segments) const {
@@ -415,7 +461,8 @@ void Pool::record(size_t most, bool stacks, uint32_t skip, bool keep) {
   auto ring = most == 0 ? nullptr : std::make_unique<Ring>(most);
   keep = keep && ring && ring_;
   if (keep) {
-    for (size_t age = ring_->size() - std::min(most, ring_->size()); age < ring_->size(); ++age) ring->push((*ring_)[age]);
+    for (size_t age = ring_->size() - std::min(most, ring_->size()); age < ring_->size(); ++age)
+      ring->push((*ring_)[age]);
   }
   ring_ = std::move(ring);
   recording_ = most != 0;

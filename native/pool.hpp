@@ -46,6 +46,9 @@ struct Deferred {
 };
 
 struct Piece {
+  Piece() = default;
+  Piece(uint64_t address, uint64_t size) : address(address), size(size) {}
+
   uint64_t address = 0, size = 0;
 };
 
@@ -67,8 +70,9 @@ class Pool {
   Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
 
   std::vector<Deferred> deferred();  // the blocks that began to wait since the last call
-  bool settle(uint64_t serial);  // false: none waits under that number (any more)
+  bool settle(uint64_t serial);      // false: none waits under that number (any more)
 
+  // These throw std::invalid_argument for what is not aligned to kQuantum or overlaps another segment.
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
   void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival,
              uint32_t home = 0);
@@ -78,8 +82,7 @@ class Pool {
   // Each wholly free segment of a home and kind, by queue and then in the order of its free list. With `growing`, those
   // as well that evict() does not take.
   std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false) const;
-  bool owns(uint64_t address) const { return overlaps(address, 1); }
-  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment
+  bool owns(uint64_t address) const;
   uint64_t largest_free() const;
   uint64_t largest_free(uint64_t queue) const;
   uint64_t largest_free(uint64_t queue, bool small) const;
@@ -90,6 +93,7 @@ class Pool {
                    uint32_t home);
   // What must come for a request; nothing, at an address: the free block there serves, at 0: more space is needed.
   Piece room(uint64_t nbytes, uint64_t queue, uint32_t home);
+  bool come(Piece piece);  // this and no other, for who follows a recording; false: not all of it is without memory
   Block* take_at(uint64_t address, uint64_t nbytes, uint32_t stack);  // null: it is not free any more
   // Its memory is there. The block, if the request fits now.
   Block* came(uint64_t address, uint64_t nbytes, uint32_t stack);
@@ -102,10 +106,13 @@ class Pool {
   void make_home(uint32_t number, bool splits);
   bool drop_home(uint32_t number);  // false: it has segments, or there is none. What it counted stays
   Count reserved_by(uint32_t home, Kind kind) const;
-  uint64_t idle_in(uint32_t home) const;  // bytes in free blocks
+  std::vector<int64_t> reserved_by(uint32_t home) const;  // each kind's four numbers
+  uint64_t idle_in(uint32_t home) const;                  // bytes in free blocks
 
-  Count count(Metric metric, Kind kind) const;
-  Count oversize(bool segments) const;  // of max_split or more: blocks handed out, or segments
+  Count count(unsigned metric, unsigned kind) const;  // std::out_of_range for a Metric or Kind that is none
+  std::vector<int64_t> counts() const;                // every Count, metric by metric, kind by kind
+  Count oversize(bool segments) const;                // of max_split or more: blocks handed out, or segments
+  std::vector<int64_t> oversize() const;              // the four numbers of both
   void reset_peaks();
   void reset_accumulated();
 
@@ -115,7 +122,7 @@ class Pool {
   void set_note(uint32_t note) { note_ = note; }  // what entries say from now on
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home = 0);
-  void note_look();  // somebody took a snapshot
+  void note_look();                                     // somebody took a snapshot
   void note_block(const Block* block, uint32_t stack);  // somebody said something of it
 
   // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
@@ -146,12 +153,13 @@ class Pool {
   Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
                  uint64_t page);
   Block* new_block();
-  void have_spares(int count);  // so that as many new_block() cannot fail
+  void have_spares(int count);              // so that as many new_block() cannot fail
   Block* cut(Block* block, uint64_t size);  // makes what lies behind a block of its own, in the same state
   void list(Block* block);
   void unlist(Block* block);
   void drop(Block* block);
   void reclaim(Block* block);
+  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment; whoever asks holds the lock
   void merge(Block* into, Block* gone);
   Block* block_with(uint64_t address);  // in which the address lies
   Block* block_at(uint64_t address);    // which begins there

@@ -7,6 +7,8 @@
 
 namespace penstock {
 
+constexpr size_t kDeepest = 256;  // places of one stack that are kept
+
 struct Place {
   uintptr_t code;  // whatever the face calls code; opaque here
   int32_t offset;
@@ -42,6 +44,7 @@ class Stacks {
 
   size_t size() const { return nodes_.size(); }
   const Node& operator[](size_t index) const { return nodes_[index]; }
+  std::vector<Node> nodes() const { return {nodes_.begin() + 1, nodes_.end()}; }  // from stack 1 on
 
  private:
   static constexpr size_t kFewest = 1024;

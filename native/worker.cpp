@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -37,7 +39,6 @@ struct Fill {
 struct Run {
   Function function;
   void* argument;
-  Drop drop;
   bool host_call;
 };
 
@@ -60,14 +61,16 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   static constexpr size_t kTaken = std::numeric_limits<size_t>::max() / 2;  // beyond the end of any batch
   static constexpr size_t kKept = 4096;  // commands whose room is kept for the next ones
 
-  State(std::shared_ptr<Timeline> line, int nice) : timeline(std::move(line)), priority(nice) {}
+  State(std::shared_ptr<Timeline> line, uint64_t name, int nice)
+      : timeline(std::move(line)), handle(name), priority(nice) {}
 
+  [[noreturn]] void refuse(const char* why) const;
   uint64_t push(Command&& command);
   static void work(std::shared_ptr<State> self);
   bool refill();
   bool done() const;
   void fail(Failure::Cause cause, int code);
-  void discard(std::unique_lock<std::mutex>& lock);
+  std::vector<void*> discard(std::unique_lock<std::mutex>& lock);
 
   void operator()(const Copy& c) { std::memmove(c.dst, c.src, c.nbytes); }  // as fast as memcpy, and may overlap
   void operator()(const Fill& c) { std::memset(c.dst, c.byte, c.nbytes); }
@@ -76,6 +79,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   void operator()(const WaitFor& c);
 
   const std::shared_ptr<Timeline> timeline;
+  const uint64_t handle;
   const int priority;
   std::atomic<bool> closed{false}, discarded{false}, failed{false};
   std::atomic<bool> news{false};  // something to look at: what an idle thread polls
@@ -97,13 +101,17 @@ namespace {
 thread_local const void* here = nullptr;  // the state of the queue whose thread this is
 }
 
-// Returns the tick that will be the first one behind the command, or is the command; 0 when refused.
+void Worker::State::refuse(const char* why) const {
+  throw std::invalid_argument("queue " + std::to_string(handle) + " " + why);
+}
+
+// Returns the tick that will be the first one behind the command, or is the command.
 uint64_t Worker::State::push(Command&& command) {
   const bool is_signal = std::holds_alternative<Signal>(command);
   const Run* run = std::get_if<Run>(&command);
   const bool host_call = run && run->host_call;
   auto lock = lock_soon(mutex);
-  if (closed) return 0;
+  if (closed) refuse("was closed");
   if (!started) thread = std::thread(work, shared_from_this());
   started = true;
   inbox.push_back(std::move(command));
@@ -189,7 +197,8 @@ void Worker::State::fail(Failure::Cause cause, int code) {
 }
 
 // Called once. What the thread has not begun is dropped here; it touches no more of it, and ends by itself when it can.
-void Worker::State::discard(std::unique_lock<std::mutex>& lock) {
+// Returns the arguments of the host-language calls among it.
+std::vector<void*> Worker::State::discard(std::unique_lock<std::mutex>& lock) {
   discarded = true;
   changed.notify_all();
   const size_t first = next.exchange(kTaken);
@@ -197,21 +206,24 @@ void Worker::State::discard(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   timeline->end();
   if (other) other->nudge();
+  std::vector<void*> dropped;
   const auto drop = [&](const Command& command) {
     const Run* run = std::get_if<Run>(&command);
-    if (run && run->host_call) --calls;
-    if (run && run->drop) run->drop(run->argument);
+    if (!run || !run->host_call) return;
+    --calls;
+    dropped.push_back(run->argument);
   };
   for (size_t i = first; i < batch.size(); ++i) drop(batch[i]);
   for (const Command& command : inbox) drop(command);
   lock.lock();
+  return dropped;
 }
 
 // ---- The queue, as its callers see it
 
-Worker::Worker(int priority)
+Worker::Worker(uint64_t handle, int priority)
     : timeline_(std::make_shared<Timeline>()),
-      state_(std::make_shared<State>(timeline_, std::clamp(priority, -5, 5))) {}
+      state_(std::make_shared<State>(timeline_, handle, std::clamp(priority, -5, 5))) {}
 
 Worker::~Worker() {
   if (!alive()) {
@@ -228,26 +240,31 @@ Worker::~Worker() {
   if (thread.joinable()) thread.detach();
 }
 
-bool Worker::copy(void* dst, const void* src, size_t nbytes) { return alive() && state_->push(Copy{dst, src, nbytes}); }
-
-bool Worker::fill(void* dst, int byte, size_t nbytes) { return alive() && state_->push(Fill{dst, byte, nbytes}); }
-
-bool Worker::run(Function function, void* argument, Drop drop, bool host_call) {
-  return alive() && state_->push(Run{function, argument, drop, host_call});
+Worker::State& Worker::open() const {
+  if (!alive()) state_->refuse("belongs to the process this one was forked from");
+  return *state_;
 }
 
-uint64_t Worker::signal() { return alive() ? state_->push(Signal{}) : 0; }
+void Worker::copy(void* dst, const void* src, size_t nbytes) { open().push(Copy{dst, src, nbytes}); }
+
+void Worker::fill(void* dst, int byte, size_t nbytes) { open().push(Fill{dst, byte, nbytes}); }
+
+void Worker::run(Function function, void* argument, bool host_call) { open().push(Run{function, argument, host_call}); }
+
+uint64_t Worker::signal() { return open().push(Signal{}); }
 
 std::shared_ptr<Mark> Worker::mark() {
   auto mark = std::make_shared<Mark>();
-  mark->tick = alive() ? state_->push(Signal{mark}) : 0;
-  return mark->tick ? mark : nullptr;
+  mark->tick = open().push(Signal{mark});
+  return mark;
 }
 
 bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {
-  if (!alive() || closed() || tick > other->promised()) return false;
+  State& state = open();
+  if (state.closed) state.refuse("was closed");
+  if (tick > other->promised()) return false;
   if (other == timeline_ || other->reached() >= tick) return true;
-  return !other->ended() && state_->push(WaitFor{other, tick});
+  return !other->ended() && state.push(WaitFor{other, tick});
 }
 
 bool Worker::idle() const {
@@ -258,15 +275,19 @@ bool Worker::idle() const {
 
 bool Worker::calls_pending() const noexcept { return state_->calls > 0; }
 
+bool Worker::soon(uint64_t tick) const noexcept {
+  return reached() >= tick || (!calls_pending() && timeline_->spin(tick, kSpinNanos));
+}
+
 Wait Worker::wait(uint64_t tick, int64_t timeout_ns) {
   if (here == state_.get()) return reached() >= tick ? Wait::Reached : Wait::Never;
   return timeline_->wait(tick, timeout_ns);
 }
 
-bool Worker::failed() const noexcept { return state_->failed; }
+bool Worker::failed() const noexcept { return state_->failed && alive(); }
 
 Failure Worker::take_failure() {
-  if (!failed() || !alive()) return {};
+  if (!failed()) return {};
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->failed = false;
   return std::exchange(state_->failure, {});
@@ -290,7 +311,7 @@ Wait Worker::finish(int64_t timeout_ns) {
   return Wait::Reached;
 }
 
-bool Worker::close(int64_t timeout_ns) {
+bool Worker::close(int64_t timeout_ns, std::vector<void*>* dropped) {
   const Wait outcome = finish(timeout_ns);
   if (outcome != Wait::TimedOut) return outcome == Wait::Reached;
   std::unique_lock<std::mutex> lock(state_->mutex);
@@ -298,7 +319,9 @@ bool Worker::close(int64_t timeout_ns) {
     lock.unlock();
     return finish(kForever) == Wait::Reached;  // it was done after all: its thread is on its way out
   }
-  state_->discard(lock);
+  if (state_->discarded) return false;  // another thread's close() was quicker
+  std::vector<void*> arguments = state_->discard(lock);
+  if (dropped) *dropped = std::move(arguments);
   if (state_->thread.joinable()) state_->thread.detach();
   return false;
 }

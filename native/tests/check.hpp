@@ -46,6 +46,17 @@ inline int run_all(const char* only = "") {
   return failed || !passed;
 }
 
+// What the call says when it refuses; empty when it does not.
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 }  // namespace check
 
 #define CHECK_TEXT_(line) #line

@@ -22,6 +22,7 @@ struct PoolTest {
   static Ledger& ledger(Pool& pool) { return pool.ledger_; }
   static LiveTable& live(Pool& pool) { return pool.live_; }
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
+  static bool overlaps(const Pool& pool, uint64_t address, uint64_t size) { return pool.overlaps(address, size); }
   static void await(Pool& pool, Block* block) { pool.awaiting_.emplace(block->serial, block); }
 };
 
@@ -371,8 +372,31 @@ TEST(a_pool_owns_its_segments_to_the_byte) {
   OneSegment one;
   CHECK(!one.pool.owns(kHere - 1) && one.pool.owns(kHere));
   CHECK(one.pool.owns(kHere + kSmallSegment - 1) && !one.pool.owns(kHere + kSmallSegment));
-  CHECK(one.pool.overlaps(kHere - 512, 513) && !one.pool.overlaps(kHere - 512, 512));
-  CHECK(one.pool.overlaps(0, ~uint64_t{0}) && !one.pool.overlaps(kHere + kSmallSegment, kMiB));
+  const auto overlaps = [&](uint64_t address, uint64_t size) { return PoolTest::overlaps(one.pool, address, size); };
+  CHECK(overlaps(kHere - 512, 513) && !overlaps(kHere - 512, 512));
+  CHECK(overlaps(0, ~uint64_t{0}) && !overlaps(kHere + kSmallSegment, kMiB));
+}
+
+TEST(a_segment_is_aligned_and_overlaps_no_other) {
+  OneSegment one;
+  const auto adopts = [&](uint64_t address, uint64_t size) {
+    return check::refusal([&] { one.pool.adopt(address, size, 0, true); }).empty();
+  };
+  CHECK(!adopts(0, 512) && !adopts(513, 512) && !adopts(512, 0) && !adopts(512, 511));
+  CHECK(!adopts(~uint64_t{511}, 1024));  // beyond the end of all addresses
+  CHECK(!adopts(kHere - 512, 1024) && !adopts(kHere + kSmallSegment - 512, 512));
+  CHECK(one.now(kSegment) == 1 && one.sound());
+  CHECK(adopts(kHere - 512, 512) && adopts(kHere + kSmallSegment, 512));
+  CHECK(check::refusal([&] { one.pool.adopt(kHere, 512, 0, true); }) ==
+        "a segment at 0x4000000 of 512 bytes would overlap another");
+}
+
+TEST(the_ledger_is_read_by_numbers_that_exist) {
+  OneSegment one;
+  CHECK(one.pool.counts().size() == kMetrics * kKinds * 4);
+  CHECK(one.pool.counts()[kReservedBytes * kKinds * 4] == kSmallSegment);
+  CHECK(!check::refusal([&] { one.pool.count(kMetrics, 0); }).empty());
+  CHECK(!check::refusal([&] { one.pool.count(0, kKinds); }).empty());
 }
 
 TEST(a_block_that_others_use_waits_until_it_is_settled) {
@@ -491,7 +515,10 @@ TEST(blocks_that_do_not_fill_their_segment_are_found) {
 
 TEST(segments_that_overlap_are_found) {
   OneSegment one;
-  one.pool.adopt(kHere + kMiB, kSmallSegment, 0, true);
+  one.pool.adopt(kHere + kSmallSegment, kSmallSegment, 0, true);
+  one.pool.take(kMiB, 0);
+  one.pool.take(kMiB, 0)->size += 512;
+  PoolTest::segment(one.pool, kHere).size += 512;
   CHECK(one.fault() == "two segments overlap");
 }
 

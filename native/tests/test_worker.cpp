@@ -51,7 +51,10 @@ struct Gate {
     open = true;
     soon([&] { return passed == placed; });
   }
-  void place(Worker& queue, Drop drop = nullptr) { placed = queue.run(pass, this, drop); }
+  void place(Worker& queue) {
+    queue.run(pass, this);
+    placed = true;
+  }
   bool is_entered() {
     return soon([&] { return entered.load(); });
   }
@@ -68,7 +71,6 @@ int count(void* counter) {
   ++*static_cast<std::atomic<int>*>(counter);
   return 0;
 }
-void count_drop(void* counter) { count(counter); }
 int fail(void* code) { return *static_cast<int*>(code); }
 
 // What a forked child returns as its exit status, or -1.
@@ -99,7 +101,7 @@ TEST(work_runs_in_order) {
   std::vector<Step> steps;
   for (int i = 0; i < 1000; ++i) steps.push_back({&seen, i}), expected.push_back(i);
   Worker queue;
-  for (Step& step : steps) CHECK(queue.run(Step::run, &step));
+  for (Step& step : steps) queue.run(Step::run, &step);
   CHECK(finishes(queue));
   CHECK(seen == expected);
 }
@@ -107,10 +109,10 @@ TEST(work_runs_in_order) {
 TEST(copies_and_fills_move_bytes) {
   std::vector<char> first(1 << 20), second(1 << 20), third(1 << 20);
   Worker queue;
-  CHECK(queue.fill(first.data(), 7, first.size()));
-  CHECK(queue.copy(second.data(), first.data(), first.size()));
-  CHECK(queue.fill(first.data(), 9, first.size()));
-  CHECK(queue.copy(third.data(), second.data(), second.size()));
+  queue.fill(first.data(), 7, first.size());
+  queue.copy(second.data(), first.data(), first.size());
+  queue.fill(first.data(), 9, first.size());
+  queue.copy(third.data(), second.data(), second.size());
   CHECK(finishes(queue));
   CHECK(third == std::vector<char>(1 << 20, 7));
 }
@@ -134,9 +136,10 @@ TEST(a_wait_gives_up_at_its_limit) {
   const uint64_t tick = queue.signal();
   CHECK(queue.wait(tick, 0) == Wait::TimedOut);
   CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
-  CHECK(!queue.spin(tick, kMoment));
+  CHECK(!queue.soon(tick));
   gate.open = true;
   CHECK(queue.wait(tick, std::numeric_limits<int64_t>::max()) == Wait::Reached);
+  CHECK(queue.soon(tick));
 }
 
 TEST(many_waiters_wake_at_their_ticks) {
@@ -261,7 +264,7 @@ TEST(a_host_call_is_pending_until_it_has_run) {
   CHECK(!queue.calls_pending());
   Gate gate(queue);
   CHECK(!queue.calls_pending());
-  queue.run(fail, &code, nullptr, true);
+  queue.run(fail, &code, true);
   CHECK(queue.calls_pending());
   gate.open = true;
   CHECK(finishes(queue));
@@ -335,7 +338,7 @@ TEST(a_steady_state_allocates_nothing) {
 TEST(close_finishes_what_is_queued_and_twice_is_once) {
   std::atomic<int> done{0};
   char byte = 0;
-  Worker queue, idle;
+  Worker queue(3), idle;
   for (int i = 0; i < 100; ++i) queue.run(count, &done);
   const uint64_t tick = queue.signal();
   CHECK(!queue.closed());
@@ -344,12 +347,13 @@ TEST(close_finishes_what_is_queued_and_twice_is_once) {
   CHECK(queue.closed());
   CHECK(done == 100);
   CHECK(queue.wait(tick, 0) == Wait::Reached);
-  CHECK(!queue.copy(&byte, &byte, 1));
-  CHECK(!queue.fill(&byte, 1, 1));
-  CHECK(!queue.run(count, &done));
-  CHECK(!queue.wait_for(queue.timeline(), tick));
-  CHECK(queue.signal() == 0);
-  CHECK(!queue.mark());
+  const auto refuses = [](auto call) { return check::refusal(call) == "queue 3 was closed"; };
+  CHECK(refuses([&] { queue.copy(&byte, &byte, 1); }));
+  CHECK(refuses([&] { queue.fill(&byte, 1, 1); }));
+  CHECK(refuses([&] { queue.run(count, &done); }));
+  CHECK(refuses([&] { queue.wait_for(queue.timeline(), tick); }));
+  CHECK(refuses([&] { queue.signal(); }));
+  CHECK(refuses([&] { queue.mark(); }));
   CHECK(idle.close(0));
 }
 
@@ -390,24 +394,25 @@ TEST(two_threads_close_at_once) {
 }
 
 TEST(close_past_its_limit_drops_the_rest) {
-  std::atomic<int> done{0}, dropped{0}, outcome{0};
+  std::atomic<int> done{0}, outcome{0};
+  std::vector<void*> dropped;
   Worker queue, other;
   Gate first(queue), gate;
-  gate.place(queue, count_drop);
-  for (int i = 0; i < 50; ++i) queue.run(count, &done);
+  gate.place(queue);
+  for (int i = 0; i < 50; ++i) queue.run(count, &done, i % 2);
   first.open = true;
   CHECK(gate.is_entered());  // the thread has taken these 50 already, and not begun them
-  for (int i = 0; i < 100; ++i) queue.run(count, i % 2 ? &done : &dropped, i % 2 ? nullptr : count_drop, i % 4 == 0);
+  for (int i = 0; i < 100; ++i) queue.run(count, &done, i % 4 == 0);
   const auto mark = queue.mark();
   CHECK(other.wait_for(queue.timeline(), mark->tick));
   other.run(count, &outcome);
   const uint64_t after = other.signal();
   std::thread waiter([&] { outcome += 10 * (queue.wait(mark->tick, kLimit) == Wait::Never); });
 
-  CHECK(!queue.close(kMoment));
+  CHECK(!queue.close(kMoment, &dropped));
   waiter.join();
   CHECK(done == 0);
-  CHECK(dropped == 50);
+  CHECK(dropped == std::vector<void*>(50, &done));  // the host-language calls', 25 of them taken and 25 waiting
   CHECK(!queue.calls_pending());
   CHECK(queue.timeline()->ended());
   CHECK(mark->nanoseconds == 0);
@@ -422,15 +427,16 @@ TEST(close_past_its_limit_drops_the_rest) {
 }
 
 TEST(close_past_its_limit_ends_a_wait_for_another_queue) {
-  std::atomic<int> dropped{0};
+  std::atomic<int> done{0};
+  std::vector<void*> dropped;
   Worker stuck;
   auto waiting = std::make_unique<Worker>();
   const std::weak_ptr<Timeline> thread = waiting->timeline();  // its thread has a share in it
   Gate gate(stuck);
   waiting->wait_for(stuck.timeline(), stuck.signal());
-  waiting->run(count, &dropped, count_drop);
-  CHECK(!waiting->close(kMoment));
-  CHECK(dropped == 1);
+  waiting->run(count, &done, true);
+  CHECK(!waiting->close(kMoment, &dropped));
+  CHECK(dropped.size() == 1 && done == 0);
   CHECK(waiting->take_failure().cause == Failure::None);
   waiting.reset();
   CHECK(soon([&] { return thread.expired(); }));
@@ -489,7 +495,7 @@ TEST(priority_is_a_niceness_within_five) {
     return 0;
   };
   int plain = 99, low = 99, high = 99;
-  Worker usual, patient(100), urgent(-100);
+  Worker usual, patient(0, 100), urgent(0, -100);
   usual.run(niceness, &plain);
   patient.run(niceness, &low);
   urgent.run(niceness, &high);
@@ -502,16 +508,22 @@ TEST(priority_is_a_niceness_within_five) {
 
 TEST(a_forked_child_is_refused_and_never_hangs) {
   std::atomic<int> done{0};
-  auto* queue = new Worker;
+  auto* queue = new Worker(7);
   CHECK(finishes(*queue));
   Gate gate(*queue);
-  queue->run(count, &done, count_drop);
+  queue->run(count, &done);
   const uint64_t tick = queue->signal();
   std::thread waiter([&] { reaches(*queue, tick); });  // asleep on the timeline while we fork, as likely as not
   CHECK(queue->wait(tick, kMoment) == Wait::TimedOut);
 
   const int status = in_child([&] {
-    if (queue->alive() || queue->signal() || queue->mark() || queue->run(count, &done)) return 1;
+    const auto refuses = [](auto call) {
+      return check::refusal(call) == "queue 7 belongs to the process this one was forked from";
+    };
+    if (queue->alive() || queue->failed()) return 1;
+    if (!refuses([&] { queue->signal(); }) || !refuses([&] { queue->mark(); })) return 1;
+    if (!refuses([&] { queue->run(count, &done); })) return 1;
+    if (!refuses([&] { queue->wait_for(queue->timeline(), 1); })) return 1;
     if (queue->wait(tick, kForever) != Wait::Never || queue->wait(1, kForever) != Wait::Reached) return 2;
     if (queue->close(kForever) || queue->take_failure().cause != Failure::None) return 3;
     const auto timeline = queue->timeline();
@@ -565,7 +577,8 @@ TEST(an_abandoned_queue_is_left_alone) {
   const int status = in_child([] {
     auto* queue = new Worker;
     queue->abandon();
-    if (queue->alive() || queue->signal() || queue->close(kForever)) return 1;
+    if (queue->alive() || queue->close(kForever)) return 1;
+    if (check::refusal([&] { queue->signal(); }).empty()) return 1;
     delete queue;
     return 42;
   });

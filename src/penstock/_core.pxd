@@ -1,25 +1,28 @@
-# What the face uses of native/ and of NumPy's data-allocation handler (NEP 49), which NumPy's own .pxd leaves out.
+# What the face stands on: native/, Python's frames, NumPy's data-allocation handler, which NumPy's own .pxd leaves out.
 
+from cpython.buffer cimport PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_WriteUnraisable
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.pair cimport pair
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 
 cdef extern from "policy.hpp" namespace "penstock" nogil:
     const uint64_t kQuantum
-    const uint64_t kUnlimited
-    cbool is_small(uint64_t size)
 
     cppclass Policy:
-        uint64_t[16] divisions
-        cbool divides
-        uint64_t max_split, max_non_split_rounding, large_segment
-        cbool growing, ages, fine
+        Policy(const vector[uint64_t]& divisions, uint64_t max_split, uint64_t max_non_split_rounding,
+               uint64_t large_segment, cbool growing, cbool ages, cbool fine) except +
         uint64_t block_size(uint64_t nbytes)
-        uint64_t segment_size(uint64_t size)
+        pair[uint64_t, cbool] segment_for(uint64_t nbytes)
 
 
 cdef extern from "block.hpp" namespace "penstock" nogil:
@@ -41,11 +44,7 @@ cdef extern from "block.hpp" namespace "penstock" nogil:
 
 
 cdef extern from "ledger.hpp" namespace "penstock" nogil:
-    enum Metric:
-        kMetrics
-
-    enum Kind:
-        kKinds
+    vector[string] metric_names() except +
 
     cppclass Count:
         int64_t current, peak, allocated, freed
@@ -57,6 +56,9 @@ cdef extern from "ring.hpp" namespace "penstock" nogil:
 
 
 cdef extern from "stacks.hpp" namespace "penstock" nogil:
+    enum:
+        kDeepest
+
     cppclass Place:
         uintptr_t code
         int32_t offset
@@ -66,13 +68,20 @@ cdef extern from "stacks.hpp" namespace "penstock" nogil:
         uint32_t parent
 
     cppclass Stacks:
+        Stacks() except +
         uint32_t intern(const Place* places, size_t count) except +
         size_t size()
         const StackNode& operator[](size_t index)
+        vector[StackNode] nodes() except +
 
 
 cdef extern from "pool.hpp" namespace "penstock" nogil:
     const uint64_t kArrival "penstock::Pool::kArrival"
+
+    cppclass Piece:
+        Piece()
+        Piece(uint64_t address, uint64_t size)
+        uint64_t address, size
 
     cppclass Evictable:
         uint64_t address, size, queue, age
@@ -83,17 +92,12 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         uint32_t home
         vector[uint64_t] uses
 
-    cppclass Piece:
-        uint64_t address, size
-
     cppclass NativePool "penstock::Pool":
         void set_policy(const Policy& policy)
         Policy policy()
         Record* take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
         cbool give(Record* block, uint32_t stack) except +
         void use(Record* block, uint64_t queue) except +
-        cbool resize(Record* block, uint64_t nbytes, uint32_t stack) except +
-        Record* live_at(uint64_t address)
         vector[Deferred] deferred() except +
         cbool settle(uint64_t serial) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank,
@@ -103,7 +107,6 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         cbool evict(uint64_t address) except +
         vector[Evictable] evictable(cbool small, uint32_t home, cbool growing) except +
         cbool owns(uint64_t address)
-        cbool overlaps(uint64_t address, uint64_t size)
         uint64_t largest_free()
         uint64_t largest_free(uint64_t queue)
         uint64_t largest_free(uint64_t queue, cbool small)
@@ -113,16 +116,18 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         Record* take_at(uint64_t address, uint64_t nbytes, uint32_t stack) except +
         Record* came(uint64_t address, uint64_t nbytes, uint32_t stack) except +
         vector[Piece] idle_pages(cbool small, uint32_t home) except +
+        cbool come(Piece piece) except +
         cbool leave(Piece piece) except +
         cbool left(uint64_t address) except +
         void stayed(uint64_t address) except +
         cbool evict_space(uint64_t address) except +
         void make_home(uint32_t number, cbool splits) except +
         cbool drop_home(uint32_t number) except +
-        Count reserved_by(uint32_t home, Kind kind)
         uint64_t idle_in(uint32_t home)
-        Count count(Metric metric, Kind kind)
-        Count oversize(cbool segments)
+        vector[int64_t] reserved_by(uint32_t home) except +
+        Count count(unsigned metric, unsigned kind) except +
+        vector[int64_t] counts() except +
+        vector[int64_t] oversize() except +
         void reset_peaks()
         void reset_accumulated()
         void record(size_t most, cbool stacks, uint32_t skip, cbool keep) except +
@@ -147,3 +152,108 @@ cdef extern from "tables.hpp" namespace "penstock" nogil:
         vector[BlockRow] blocks
 
     Rows rows_of(const NativePool& pool) except +
+
+
+cdef extern from "worker.hpp" namespace "penstock" nogil:
+    ctypedef int (*Function)(void*) noexcept
+
+    enum class Wait(int):
+        Reached
+        TimedOut
+        Never
+
+    cppclass Timeline:
+        pass
+
+    cppclass NativeMark "penstock::Mark":
+        uint64_t tick
+        int64_t nanoseconds
+
+    enum Cause "penstock::Failure::Cause":
+        HostCall "penstock::Failure::HostCall"
+
+    cppclass Failure:
+        Cause cause
+        int code
+
+    cppclass Worker:
+        Worker(uint64_t handle, int priority) except +
+        void copy(void* dst, const void* src, size_t nbytes) except +
+        void fill(void* dst, int byte, size_t nbytes) except +
+        void run(Function function, void* argument, cbool host_call) except +
+        uint64_t signal() except +
+        shared_ptr[NativeMark] mark() except +
+        cbool wait_for(const shared_ptr[Timeline]& other, uint64_t tick) except +
+        const shared_ptr[Timeline]& timeline()
+        uint64_t reached()
+        cbool idle() except +
+        cbool soon(uint64_t tick)
+        Wait wait(uint64_t tick, int64_t timeout_ns) except +
+        cbool failed()
+        Failure take_failure() except +
+        Wait finish(int64_t timeout_ns) except +
+        cbool close(int64_t timeout_ns, vector[void*]* dropped) except +
+        cbool closed()
+        void abandon()
+
+
+cdef extern from "lender.hpp" namespace "penstock" nogil:
+    ctypedef struct Functions:
+        void* ctx
+
+    cppclass Handler:
+        Functions functions
+
+    ctypedef Record* (*Ask)(void* owner, uint64_t queue, size_t size, cbool* refused) noexcept
+
+    cppclass Lender:
+        Lender(NativePool* pool, uint64_t queue, Ask ask, void* owner, cbool pages) except +
+        Functions stand_before(const Functions& below) except +
+        void* owner()
+        void serve(cbool on)
+        cbool serving()
+        void set_smallest(size_t size)
+        size_t smallest()
+
+
+cdef extern from "numpy/arrayobject.h":
+    """
+    static_assert(sizeof(penstock::Handler) == sizeof(PyDataMem_Handler), "as large as NumPy's");
+    static_assert(offsetof(penstock::Handler, version) == offsetof(PyDataMem_Handler, version), "in its place");
+    static_assert(offsetof(penstock::Handler, functions) == offsetof(PyDataMem_Handler, allocator), "in their place");
+    static_assert(sizeof(penstock::Functions) == sizeof(PyDataMemAllocator), "the same five words");
+    """
+    int _import_array() except -1
+    object PyDataMem_SetHandler(object handler)
+    object PyDataMem_GetHandler()
+    PyObject* PyDataMem_DefaultHandler
+
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030D0000
+    #define penstock_finalizing() Py_IsFinalizing()
+    #else
+    #define penstock_finalizing() _Py_IsFinalizing()
+    #endif
+    """
+    ctypedef struct PyThreadState:
+        pass
+    ctypedef struct PyFrameObject:
+        pass
+    ctypedef struct PyCodeObject:
+        pass
+    bint penstock_finalizing()
+    void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
+    void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
+    void PyErr_SetObject(object kind, object error)
+    int Py_AddPendingCall(int (*function)(void*) noexcept with gil, void* argument)
+    void Py_XDECREF(void*)
+    void Py_XSETREF(PyFrameObject*, PyFrameObject*)  # a macro: the first one is a variable
+
+    PyThreadState* PyThreadState_Get()
+    PyFrameObject* PyThreadState_GetFrame(PyThreadState*)
+    PyFrameObject* PyFrame_GetBack(PyFrameObject*)
+    PyCodeObject* PyFrame_GetCode(PyFrameObject*)
+    int PyFrame_GetLasti(PyFrameObject*)
+    int PyCode_Addr2Line(PyCodeObject*, int)

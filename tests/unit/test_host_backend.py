@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -219,6 +220,33 @@ def test_a_close_with_a_limit_tells_that_work_was_dropped(port):
     ctypes.memset(address, 1, MIB)  # still there: the queue's thread may use it
     gate.set()
     assert seen == []
+
+
+def test_a_queue_is_told_that_what_it_waited_for_was_closed(port):
+    first, second, gate = port.queue(), port.queue(), threading.Event()
+    first.call(lambda: gate.wait(20))
+    second.wait_for(first, first.signal())
+    assert not first.close(0)
+    gate.set()
+    with pytest.raises(DeviceError, match="queue 1 failed: it waited for another queue") as caught:
+        second.wait(second.signal())
+    assert (caught.value.call, caught.value.code) == ("wait_for", 0)
+
+
+def test_what_a_closed_queue_dropped_is_forgotten(port):
+    class Work:
+        def __call__(self):
+            pass
+
+    queue, gate, work = port.queue(), threading.Event(), Work()
+    gone = weakref.ref(work)
+    queue.call(lambda: gate.wait(20))
+    queue.call(work)
+    with pytest.raises(WrongState, match="host:0: queue 0 was closed"):
+        (queue.close(0), queue.call(work))
+    del work
+    assert gone() is None
+    gate.set()
 
 
 def test_a_queue_closed_by_its_own_work(port):

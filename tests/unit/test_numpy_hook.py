@@ -124,6 +124,13 @@ def test_contexts_nest_and_are_one_threads_own():
     del array, other
 
 
+def test_numpy_knows_the_handler_of_a_context_by_name(everywhere):
+    name = np._core.multiarray.get_handler_name
+    assert name(np.ones(MIB)) == "default_allocator"  # `install` changes its functions only
+    with hook.serving(HOST):
+        assert name(np.ones(MIB)) == "penstock"
+
+
 def test_a_hook_stands_in_one_place():
     made = NumpyHook(Pool(), 0, 1)
     before = contextvars.copy_context().run(made.in_context)

@@ -41,12 +41,12 @@ class Growing(Pool):
     def __init__(self):
         self.refilled, self.deferrals, self.end = [], [], HERE
 
-    def _refill(self, nbytes, queue):
-        self.refilled.append((nbytes, queue))
+    def _refill(self, nbytes, queue, home):
+        self.refilled.append((nbytes, queue, home))
         size, small = self.segment_size(nbytes)
-        self.adopt(self.end, size, queue, small)
+        self.adopt(self.end, size, queue, small, home=home)
         self.end += size
-        return self.take(nbytes, queue)
+        return self.take(nbytes, queue, home)
 
     def _defer(self):
         self.deferrals += self.deferred()
@@ -123,22 +123,42 @@ def test_a_subclass_is_asked_for_what_is_missing():
     first = pool.allocate(3 * MIB, 5)
     second = pool.allocate(3 * MIB, queue=5)
     assert (first.address, second.address) == (HERE, HERE + 3 * MIB)
-    assert pool.refilled == [(3 * MIB, 5)]
+    assert pool.refilled == [(3 * MIB, 5, 0)]
+
+
+def test_a_subclass_sends_some_to_homes_of_their_own():
+    class Routing(Growing):
+        def _home(self, queue):
+            return 7 if queue == 5 else 0
+
+    pool = Routing()
+    pool.make_home(7)
+    pool.routed = True
+    private, common = pool.allocate(1000, 5), pool.allocate(1000, 4)
+    assert pool.refilled == [(1000, 5, 7), (1000, 4, 0)]
+    assert pool.take(1000, 5) is None
+    pool.routed = False
+    other = pool.allocate(1000, 5)
+    assert pool.refilled[2:] == [(1000, 5, 0)]
+    assert len({block.address for block in (private, common, other)}) == 3
+    assert (pool.reserved_by(7)[0], pool.idle_in(7)) == (2 * MIB, 2 * MIB - 1024)
+    assert not pool.drop_home(7)
+    assert pool.broken() is None
 
 
 def test_what_a_refill_raises_is_raised():
     class Failing(Pool):
-        def _refill(self, nbytes, queue):
-            raise OSError(nbytes, queue)
+        def _refill(self, nbytes, queue, home):
+            raise OSError(nbytes, queue, home)
 
     with pytest.raises(OSError, match="512") as caught:
         Failing().allocate(512, 3)
-    assert caught.value.args == (512, 3)
+    assert caught.value.errno == 512  # a third argument is a file name's place
 
 
 def test_settling_comes_before_allocating_while_something_waits():
     class Settling(Growing):
-        def _settle(self):
+        def _settle(self, queue):
             while self.deferrals:
                 self.settle(self.deferrals.pop()[0])
             self.waiting = False
@@ -166,7 +186,7 @@ def test_a_block_used_elsewhere_waits_for_that_queue():
     for queue in (1, 2, 3, 2):  # its own does not count
         block.used_on(queue)
     block.free()
-    [(token, queues)] = pool.deferrals
+    [(token, queues, _)] = pool.deferrals
     assert sorted(queues) == [2, 3]
     assert (pool.current(ALLOCATED), pool.current(ACTIVE)) == (0, 512)
     other = pool.take(512, queue=1)
@@ -185,7 +205,7 @@ def test_a_pool_hears_once_of_each_block_that_waits():
     assert len(pool.deferrals) == 1
     blocks.clear()
     assert len(pool.deferrals) == 3
-    assert len({token for token, _ in pool.deferrals}) == 3
+    assert len({token for token, *_ in pool.deferrals}) == 3
     assert pool.deferred() == []
 
 
@@ -277,10 +297,11 @@ def test_segments_may_touch(pool):
 def test_a_used_segment_stays(pool):
     block = pool.take(512)
     assert not pool.evict(HERE)
-    assert pool.evictable() == []
+    assert pool.evictable(small=True) == []
     block.free()
     assert not pool.evict(HERE + 512)
-    assert pool.evictable() == [(HERE, 2 * MIB)]
+    assert pool.evictable(small=True) == [(HERE, 2 * MIB, 0, 0, False)]
+    assert pool.evictable(small=False) == pool.evictable(small=True, home=3) == []
     assert pool.evict(HERE)
     assert not pool.evict(HERE)
 
@@ -298,7 +319,7 @@ def test_only_a_waiting_block_can_be_settled():
     block = pool.allocate(512)
     block.used_on(1)
     block.free()
-    [(token, _)] = pool.deferrals
+    [(token, *_)] = pool.deferrals
     assert pool.settle(token)
     assert not any(pool.settle(bad) for bad in (token, 0, 12345))
 
@@ -378,8 +399,9 @@ def test_the_largest_free_block(pool):
 
 
 def test_sizes():
-    assert [Pool.rounded(n) for n in (1, QUANTUM, QUANTUM + 1)] == [512, 512, 1024]
-    sizes = {n: Pool.segment_size(n) for n in (1, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB - 511, 10 * MIB + 1)}
+    pool = Pool()
+    assert [pool.rounded(n) for n in (1, QUANTUM, QUANTUM + 1)] == [512, 512, 1024]
+    sizes = {n: pool.segment_size(n) for n in (1, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB - 511, 10 * MIB + 1)}
     assert sizes == {
         1: (2 * MIB, True),
         MIB: (2 * MIB, True),
@@ -388,6 +410,97 @@ def test_sizes():
         10 * MIB - 511: (10 * MIB, False),
         10 * MIB + 1: (12 * MIB, False),
     }
+
+
+PLAIN = {
+    "divisions": (1,) * 16,
+    "max_split": (1 << 64) - 1,
+    "max_non_split_rounding": 20 * MIB,
+    "large_segment": 20 * MIB,
+    "growing": False,
+    "ages": False,
+    "fine": False,
+}
+
+
+def test_sizes_follow_the_policy():
+    pool = Pool()
+    pool.set_policy(**PLAIN | {"divisions": (4,) * 16, "large_segment": 12 * MIB})
+    assert [pool.rounded(n) for n in (1, 4097, 5 * MIB + 1)] == [512, 5120, 6 * MIB]
+    assert pool.segment_size(2 * MIB) == (12 * MIB, False)
+    pool.set_policy(**PLAIN | {"fine": True})
+    assert pool.segment_size(700 << 10) == (2112 << 10, True)  # three blocks, in steps of 64 KiB
+    assert pool.segment_size(5 * MIB) == (5 * MIB, False)
+    pool.set_policy(**PLAIN)
+    assert pool.segment_size(2 * MIB) == (20 * MIB, False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"divisions": (1,) * 15}, ValueError),
+        ({"divisions": None}, TypeError),
+        ({"max_split": -1}, OverflowError),
+        ({"large_segment": "12"}, TypeError),
+    ],
+)
+def test_a_policy_that_cannot_be_set_changes_nothing(pool, wrong, kind):
+    with pytest.raises(kind):
+        pool.set_policy(**PLAIN | {"divisions": (4,) * 16} | wrong)
+    assert (pool.rounded(4097), pool.segment_size(2 * MIB)) == (4608, (20 * MIB, False))
+
+
+def test_pages_come_and_go():
+    pool = Pool()
+    pool.set_policy(**PLAIN | {"growing": True})
+    pool.adopt_space(HERE, 100 * MIB, 20 * MIB, 0, small=False)
+    assert pool.take(30 * MIB) is None
+    address, nbytes = pool.room(30 * MIB, 0)
+    assert (address, nbytes) == (HERE, 40 * MIB)
+    block = pool.came(address, 30 * MIB)
+    assert (block.address, block.size, block.queue) == (HERE, 30 * MIB, 0)
+    assert pool.room(5 * MIB, 0) == (HERE + 30 * MIB, 0)  # it is there
+    other = pool.take_at(HERE + 30 * MIB, 5 * MIB)
+    assert (pool.take_at(HERE + 30 * MIB, 5 * MIB), other.size) == (None, 5 * MIB)
+    segments = np.frombuffer(pool.tables()[0], SEGMENT)
+    assert segments[["address", "nbytes", "growing"]].tolist() == [(HERE, 40 * MIB, 1)]
+    del block
+    assert pool.idle_pages(small=False) == [(HERE, 20 * MIB)]
+    assert pool.leave(HERE, 20 * MIB)
+    assert not pool.leave(HERE, 20 * MIB)
+    assert not pool.left(HERE)
+    del other
+    assert pool.leave(HERE + 20 * MIB, 20 * MIB)
+    assert pool.left(HERE + 20 * MIB)
+    assert pool.evict_space(HERE)
+    assert pool.counts() == [0 if i % 4 == 0 else n for i, n in enumerate(pool.counts())]
+    assert pool.broken() is None
+
+
+def test_no_space_overlaps(pool):
+    with pytest.raises(ValueError, match="would overlap another"):
+        pool.adopt_space(HERE, 20 * MIB, 2 * MIB, 0, small=True)
+    for page in (0, 100, 3 * MIB):
+        with pytest.raises(ValueError, match="pages"):
+            pool.adopt_space(2 * HERE, 20 * MIB, page, 0, small=True)
+
+
+def test_news_of_pages_that_are_not_on_their_way(pool):
+    for address in (0, 1, HERE, HERE + 512, 2**64 - 1):
+        assert (pool.came(address, 512), pool.left(address), pool.leave(address, 512)) == (None, False, False)
+        pool.stayed(address)
+        assert not pool.evict_space(address)
+    assert pool.take_at(HERE, 0) is None
+    assert pool.take_at(HERE, 512).address == HERE
+
+
+def test_a_segment_serves_first_who_brought_it(pool):
+    block = pool.adopt_for(3 * MIB, 2 * HERE, 20 * MIB, 0)
+    assert (block.address, block.size) == (2 * HERE, 3 * MIB)
+    with pytest.raises(ValueError, match="would overlap another"):
+        pool.adopt_for(3 * MIB, 2 * HERE, 20 * MIB, 0)
+    assert pool.adopt_for(30 * MIB, 3 * HERE, 20 * MIB, 0) is None  # but the segment is there
+    assert pool.owns(3 * HERE)
 
 
 def test_any_queue_handle_will_do():

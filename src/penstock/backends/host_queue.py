@@ -14,6 +14,7 @@ from penstock.spi import Mark
 __all__ = ["HostQueue", "Owner"]
 
 _native = _core.Queue
+_SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
 _REFUSED = (ValueError, TypeError, OverflowError, RuntimeError)  # the last one: no thread could be started
 
 
@@ -106,14 +107,14 @@ class HostQueue(_core.Queue):
             nanoseconds.append(mark.nanoseconds)
         return (nanoseconds[1] - nanoseconds[0]) / 1e6
 
-    def wait(self, tick: int) -> None:  # type: ignore[override]  # the contract's wait has no time limit to tell of
+    def wait(self, tick: int) -> None:
         try:
-            _native.wait(self, index(tick))
+            while not self.wait_within(index(tick), _SLICE):
+                pass
         except (ValueError, TypeError, OverflowError) as error:
             index_of(tick, "tick")
             raise self._refusal(error) from None
-        failure = self.take_failure()
-        if failure is not None:
+        if (failure := self.take_failure()) is not None:
             raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
 
     def wait_for(self, other: object, tick: int) -> None:
@@ -126,12 +127,20 @@ class HostQueue(_core.Queue):
             raise self._refusal(error) from None
 
     def close(self, timeout: float | None = None) -> bool:
-        done = _native.close(self, None if timeout is None else max(timeout, 0.0))
+        if timeout is not None:
+            done = self.close_within(int(min(max(timeout, 0.0), 1e9) * 1e9))  # 30 years are as good as for ever
+        else:
+            done = self._finish()
         if done:  # else its thread may still run, and the port's memory has to stay
             self.owner.forget(self.handle)
         if (failure := self.take_failure()) is not None:
             complain(f"{self._told(failure)}; nobody had waited for it when the queue was closed")
         return done
+
+    def _finish(self) -> bool:
+        while (done := self.finish_within(_SLICE)) is False:
+            pass
+        return bool(done)
 
     def _refusal(self, reason: Exception | None) -> PenstockError:
         name = self.owner.name
@@ -144,6 +153,12 @@ class HostQueue(_core.Queue):
     def _told(self, failure: BaseException | int) -> DeviceError:
         name = self.owner.name
         work = f"{name}: work of queue {self.handle} failed"
+        if failure == 0:
+            return DeviceError(
+                f"{work}: it waited for another queue, which was closed before it got there",
+                call="wait_for",
+                device=name,
+            )
         if isinstance(failure, int):
             return DeviceError(f"{work} with code {failure}", code=failure, call="call_native", device=name)
         return DeviceError(f"{work} with {type(failure).__name__}: {failure}", call="call", device=name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy._core._exceptions import _ArrayMemoryError
 
-from penstock._core import NumpyHook, restore_numpy_handler, take_numpy_refusal
+from penstock._core import NumpyHook, numpy_refusals, restore_numpy_handler
 from penstock.device import Device
 from penstock.errors import OutOfMemory, Unsupported, WrongState
 from penstock.runtime.current import opened_for
@@ -58,11 +58,20 @@ def _again(cause: OutOfMemory, *wanted: Any) -> ArrayOutOfMemory:
     return error
 
 
+def _take_refusal(nbytes: int) -> BaseException | None:
+    """Why this thread got no memory for so many bytes; told once."""
+    wanted, failure = getattr(numpy_refusals, "last", (None, None))
+    if wanted != nbytes:
+        return None
+    del numpy_refusals.last
+    return failure
+
+
 def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
     """NumPy makes its own error after a refusal and keeps the class, so it is the making that becomes ours."""
     if cls is _ArrayMemoryError and len(args) == 2:
         shape, dtype = args
-        cause = take_numpy_refusal(math.prod(shape, start=dtype.itemsize))
+        cause = _take_refusal(math.prod(shape, start=dtype.itemsize))
         if isinstance(cause, OutOfMemory):
             error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *args)
             error.cause = cause

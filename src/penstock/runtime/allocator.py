@@ -89,7 +89,7 @@ class Allocator(Pool):
         rules = self.settings
         self.set_policy(
             rules.roundup_power2_divisions,
-            None if rules.max_split_size == UNLIMITED else rules.max_split_size,
+            rules.max_split_size,
             rules.max_non_split_rounding,
             rules.large_segment_size,
             self.grows,
@@ -218,16 +218,17 @@ class Allocator(Pool):
 
     def _grow_pages(self, request: Request) -> Block | None:
         assert self._growth is not None
-        page = _SMALL_PAGE if request.small else self.settings.large_segment_size
+        # Where memory costs microseconds, a large page would only keep the end of a small capacity out of reach.
+        fine = request.small or self.port.props.fine_segments
+        page = _SMALL_PAGE if fine else self.settings.large_segment_size
         _, total = self.port.memory_info()
         space = -(-self.settings.expandable_reserve(total) // page) * page
         if request.size > space:  # it would have to span two
             return None
-        came = self._growth.came
-        try:
-            return self._growth.grow(request, space, page)
-        finally:
-            self.num_device_alloc += self._growth.came - came
+        block = self._growth.grow(request, space, page)
+        if block is None:
+            self._refusal = self._growth.refusal
+        return block
 
     def _reserve(self, request: Request) -> Block | None:
         try:
@@ -293,11 +294,7 @@ class Allocator(Pool):
         for small in (False, True) if large_first else (True, False):
             self._give_back([address for address, *_ in self.evictable(small, home) if address not in self._inherited])
             if self._growth is not None:
-                went = self._growth.went
-                try:
-                    self._growth.shrink(small, home)
-                finally:
-                    self.num_device_free += self._growth.went - went
+                self._growth.shrink(small, home)
 
     def _wait_out(self, home: int | None = None) -> None:
         self.waiting = False

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import DeviceError, OutOfMemory, WrongState
 
 if TYPE_CHECKING:
-    from penstock._core import Block, Pool
+    from penstock._core import Block
+    from penstock.runtime.allocator import Allocator
     from penstock.spi import Growable
 
 __all__ = ["Growth", "Request"]
@@ -49,16 +50,16 @@ class _Doubt(NamedTuple):
 
 
 class Growth:
-    """Brings pages to a pool and takes them away; `came` and `went` are how often, `refusal` the port's last one."""
+    """Brings pages to an allocator's pool and takes them away, and counts that there; `refusal` is the port's last."""
 
-    def __init__(self, pool: Pool, port: Growable, wait: Callable[[int], object]) -> None:
-        self._pool = pool
+    def __init__(self, allocator: Allocator, port: Growable, wait: Callable[[int], object]) -> None:
+        self._pool = allocator
         self._port = port
         self._wait = wait  # until the queue of that handle has done all that it has
         self._spaces: dict[int, _Space] = {}  # by address
         self._doubts: deque[_Doubt] = deque()
+        self._unowned: deque[int] = deque()  # spaces that still have to go back to the port
         self._moving = threading.RLock()  # held while whole spaces come and go, and never while waiting for a queue
-        self.came = self.went = 0
         self.refusal: OutOfMemory | None = None
 
     def grow(self, request: Request, space: int, page: int) -> Block | None:
@@ -84,6 +85,7 @@ class Growth:
     def shrink(self, small: bool, home: int) -> None:
         """Give back every page in which nothing is."""
         self._end_doubts()
+        self._release_spaces()
         for address, nbytes in self._pool.idle_pages(small, home):
             space = self._space_of(address)
             if space is not None and self._pool.leave(address, nbytes):
@@ -98,11 +100,15 @@ class Growth:
 
     def _reserve(self, request: Request, space: int, page: int) -> bool:
         with self._moving:
-            try:
-                address = self._port.reserve_space(space, page)
-            except OutOfMemory as refusal:
-                self.refusal = refusal.with_traceback(None)
-                return False
+            while True:
+                try:
+                    address = self._port.reserve_space(space, page)
+                    break
+                except OutOfMemory as refusal:  # a limit on address space, perhaps: less may do
+                    self.refusal = refusal.with_traceback(None)
+                    space = space // 2 // page * page
+                    if space < request.size:
+                        return False
             try:
                 self._spaces[address] = _Space(address, space, request.queue)
                 self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)
@@ -125,7 +131,7 @@ class Growth:
         except BaseException:
             self._doubts.append(_Doubt(address, nbytes, leaving=False))
             raise
-        self.came += 1
+        self._pool.num_device_alloc += 1
         return True
 
     def _decommit(self, space: _Space, address: int, nbytes: int) -> None:
@@ -148,7 +154,7 @@ class Growth:
         self._left(space, address)
 
     def _left(self, space: _Space, address: int) -> None:
-        self.went += 1
+        self._pool.num_device_free += 1
         if self._pool.left(address):
             self._give_up(space)
 
@@ -157,7 +163,20 @@ class Growth:
         with self._moving:
             if space.address in self._spaces and self._pool.evict_space(space.address):
                 del self._spaces[space.address]
-                self._port.release_space(space.address)
+                self._unowned.append(space.address)
+        self._release_spaces()
+
+    def _release_spaces(self) -> None:
+        for _ in range(len(self._unowned)):
+            with self._moving:
+                if not self._unowned:
+                    return
+                address = self._unowned.popleft()
+                try:
+                    self._port.release_space(address)
+                except DeviceError:
+                    self._unowned.append(address)
+                    raise
 
     def _end_doubts(self) -> None:
         """No queue can be at work in these: they had no memory before, or their queue was waited for."""
