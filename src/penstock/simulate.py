@@ -203,6 +203,10 @@ class Device:
         """One number of `stats`, much cheaper: `current("reserved_bytes")`."""
         return self._allocator.current(statistics.METRIC[metric])
 
+    def peak(self, metric: str) -> int:
+        """The highest that number was."""
+        return self._allocator.peak(statistics.METRIC[metric])
+
     def snapshot(self) -> dict[str, Any]:
         """Segments, blocks and history in the schema of torch.cuda.memory._snapshot."""
         return torch_snapshot.of_allocators([self._allocator])

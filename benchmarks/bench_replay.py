@@ -1,0 +1,108 @@
+"""Replays: events per second through the full allocator, and how long it takes to read and to check a history.
+
+`python benchmarks/bench_replay.py [SNAPSHOT …]` adds rows for recordings of your own, repeated until they are a million
+entries. An event is an allocation or a free; a recording has three entries for each two of them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from measure import show, table
+
+from penstock import simulate
+from penstock.snapshot import load, torch_pickle
+from penstock.snapshot.model import ENTRY, Action, Snapshot
+from penstock.snapshot.replay import History, check
+
+EVENTS, LIVE = 1_000_000, 2_000
+REPETITIONS = 5
+SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4")
+
+
+def churn(events: int = EVENTS, live: int = LIVE, seed: int = 1) -> dict:
+    """A program that holds about `live` blocks, mostly small ones; PyTorch's snapshot of it, as it would dump it."""
+    gpu, choose = simulate.Device(1 << 40), random.Random(seed)
+    sizes = [int(2 ** choose.uniform(9, 25)) for _ in range(4096)]
+    gpu.record_history(context=None)
+    held: list[int] = []
+    for step in range(events):
+        if len(held) < live or (step % 2 and len(held) < live + 64):
+            held.append(gpu.allocate(sizes[choose.randrange(4096)]))
+        else:
+            at = choose.randrange(len(held))
+            held[at], held[-1] = held[-1], held[at]
+            gpu.free(held.pop())
+    return gpu.snapshot()
+
+
+def repeated(snapshot: Snapshot, entries: int = EVENTS) -> Snapshot:
+    """The history until it is that long. It must end as it began, so what it leaves is freed, what it freed allocated."""
+    trace = snapshot.trace
+    moves = trace[np.isin(trace["action"], (Action.TAKE, Action.GIVEN))]
+    _, first = np.unique(moves["address"], return_index=True)
+    _, last = np.unique(moves["address"][::-1], return_index=True)
+    opened = moves[len(moves) - 1 - last]
+    closing = opened[opened["action"] == Action.TAKE].copy()
+    closing["action"] = Action.GIVEN
+    opening = moves[first][moves[first]["action"] == Action.GIVEN].copy()
+    opening["action"] = Action.TAKE
+    once = np.concatenate([opening, moves, closing]).astype(ENTRY)
+    return replace(snapshot, trace=np.tile(once, -(-entries // len(once))))
+
+
+def seconds(history: History, settings: str) -> float:
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        outcome = history.run(settings)
+        times.append(time.perf_counter() - start)
+        assert outcome.complete and not outcome.refused, outcome
+    return median(times)
+
+
+def recordings(paths: list[str]) -> Iterator[tuple[str, Snapshot]]:
+    for path in paths:
+        for snapshot in load(path):
+            yield Path(path).stem, repeated(snapshot)
+
+
+def main() -> None:
+    told = churn()
+    file = io.BytesIO()
+    pickle.dump(told, file)
+    start = time.perf_counter()
+    (snapshot,) = torch_pickle.parse(file.getvalue())
+    reading = time.perf_counter() - start
+    start = time.perf_counter()
+    found = check(snapshot)
+    checking = time.perf_counter() - start
+    assert found.equal, found
+
+    speed = table(
+        f"A history of {EVENTS:,} events with {LIVE:,} live blocks; millions of events per second", "history", *SETTINGS
+    )
+    for name, recorded in [("synthetic", snapshot), *recordings(sys.argv[1:])]:
+        history = History(recorded)
+        speed.add_row(name, *(f"{history.events / seconds(history, text) / 1e6:.2f}" for text in SETTINGS))
+    show(speed)
+    once = table(f"{len(snapshot.trace):,} entries of PyTorch's pickle, {len(file.getvalue()) >> 20} MiB", "step", "seconds")
+    once.add_row("read", f"{reading:.2f}")
+    once.add_row(f"check ({found.placed:,} of {found.total:,} as recorded)", f"{checking:.2f}")
+    start = time.perf_counter()
+    History(snapshot)
+    once.add_row("make ready for replays", f"{time.perf_counter() - start:.2f}")
+    show(once)
+
+
+if __name__ == "__main__":
+    main()

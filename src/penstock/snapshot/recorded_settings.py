@@ -1,0 +1,96 @@
+"""Under which settings a history was recorded: what the file says of them, and what its entries give away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.simulate import Device
+from penstock.snapshot.model import Action, Snapshot
+
+__all__ = ["Recorded"]
+
+_SMALL = 1 << 20  # the largest block of the small kind
+_SMALL_SEGMENT = 2 << 20
+_MIB = 1 << 20
+_ANY = 1 << 40  # memory of a device that only answers questions
+# What PyTorch's snapshot does not say in a field of its own.
+_IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d{1,6}\b", re.ASCII)
+
+
+class Recorded:
+    """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        notes = snapshot.notes
+        known = notes.get("allocator_settings")
+        self.known = isinstance(known, Mapping)
+        grows = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
+        self.text = _text(known if isinstance(known, Mapping) else {}, grows)
+        try:
+            self._pool = Device(_ANY, self.text).allocator
+        except ValueError:  # a number that no allocator takes
+            self.known, self.text = False, _text({}, grows)
+            self._pool = Device(_ANY, self.text).allocator
+        self.grows = self._pool.settings.expandable_segments
+        self.max_split = self._pool.settings.max_split_size
+        self.large_segment = self._pool.settings.large_segment_size
+        self.collects = self._pool.settings.garbage_collection_threshold > 0
+        self.fine = notes.get("fine_segments") is True
+        self.by_arrival = notes.get("from") != "PyTorch" or notes.get("order") == "arrival"
+        self._trace = snapshot.trace
+
+    def rounded(self, sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The blocks that requests of these sizes get."""
+        known, of = np.unique(sizes, return_inverse=True)
+        return np.array([self._pool.rounded(nbytes) for nbytes in known.tolist()], np.uint64)[of]
+
+    def kinds(self, rows: NDArray[np.intp]) -> list[bool]:
+        """Of entries about segments: whether these are of the small kind."""
+        trace = self._trace
+        used = np.flatnonzero(np.isin(trace["action"], (Action.TAKE, Action.GIVEN)))
+        takes = used[trace["action"][used] == Action.TAKE]
+        by_address = used[np.argsort(trace["address"][used], kind="stable")]
+        addresses = trace["address"][by_address]
+        small = (self.rounded(trace["nbytes"][by_address]) <= _SMALL).tolist()
+        kinds = []
+        coming = (Action.RESERVE, Action.MAP)
+        following = np.searchsorted(takes, rows)
+        whole = (trace["address"], trace["nbytes"])
+        for row, after in zip(rows.tolist(), following.tolist(), strict=True):
+            action, address, nbytes = (int(trace[name][row]) for name in ("action", "address", "nbytes"))
+            if action in coming and after < len(takes):  # it came for the request that is served next
+                at, asked = (int(column[takes[after]]) for column in whole)
+                if at < address + nbytes and at + max(asked, 1) > address:
+                    kinds.append(self._pool.rounded(asked) <= _SMALL)
+                    continue
+            low, high = np.searchsorted(addresses, (address, address + nbytes))
+            before = np.flatnonzero(by_address[low:high] < row)  # what was in it
+            if len(before):
+                kinds.append(small[low + int(before[np.argmax(by_address[low:high][before])])])
+            elif action in (Action.MAP, Action.UNMAP):
+                kinds.append(nbytes % self.large_segment != 0)
+            else:
+                kinds.append(nbytes == _SMALL_SEGMENT)
+        return kinds
+
+
+def _text(known: Mapping[str, Any], grows: bool) -> str:
+    words = _IN_TEXT.findall(str(known.get("PYTORCH_CUDA_ALLOC_CONF", "")))
+    words.sort()  # large_segment_size_mb bounds the others
+    split = known.get("max_split_size", -1)
+    if 0 < split < 1 << 62:
+        words.append(f"max_split_size_mb:{split // _MIB}")
+    threshold = known.get("garbage_collection_threshold", 0)
+    if 0 < threshold < 1:
+        words.append(f"garbage_collection_threshold:{threshold:.12f}")
+    divisions = known.get("roundup_power2_divisions")
+    if isinstance(divisions, Mapping) and any(number > 1 for number in divisions.values()):
+        words.append(f"roundup_power2_divisions:[{','.join(f'{size}:{max(n, 1)}' for size, n in divisions.items())}]")
+    if known.get("expandable_segments", grows):
+        words.append("expandable_segments:True")
+    return ",".join(words)
