@@ -141,7 +141,7 @@ raise SystemExit(3)
 def test_out_of_memory_ends_it_with_its_text(runner):
     done = leave(runner, "penstock.memory.set_capacity('16MiB')\nmade = penstock.zeros(1 << 23)\n")
     assert done.status == 1
-    assert "penstock.OutOfMemory: host:0 out of memory. Tried to allocate 32.00 MiB" in done.err
+    assert "penstock.OutOfMemory: host out of memory. Tried to allocate 32.00 MiB" in done.err
 
 
 def test_a_signal_ends_it(runner):

@@ -163,7 +163,7 @@ def test_names_are_qualified(pool):
 
 def test_what_a_refill_takes_shows_who_asked():
     class Growing(Pool):
-        def _refill(self, nbytes, queue):
+        def _refill(self, nbytes, queue, home):
             self.adopt(HERE, 2 * MIB, queue, True)
             return self.take(nbytes, queue)
 

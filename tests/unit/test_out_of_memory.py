@@ -41,10 +41,15 @@ def test_the_text_has_the_numbers(fake):
     large = penstock.empty(24 * MIB, dtype=penstock.uint8, device="fake:0")
     hole = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
     text = str(refused())
+    where = hole.data_ptr() + 3 * MIB
     assert text == (
-        "fake:0 out of memory. Tried to allocate 40.00 MiB. fake:0 has a "
-        "total capacity of 64.00 MiB of which 18.00 MiB is free. 46.00 MiB is reserved by penstock: 27.00 MiB "
-        "allocated, and 19.00 MiB unallocated in pieces of at most 17.00 MiB.\n"
+        "fake out of memory. Tried to allocate 40.00 MiB. fake:0 has a total capacity of 64.00 MiB of which 18.00 MiB "
+        "is free. Of the allocated memory 27.00 MiB is allocated by penstock, and 19.00 MiB is reserved by penstock "
+        "but unallocated. If reserved but unallocated memory is large try setting "
+        "PENSTOCK_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management "
+        f" ({out_of_memory.DOCUMENTATION})\n"
+        f"  The largest free piece is 17.00 MiB, at {where:#x}, for stream 0.\n"
+        "  17.00 MiB are free in 1 piece too small for 40.00 MiB.\n"
         "  Who holds it is not known: penstock.memory.record_history() before the allocations would tell."
     )
     assert small.nbytes + large.nbytes + hole.nbytes < 46 * MIB
@@ -52,14 +57,19 @@ def test_the_text_has_the_numbers(fake):
 
 def test_the_text_names_a_segment_much_larger_than_what_was_wanted(fake):
     kept = penstock.empty(50 * MIB, dtype=penstock.uint8, device="fake:0")
-    assert "Tried to allocate 5.00 MiB, for which a segment of 20.00 MiB is needed. " in str(refused(5 * MIB))
+    text = str(refused(5 * MIB))
+    assert "Tried to allocate 20.00 MiB. " in text  # as PyTorch says it
+    assert text.splitlines()[1] == "  5.00 MiB were asked for, for which a segment of 20.00 MiB is needed."
     assert kept.nbytes == 50 * MIB
 
 
 def test_pieces_of_other_streams_are_told_apart(fake):
-    with penstock.Stream("fake:0"):
+    with penstock.Stream("fake:0") as stream:
         theirs = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
-    assert "in pieces of at most 17.00 MiB (0 B for this size and stream)." in str(refused(60 * MIB))
+    largest, mine, *_ = str(refused(60 * MIB)).splitlines()[1:]
+    assert largest.startswith("  The largest free piece is 17.00 MiB, at ")
+    assert largest.endswith(f", for stream {stream.handle}.")
+    assert mine == "  For this size and stream: none."
     assert theirs.nbytes == 3 * MIB
 
 
@@ -71,11 +81,26 @@ def test_the_three_sites_that_hold_most(fake):
         space = {"penstock": penstock}
         exec(compile(source, f"/home/me/model_{nbytes}.py", "exec"), space)
         kept += [space[f"site_{nbytes}"]() for _ in range(times)]
-    assert str(refused(60 * MIB)).splitlines()[1:] == [
+    assert [line for line in str(refused(60 * MIB)).splitlines() if "block" in line] == [
         "  20.00 MiB in 1 block: /home/me/model_20.py:2 site_20",
         "  12.00 MiB in 1 block: /home/me/model_12.py:2 site_12",
         "  6.00 MiB in 3 blocks: /home/me/model_2.py:2 site_2",
     ]
+
+
+def test_who_keeps_idle_segments_from_going(fake):
+    memory.record_history(device="fake:0")
+    kept, others = [], []
+    for _ in range(3):
+        kept.append(penstock.empty(2 * MIB, dtype=penstock.uint8, device="fake:0"))
+        others.append(penstock.empty(18 * MIB, dtype=penstock.uint8, device="fake:0"))
+    others.clear()
+    line = test_who_keeps_idle_segments_from_going.__code__.co_firstlineno + 4
+    assert str(refused(30 * MIB)).splitlines()[-2:] == [
+        "  54.00 MiB lie idle in 3 segments that cannot be released, because of",
+        f"    6.00 MiB in 3 blocks: {__file__}:{line} test_who_keeps_idle_segments_from_going",
+    ]
+    assert len(kept) == 3
 
 
 def test_what_came_before_the_history(fake):

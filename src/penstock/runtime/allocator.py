@@ -36,8 +36,8 @@ class Allocator(Pool):
     """A pool over one port. `allocate(nbytes, queue)` gives a Block, whose end gives the memory back.
 
     A block that other queues use (`Block.used_on`) comes back when they have passed the point they had reached when it
-    was given back. Raises OutOfMemory when every remedy failed. `orders` make sets of queues and of private pools, which
-    are visited in the set's order.
+    was given back. Raises OutOfMemory when every remedy failed. `orders` make sets of queues and of private pools,
+    which are visited in the set's order.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class Allocator(Pool):
             raise out_of_memory.beyond(self.name, nbytes)
         segment, small = self.segment_size(nbytes)
         request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
-        remedies = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow, self._empty_and_grow)
-        for remedy in remedies:
+        cheap = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow)
+        for remedy in (*cheap, self._empty_and_grow):
             if (block := remedy(request)) is not None:
                 return block
         # Where PyTorch gives up: the waiting may have freed a block in a segment that stays.
@@ -211,13 +211,13 @@ class Allocator(Pool):
             if reserved > int(self.settings.per_process_memory_fraction * total):
                 self.num_oom_rejections += 1
                 raise out_of_memory.rejected(self.name, request)
-        block = self._grow_pages(request) if self.grows else self._reserve(request)
+        growth = self._growth if self.settings.expandable_segments else None
+        block = self._reserve(request) if growth is None else self._grow_pages(growth, request)
         if block is not None and request.home:
             self.private.grown.add(request.home)
         return block
 
-    def _grow_pages(self, request: Request) -> Block | None:
-        assert self._growth is not None
+    def _grow_pages(self, growth: Growth, request: Request) -> Block | None:
         # Where memory costs microseconds, a large page would only keep the end of a small capacity out of reach.
         fine = request.small or self.port.props.fine_segments
         page = _SMALL_PAGE if fine else self.settings.large_segment_size
@@ -225,9 +225,9 @@ class Allocator(Pool):
         space = -(-self.settings.expandable_reserve(total) // page) * page
         if request.size > space:  # it would have to span two
             return None
-        block = self._growth.grow(request, space, page)
+        block = growth.grow(request, space, page)
         if block is None:
-            self._refusal = self._growth.refusal
+            self._refusal = growth.refusal
         return block
 
     def _reserve(self, request: Request) -> Block | None:
@@ -313,6 +313,12 @@ class Allocator(Pool):
         except WrongState:  # this is a queue's own thread, which cannot wait for itself: the next to come releases them
             return
         self._leaving.release(entries)
+
+    def release_uncached(self, address: int) -> None:
+        """Memory that the port gave and the pool never had."""
+        for queue in tuple(self._queues.values()):
+            self._wait_for_all_of(queue)
+        self.port.release(address)
 
     def _wait_for(self, handle: int) -> None:
         if (queue := self._queues.get(handle)) is not None:

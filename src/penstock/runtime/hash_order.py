@@ -28,16 +28,16 @@ class HashOrder:
         return product >> 64 - (self.places.bit_length() - 1)
 
     def distance(self, at: int) -> int:
+        """How far from home the one in that slot is; -1 where nobody is."""
         member = self.slots[at]
-        assert member is not None
-        return at - self.home(member)
+        return -1 if member is None else at - self.home(member)
 
     def add(self, new: int) -> None:
         if new in self:
             return
         reach = max(4, self.places.bit_length() - 1)
         at, distance = self.home(new) if self.places else 0, 0
-        while self.places and self.slots[at] is not None and self.distance(at) >= distance:
+        while self.places and self.distance(at) >= distance:
             at, distance = at + 1, distance + 1
         if self.places == 0 or distance == reach or 2 * (len(self.members()) + 1) > self.places:
             self.grow()
@@ -53,7 +53,7 @@ class HashOrder:
                 self.grow()
                 self.add(new)
                 return
-            if self.slots[at] is None or self.distance(at) < distance:
+            if self.distance(at) < distance:
                 self.slots[at], displaced = displaced, self.slots[at]
 
     def grow(self) -> None:
@@ -69,7 +69,7 @@ class HashOrder:
             return
         at = self.slots.index(member)
         self.slots[at] = None
-        while at + 1 < len(self.slots) and self.slots[at + 1] is not None and self.distance(at + 1):
+        while at + 1 < len(self.slots) and self.distance(at + 1) > 0:
             self.slots[at], self.slots[at + 1] = self.slots[at + 1], None
             at += 1
 

@@ -86,10 +86,10 @@ def annotate(name: str, **details: str) -> Iterator[None]:
 
 
 def _mark(name: str, stage: str, details: Mapping[str, str]) -> None:
-    now = time.time_ns() // 1000
+    said = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
     for allocator in tuple(_listening):
         if (marks := allocator.labels.annotations) is not None:
-            marks.append({**details, "stage": stage, "name": name, "device": allocator.port.props.index, "time_us": now})
+            marks.append({**said, "device": allocator.port.props.index})
 
 
 def _something_said() -> None:

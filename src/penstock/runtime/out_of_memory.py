@@ -48,6 +48,11 @@ def rejected(name: str, request: Request) -> OutOfMemory:
 def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
     """The error for a request that no remedy helped; names those who hold most when the history is on."""
     lines = [_sentence(allocator, request, free, capacity)]
+    if request.segment >= request.nbytes + (1 << 20):
+        lines.append(
+            f"  {format_bytes(request.nbytes)} were asked for, for which a segment of "
+            f"{format_bytes(request.segment)} is needed."
+        )
     try:
         snapshot = history.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
         lines += _pieces(snapshot, request)

@@ -31,7 +31,7 @@ _OVERSIZE = tuple(f"oversize_{what}.{field}" for what in ("allocations", "segmen
 
 
 def flat(allocator: Allocator) -> dict[str, int]:
-    """Every number, as "metric.kind.field" and the plain counters, in alphabetical order (`torch.cuda.memory_stats`)."""
+    """Every number under its key of `torch.cuda.memory_stats`, in alphabetical order."""
     numbers = dict(zip(_KEYS, allocator.counts(), strict=True))
     numbers |= zip(_OVERSIZE, allocator.oversize(), strict=True)
     for home in tuple(allocator.private.grown):
