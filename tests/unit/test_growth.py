@@ -202,7 +202,7 @@ def test_grown_memory_is_memory(host):
 
 @pytest.mark.parametrize("refusals", [1, 2])
 def test_memory_that_ran_out_half_way(fake, refusals):
-    """A block over two holes, of which the first page came: it goes back with the cache, and all is asked for at once."""
+    """A block over two holes, of which one was filled: that goes back with the cache, and all is asked for at once."""
     blocks = [fake.allocate(PAGE) for _ in range(6)]
     start = blocks[0].address
     del blocks[2], blocks[0]

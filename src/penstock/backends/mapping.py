@@ -6,12 +6,14 @@ import ctypes
 import errno
 import mmap as constants
 import os
+import sys
 
 __all__ = ["ALIGNMENT", "close_pages", "lock_memory", "map_memory", "map_space", "open_pages", "unmap_memory"]
 
 ALIGNMENT = 2 << 20  # what a port promises, and the size of a huge page
 
 _HUGE = getattr(constants, "MADV_HUGEPAGE", None)  # Linux only
+_EMPTIED = getattr(constants, "MADV_DONTNEED", None) if sys.platform == "linux" else None  # elsewhere it is a hint
 _NOTHING = getattr(constants, "PROT_NONE", 0)  # of these two Python may not tell, and they are the same everywhere
 _FIXED = getattr(constants, "MAP_FIXED", 0x10)
 _USABLE = constants.PROT_READ | constants.PROT_WRITE
@@ -56,8 +58,12 @@ def close_pages(address: int, nbytes: int) -> None:
 
     A new mapping over the old one: to advise the pages away, and forbid them, would leave them counted as promised.
     """
-    if _libc.mmap(address, nbytes, _NOTHING, _OWN | _FIXED, -1, 0) == _FAILED:
-        raise _os_error(ctypes.get_errno(), "mmap")
+    if _libc.mmap(address, nbytes, _NOTHING, _OWN | _FIXED, -1, 0) != _FAILED:
+        return
+    refused = _os_error(ctypes.get_errno(), "mmap")
+    # A process that has all the mappings it may have can still give up memory, though not the right to touch it.
+    if _EMPTIED is None or _libc.madvise(address, nbytes, _EMPTIED):
+        raise refused
 
 
 def unmap_memory(address: int, nbytes: int) -> None:
