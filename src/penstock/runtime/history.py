@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def snapshot(
     trace: bool = True,
     stats: Mapping[str, int] | None = None,
     notes: Mapping[str, Any] | None = None,
-    labels: tuple[tuple[str, str], ...] = (),
+    labels: Callable[[], tuple[tuple[str, str], ...]] = tuple,
 ) -> Snapshot:
     """Segments, blocks and (unless `trace` is off) history of one moment."""
     segments, blocks, entries, lost, places = pool.tables(trace)
@@ -47,5 +47,5 @@ def snapshot(
         lost=lost,
         stats=stats or {},
         notes=notes or {},
-        labels=labels,
+        labels=labels(),  # read last: all that the entries name is there
     )

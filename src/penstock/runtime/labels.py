@@ -35,16 +35,21 @@ class Labels:
 
     def __init__(self, *, contexts: bool = False, annotations: bool = False, most: int = 0) -> None:
         self._contexts = contexts
-        self._numbers: dict[tuple[str, str], int] = {("", ""): 0}
+        self._table: list[tuple[str, str]] = [("", "")]
+        self._numbers = {("", ""): 0}
         self.annotations: deque[dict[str, Any]] | None = deque(maxlen=most) if annotations else None
 
     def number(self) -> int:
         """The note of an entry made here and now."""
         context = _said.contexts[-1] if self._contexts and _said.contexts else ""
-        return self._numbers.setdefault((context, _said.metadata), len(self._numbers))
+        said = (context, _said.metadata)
+        if (known := self._numbers.get(said)) is not None:
+            return known
+        self._table.append(said)  # where another thread does so now, too, the first place counts
+        return self._numbers.setdefault(said, self._table.index(said))
 
     def table(self) -> tuple[tuple[str, str], ...]:
-        return tuple(self._numbers)[1:]
+        return tuple(self._table[1:])
 
 
 def listen(allocator: Allocator) -> None:
@@ -61,6 +66,16 @@ def set_metadata(said: str | Mapping[str, Any]) -> None:
 
 def metadata() -> str:
     return _said.metadata
+
+
+@contextmanager
+def metadata_for_now(said: str) -> Iterator[None]:
+    before = _said.metadata
+    set_metadata(said)
+    try:
+        yield
+    finally:
+        _said.metadata = before
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
     annotations: list[dict[str, Any]] = []
     for allocator in allocators:
         props = allocator.port.props
-        taken = history.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table())
+        taken = history.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table)
         allocator.note_look()
         pool_of = allocator.private.id_of
         rows += segments(taken, props.index, pool_of)
