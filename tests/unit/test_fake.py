@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from penstock.errors import DeviceError, OutOfMemory, WrongState
-from penstock.spi import Launches, PinnedHost, Reopens, Resizable, Timing
+from penstock.spi import Growable, Launches, PinnedHost, Reopens, Resizable, Timing
 from penstock.testing.fake import FakeDriver, FakePort
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ def port() -> FakePort:
 
 
 def test_it_has_the_abilities_that_need_no_hardware(port):
-    assert all(isinstance(port, ability) for ability in (PinnedHost, Resizable, Reopens))
+    assert all(isinstance(port, ability) for ability in (PinnedHost, Growable, Resizable, Reopens))
     assert all(isinstance(port.queue(), ability) for ability in (Timing, Launches))
 
 
@@ -103,7 +103,8 @@ def test_devices_share_no_addresses():
     driver = FakeDriver(count=2)
     ports = [driver.open(index) for index in range(2)]
     addresses = [take(MIB) for port in ports for take in (port.reserve, port.pin)]
-    assert len({*addresses}) == 4
+    addresses += [port.reserve_space(MIB, MIB) for port in ports]
+    assert len({*addresses}) == 6
     assert all(1 << 47 < address < 1 << 53 for address in addresses)
 
 
@@ -199,6 +200,39 @@ def test_work_on_memory_that_is_gone_fails(port):
     tick = queue.signal()
     with pytest.raises(DeviceError, match="not reserved"):
         queue.wait(tick)
+
+
+def test_work_on_pages_without_memory_fails(port):
+    queue, space = port.queue(), port.reserve_space(8 * MIB, 2 * MIB)
+    port.commit(space + 2 * MIB, 4 * MIB)
+    queue.fill(space + 2 * MIB, 1, 4 * MIB)
+    queue.wait(queue.signal())
+    for address, nbytes in [(space, 8), (space + 2 * MIB, 4 * MIB + 1), (space + 2 * MIB - 1, 1), (space, 9 * MIB)]:
+        queue.fill(address, 1, nbytes)
+        tick = queue.signal()
+        with pytest.raises(DeviceError, match="not reserved"):
+            queue.wait(tick)
+    port.decommit(space + 4 * MIB, 2 * MIB)
+    queue.fill(space + 4 * MIB - 8, 1, 9)
+    tick = queue.signal()
+    with pytest.raises(DeviceError, match="not reserved"):
+        queue.wait(tick)
+
+
+@pytest.mark.parametrize("call", ["reserve_space", "commit", "decommit", "release_space"])
+def test_each_call_about_pages_can_fail(port, call):
+    fault = port.fail(call)
+
+    def story() -> None:
+        space = port.reserve_space(4 * MIB, 2 * MIB)
+        port.commit(space, 4 * MIB)
+        port.decommit(space, 4 * MIB)
+        port.release_space(space)
+
+    assert "scripted failure" in str(raised(story))
+    assert fault.hit
+    assert port.memory_info()[0] == (60 if call == "decommit" else 64) * MIB
+    assert raised(story) is None
 
 
 def test_what_makes_no_sense_is_refused(port):

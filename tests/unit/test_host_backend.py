@@ -16,7 +16,7 @@ import pytest
 from penstock.backends import mapping
 from penstock.backends.host import HostDriver, HostPort
 from penstock.errors import DeviceError, OutOfMemory, PenstockWarning, WrongState
-from penstock.spi import DeviceProps, Launches, PinnedHost, Reopens, Resizable, Timing
+from penstock.spi import DeviceProps, Growable, Launches, PinnedHost, Reopens, Resizable, Timing
 from penstock.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ def threads() -> set[str]:
 
 
 def test_it_has_the_abilities_of_a_host(port):
-    for ability in (PinnedHost, Resizable, Reopens):
+    for ability in (PinnedHost, Growable, Resizable, Reopens):
         assert isinstance(port, ability)
     for ability in (Timing, Launches):
         assert isinstance(port.queue(), ability)
