@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from penstock._core import Block
 from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current
-from penstock.runtime.storage import PinnedMemory, Storage, allocate_block, array_at
+from penstock.runtime.storage import AnyBlock, Storage, allocate_block, array_at
 from penstock.runtime.stream import current_stream
 from penstock.runtime.tensor import Tensor, new_tensor
 
@@ -24,7 +23,7 @@ __all__ = ["allocate", "empty", "empty_pinned", "from_dlpack", "from_numpy", "fu
 _MOST_DIMENSIONS = 64  # NumPy's bound, and PyTorch's
 
 
-def allocate(nbytes: int, device: Device | str | int | None = None) -> Block:
+def allocate(nbytes: int, device: Device | str | int | None = None) -> AnyBlock:
     """A raw Block of at least 1 byte on the device's current stream; dropping it gives the memory back.
 
     `.address`, `.size` (what was handed out), `.used_on(handle)`. Raises OutOfMemory. (`caching_allocator_alloc`)
@@ -114,16 +113,17 @@ def empty_pinned(
 ) -> NDArray[Any]:
     """A NumPy array in host memory that the device's queues copy from and to while the host goes on.
 
-    Raises Unsupported where the device lends none, DeviceError where the system locks no more pages.
-    (`torch.empty(..., pin_memory=True)`)
+    Its memory comes from a cache and goes back there with the last array (`penstock.memory.empty_host_cache`), once
+    copies that were queued are done. Raises Unsupported where the device lends none, DeviceError where the system locks
+    no more pages. (`torch.empty(..., pin_memory=True)`)
     """
     kind = as_dtype(dtype)
     shape = _shape(size, kind)
     count = math.prod(shape)
     if count == 0:
         return np.empty(shape, kind)
-    memory = PinnedMemory(current.opened_for(device), count * kind.itemsize)
-    return array_at(memory.address, (count,), (kind.itemsize,), kind, memory).reshape(shape)
+    block = current.opened_for(device).pinned.allocate(count * kind.itemsize)
+    return array_at(block.address, (count,), (kind.itemsize,), kind, block).reshape(shape)
 
 
 def _shape(size: tuple[int | Sequence[int], ...], dtype: np.dtype[Any]) -> tuple[int, ...]:

@@ -29,12 +29,13 @@ def start(
     compile_context: bool = False,
     global_record_annotations: bool = False,
     skip_actions: Collection[str] = (),
+    depth: int = _DEPTH,
 ) -> None:
     """Begin, change or (`enabled` None) end a recording.
 
     `context` says which stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees as
-    well ("all"), or none at all. What was recorded before stays, unless `clear_history`. Raises PenstockError, which is
-    a RuntimeError, for words that PyTorch does not know either, with its text.
+    well ("all"), or none at all; of each the innermost `depth` frames. What was recorded before stays, unless
+    `clear_history`. Raises PenstockError, a RuntimeError, with PyTorch's text for words that it does not know.
     """
     if enabled not in (None, "state", "all"):
         raise PenstockError("expected state to be 'state', 'all', or None")
@@ -59,7 +60,7 @@ def start(
         )
     allocator.record(
         most,
-        0 if context is None else _DEPTH,
+        0 if context is None else depth,
         stacks=context in ("alloc", "all"),
         frees=context == "all",
         skip=sum(1 << by_name[name] for name in set(skip_actions)),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from penstock._core import METRICS
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
 
-__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat"]
+__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat", "nested"]
 
 KINDS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
@@ -28,6 +29,19 @@ METRIC = {name: number for number, name in enumerate(METRICS)}
 
 _KEYS = tuple(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS)
 _OVERSIZE = tuple(f"oversize_{what}.{field}" for what in ("allocations", "segments") for field in FIELDS)
+
+
+def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Flat keys taken apart at their dots; a private pool's "0_1" becomes (0, 1)."""
+    result: dict[Any, Any] = {}
+    for key, value in numbers.items():
+        *path, last = key.split(".")
+        place = result
+        for part in path:
+            a, _, b = part.partition("_")
+            place = place.setdefault((int(a), int(b)) if a.isdecimal() and b.isdecimal() else part, {})
+        place[last] = value
+    return result
 
 
 def flat(allocator: Allocator) -> dict[str, int]:

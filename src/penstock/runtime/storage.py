@@ -8,17 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._core import Block
-from penstock.errors import PenstockError, Unsupported, complain
-from penstock.runtime import out_of_memory
+from penstock.runtime import out_of_memory, shared_settings
 from penstock.runtime.open_device import OpenDevice
-from penstock.spi import PinnedHost
+from penstock.runtime.pinned_allocator import PinnedBlock
+from penstock.runtime.uncached import UncachedBlock
 
-__all__ = ["PinnedMemory", "Storage", "allocate_block", "array_at", "is_pinned"]
+__all__ = ["AnyBlock", "Storage", "allocate_block", "array_at", "pinned_block"]
 
 
-def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> Block:
+AnyBlock = Block | UncachedBlock
+
+
+def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     if nbytes >= out_of_memory.MOST_BYTES:  # more than the core's ints hold, perhaps
         raise out_of_memory.beyond(str(opened.device), nbytes)
+    if not shared_settings.caching():
+        return UncachedBlock(opened.allocator, nbytes, queue)
     return opened.allocator.allocate(nbytes, queue)
 
 
@@ -41,14 +46,14 @@ class Storage:
         return cls(opened, nbytes, block.address, block)
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> AnyBlock | None:
         """The allocator's block, or None for borrowed or empty memory."""
-        return self.owner if isinstance(self.owner, Block) else None
+        return self.owner if isinstance(self.owner, AnyBlock) else None
 
     @property
     def borrowed(self) -> bool:
         """Somebody else's memory, which goes when its owner does: work that is queued on it must keep that alive."""
-        return self.owner is not None and not isinstance(self.owner, Block)
+        return self.owner is not None and not isinstance(self.owner, AnyBlock)
 
     @property
     def host_visible(self) -> bool:
@@ -80,28 +85,8 @@ def array_at(
     return np.asarray(_At(address, shape, strides, dtype.itemsize, owner)).view(dtype)
 
 
-class PinnedMemory:
-    """Host memory that queues copy from and to without the host waiting; given back when the last array goes."""
-
-    def __init__(self, opened: OpenDevice, nbytes: int) -> None:
-        if not isinstance(opened.port, PinnedHost):
-            raise Unsupported(f"{opened.device.kind} lends no pinned host memory", ability="PinnedHost")
-        self._opened = opened
-        self._port = opened.port
-        self.address = self._port.pin(nbytes)
-
-    def __del__(self) -> None:
-        address = getattr(self, "address", 0)
-        if address and not self._opened.forked:
-            try:
-                self._port.unpin(address)
-            except PenstockError as error:
-                complain(f"pinned memory at {address:#x} could not be given back: {error}")
-
-
-def is_pinned(array: NDArray[Any]) -> bool:
-    """Whether the array lies in memory of `penstock.empty_pinned`."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base, _At) and isinstance(base.owner, PinnedMemory)
+def pinned_block(memory: object) -> PinnedBlock | None:
+    """The block of `penstock.empty_pinned` that an array lies in, if any."""
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    return memory.owner if isinstance(memory, _At) and isinstance(memory.owner, PinnedBlock) else None

@@ -1,0 +1,78 @@
+"""A user's own memory pool: what is allocated while it is used comes from segments of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, complain
+from penstock.runtime import torch_snapshot
+from penstock.runtime.current import opened_for
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.runtime.open_device import OpenDevice
+    from penstock.runtime.private_pools import PoolId
+
+__all__ = ["MemPool", "use_mem_pool"]
+
+_numbers = count(1)
+
+
+class MemPool:
+    """Memory apart from all other (`torch.cuda.MemPool`): its blocks go to no one else, and it gets no one else's.
+
+    `use_on_oom` lends its idle memory to others before they run out; with `no_split` its blocks stay whole. When it
+    goes, its idle memory goes back to the device, and the rest with its blocks.
+
+    >>> import penstock
+    >>> pool = penstock.memory.MemPool()
+    >>> with penstock.memory.use_mem_pool(pool, "host:0"):
+    ...     block = penstock.allocate(1000, "host:0")
+    >>> pool.use_count("host:0")
+    1
+    """
+
+    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False) -> None:
+        self.id: PoolId = (0, next(_numbers))
+        self._use_on_oom, self._no_split = use_on_oom, no_split
+        self._homes: dict[Device, OpenDevice] = {}  # where it was used
+
+    def use_count(self, device: Device | str | int | None = None) -> int:
+        """How many use it on the device: itself, and each `use_mem_pool` or graph under way."""
+        opened = opened_for(device)
+        return opened.allocator.private[self.id].users if opened.device in self._homes else 1
+
+    def snapshot(self, device: Device | str | int | None = None) -> list[dict[str, Any]]:
+        """Its segments on the device, in the schema of `torch.cuda.memory_snapshot`."""
+        everything = torch_snapshot.of_allocators([opened_for(device).allocator])
+        return [segment for segment in everything["segments"] if segment["segment_pool_id"] == self.id]
+
+    def _join(self, opened: OpenDevice) -> None:
+        if opened.device not in self._homes:
+            opened.allocator.private.make(self.id, use_on_oom=self._use_on_oom, no_split=self._no_split)
+            self._homes[opened.device] = opened
+
+    def __del__(self) -> None:
+        for opened in getattr(self, "_homes", {}).values():
+            try:
+                opened.allocator.release_pool(self.id)
+            except PenstockError as error:
+                complain(f"{opened.device}: memory pool {self.id} could not be given back: {error}")
+
+    def __repr__(self) -> str:
+        return f"<MemPool {self.id}>"
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Iterator[None]:
+    """What this thread allocates on the device comes from the pool meanwhile (`torch.cuda.use_mem_pool`).
+
+    Uses nest, and the innermost counts. Opens the device. Raises PenstockError for a pool that is in use already.
+    """
+    opened = opened_for(device)
+    pool._join(opened)  # noqa: SLF001 -- one idea in two names
+    with opened.allocator.private.use(pool.id):
+        yield

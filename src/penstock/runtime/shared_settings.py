@@ -1,0 +1,65 @@
+"""The allocator's settings of this process: the environment's when the first device opens, changed by `apply`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from penstock.runtime import settings
+from penstock.runtime.settings import AllocatorSettings
+
+if TYPE_CHECKING:
+    from penstock.runtime.allocator import Allocator
+
+__all__ = ["apply", "caching", "current", "enable_caching", "follow"]
+
+_followers: WeakSet[Allocator] = WeakSet()
+_now: AllocatorSettings | None = None
+_caching: bool | None = None
+
+
+def current() -> AllocatorSettings:
+    """What holds now. Raises ValueError, naming the variable, where the environment makes no sense."""
+    global _now  # noqa: PLW0603 -- one process has one set of settings, as PyTorch
+    if _now is None:
+        _now = settings.from_environment()
+    return _now
+
+
+def apply(text: str) -> None:
+    """New settings for all devices, those opened already as well. Raises ValueError with PyTorch's words.
+
+    What stands before the mistake holds in spite of it, as in PyTorch.
+    """
+    try:
+        _set(settings.parse(text, current()))
+    except settings.SettingsError as error:
+        _set(error.applied)
+        raise
+
+
+def follow(allocator: Allocator) -> None:
+    """The allocator has the settings of the process from now on."""
+    _followers.add(allocator)
+
+
+def _set(new: AllocatorSettings) -> None:
+    global _now  # noqa: PLW0603 -- as above
+    _now = new
+    for allocator in tuple(_followers):
+        allocator.apply_settings(new)
+
+
+def caching() -> bool:
+    """Whether memory that is given back is kept for the next to come."""
+    global _caching  # noqa: PLW0603 -- as above
+    if _caching is None:
+        names = ("PENSTOCK_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+        _caching = all(os.environ.get(name, "") != "1" for name in names)
+    return _caching
+
+
+def enable_caching(on: bool) -> None:
+    global _caching  # noqa: PLW0603 -- as above
+    _caching = on

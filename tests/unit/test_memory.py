@@ -1,0 +1,207 @@
+"""penstock.memory: pools of one's own, settings, the fraction, no cache, observers, what a program says of itself."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import penstock
+from penstock import memory
+from penstock.runtime import shared_settings
+from penstock.runtime.settings import DEFAULT
+
+HOST = "host:0"
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def settings_as_before():
+    before = shared_settings.current()
+    memory.empty_cache(HOST)
+    yield
+    memory.record_history(None, device=HOST)
+    memory.set_per_process_memory_fraction(1, HOST)
+    shared_settings.apply(before.text)
+    memory.empty_cache(HOST)
+
+
+def private(numbers):
+    return {key: value for key, value in numbers.items() if "private" in key and key.endswith("all.current")}
+
+
+def test_a_pool_of_ones_own_shares_with_nobody():
+    pool = memory.MemPool()
+    with memory.use_mem_pool(pool, HOST):
+        mine = penstock.allocate(1000, HOST)
+    other = penstock.allocate(1000, HOST)
+    assert [s["segment_pool_id"] for s in pool.snapshot(HOST)] == [pool.id]
+    (segment,) = pool.snapshot(HOST)
+    assert segment["address"] <= mine.address < segment["address"] + segment["total_size"]
+    assert not segment["address"] <= other.address < segment["address"] + segment["total_size"]
+
+
+def test_a_pool_gives_its_idle_memory_back_when_it_goes():
+    reserved = memory.memory_reserved(HOST)
+    pool = memory.MemPool()
+    with memory.use_mem_pool(pool, HOST):
+        penstock.allocate(3 * MIB, HOST)  # dropped at once: idle
+        kept = penstock.allocate(1000, HOST)
+    assert memory.memory_reserved(HOST) > reserved
+    del pool
+    (key,) = (key for key, value in private(memory.memory_stats(HOST)).items() if value)
+    assert memory.memory_stats(HOST)[key] == 2 * MIB  # the segment that holds the other block
+    del kept
+    memory.empty_cache(HOST)
+    assert memory.memory_stats(HOST)[key] == 0
+    assert memory.memory_reserved(HOST) == reserved
+
+
+def test_pools_nest_and_the_innermost_counts():
+    outer, inner = memory.MemPool(), memory.MemPool()
+    with memory.use_mem_pool(outer, HOST):
+        with memory.use_mem_pool(inner, HOST):
+            assert (outer.use_count(HOST), inner.use_count(HOST)) == (2, 2)
+            block = penstock.allocate(1000, HOST)
+        assert (outer.use_count(HOST), inner.use_count(HOST)) == (2, 1)
+    assert len(inner.snapshot(HOST)) == 1
+    assert outer.snapshot(HOST) == []
+    del block
+
+
+def test_a_pool_in_use_cannot_be_used_again():
+    pool = memory.MemPool()
+    with memory.use_mem_pool(pool, HOST):
+        with pytest.raises(penstock.PenstockError, match="already recording to mempool_id"):
+            memory.use_mem_pool(pool, HOST).__enter__()
+        assert pool.use_count(HOST) == 2
+    assert pool.use_count(HOST) == 1
+
+
+def test_settings_for_all_devices():
+    memory.set_allocator_settings("expandable_segments:True")
+    tensor = penstock.empty(10 * MIB, dtype=penstock.uint8, device=HOST)
+    segments = memory.memory_snapshot(HOST)["segments"]
+    at = tensor.data_ptr()
+    assert [s["is_expandable"] for s in segments if s["address"] <= at < s["address"] + s["total_size"]] == [True]
+    with pytest.raises(ValueError, match="Unrecognized key 'foo'"):
+        memory.set_allocator_settings("max_split_size_mb:64,foo:1")
+    assert shared_settings.current().max_split_size == 64 * MIB
+    assert memory.memory_snapshot(HOST)["allocator_settings"]["max_split_size"] == 64 * MIB
+
+
+def test_the_fraction_is_a_limit():
+    assert memory.get_per_process_memory_fraction(HOST) == 1
+    memory.set_per_process_memory_fraction(0.25, HOST)
+    _, total = memory.mem_get_info(HOST)
+    assert memory.get_per_process_memory_fraction(HOST) == pytest.approx(0.25)
+    with pytest.raises(penstock.OutOfMemory, match="allowed; "):
+        penstock.allocate(total // 3, HOST)
+    with pytest.raises(ValueError, match="Invalid fraction value: 1.5"):
+        memory.set_per_process_memory_fraction(1.5, HOST)
+
+
+def test_without_a_cache_memory_comes_and_goes_uncounted():
+    before = memory.memory_stats(HOST)
+    free, _ = memory.mem_get_info(HOST)
+    with memory.caching_allocator_disabled():
+        tensor = penstock.full((MIB,), 7, dtype=penstock.uint8, device=HOST)
+        assert memory.mem_get_info(HOST)[0] == free - MIB
+        copy = tensor.clone()
+        assert int(copy.numpy()[0]) == 7
+    kept = memory.memory_stats(HOST)
+    assert {key: kept[key] for key in before} == before
+    del tensor, copy  # back to the device though caching is on again
+    gc.collect()
+    assert memory.mem_get_info(HOST)[0] == free
+    assert memory.memory_stats(HOST) == before
+
+
+def test_an_observer_hears_before_the_error_does():
+    heard = []
+    end = memory.attach_out_of_memory_observer(lambda *said: heard.append(said), HOST)
+    free, total = memory.mem_get_info(HOST)
+    with pytest.raises(penstock.OutOfMemory):
+        penstock.allocate(total + MIB, HOST)
+    end()
+    end()
+    with pytest.raises(penstock.OutOfMemory):
+        penstock.allocate(total + MIB, HOST)
+    ((index, asked, allowed, was_free),) = heard
+    assert (index, allowed) == (0, total)
+    assert asked >= total + MIB
+    assert was_free >= free
+
+
+def test_the_history_says_what_the_program_said():
+    memory.record_history(100, device=HOST, annotations=True, compile_context=True)
+    memory.set_metadata({"step": 3})
+    with memory.annotate("forward"), memory.compile_context("0/0"):
+        tensor = penstock.empty(100, device=HOST)
+    memory.set_metadata("")
+    memory.annotate_tensor(tensor, "weights")
+    del tensor
+    taken = memory.memory_snapshot(HOST)
+    said = [(e["action"], e["compile_context"], e["user_metadata"]) for e in taken["device_traces"][0]]
+    assert ("alloc", "0/0", '{"step":3}') in said
+    assert ("annotate", "N/A", "weights") in said
+    assert said[-1] == ("free_completed", "N/A", "")
+    assert [(mark["stage"], mark["name"]) for mark in taken["external_annotations"]] == [
+        ("START", "forward"),
+        ("END", "forward"),
+    ]
+
+
+def test_skipped_actions_are_not_recorded():
+    memory.record_history(100, device=HOST, skip_actions=["free_requested", "segment_alloc"])
+    penstock.allocate(1000, HOST)
+    (trace,) = memory.memory_snapshot(HOST)["device_traces"]
+    assert [entry["action"] for entry in trace] == ["alloc", "free_completed"]
+    with pytest.raises(penstock.PenstockError, match="Unknown TraceEntry action: foo"):
+        memory.record_history(100, device=HOST, skip_actions=["foo"])
+
+
+@pytest.mark.parametrize(
+    ("context", "of_blocks", "of_entries", "own"),
+    [(None, False, False, False), ("state", True, False, False), ("alloc", True, True, False), ("all", True, True, True)],
+)
+def test_whose_stacks_are_taken(context, of_blocks, of_entries, own):
+    memory.record_history(100, device=HOST, context=context)
+    block = penstock.allocate(1000, HOST)
+    taken = memory.memory_snapshot(HOST)
+    (live,) = (
+        b
+        for segment in taken["segments"]
+        for b in segment["blocks"]
+        if b["address"] == block.address and b["state"] == "active_allocated"
+    )
+    assert bool(live["frames"]) == of_blocks
+
+    def give_back(block):
+        block.free()
+
+    give_back(block)
+    (trace,) = memory.memory_snapshot(HOST)["device_traces"]
+    by_action = {entry["action"]: entry.get("frames", []) for entry in trace}
+    assert bool(by_action["alloc"]) == of_entries
+    assert any("give_back" in frame["name"] for frame in by_action["free_requested"]) == own
+
+
+def test_an_earlier_recording_can_be_kept():
+    memory.record_history(100, device=HOST)
+    penstock.allocate(1000, HOST)
+    memory.record_history(2, device=HOST, keep=True)
+    (trace,) = memory.memory_snapshot(HOST)["device_traces"]
+    assert [entry["action"] for entry in trace] == ["free_requested", "free_completed"]
+    memory.record_history(100, device=HOST)
+    assert memory.memory_snapshot(HOST)["device_traces"] == [[]]
+
+
+def test_nested_and_flat_numbers_agree():
+    flat, nested = memory.memory_stats(HOST), memory.memory_stats_as_nested_dict(HOST)
+    assert nested["allocated_bytes"]["all"]["current"] == flat["allocated_bytes.all.current"]
+    assert nested["num_ooms"] == flat["num_ooms"]
+    assert len([key for key in flat if "private" not in key]) == 123
+    assert nested["max_split_size"] == -1
+    assert DEFAULT.max_split_size == (1 << 64) - 1
+    assert "penstock CUDA memory summary" in memory.memory_summary(HOST)
