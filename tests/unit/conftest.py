@@ -28,6 +28,7 @@ def clean():
         gc.collect()  # a tenth of a second
     assert penstock.memory.memory_allocated("host:0") <= held
     assert host.allocator.broken() is None
+    assert host.pinned.broken() is None
     assert host.allocator.failures == {}
 
 
@@ -41,3 +42,5 @@ def fake(clean):
             if device.kind == "fake":
                 assert opened.allocator.broken() is None
                 del open_device._opened[device]
+        pinned = open_device._pinned.pop("fake", None)
+        assert pinned is None or pinned.broken() is None

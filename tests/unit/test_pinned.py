@@ -10,14 +10,21 @@ import pytest
 
 import penstock
 from penstock import DeviceError, Stream, Unsupported
-from penstock.runtime.storage import is_pinned
+from penstock.runtime.storage import pinned_block
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture
-def port():
-    return penstock.default_stream("host:0").opened.port
+def counts():
+    """How much pinned memory is in use, and how much there is."""
+    penstock.memory.empty_host_cache("host:0")
+
+    def look(*names):
+        stats = penstock.memory.host_memory_stats("host:0")
+        return [stats[f"{name}.current"] for name in names or ("active_requests", "allocations")]
+
+    return look
 
 
 def test_it_is_an_array():
@@ -27,23 +34,23 @@ def test_it_is_an_array():
     assert penstock.empty_pinned((4,)).dtype == np.float32
     assert penstock.empty_pinned(2, dtype="bfloat16").dtype.name == "bfloat16"
     for view in (array, array[1:], array.T, array.view(np.uint8), array.ravel()):
-        assert is_pinned(view)
+        assert pinned_block(view) is not None
     for other in (array.copy(), np.ones(3), array + 1, penstock.tensor([1]).numpy()):
-        assert not is_pinned(other)
+        assert pinned_block(other) is None
 
 
-def test_nothing_pins_nothing(port):
-    pinned = len(port._pinned)
+def test_nothing_pins_nothing(counts):
+    before = counts()
     assert penstock.empty_pinned(0, 3).shape == (0, 3)
-    assert len(port._pinned) == pinned
+    assert counts() == before
 
 
 @pytest.mark.parametrize("size", [(-1,), (2.5,), (1 << 100,), (1 << 40,)])
-def test_what_cannot_be_pinned(size, port):
-    pinned = dict(port._pinned)
+def test_what_cannot_be_pinned(size, counts):
+    before = counts()
     with pytest.raises((TypeError, ValueError, DeviceError)):
         penstock.empty_pinned(*size)
-    assert port._pinned == pinned
+    assert counts() == before
 
 
 def test_the_host_goes_on():
@@ -78,32 +85,56 @@ def test_it_waits_where_it_must():
             timer.join()
 
 
-def test_it_lives_until_it_was_read(port):
-    pinned = len(port._pinned)
+@pytest.mark.parametrize("back", [False, True])
+def test_nobody_gets_it_before_it_was_read_or_written(counts, back):
+    before = counts()
     stream, gate = Stream(), threading.Event()
-    source = penstock.empty_pinned(1000)
+    array = penstock.empty_pinned(1000)
+    address = array.__array_interface__["data"][0]
     with stream:
-        target = penstock.zeros(1000)
+        there = penstock.zeros(1000)
         stream.queue.call(lambda: gate.wait(30))
-        target.copy_(source, non_blocking=True)
-    del source
+        if back:
+            penstock.from_numpy(array).copy_(there, non_blocking=True)
+        else:
+            there.copy_(array, non_blocking=True)
+    del array
     gc.collect()
-    assert len(port._pinned) == pinned + 1
+    other = penstock.empty_pinned(1000)
+    assert other.__array_interface__["data"][0] != address
+    assert counts() == [before[0] + 2, before[1] + 2]
     gate.set()
     stream.synchronize()
-    assert len(port._pinned) == pinned
+    again = penstock.empty_pinned(1000)
+    assert again.__array_interface__["data"][0] == address
+    assert counts() == [before[0] + 2, before[1] + 2]
 
 
-def test_it_comes_back_in_any_order(port):
-    pinned = len(port._pinned)
+def test_a_stream_that_was_named_is_waited_for(counts):
+    stream, gate = Stream(), threading.Event()
+    array = penstock.empty_pinned(1000)
+    stream.queue.call(lambda: gate.wait(30))
+    penstock.from_numpy(array).record_stream(stream)
+    used = counts()
+    del array
+    penstock.empty_pinned(1)
+    assert counts("active_requests") == used[:1]
+    gate.set()
+    stream.synchronize()
+    penstock.memory.empty_host_cache("host:0")
+    assert counts("active_requests") == [used[0] - 1]
+
+
+def test_it_comes_back_in_any_order(counts):
+    before = counts("active_requests", "active_bytes")
     arrays = [penstock.empty_pinned(100) for _ in range(20)]
     views = [array[3:] for array in arrays]
     arrays.reverse()
     del arrays
-    assert len(port._pinned) == pinned + 20
+    assert counts("active_requests", "active_bytes") == [before[0] + 20, before[1] + 20 * 512]
     del views
     gc.collect()
-    assert len(port._pinned) == pinned
+    assert counts("active_requests", "active_bytes") == before
 
 
 def test_to_a_device_that_the_host_cannot_read(fake):
@@ -118,7 +149,7 @@ def test_to_a_device_that_the_host_cannot_read(fake):
 
 
 def test_a_device_that_lends_none(fake, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.storage.PinnedHost", str)  # no port is one
+    monkeypatch.setattr("penstock.runtime.open_device.PinnedHost", str)  # no port is one
     with pytest.raises(Unsupported, match="fake lends no pinned host memory") as caught:
         penstock.empty_pinned(3, device="fake:0")
     assert caught.value.ability == "PinnedHost"

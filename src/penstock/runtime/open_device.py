@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 from penstock import backends
 from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, complain
+from penstock.runtime import shared_settings
 from penstock.runtime.allocator import Allocator
-from penstock.spi import Port, Queue, Reopens, Resizable
+from penstock.runtime.pinned_allocator import PinnedAllocator
+from penstock.runtime.settings import DEFAULT, AllocatorSettings
+from penstock.spi import PinnedHost, Port, Queue, Reopens, Resizable
 
 if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
@@ -30,6 +33,7 @@ __all__ = [
 ]
 
 _opened: dict[Device, OpenDevice] = {}
+_pinned: dict[str, PinnedAllocator] = {}  # by kind, over the port of the device that was asked first
 _opening = threading.RLock()
 
 
@@ -44,7 +48,7 @@ class Kept:
 class OpenDevice:
     """One device in use. Its queues live as long as it does: a stream that goes lends its queue to the next one."""
 
-    def __init__(self, device: Device, port: Port) -> None:
+    def __init__(self, device: Device, port: Port, settings: AllocatorSettings = DEFAULT) -> None:
         self.device = device
         self.port = port
         self.forked = False
@@ -53,8 +57,19 @@ class OpenDevice:
         self.default_queue = self._new_queue(0)
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
-        self.allocator = Allocator(str(device), port, self.queues)
+        self.allocator = Allocator(str(device), port, self.queues, settings)
         self._capacity: int | None = None  # if it was set
+
+    @property
+    def pinned(self) -> PinnedAllocator:
+        """Pinned host memory, which the devices of a kind share. Raises Unsupported where they lend none."""
+        found = _pinned.get(self.device.kind)
+        if found is None:
+            if not isinstance(self.port, PinnedHost):
+                raise Unsupported(f"{self.device.kind} lends no pinned host memory", ability="PinnedHost")
+            made = PinnedAllocator(str(self.device), self.port, lambda: self.allocator.settings)
+            found = _pinned.setdefault(self.device.kind, made)
+        return found
 
     def set_capacity(self, nbytes: int) -> None:
         if not isinstance(self.port, Resizable):
@@ -176,7 +191,10 @@ def _open(device: Device) -> OpenDevice:
     if device.index is None or device.index >= count:
         there = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
         raise PenstockError(f"no device {device}: {driver.why_not() or f'there is only {there}'}")
-    return OpenDevice(device, driver.open(device.index))
+    settings = shared_settings.current()  # before the device is open, as it may be nonsense
+    opened = OpenDevice(device, driver.open(device.index), settings)
+    shared_settings.follow(opened.allocator)
+    return opened
 
 
 def reopen(device: Device) -> None:
@@ -194,6 +212,9 @@ def abandon_in_child() -> None:
     """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
     global _opening  # noqa: PLW0603 -- another thread of the parent may have held the old one
     _opening = threading.RLock()
+    for pinned in _pinned.values():
+        pinned.abandon()
+    _pinned.clear()
     for device in _opened.values():
         device.forked = True
     for device in _opened.values():
@@ -218,4 +239,6 @@ def close_queues(seconds: float) -> int:
             except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
                 complain(f"{device.device}: a queue could not be closed: {error}")
         device.allocator.forget_queues()
+    for pinned in tuple(_pinned.values()):
+        pinned.close()
     return dropped

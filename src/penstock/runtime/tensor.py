@@ -14,7 +14,7 @@ from penstock._core import Exporter
 from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current, transfer
-from penstock.runtime.storage import Storage, array_at
+from penstock.runtime.storage import Storage, array_at, pinned_block
 from penstock.runtime.stream import Stream, current_stream
 
 __all__ = ["Tensor", "new_tensor"]
@@ -257,10 +257,12 @@ class Tensor(Exporter):
     def record_stream(self, stream: Stream) -> None:
         """Tell the allocator that the stream uses this memory, which then is not reused before the stream is done.
 
-        Does nothing for borrowed memory, whose owner decides. (`torch.Tensor.record_stream`)
+        Does nothing for memory that others own, but for `empty_pinned`'s. (`torch.Tensor.record_stream`)
         """
         block = self.storage.block
-        if block is not None:
+        if (pinned := pinned_block(self.storage.owner)) is not None:
+            pinned.used_on(stream.queue)
+        elif block is not None:
             if stream.device != self.device:
                 raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
             block.used_on(stream.handle)

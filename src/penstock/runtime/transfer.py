@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
-from penstock.runtime.storage import is_pinned
+from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, current_stream
 from penstock.spi import Launches
 
@@ -34,8 +34,7 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
     if not source.storage.host_visible and _overlap(target.raw_array(), array):
         source = source.clone()
         array = source.raw_array()
-    borrowed = [tensor.storage for tensor in (target, source) if tensor.storage.borrowed]
-    with doing.opened.keeping(doing.queue, *borrowed) if borrowed else nullcontext():
+    with _using(doing, target.storage, source.storage):
         doing.wait_stream(other)
         _queue_copy(doing, target, array, readable=source.storage.host_visible)
     other.wait_stream(doing)  # so that the source's memory is not reused under the copy
@@ -51,10 +50,24 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
     if not target.storage.host_visible or source.dtype.kind in "OSUT":
         # NumPy does here and now what a copy of bytes cannot, and tells what is wrong with objects and texts.
         wide = np.array(wide, target.dtype, order="C", copy=None)
-    with stream.opened.keeping(stream.queue, wide, target.storage) as kept:
+    pinned = pinned_block(wide) if non_blocking else None
+    if pinned is not None:
+        pinned.used_on(stream.queue)
+    with stream.opened.keeping(stream.queue, target.storage, *([] if pinned else [wide])) as kept:
         _queue_copy(stream, target, wide, readable=True)
-    if not (non_blocking and is_pinned(wide)):
+    if pinned is None:
         stream.opened.wait(stream.queue, kept.tick)
+
+
+def _using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
+    """For what is queued inside: memory that is not the allocator's is kept, or the pinned allocator keeps it."""
+    borrowed = []
+    for storage in storages:
+        if (pinned := pinned_block(storage.owner)) is not None:
+            pinned.used_on(stream.queue)
+        elif storage.borrowed:
+            borrowed.append(storage)
+    return stream.opened.keeping(stream.queue, *borrowed) if borrowed else nullcontext()
 
 
 def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
@@ -124,7 +137,7 @@ def fill(target: Tensor, value: Any) -> None:
     stream = current_stream(target.device)
     array = target.raw_array()
     byte = set(element.tobytes())
-    with stream.opened.keeping(stream.queue, target.storage) if target.storage.borrowed else nullcontext():
+    with _using(stream, target.storage):
         if len(byte) == 1 and array.flags.c_contiguous:
             stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
         elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):

@@ -84,16 +84,15 @@ class ModelPinned:
         self.free_blocks.clear()
 
     def _settle(self) -> None:
-        stuck = set()
-        for entry in list(self.waiting):
-            stream, mark, block = entry
+        """One line for all streams: who is not done keeps those behind waiting, whatever stream they wait for."""
+        while self.waiting:
+            stream, mark, block = self.waiting[0]
             if self.held and mark > max(self.before_hold, self.done.get(stream, 0)):
-                stuck.add(stream)
-            if stream not in stuck:
-                self.waiting.remove(entry)
-                block.marks -= 1
-                if not block.marks:
-                    self._reclaim(block)
+                return
+            del self.waiting[0]
+            block.marks -= 1
+            if not block.marks:
+                self._reclaim(block)
 
     def _reclaim(self, block: _Block) -> None:
         self._active(block, -1)
