@@ -23,7 +23,7 @@ from penstock.runtime.private_pools import PoolId
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps, Queue
 
-__all__ = ["Device"]
+__all__ = ["Device", "World"]
 
 _STEP = 2 << 20
 _FINE_STEP = 64 << 10

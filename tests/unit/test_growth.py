@@ -1,4 +1,7 @@
-"""The allocator with `expandable_segments:True` over a port that grows: the fake one, and the host device's memory."""
+"""The allocator with `expandable_segments:True` over a port that grows: the fake one, and the host device's memory.
+
+All of it is played in one scene, hence the many lines.
+"""
 
 from __future__ import annotations
 

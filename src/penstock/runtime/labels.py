@@ -17,7 +17,7 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
 
-__all__ = ["Labels", "annotate", "compile_context", "metadata", "set_metadata"]
+__all__ = ["Labels", "annotate", "compile_context", "listen", "metadata", "metadata_for_now", "set_metadata"]
 
 
 class _Said(threading.local):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,8 +173,8 @@ def _most(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator
         yield int(nbytes[at]), int(count[at]), label
 
 
-def _occupants(holding: object) -> Iterator[str]:
-    for pid, nbytes in dict(holding).items():  # type: ignore[call-overload]
+def _occupants(holding: Mapping[int, int]) -> Iterator[str]:
+    for pid, nbytes in holding.items():
         if pid == os.getpid():
             yield f"Including non-penstock memory, this process has {_size(nbytes)} memory in use. "
         else:

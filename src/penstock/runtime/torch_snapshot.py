@@ -29,7 +29,7 @@ ACTIONS = {
 }
 _STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITING: "active_pending_free"}
 
-Frames = Callable[[int], list[dict[str, Any]]]
+_Frames = Callable[[int], list[dict[str, Any]]]
 
 
 def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
     }
 
 
-def frames_of(snapshot: Snapshot) -> Frames:
+def _frames_of(snapshot: Snapshot) -> _Frames:
     """Stacks by number as PyTorch's lists of frames; each list is made once and shared."""
     known: dict[int, list[dict[str, Any]]] = {0: []}
 
@@ -71,7 +71,7 @@ def frames_of(snapshot: Snapshot) -> Frames:
 
 def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
     """Every segment with its blocks, by address."""
-    frames = frames_of(snapshot)
+    frames = _frames_of(snapshot)
     shown = [
         {
             "device": device,
@@ -109,7 +109,7 @@ def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) 
 
 def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
     """The history, oldest first."""
-    frames = frames_of(snapshot)
+    frames = _frames_of(snapshot)
     names: Mapping[int, str] = {int(action): name for action, name in ACTIONS.items()}
     entries = []
     for time_ns, address, nbytes, queue, stack, action, home, note in snapshot.trace.tolist():
