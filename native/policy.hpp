@@ -58,7 +58,7 @@ struct Policy {
       const uint64_t steps = divisions[slot], floor = uint64_t{1} << log;
       if (steps > 1 && nbytes > kQuantum * steps) {
         const uint64_t step = floor / steps;
-        return step == 0 ? floor * 2 : round_up(nbytes, step);
+        return nbytes == floor ? floor : step == 0 ? floor * 2 : round_up(nbytes, step);
       }
     }
     return nbytes < kQuantum ? kQuantum : round_up(nbytes, kQuantum);

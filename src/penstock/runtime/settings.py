@@ -19,8 +19,6 @@ __all__ = [
     "at_start",
     "from_environment",
     "parse",
-    "rounded",
-    "segment_size",
 ]
 
 _MIB = 1 << 20
@@ -53,11 +51,6 @@ class AllocatorSettings:
     pinned_max_cached_size: int = UNLIMITED
     pinned_free_catch_all: bool = False
 
-    def divisions_for(self, nbytes: int) -> int:
-        """Into how many parts the step from one power of two to the next is cut; 0 and 1 mean not at all."""
-        slot = nbytes.bit_length() - _MIB.bit_length()
-        return self.roundup_power2_divisions[min(max(slot, 0), _SLOTS - 1)]
-
     def expandable_reserve(self, total_memory: int, stream_class: str = "") -> int:
         """The address space of a new expandable segment: nine eighths of the memory, or less where a key says so."""
         full = total_memory + total_memory // 8
@@ -84,33 +77,6 @@ class AllocatorSettings:
 
 
 DEFAULT = AllocatorSettings()
-
-
-def rounded(nbytes: int, settings: AllocatorSettings) -> int:
-    """What a block of `nbytes` takes.
-
-    >>> rounded(4100, DEFAULT), rounded(4100, parse("roundup_power2_divisions:4")), rounded(1, DEFAULT)
-    (4608, 5120, 512)
-    """
-    if nbytes < 512:
-        return 512
-    parts = settings.divisions_for(nbytes)
-    if parts > 1 and nbytes > 512 * parts & UNLIMITED:
-        if nbytes & (nbytes - 1) == 0:
-            return nbytes
-        power = 1 << nbytes.bit_length() - 1
-        step = power // parts or power
-        return -(-nbytes // step) * step
-    return -(-nbytes // 512) * 512
-
-
-def segment_size(size: int, settings: AllocatorSettings) -> int:
-    """What to ask a device for when no block has room for `size` bytes, rounded already."""
-    if size <= _MIB:
-        return 2 * _MIB
-    if size < 10 * _MIB:
-        return settings.large_segment_size
-    return -(-size // (2 * _MIB)) * 2 * _MIB
 
 
 def parse(text: str, before: AllocatorSettings = DEFAULT) -> AllocatorSettings:
