@@ -67,7 +67,7 @@ class OpenDevice:
         if found is None:
             if not isinstance(self.port, PinnedHost):
                 raise Unsupported(f"{self.device.kind} lends no pinned host memory", ability="PinnedHost")
-            made = PinnedAllocator(str(self.device), self.port, lambda: self.allocator.settings)
+            made = PinnedAllocator(str(self.device), self.port, shared_settings.current)
             found = _pinned.setdefault(self.device.kind, made)
         return found
 

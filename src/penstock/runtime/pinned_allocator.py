@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +114,7 @@ class PinnedAllocator:
         if not self._settings().pinned_use_background_threads:
             self.process(frames)
         loan = Loan()
-        key, loans = id(loan), self._loans
-        loans[key] = weakref.ref(loan, lambda _: loans.pop(key, None))
+        self._loans[id(loan)] = weakref.ref(loan, partial(self._loans.pop, id(loan)))
         lent = PinnedBlock(self, loan)  # made first: whatever happens from now on, its end gives the memory back
         size = self._rounded(nbytes)
         new = not self._versions.change(steps.take(size, loan))
@@ -139,11 +139,12 @@ class PinnedAllocator:
                 self._put(loan, frames)
             finally:
                 loan.freed = loan.back
-        elif not self._closed:
+        else:
             self._unmarked.append(loan)
             loan.freed = True
-            self._mark()
-            self._poller.call()
+            if not self._closed:
+                self._mark()
+                self._poller.call()
 
     def empty(self) -> None:
         """Give back to the system all that is free, but for the reserved segment."""
@@ -181,27 +182,34 @@ class PinnedAllocator:
         if self._versions.change(steps.cut(size, loan)):
             return
         try:
-            self._pin(port, size, lambda address, took: steps.adopt(HostBlock(address, size), loan, took))
+            self._pin_block(port, size, loan)
         except DeviceError:
             if not any(bucket.free for bucket in self._versions.now().buckets.values()):
                 raise
             self.empty()  # PyTorch fails here, with memory in its hands
-            self._pin(port, size, lambda address, took: steps.adopt(HostBlock(address, size), loan, took))
+            self._pin_block(port, size, loan)
+
+    def _pin_block(self, port: PinnedHost, size: int, loan: Loan) -> None:
+        begin, address = self._clock(), 0
+        try:
+            address = port.pin(size)
+            self._versions.change(steps.adopt(HostBlock(address, size), loan, self._since(begin)))
+        finally:
+            self._versions.now()
+            if address and loan.block is None:  # a signal came in between
+                port.unpin(address)
 
     def _reserve(self, port: PinnedHost) -> None:
         size = self._settings().pinned_reserve_segment_size
-        if size:
-            self._pin(port, size, lambda address, took: steps.reserve(address, size, took))
-        else:
+        if not size:
             self._versions.change(steps.reserve(0, 0, None))
-
-    def _pin(self, port: PinnedHost, size: int, step: Callable[[int, int], Step]) -> None:
-        begin, address, kept = self._clock(), 0, False
+            return
+        begin, address = self._clock(), 0
         try:
             address = port.pin(size)
-            kept = self._versions.change(step(address, self._since(begin)))
+            self._versions.change(steps.reserve(address, size, self._since(begin)))
         finally:
-            if address and not kept:  # another thread was quicker, or a signal came in between
+            if address and self._versions.now().segment != (address, size):  # or another thread was quicker
                 port.unpin(address)
 
     def _put(self, loan: Loan, frames: Frames | None) -> None:
