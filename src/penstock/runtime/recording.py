@@ -12,10 +12,22 @@ from penstock.runtime.torch_snapshot import ACTIONS
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
 
-__all__ = ["UNLIMITED", "start"]
+__all__ = ["UNLIMITED", "check", "start"]
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
+
+
+def check(enabled: str | None, context: str | None, stacks: str, max_entries: int) -> None:
+    """Raises PenstockError, a RuntimeError, with PyTorch's text for words that it does not know."""
+    if enabled not in (None, "state", "all"):
+        raise PenstockError("expected state to be 'state', 'all', or None")
+    if context not in (None, "state", "alloc", "all"):
+        raise PenstockError("expected context to be 'state', 'alloc', 'all', or None")
+    if stacks not in ("python", "all"):
+        raise PenstockError("expected stacks to be 'python', or 'all'")
+    if max_entries < 0:
+        raise ValueError(f"max_entries cannot be negative: {max_entries}")
 
 
 def start(
@@ -35,16 +47,9 @@ def start(
 
     `context` says which stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees as
     well ("all"), or none at all; of each the innermost `depth` frames. What was recorded before stays, unless
-    `clear_history`. Raises PenstockError, a RuntimeError, with PyTorch's text for words that it does not know.
+    `clear_history`. Raises as `check`, and for unknown actions.
     """
-    if enabled not in (None, "state", "all"):
-        raise PenstockError("expected state to be 'state', 'all', or None")
-    if context not in (None, "state", "alloc", "all"):
-        raise PenstockError("expected context to be 'state', 'alloc', 'all', or None")
-    if stacks not in ("python", "all"):
-        raise PenstockError("expected stacks to be 'python', or 'all'")
-    if max_entries < 0:
-        raise ValueError(f"max_entries cannot be negative: {max_entries}")
+    check(enabled, context, stacks, max_entries)
     by_name = {name: int(action) for action, name in ACTIONS.items()}
     for name in skip_actions:
         if name not in by_name:
