@@ -46,7 +46,7 @@ def churn(events: int = EVENTS, live: int = LIVE, seed: int = 1) -> dict:
 
 
 def repeated(snapshot: Snapshot, entries: int = EVENTS) -> Snapshot:
-    """The history until it is that long. It must end as it began, so what it leaves is freed, what it freed allocated."""
+    """The history until it is that long. Each time ends as it began: what it left is freed, what it freed is there."""
     trace = snapshot.trace
     moves = trace[np.isin(trace["action"], (Action.TAKE, Action.GIVEN))]
     _, first = np.unique(moves["address"], return_index=True)
@@ -66,7 +66,8 @@ def seconds(history: History, settings: str) -> float:
         start = time.perf_counter()
         outcome = history.run(settings)
         times.append(time.perf_counter() - start)
-        assert outcome.complete and not outcome.refused, outcome
+        assert outcome.complete
+        assert not outcome.refused
     return median(times)
 
 
@@ -95,7 +96,9 @@ def main() -> None:
         history = History(recorded)
         speed.add_row(name, *(f"{history.events / seconds(history, text) / 1e6:.2f}" for text in SETTINGS))
     show(speed)
-    once = table(f"{len(snapshot.trace):,} entries of PyTorch's pickle, {len(file.getvalue()) >> 20} MiB", "step", "seconds")
+    once = table(
+        f"{len(snapshot.trace):,} entries of PyTorch's pickle, {len(file.getvalue()) >> 20} MiB", "step", "seconds"
+    )
     once.add_row("read", f"{reading:.2f}")
     once.add_row(f"check ({found.placed:,} of {found.total:,} as recorded)", f"{checking:.2f}")
     start = time.perf_counter()

@@ -8,7 +8,7 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from penstock import memory
+    from penstock import _advising, memory  # noqa: F401 -- the first is there to be asked
     from penstock.backends import why_not
     from penstock.device import Device
     from penstock.dtypes import (

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import penstock
-from penstock.commands import Failure, doctor, info, run, showing
+from penstock.commands import Failure, doctor, info, replay, run, showing
 
 COMMANDS = {
     "run": (run, "run a Python program on the host device, and show where its memory went"),
+    "replay": (replay, "replay a recorded history: is it the same, and what would other settings have made of it?"),
     "info": (info, "list the devices and the versions, and say why a kind of device is missing"),
     "doctor": (doctor, "check the installation, and say what to do about what is wrong"),
 }

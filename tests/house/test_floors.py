@@ -23,6 +23,7 @@ ROOMS: list[tuple[float, str]] = [
     (5, "faces"),
     (5, "interop"),
     (5, "memory"),
+    (5, "_advising"),
     (5.5, ""),  # penstock/__init__.py, the public list
     (6, "cuda"),
     (6, "mps"),

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.sizes import parse_bytes
+
 
 class Failure(Exception):
     """What a command could not do, in one line for the user. The status is 2."""
+
+
+def size(text: str) -> int:
+    """The type of an argument that is a size."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @contextmanager

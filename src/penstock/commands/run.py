@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.commands import Failure
+from penstock.commands import Failure, size
 from penstock.commands.program import Program
 from penstock.commands.recording import Recording
-from penstock.sizes import parse_bytes
 
 OUTPUT = Path("penstock-report")
 ENTRIES = 1_000_000
@@ -22,7 +21,7 @@ ENTRIES = 1_000_000
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "penstock run [OPTIONS] SCRIPT [ARGS ...]\n       penstock run [OPTIONS] -m MODULE [ARGS ...]"
-    parser.add_argument("--memory", type=_size, metavar="SIZE", help="the device's capacity, as in 512MiB or 2G")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="the device's capacity, as in 512MiB or 2G")
     parser.add_argument(
         "--history", action=argparse.BooleanOptionalAction, default=True,
         help="record every allocation with its Python stack, or only totals",
@@ -63,13 +62,6 @@ def _absolute(folder: Path) -> Path:
         return folder.absolute()
     except OSError as error:
         raise Failure(f"the working directory is gone, so {str(folder)!r} is nowhere: {error.strerror}") from error
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:

@@ -10,9 +10,7 @@ from penstock.snapshot.model import Action, Frame, Snapshot, State
 __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
 
 
-def load(
-    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
-) -> tuple[Snapshot, ...]:
+def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> tuple[Snapshot, ...]:
     """The snapshots in a file of penstock's or a pickle of PyTorch's, one for each device; the content decides.
 
     Nothing in the file is run, whoever made it. `progress` hears of bytes done and bytes in all. Raises

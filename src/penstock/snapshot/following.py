@@ -1,4 +1,4 @@
-"""A recorded history, followed: the allocator chooses each block anew, and the recording says whether it chose the same.
+"""A recorded history, followed: the allocator chooses each block anew, and the recording says whether it chose so.
 
 Segments come, go and lie as recorded; what is asked of the allocator is where in them a request goes.
 """
@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock.sizes import format_bytes
 from penstock.simulate import Device
+from penstock.sizes import format_bytes
 from penstock.snapshot.model import BLOCK, Action, Snapshot, State
 from penstock.snapshot.recorded_settings import Recorded
+from penstock.snapshot.spaces import Space
 from penstock.snapshot.start import Block, Start
 
 __all__ = ["Check", "Difference", "Progress", "follow"]
@@ -66,74 +71,206 @@ class Check:
 def follow(
     snapshot: Snapshot, recorded: Recorded, start: Start, *, by_arrival: bool, progress: Progress | None = None
 ) -> Check:
-    """Replay every entry from that state."""
-    trace = snapshot.trace
-    pool = (device := Device(_ANY, "expandable_segments:True")).allocator  # blocks of any size can be laid
-    homes = np.union1d(snapshot.segments["home"], trace["home"])
-    for home in homes[homes != 0].tolist():
-        pool.make_home(home)
-    blocks = _lay(device, start, by_arrival=by_arrival)
-    device.apply_settings(recorded.text if recorded.grows else f"expandable_segments:False,{recorded.text}".rstrip(","))
+    """Replay every entry from that state.
 
-    reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
-    small = dict(zip(reserves.tolist(), recorded.kinds(reserves), strict=True))
-    names = ("action", "address", "nbytes", "queue", "home")
-    placed = total = differences = 0
-    first = None
-    take, give = pool.take, blocks.pop
-    for begin in range(0, len(trace), _CHUNK):
-        chunk = trace[begin : begin + _CHUNK]
-        rows = zip(range(begin, begin + _CHUNK), *(chunk[name].tolist() for name in names), strict=False)
-        for entry, action, address, nbytes, queue, home in rows:
-            if action == Action.TAKE:
-                total += 1
-                block = take(nbytes, queue, home) if 0 < nbytes < _MOST_BYTES else None
-                where, blocks[address] = None if block is None else block.address, block
-                del block  # whoever holds a block keeps it from being free
-                if where == address:
-                    placed += 1
-                    continue
-                first = first or Difference(entry, nbytes, queue, address, where)
-                give(address)
-                differences += 1
-                if differences <= _MENDED and 0 < nbytes < _MOST_BYTES:
-                    _put(device, blocks, address, nbytes)
-            elif action == Action.GIVEN:
-                give(address, None)
-            elif action == Action.RESERVE:
-                with suppress(ValueError):  # on top of another: what goes wrong then is told
-                    pool.adopt(address, nbytes, queue, small[entry], None if by_arrival else address, home)
-            elif action == Action.RELEASE:
-                pool.evict(address)
-            elif action == Action.MAP:
-                if pool.come(address, nbytes):
-                    pool.came(address, 0)
-            elif action == Action.UNMAP and pool.leave(address, nbytes):
+    By arrival, the file does not tell the ages of the segments that were there when the history began. Where one of two
+    equal free blocks was chosen it tells which is older, so the replay is done again with what was learned.
+    """
+    older: dict[int, set[int]] = {}  # of each segment of then, those that are known to be older
+    while True:
+        run = _Follower(snapshot, recorded, start, older if by_arrival else None)
+        found = run.follow(progress)
+        if found.equal or not run.learned or not _consistent(older):
+            return found
+
+
+def _consistent(older: dict[int, set[int]]) -> bool:
+    try:
+        TopologicalSorter(older).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+class _Follower:
+    """One pass. `older` None: equal free blocks are ranked by address."""
+
+    def __init__(self, snapshot: Snapshot, recorded: Recorded, start: Start, older: dict[int, set[int]] | None) -> None:
+        self._trace = trace = snapshot.trace
+        self._spaces, self._older = start.spaces, older
+        device = Device(_ANY, "expandable_segments:True")  # blocks of any size can be laid
+        self._pool = device.allocator
+        homes = np.union1d(snapshot.segments["home"], trace["home"])
+        for home in homes[homes != 0].tolist():
+            self._pool.make_home(home)
+        self._blocks = self._lay(start)
+        device.apply_settings(f"expandable_segments:{recorded.grows}" + (recorded.text and f",{recorded.text}"))
+        reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
+        self._small = dict(zip(reserves.tolist(), recorded.kinds(reserves), strict=True))
+        # Where the segments of the beginning lie, as long as they are there.
+        self._old = {row[0]: row[0] + row[1] for row in start.segments}
+        self._old |= {space.address: space.end for space in start.spaces.first}
+        self._grows = recorded.grows
+        self._mended = 0
+        self._came = 0  # where memory came for the allocation that follows
+        self.learned = False
+
+    def follow(self, progress: Progress | None) -> Check:
+        names = ("action", "address", "nbytes", "queue", "home")
+        placed = total = 0
+        first = None
+        take, blocks = self._pool.take, self._blocks
+        give = blocks.pop
+        for begin in range(0, len(self._trace), _CHUNK):
+            chunk = self._trace[begin : begin + _CHUNK]
+            rows = zip(range(begin, begin + _CHUNK), *(chunk[name].tolist() for name in names), strict=False)
+            for entry, action, address, nbytes, queue, home in rows:
+                if action == 3:  # Action.GIVEN: to look the name up costs as much as the rest
+                    give(address, None)
+                elif action == 1:  # Action.TAKE
+                    total += 1
+                    if not 0 < nbytes < _MOST_BYTES:
+                        block = None
+                    elif self._came:
+                        block = self._take_what_came(nbytes)
+                    else:
+                        block = take(nbytes, queue, home)
+                        if block is None and self._grows:
+                            block = self._take_before_bare(nbytes, queue, home)
+                    where, blocks[address] = None if block is None else block.address, block
+                    del block  # whoever holds a block keeps it from being free
+                    if where == address:
+                        placed += 1
+                        continue
+                    first = first or Difference(entry, nbytes, queue, address, where)
+                    self._differs(address, nbytes, where)
+                else:
+                    self._move(entry, action, address, nbytes, queue, home)
+            if progress is not None:
+                progress(min(begin + _CHUNK, len(self._trace)), len(self._trace))
+        return Check(placed, total, self._older is not None, first)
+
+    def _move(self, entry: int, action: int, address: int, nbytes: int, queue: int, home: int) -> None:
+        """Segments come and go."""
+        pool, self._came = self._pool, 0
+        if action == Action.RESERVE:
+            if self._adopt(address, nbytes, queue, self._small[entry], home):
+                self._came = address
+        elif action == Action.RELEASE:
+            pool.evict(address)
+            self._old.pop(address, None)
+        elif action == Action.MAP:
+            if (space := self._spaces.opened.get(entry)) is not None:
+                self._open(space)
+            if pool.come(address, nbytes):
+                pool.came(address, 0)
+                self._came = address
+        elif action == Action.UNMAP:
+            if pool.leave(address, nbytes):
                 pool.left(address)
-        if progress is not None:
-            progress(min(begin + _CHUNK, len(trace)), len(trace))
-    return Check(placed, total, by_arrival, first)
+            if (space := self._spaces.closed.get(entry)) is not None:
+                pool.evict_space(space.address)
+                self._old.pop(space.address, None)
 
+    def _take_what_came(self, nbytes: int) -> Any:
+        """Memory came for this request, which gets it: best fit is not asked again."""
+        came, self._came = self._came, 0
+        block = self._pool.take_at(came, nbytes)
+        if (
+            block is None and (there := _free_at(self._table(), came)) is not None
+        ):  # pages join what is free before them
+            block = self._pool.take_at(there[0], nbytes)
+        return block
 
-def _lay(device: Device, start: Start, *, by_arrival: bool) -> dict[int, object]:
-    """Segments and blocks where the start says; gives the blocks by address."""
-    pool = device.allocator
-    areas = list(start.pages)
-    for address, nbytes, queue, small, home in start.segments:
+    def _take_before_bare(self, nbytes: int, queue: int, home: int) -> Any:
+        """Who asks for pages and needs none, as what is free before them is enough, gets that."""
+        address, missing = self._pool.room(nbytes, queue, home)
+        if missing:
+            self._pool.stayed(address)
+            return None
+        return self._pool.take_at(address, nbytes) if address else None
+
+    def _table(self) -> NDArray[np.void]:
+        return np.frombuffer(self._pool.tables(trace=False)[1], BLOCK)
+
+    def _adopt(self, address: int, nbytes: int, queue: int, small: bool, home: int) -> bool:
+        try:
+            self._pool.adopt(address, nbytes, queue, small, address if self._older is None else None, home)
+        except ValueError:  # on top of another: what goes wrong then is told
+            return False
+        return True
+
+    def _open(self, space: Space) -> None:
         with suppress(ValueError):
-            pool.adopt(address, nbytes, queue, small, None if by_arrival else address, home)
-            areas.append((address, nbytes))
-    for space in start.spaces:
-        with suppress(ValueError):
-            pool.adopt_space(space.address, space.nbytes, space.page, space.queue, space.small, space.home)
-    for address, nbytes in start.pages:
-        if pool.come(address, nbytes):
-            pool.came(address, 0)
-    return _carve(device, sorted(areas), start.blocks)
+            self._pool.adopt_space(space.address, space.end - space.address, self._spaces.page, *space.owner)
+
+    def _lay(self, start: Start) -> dict[int, object]:
+        """Segments and blocks where the start says; gives the blocks by address."""
+        areas = list(start.spaces.pages)
+        segments = {row[0]: row for row in start.segments}
+        spaces = {space.address: space for space in start.spaces.first}
+        for address in _by_age(sorted([*segments, *spaces]), self._older):
+            if (space := spaces.get(address)) is not None:
+                self._open(space)
+            elif self._adopt(*segments[address]):
+                areas.append(segments[address][:2])
+        for address, nbytes in start.spaces.pages:
+            if self._pool.come(address, nbytes):
+                self._pool.came(address, 0)
+        return _carve(self._pool, sorted(areas), start.blocks)
+
+    def _differs(self, address: int, nbytes: int, where: int | None) -> None:
+        """Put the block where the recording has it, if that is free, so that one difference does not cause others."""
+        self._blocks.pop(address, None)
+        self._mended += 1
+        if self._mended > _MENDED or not 0 < nbytes < _MOST_BYTES:
+            return
+        table = self._table()
+        there = _free_at(table, address)
+        if there is None:
+            return
+        start, size = there
+        if (
+            self._older is not None
+            and where is not None
+            and start == address
+            and _free_at(table, where) == (where, size)
+        ):
+            self._learn(address, where)
+        filler = self._pool.take_at(start, address - start) if address > start else None
+        if (block := self._pool.take_at(address, nbytes)) is not None:
+            self._blocks[address] = block
+        del filler
+
+    def _learn(self, older: int, younger: int) -> None:
+        """The segment with the one address is older than that with the other, if both were there at the beginning."""
+        pair = [next((at for at, end in self._old.items() if at <= there < end), None) for there in (older, younger)]
+        old, young = pair
+        if self._older is None or old is None or young is None or old == young:
+            return
+        known = self._older.setdefault(young, set())
+        self.learned |= old not in known
+        known.add(old)
 
 
-def _carve(device: Device, areas: Iterable[tuple[int, int]], rows: list[Block]) -> dict[int, object]:
-    pool = device.allocator
+def _by_age(addresses: list[int], older: dict[int, set[int]] | None) -> list[int]:
+    """Lower ones are older, unless something else is known."""
+    missing = {address: set((older or {}).get(address, ())) & set(addresses) for address in (older or {})}
+    ready = [address for address in addresses if not missing.get(address)]
+    heapify(ready)
+    order = []
+    while ready:
+        order.append(address := heappop(ready))
+        for younger, waits in missing.items():
+            if address in waits:
+                waits.remove(address)
+                if not waits:
+                    heappush(ready, younger)
+    return order
+
+
+def _carve(pool: Any, areas: Iterable[tuple[int, int]], rows: list[Block]) -> dict[int, object]:
+    """Take those blocks out of the areas; gives them by address."""
     blocks: dict[int, object] = {}
     fillers = []
     waiting = iter([*rows, (1 << 64, 0)])
@@ -151,15 +288,9 @@ def _carve(device: Device, areas: Iterable[tuple[int, int]], rows: list[Block]) 
     return blocks
 
 
-def _put(device: Device, blocks: dict[int, object], address: int, nbytes: int) -> None:
-    """A block where the recording has it, if something is free there, so that one difference does not cause others."""
-    pool = device.allocator
-    table = np.frombuffer(pool.tables(trace=False)[1], BLOCK)
+def _free_at(table: NDArray[np.void], address: int) -> tuple[int, int] | None:
+    """Address and size of the free block in which this address lies."""
     at = int(np.searchsorted(table["address"], address, "right")) - 1
     if at < 0 or table["state"][at] != State.FREE or address >= int(table["address"][at] + table["nbytes"][at]):
-        return
-    start = int(table["address"][at])
-    filler = pool.take_at(start, address - start) if address > start else None
-    if (block := pool.take_at(address, nbytes)) is not None:
-        blocks[address] = block
-    del filler
+        return None
+    return int(table["address"][at]), int(table["nbytes"][at])

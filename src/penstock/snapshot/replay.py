@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.simulate import Device, PoolId
+from penstock.simulate import Device
 from penstock.snapshot.following import Check, Difference, Progress, follow
 from penstock.snapshot.model import Action, Snapshot, State
 from penstock.snapshot.recorded_settings import Recorded
@@ -33,8 +33,9 @@ _WENT = (Action.RELEASE, Action.UNMAP)
 class Outcome:
     """What became of a history under some settings; sizes in bytes.
 
-    `refused` are the entries that found no memory, from 0 (BEFORE: what was live when it began). The replay ends at the first of an allocation (`stopped`): a
-    program would not have come further. One that failed when it was recorded, too, does not end it.
+    `refused` are the entries that found no memory, from 0 (BEFORE: what was live when it began). The replay ends at the
+    first of them that is an allocation (`stopped`), as the program would not have come further; what failed when it was
+    recorded, too, does not end it.
     """
 
     settings: str
@@ -142,16 +143,20 @@ class History:
         memory: int | None = None,
         *,
         other_used: int = 0,
+        limit: int | None = None,
         seconds: float | None = None,
         progress: Progress | None = None,
     ) -> Outcome:
         """Under these settings (None: those of the recording) on a device with so much memory (None: enough).
 
-        After `seconds` it gives up; its outcome is not `complete` then.
+        Others use `other_used` of it, and no more than `limit` may be reserved. After `seconds` it gives up; its outcome
+        is not `complete` then.
         """
         text = self.recorded.text if settings is None else settings
         total = memory or min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
         device = Device(total, text, other_used, fine_segments=self.recorded.fine)
+        if limit is not None:
+            device.set_memory_fraction(limit / total)
         run = _Run(device)
         run.begin(self._start)
         until = None if seconds is None else time.monotonic() + seconds
@@ -182,7 +187,7 @@ class _Run:
         self._device = device
         self._live: dict[int, object] = {}
         self._waiting: dict[int, object] = {}  # given back, while other queues are at work on them
-        self._pools: dict[int, PoolId] = {}
+        self._pools: dict[int, tuple[int, int]] = {}
         self.refused: list[int] = []
         self.stopped = False
 
@@ -208,9 +213,10 @@ class _Run:
                         live[address] = allocate(nbytes, queue)
                     else:
                         self._do(entry, action, address, nbytes, queue, home)
-                return
             except MemoryError:
                 self._again(entry, address, nbytes, queue, home)
+            else:
+                return
 
     def _do(self, entry: int, action: int, address: int, nbytes: int, queue: int, home: int) -> None:
         if action == Action.TAKE:

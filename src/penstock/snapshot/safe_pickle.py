@@ -1,4 +1,4 @@
-"""Pickles of plain data from strangers: read before they are loaded, so that nothing can run and little memory is enough.
+"""Pickles of plain data from strangers: read before they are loaded, so that nothing can run or take much memory.
 
 A pickle is a program. `load` takes only those whose every instruction makes a plain value, and refuses numbers of the
 memo that would make the unpickler reserve gigabytes for nothing. Regular expressions read the instructions, several of
@@ -54,7 +54,7 @@ def load(data: bytes) -> Any:
     except BadSnapshot:
         raise
     except Exception as error:  # the unpickler fails in many ways, and every one means the same
-        raise BadSnapshot(f"a broken pickle: {error or type(error).__name__}") from error
+        raise BadSnapshot(f"a broken pickle: {str(error) or type(error).__name__}") from error
     finally:
         if collecting:
             gc.enable()
@@ -66,7 +66,7 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise BadSnapshot(f"not plain data: it names the global {module}.{name}")
 
-    def persistent_load(self, pid: Any) -> NoReturn:
+    def persistent_load(self, _: Any) -> NoReturn:
         raise BadSnapshot("not plain data: it names something outside")
 
 
@@ -98,7 +98,8 @@ def _fixed(size: int) -> re.Pattern[bytes]:
     """A run of instructions whose length does not depend on what they say, in a pickle of that many bytes."""
     most = max(256, 1 << size.bit_length())  # no pickle remembers more values than it has bytes
     short = b"".join(
-        b"." if most >= 1 << 8 * (byte + 1) else b"[\\x00-\\x%02x]" % max(0, (most - 1 >> 8 * byte)) for byte in range(4)
+        b"." if most >= 1 << 8 * (byte + 1) else b"[\\x00-\\x%02x]" % max(0, (most - 1 >> 8 * byte))
+        for byte in range(4)
     )
     return re.compile(
         rb"(?:"
@@ -106,8 +107,9 @@ def _fixed(size: int) -> re.Pattern[bytes]:
         rb"|[hKq].|j.{4}|M..|J.{4}|G.{8}"  # BINGET, BININT1, BINPUT, LONG_BINGET, BININT2, BININT, BINFLOAT
         rb"|\x8a(?:\x00|\x01.|\x02..|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"  # LONG1
         rb"|r" + short + rb"|\x95.{8}|\x80[\x00-\x05]"  # LONG_BINPUT, FRAME, PROTO
-        rb"|p[0-9]{1,%d}\n" % (len(str(size)) - 1 or 1) +  # PUT
-        rb"|g[0-9]{1,10}\n|[IL]-?[0-9]{1,20}L?\n|F[-+.0-9a-z]{1,40}\n|V[^\n]*\n"  # GET, INT, LONG, FLOAT, UNICODE
+        rb"|p[0-9]{1,%d}\n"
+        % (len(str(size)) - 1 or 1)  # PUT
+        + rb"|g[0-9]{1,10}\n|[IL]-?[0-9]{1,20}L?\n|F[-+.0-9a-z]{1,40}\n|V[^\n]*\n"  # GET, INT, LONG, FLOAT, UNICODE
         rb")*+",
         re.DOTALL,
     )

@@ -7,7 +7,7 @@ only begins later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,24 +15,11 @@ from numpy.typing import NDArray
 
 from penstock.snapshot.model import Action, Snapshot, State
 from penstock.snapshot.recorded_settings import Recorded
+from penstock.snapshot.spaces import Spaces, spaces_of
 
-__all__ = ["Block", "Space", "Start", "start_of"]
+__all__ = ["Block", "Start", "start_of"]
 
 _SMALL = 1 << 20  # the largest block of the small kind
-
-_U8 = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """Address space of growing segments: of one queue, kind and home."""
-
-    address: int
-    nbytes: int
-    queue: int
-    small: bool
-    home: int
-    page: int  # what comes and goes is a multiple of it
 
 
 class Block(NamedTuple):
@@ -50,16 +37,15 @@ class Start:
     """Everything by address. Rows are plain tuples of numbers."""
 
     segments: list[tuple[int, int, int, bool, int]]  # address, size, queue, small, home
-    spaces: list[Space]
-    pages: list[tuple[int, int]]  # address and size: of the spaces, what has memory
+    spaces: Spaces
     blocks: list[Block]  # live ones
 
 
 def start_of(snapshot: Snapshot, recorded: Recorded) -> Start:
     """Work it out; what makes no sense (blocks in no segment, segments in one another) is left away."""
     segments = _segments(snapshot, recorded)
-    spaces, pages = _growing(snapshot, recorded)
-    areas = sorted([(address, nbytes) for address, nbytes, *_ in segments] + pages)
+    spaces = spaces_of(snapshot, recorded)
+    areas = sorted([(address, nbytes) for address, nbytes, *_ in segments] + spaces.pages)
     large = {address for address, _, _, small, _ in segments if not small}
     kept, last = [], 0
     for address, nbytes in areas:
@@ -68,8 +54,8 @@ def start_of(snapshot: Snapshot, recorded: Recorded) -> Start:
             last = address + nbytes
     whole = {address for address, _ in kept}
     segments = [row for row in segments if row[0] in whole]
-    pages = [row for row in pages if row[0] in whole]
-    return Start(segments, spaces, pages, _blocks(snapshot, recorded, kept, large))
+    spaces.pages = [row for row in spaces.pages if row[0] in whole]
+    return Start(segments, spaces, _blocks(snapshot, recorded, kept, large))
 
 
 def _first_of_each(trace: NDArray[np.void], *actions: Action) -> NDArray[np.intp]:
@@ -86,83 +72,21 @@ def _segments(snapshot: Snapshot, recorded: Recorded) -> list[tuple[int, int, in
     stayed = final[~np.isin(final["address"], trace["address"][touched])]
     touched = touched[trace["action"][touched] == Action.RELEASE]
     kinds, gone = recorded.kinds(touched), trace[touched]
+    names = ("address", "nbytes", "queue", "small", "home")
     rows = [
-        *zip(*(stayed[name].tolist() for name in ("address", "nbytes", "queue", "small", "home")), strict=True),
-        *zip(*(gone[name].tolist() for name in ("address", "nbytes", "queue")), kinds, gone["home"].tolist(), strict=True),
+        *zip(*(stayed[name].tolist() for name in names), strict=True),
+        *zip(
+            *(gone[name].tolist() for name in ("address", "nbytes", "queue")), kinds, gone["home"].tolist(), strict=True
+        ),
     ]
     return sorted((address, nbytes, queue, bool(small), home) for address, nbytes, queue, small, home in rows)
 
 
-def _growing(snapshot: Snapshot, recorded: Recorded) -> tuple[list[Space], list[tuple[int, int]]]:
-    """The address space in which pages came or went, and what of it had memory."""
-    final = snapshot.segments[snapshot.segments["growing"] != 0]
-    moved = np.flatnonzero(np.isin(snapshot.trace["action"], (Action.MAP, Action.UNMAP)))
-    moves = snapshot.trace[moved]
-    if not len(final) and not len(moves):
-        return [], []
-    starts = np.concatenate([final["address"], moves["address"]])
-    ends = starts + np.concatenate([final["nbytes"], moves["nbytes"]])
-    edges = np.unique(np.concatenate([starts, ends]))
-    begin, end = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-    there = np.zeros(len(edges), bool)
-    owner = np.full(len(edges), -1)  # of each piece between two edges, a row of what told of it
-    for row in range(len(final)):
-        there[begin[row] : end[row]] = True
-        owner[begin[row] : end[row]] = row
-    came = moves["action"] == Action.MAP
-    for row in range(len(moves) - 1, -1, -1):  # who tells of a piece first has the last word
-        at = row + len(final)
-        there[begin[at] : end[at]] = not came[row]
-        owner[begin[at] : end[at]] = at
-    owners = _owners(final, moves, recorded.kinds(moved))
-    page = int(np.gcd.reduce(np.diff(edges))) if len(edges) > 1 else 0
-    return _spaces(edges, there, [owners[row] if row >= 0 else None for row in owner], _walls(snapshot), page)
-
-
-def _walls(snapshot: Snapshot) -> _U8:
-    """Where segments that do not grow begin, at any time."""
-    trace, final = snapshot.trace, snapshot.segments
-    moved = np.isin(trace["action"], (Action.RESERVE, Action.RELEASE))
-    return np.unique(np.concatenate([trace["address"][moved], final["address"][final["growing"] == 0]]))
-
-
-def _owners(final: NDArray[np.void], moves: NDArray[np.void], came_for: list[bool]) -> list[tuple[int, bool, int]]:
-    kinds = [*(final["small"] != 0).tolist(), *came_for]
-    queues = np.concatenate([final["queue"], moves["queue"]]).tolist()
-    homes = np.concatenate([final["home"], moves["home"]]).tolist()
-    return list(zip(queues, kinds, homes, strict=True))
-
-
-def _spaces(
-    edges: _U8, there: NDArray[np.bool_], owners: list[tuple[int, bool, int] | None], walls: _U8, page: int
-) -> tuple[list[Space], list[tuple[int, int]]]:
-    """Pieces of one owner are of one space, unless another kind of segment lies between them."""
-    spaces: list[Space] = []
-    pages: list[tuple[int, int]] = []
-    ends, sides = edges[1:].tolist(), np.searchsorted(walls, edges).tolist()
-    last = None  # whose the space before is, and on which side of the walls
-    joined = False  # whether the piece before had memory, too
-    for address, stop, mapped, owner, side in zip(edges.tolist(), ends, there.tolist(), owners, sides, strict=False):
-        if owner is None:
-            joined = False
-            continue
-        if (owner, side) == last:
-            spaces[-1] = replace(spaces[-1], nbytes=stop - spaces[-1].address)
-        else:
-            spaces.append(Space(address, stop - address, *owner, page))
-            joined = False
-        if mapped and joined:
-            pages[-1] = pages[-1][0], stop - pages[-1][0]
-        elif mapped:
-            pages.append((address, stop - address))
-        last, joined = (owner, side), mapped
-    return spaces, pages
-
-
-def _blocks(
-    snapshot: Snapshot, recorded: Recorded, areas: list[tuple[int, int]], large: set[int]
-) -> list[Block]:
-    touched = snapshot.trace[_first_of_each(snapshot.trace, Action.TAKE, Action.GIVEN)]
+def _blocks(snapshot: Snapshot, recorded: Recorded, areas: list[tuple[int, int]], large: set[int]) -> list[Block]:
+    entries = _first_of_each(snapshot.trace, Action.TAKE, Action.GIVEN)
+    touched = snapshot.trace[entries]
+    ends = dict(zip(touched["address"].tolist(), entries.tolist(), strict=True))  # of blocks whose size is not known
+    fronts = _Fronts(snapshot.trace)
     final = snapshot.blocks[snapshot.blocks["state"] != State.FREE]
     stayed = final[~np.isin(final["address"], touched["address"])]
     gone = touched[touched["action"] == Action.GIVEN]
@@ -183,9 +107,28 @@ def _blocks(
         stop = min(sum(area), after.address) if after else sum(area)
         if row.address < area[0] or row.address + row.nbytes > stop:
             continue
-        # No block of the large kind is that small: what is behind this one is its own, too.
-        behind = stop - row.address - row.nbytes
-        if area[0] in large and (behind <= _SMALL or row.nbytes >= recorded.max_split):
-            row = row._replace(nbytes=stop - row.address)  # noqa: PLW2901 - the same block
+        if area[0] in large and (freed := ends.get(row.address)) is not None:
+            end = row.address + row.nbytes
+            # No block of the large kind is that small: what is behind this one is its own, too.
+            whole = stop - end <= _SMALL or row.nbytes >= recorded.max_split
+            row = row._replace(nbytes=(stop if whole else fronts.behind(end, stop, freed)) - row.address)  # noqa: PLW2901
         kept.append(row)
     return kept
+
+
+class _Fronts:
+    """Where free blocks begin, as the first allocation in each shows."""
+
+    def __init__(self, trace: NDArray[np.void]) -> None:
+        takes = np.flatnonzero(trace["action"] == Action.TAKE)
+        self._entries = takes[np.argsort(trace["address"][takes], kind="stable")]
+        self._addresses = trace["address"][self._entries]
+
+    def behind(self, end: int, stop: int, freed: int) -> int:
+        """The front of what is free to `stop`: `end`, or a little later. `freed` is the entry that frees who lies before."""
+        low, high = np.searchsorted(self._addresses, (end, stop))
+        if low == high:
+            return end
+        first = low + int(np.argmin(self._entries[low:high]))
+        front = int(self._addresses[first])
+        return front if self._entries[first] < freed and front - end <= _SMALL else end

@@ -1,14 +1,14 @@
-"""PyTorch's snapshots: the dicts and lists of `torch.cuda.memory._snapshot()`, pickled, as columns (torch-semantics 3.12).
+"""PyTorch's snapshots: the pickled dicts and lists of `torch.cuda.memory._snapshot()` as columns (semantics 3.12).
 
-Every version from 1.13 to 2.15 is read: what an older one does not say is empty, worked out, or its default. What other
-programs wrote is believed only after its type and its bounds were looked at; keys that nobody here knows are left alone.
+Every version from 1.13 to 2.15 is read: what an older one does not say is empty, worked out, or its default. What a
+stranger wrote is believed only after its type and bounds were looked at; keys that nobody here knows are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ _DEVICES = 1024
 _LINES = (1 << 32) - 1
 
 _Rows = Sequence[Mapping[str, Any]]
-_T = TypeVar("_T")
 
 
 def parse(data: bytes) -> tuple[Snapshot, ...]:
@@ -65,7 +64,7 @@ def snapshots(value: Any) -> tuple[Snapshot, ...]:
     traces = [_dicts(trace, "a trace") for trace in _list(value.get("device_traces", []), "device_traces")]
     told = [trace for trace in traces if trace]
     _demand(len({*map(id, told)}) == len(told), "two devices share their history")
-    owner = _column(segments, "device", "a segment's", np.dtype("i8"), 0).tolist()
+    owner = _column(segments, "device", "a segment's", "i8", 0).tolist()
     _demand(all(0 <= device < _DEVICES for device in owner) and len(traces) <= _DEVICES, "there are too many devices")
     devices = sorted({*owner, *(device for device, trace in enumerate(traces) if trace)}) or [0]
     settings = _settings(value.get("allocator_settings"))
@@ -142,7 +141,8 @@ def _addresses(blocks: _Rows, sizes: NDArray[Any], start: NDArray[Any], of: NDAr
         return _column(blocks, "address", "a block's")
     ends = np.cumsum(sizes, dtype=np.uint64)
     first = np.searchsorted(of, of)  # the first block of the same segment
-    return start + (ends - sizes) - (ends - sizes)[first]
+    addresses: NDArray[np.uint64] = start + (ends - sizes) - (ends - sizes)[first]
+    return addresses
 
 
 def _trace(
@@ -157,7 +157,7 @@ def _trace(
     rows["action"] = [_ACTIONS[word] for word in words]
     full = np.flatnonzero(rows["action"] == Action.OOM)
     rows["address"] = _column(trace, "addr", "an entry's", default=0)
-    rows["address"][full] = _column([trace[at] for at in full], "device_free", "an entry's", default=0)
+    rows["address"][full] = _column([trace[at] for at in full.tolist()], "device_free", "an entry's", default=0)
     rows["nbytes"] = _column(trace, "size", "an entry's")
     rows["queue"] = _column(trace, "stream", "an entry's", default=0)
     times = _column(trace, "time_us", "an entry's", default=0)
@@ -166,16 +166,14 @@ def _trace(
     number = stacks.number
     rows["stack"] = [number(entry.get("frames", ())) for entry in trace]
     if trace and "pool_id" in trace[0]:
-        rows["home"] = [homes.number(_pool(entry.get("pool_id", (0, 0)))) for entry in trace]
+        rows["home"] = homes.column(_pool, [entry.get("pool_id", (0, 0)) for entry in trace])
     elif len(homes.of) > 1:  # older ones name the pool with the segment only
         at = np.searchsorted(segments["address"], rows["address"], "right") - 1
         inside = (at >= 0) & (rows["address"] < (segments["address"] + segments["nbytes"])[at])
         rows["home"] = np.where(inside, segments["home"][at], 0)
-    if any("compile_context" in entry or "user_metadata" in entry for entry in trace):
-        rows["note"] = [
-            labels.number((_text(entry.get("compile_context", "")), _text(entry.get("user_metadata", ""))))
-            for entry in trace
-        ]
+    said = [_values(trace, key, "an entry's", "") for key in ("compile_context", "user_metadata")]
+    if any(map(any, said)):
+        rows["note"] = labels.column(_texts, list(zip(*said, strict=True)))
     return rows
 
 
@@ -187,6 +185,14 @@ class _Numbers:
 
     def number(self, thing: Any) -> int:
         return self.of.setdefault(thing, len(self.of))
+
+    def column(self, understood: Callable[[Any], Any], things: list[Any]) -> list[int]:
+        """Of each its number; of equal ones only the first is looked at."""
+        try:
+            numbers = {thing: self.number(understood(thing)) for thing in dict.fromkeys(things)}
+            return [numbers[thing] for thing in things]
+        except TypeError:  # lists have no hash
+            return [self.number(understood(thing)) for thing in things]
 
 
 class _Stacks:
@@ -257,6 +263,10 @@ def _text(value: Any) -> str:
     return text
 
 
+def _texts(values: tuple[Any, Any]) -> tuple[str, str]:
+    return _text(values[0]), _text(values[1])
+
+
 def _list(value: Any, what: str) -> list[Any] | tuple[Any, ...]:
     _demand(isinstance(value, list | tuple), f"{what} are not a list")
     items: list[Any] | tuple[Any, ...] = value
@@ -278,7 +288,7 @@ def _values(rows: _Rows, key: str, whose: str, default: Any) -> list[Any]:
         raise BadSnapshot(f"{whose} {key} is missing") from None
 
 
-def _column(rows: _Rows, key: str, whose: str, dtype: np.dtype[Any] = np.dtype("u8"), default: Any = None) -> Any:
+def _column(rows: _Rows, key: str, whose: str, dtype: str = "u8", default: Any = None) -> NDArray[Any]:
     """One number of each row. `default` may be a column, which then stands for all where the first row has none."""
     if isinstance(default, np.ndarray):
         if not rows or key not in rows[0]:

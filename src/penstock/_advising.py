@@ -1,0 +1,46 @@
+"""Adds to the text of an OutOfMemory the setting that would have helped. Imported, it is there: the ladder is below the
+replay that it needs, and cannot ask for it by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import local
+from typing import TYPE_CHECKING
+
+from penstock.runtime.out_of_memory import ADVISERS
+from penstock.runtime.statistics import RESERVED_BYTES
+from penstock.snapshot.model import Snapshot
+from penstock.spi import Growable
+
+if TYPE_CHECKING:
+    from penstock.runtime.allocator import Allocator
+    from penstock.runtime.growth import Request
+
+_busy = local()  # the arrays made here may run out of memory as well, where NumPy's are lent
+
+
+def advise(snapshot: Snapshot, allocator: Allocator, request: Request) -> list[str]:
+    """Lines for the text; none where nothing is shown to help, and never an error."""
+    if getattr(_busy, "now", False) or request.home != 0:  # where it went, only the program knows
+        return []
+    _busy.now = True
+    try:
+        from penstock.snapshot.advice import lines
+
+        free, total = allocator.port.memory_info()
+        props, settings = allocator.port.props, allocator.settings.as_snapshot()
+        return lines(
+            replace(snapshot, notes={"allocator_settings": settings, "fine_segments": props.fine_segments}),
+            capacity=total,
+            other_used=max(total - free - allocator.current(RESERVED_BYTES), 0),
+            limit=allocator.limit,
+            growable=isinstance(allocator.port, Growable),
+        )
+    except Exception:  # noqa: BLE001 -- nothing may hide the error that is being told
+        return []
+    finally:
+        _busy.now = False
+
+
+ADVISERS.append(advise)
