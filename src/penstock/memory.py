@@ -16,6 +16,7 @@ from penstock.runtime.mem_pool import MemPool, use_mem_pool
 from penstock.runtime.summary import memory_summary as summary_of
 from penstock.sizes import parse_bytes
 from penstock.snapshot.model import Snapshot
+from penstock.spi import PinnedHost
 
 if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
@@ -177,6 +178,7 @@ def record_history(
     skip_actions: Collection[str] = (),
     annotations: bool = False,
     compile_context: bool = False,
+    pinned: bool = False,
     device: Device | str | int | None = None,
 ) -> None:
     """Record every allocation and free; None stops and forgets. (`torch.cuda.memory._record_memory_history`)
@@ -185,14 +187,16 @@ def record_history(
     which Python stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees their own
     ("all"), or none; of each the innermost `depth` frames, at most 256. `skip_actions` are PyTorch's words ("alloc",
     "free_requested", …) for what is not recorded, `annotations` and `compile_context` ask for what `annotate` and
-    `compile_context` say. Opens the device. Raises PenstockError for unknown words.
+    `compile_context` say, `pinned` for pinned host memory, too. Opens the device. Raises PenstockError for unknown
+    words.
     """
     if max_entries is not None and max_entries < 1:
         raise ValueError(f"max_entries is at least 1, or None to stop; got {max_entries}")
     if depth < 0:
         raise ValueError(f"depth is a number of frames, not {depth}")
+    opened = opened_for(device)
     recording.start(
-        opened_for(device).allocator,
+        opened.allocator,
         None if max_entries is None else "all",
         context,
         max_entries=max_entries or 0,
@@ -202,6 +206,9 @@ def record_history(
         skip_actions=skip_actions,
         depth=depth,
     )
+    if pinned or isinstance(opened.port, PinnedHost):  # it is on or off with every recording, as in PyTorch
+        wanted = "all" if pinned and max_entries is not None else None
+        opened.pinned.history.start(wanted, context, max_entries or 0, clear_history=not keep, depth=depth)
 
 
 def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
@@ -221,7 +228,9 @@ def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, An
 
 def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:
     """The same in PyTorch's schema (`torch.cuda.memory._snapshot`): segments, blocks, history and settings as dicts."""
-    return torch_snapshot.of_allocators([opened_for(device).allocator])
+    opened = opened_for(device)
+    pinned = opened.pinned if isinstance(opened.port, PinnedHost) else None
+    return torch_snapshot.of_allocators([opened.allocator], pinned)
 
 
 def annotate_tensor(tensor: Tensor, said: str) -> None:

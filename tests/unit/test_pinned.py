@@ -153,3 +153,28 @@ def test_a_device_that_lends_none(fake, monkeypatch):
     with pytest.raises(Unsupported, match="fake lends no pinned host memory") as caught:
         penstock.empty_pinned(3, device="fake:0")
     assert caught.value.ability == "PinnedHost"
+
+
+def test_its_history():
+    penstock.memory.record_history(100, context="all", depth=1, pinned=True, device="host:0")
+    try:
+        penstock.empty_pinned(1000, dtype=np.uint8, device="host:0").fill(1)
+        taken = penstock.memory.memory_snapshot("host:0")
+    finally:
+        penstock.memory.record_history(None, device="host:0")
+    assert [entry["action"] for entry in taken["host_traces"]][-3:] == ["alloc", "free_requested", "free_completed"]
+    assert {len(entry["frames"]) for entry in taken["host_traces"]} == {1}
+    assert 1024 in {segment["total_size"] for segment in taken["host_segments"]}
+    assert penstock.memory.memory_snapshot("host:0")["host_segments"] == []
+
+
+def test_it_follows_the_settings(counts):
+    penstock.memory.set_allocator_settings("pinned_max_cached_size_mb:1")
+    try:
+        before = counts("allocated_bytes")
+        array = penstock.empty_pinned(3 << 20, dtype=np.uint8)
+        assert counts("allocated_bytes") == [before[0] + (3 << 20)]
+        del array
+        assert counts("allocated_bytes") == before
+    finally:
+        penstock.memory.set_allocator_settings("pinned_max_cached_size_mb:17592186044415")

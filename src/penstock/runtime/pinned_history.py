@@ -18,7 +18,7 @@ Frames = tuple[tuple[CodeType, int], ...]  # code and line, innermost first
 
 _NEVER, STATE, _ALLOC, ALL = range(4)  # of which moments the stacks are taken, each with those before it
 _LEVELS = {None: _NEVER, "state": STATE, "alloc": _ALLOC, "all": ALL}
-_DEPTH = 256
+_DEEPEST = 256
 
 
 class _Entry(NamedTuple):
@@ -35,22 +35,32 @@ class PinnedHistory:
     def __init__(self) -> None:
         self.recording = False
         self._level = _NEVER
+        self._depth = _DEEPEST  # of stacks
         self._entries: deque[_Entry] = deque(maxlen=0)
 
-    def start(self, enabled: str | None, context: str | None, max_entries: int, *, clear_history: bool) -> None:
+    def start(
+        self,
+        enabled: str | None,
+        context: str | None,
+        max_entries: int,
+        *,
+        clear_history: bool = False,
+        depth: int = _DEEPEST,
+    ) -> None:
         """Begin, change or end. Words as `recording.start`, which checks them; what was recorded stays when it ends."""
         if enabled is None:
             self.recording, self._level = False, _NEVER
         else:
             most = max(max_entries, 1) if enabled == "all" else 1
             self._entries = deque(self._entries, maxlen=min(most, sys.maxsize))
+            self._depth = min(depth, _DEEPEST)
             self.recording, self._level = True, _LEVELS[context]
         if clear_history:
             self._entries.clear()
 
     def stack(self, level: int) -> Frames | None:
         """Where the program is, if that is wanted."""
-        return None if self._level < level else tuple(_walk(sys._getframe(1)))  # noqa: SLF001 -- the documented way
+        return None if self._level < level else tuple(_walk(sys._getframe(1), self._depth))  # noqa: SLF001 -- the documented way
 
     def note(self, action: str, block: HostBlock, frames: Frames | None = None) -> None:
         if self.recording:
@@ -117,13 +127,12 @@ def segment(block: HostBlock, *, allocated: bool, active: bool) -> dict[str, Any
     }
 
 
-def _walk(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+def _walk(frame: FrameType | None, depth: int) -> Iterator[tuple[CodeType, int]]:
     """Without the allocator's own frames."""
-    depth = 0
-    while frame is not None and depth < _DEPTH:
+    while frame is not None and depth > 0:
         if not frame.f_globals.get("__name__", "").startswith("penstock.runtime.pinned_"):
             yield frame.f_code, frame.f_lineno
-            depth += 1
+            depth -= 1
         frame = frame.f_back
 
 

@@ -11,6 +11,7 @@ from penstock.snapshot.model import Action, Snapshot, State
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
+    from penstock.runtime.pinned_allocator import PinnedAllocator
     from penstock.runtime.private_pools import PoolId
 
 __all__ = ["ACTIONS", "of_allocators", "segments", "trace"]
@@ -32,7 +33,7 @@ _STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITIN
 _Frames = Callable[[int], list[dict[str, Any]]]
 
 
-def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
+def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | None = None) -> dict[str, Any]:
     """The whole snapshot of some devices of a kind; each history notes that somebody looked, after it was read."""
     rows: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
@@ -52,8 +53,8 @@ def of_allocators(allocators: Sequence[Allocator]) -> dict[str, Any]:
         "device_traces": traces,
         "allocator_settings": settings.as_snapshot(),
         "external_annotations": annotations,
-        "host_segments": [],
-        "host_traces": [],
+        "host_segments": [] if pinned is None else pinned.segments(),
+        "host_traces": [] if pinned is None else pinned.history.traces(),
     }
 
 
