@@ -1,15 +1,10 @@
-"""The allocator over simulated memory: every decision, address, number and error of the real one, and no bytes.
-
-Memory goes lowest address first, in steps of 2 MiB, as PyTorch's recordings in `tests/data` have it; terabytes cost
-nothing. Streams are numbers, 0 is the default one. Work on them is done at once, unless `hold_events` says otherwise.
-"""
+"""One device over simulated memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from itertools import count
 from typing import Any
 
 from penstock._core import Block
@@ -20,15 +15,15 @@ from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.private_pools import PoolId
+from penstock.simulate.world import SimulatedQueue, World
 from penstock.sizes import format_bytes
-from penstock.spi import DeviceProps, Queue
+from penstock.spi import DeviceProps
 
 __all__ = ["Device", "World"]
 
 _STEP = 2 << 20
 _FINE_STEP = 64 << 10
 _MEMORY, _ROOM = 0x100000000000, 0x040000000000  # the first device's addresses, and how many each device has
-_SPACE = 0x200000000000  # address space of growing segments
 
 
 class Device:
@@ -57,7 +52,7 @@ class Device:
         self.index = index
         self._world = world or World()
         self._port = _Port(self._world, total_memory, other_used, index, fine_segments)
-        self._queues: dict[int, _Queue] = {}
+        self._queues: dict[int, SimulatedQueue] = {}
         self._allocator = Allocator(
             f"cuda:{index}",
             self._port,
@@ -220,9 +215,9 @@ class Device:
         """The first rule of the allocator's own tables that does not hold; None when all do."""
         return self._allocator.broken()
 
-    def _queue(self, stream: int) -> _Queue:
+    def _queue(self, stream: int) -> SimulatedQueue:
         if stream not in self._queues:
-            self._queues[stream] = _Queue(self._world, stream)
+            self._queues[stream] = SimulatedQueue(self._world, stream)
         return self._queues[stream]
 
     def _block(self, address: int) -> Block:
@@ -230,82 +225,6 @@ class Device:
             return self._live[address]
         except KeyError:
             raise PenstockError(f"invalid device pointer: {address:#x}") from None
-
-
-class World:
-    """What several simulated devices have in common: numbers of events and pools, and what goes wrong next."""
-
-    def __init__(self) -> None:
-        self.now = 1
-        self.failures = 0
-        self.pools = count(1)
-        self.graphs = count(1)
-        self.spaces = Addresses(_SPACE, _SPACE)
-        self._level = 0
-        self._held_from = 0
-        self._queues: list[_Queue] = []
-        self._all_done = 0
-
-    def join(self, queue: _Queue) -> None:
-        queue.done = self._all_done
-        self._queues.append(queue)
-
-    def hold(self, level: int) -> None:
-        self._level, self._held_from = level, self.now
-        if level == 2:
-            self._all_done = 0
-            for queue in self._queues:
-                queue.done = 0
-
-    def finish_all(self) -> None:
-        self._all_done = self.now
-        for queue in self._queues:
-            queue.done = self.now
-
-    def reached(self, done: int) -> int:
-        if self._level == 0:
-            return self.now
-        return max(done, self._held_from) if self._level == 1 else done
-
-
-class _Queue:
-    """One stream. Its ticks are numbers of the world's events."""
-
-    def __init__(self, world: World, handle: int) -> None:
-        self.handle = handle
-        self.done = 0
-        self._world = world
-        self._last = 0
-        world.join(self)
-
-    def signal(self) -> int:
-        self._world.now += 1
-        self._last = self._world.now
-        return self._last
-
-    def reached(self) -> int:
-        return self._world.reached(self.done)
-
-    def idle(self) -> bool:
-        return self.reached() >= self._last
-
-    def wait(self, tick: int) -> None:
-        self.done = max(self.done, tick)
-
-    def finish(self) -> None:
-        self.done = self._world.now
-
-    def wait_for(self, other: Queue, tick: int) -> None:
-        """Nothing has an order here."""
-
-    def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """There are no bytes."""
-
-    def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        """There are no bytes."""
-
-    def close(self, timeout: float | None = None) -> bool:  # noqa: ARG002 -- everything is done at once
-        return True
 
 
 class _Port:
@@ -355,8 +274,8 @@ class _Port:
     def decommit(self, address: int, nbytes: int) -> None:  # noqa: ARG002 -- as above
         self.used -= nbytes
 
-    def queue(self, priority: int = 0) -> _Queue:  # noqa: ARG002 -- all are equal
-        return _Queue(self._world, 0)
+    def queue(self, priority: int = 0) -> SimulatedQueue:  # noqa: ARG002 -- all are equal
+        return SimulatedQueue(self._world, 0)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,0 +1,100 @@
+"""The pinned allocator and the slow, obvious one do the same, step by step."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.simulate import Pinned
+from penstock.testing.model_pinned import ModelPinned
+
+KIB, MIB = 1 << 10, 1 << 20
+BOUNDARIES = [0, 1, 2, 3, 4095, 4096, 4097, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB + 1, 3 * MIB, 4 * MIB + 1]
+sizes = st.sampled_from(BOUNDARIES) | st.integers(1, 8192) | st.integers(MIB, 5 * MIB)
+streams = st.integers(0, 3)
+choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
+CONFIGURATIONS = [
+    "",
+    "pinned_max_round_threshold_mb:1",
+    "pinned_max_cached_size_mb:2",
+    "pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:3",
+    "pinned_reserve_segment_size_mb:2",
+    "pinned_reserve_segment_size_mb:1,pinned_max_cached_size_mb:1",
+    "pinned_use_cuda_host_register:True,pinned_num_register_threads:2",
+]
+
+
+class PinnedAgainstModel(RuleBasedStateMachine):
+    """Addresses are compared by name: which of the blocks made so far it is."""
+
+    @initialize(configuration=st.sampled_from(CONFIGURATIONS))
+    def start(self, configuration):
+        self.both = Pinned(configuration), ModelPinned(configuration)
+        self.live = []  # addresses, ours and the model's
+        self.names = {}
+
+    def each(self, call, *arguments):
+        for one in self.both:
+            getattr(one, call)(*arguments)
+
+    @rule(nbytes=sizes)
+    def allocate(self, nbytes):
+        ours, models = (one.allocate(nbytes) for one in self.both)
+        assert bool(ours) == bool(models)
+        if ours:
+            assert self.names.setdefault(models, ours) == ours
+            self.live.append((ours, models))
+
+    @precondition(lambda self: self.live)
+    @rule(choice=choices)
+    def free(self, choice):
+        for one, address in zip(self.both, self.live.pop(choice % len(self.live)), strict=True):
+            one.free(address)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=choices, stream=streams)
+    def record(self, choice, stream):
+        for one, address in zip(self.both, self.live[choice % len(self.live)], strict=True):
+            one.record_stream(address, stream)
+
+    @rule(level=st.sampled_from([1, 2]))
+    def hold(self, level):
+        self.each("hold_events", level)
+
+    @rule(stream=streams | st.none())
+    def release(self, stream):
+        self.each("release_events", stream)
+
+    @rule(stream=streams | st.none())
+    def synchronize(self, stream):
+        self.each("synchronize", stream)
+
+    @rule(call=st.sampled_from(["empty_cache", "reset_peak_stats", "reset_accumulated_stats"]))
+    def other(self, call):
+        self.each(call)
+
+    @rule(megabytes=st.integers(1, 4), key=st.sampled_from(["round_threshold", "cached_size"]))
+    def change(self, megabytes, key):
+        self.each("apply_settings", f"pinned_max_{key}_mb:{megabytes}")
+
+    @invariant()
+    def the_same_is_counted(self):
+        ours, models = (one.stats() for one in self.both)
+        assert {key: number for key, number in ours.items() if "_time." not in key} == models
+        assert self.both[0].broken() is None
+
+    def teardown(self):
+        if not hasattr(self, "both"):
+            return
+        for ours, models in self.live:
+            self.both[0].free(ours)
+            self.both[1].free(models)
+        self.each("release_events")
+        self.each("empty_cache")
+        self.the_same_is_counted()
+        assert self.both[0].stats()["allocations.current"] == 0
+
+
+TestPinnedAgainstModel = PinnedAgainstModel.TestCase
+TestPinnedAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
