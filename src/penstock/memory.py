@@ -286,7 +286,7 @@ def caching_allocator_disabled() -> Iterator[None]:
     >>> block
     <UncachedBlock at 0x..., 1000 bytes>
     """
-    before = shared_settings.caching()
+    before = shared_settings.caching
     shared_settings.enable_caching(False)
     try:
         yield

@@ -23,6 +23,7 @@ def clean():
     yield
     here.device, here.indices, here.streams = before
     here.entered.clear()
+    here.forget()
     penstock.synchronize("host:0")
     if penstock.memory.memory_allocated("host:0") > held:
         gc.collect()  # a tenth of a second

@@ -41,8 +41,13 @@ class _Here(threading.local):
         self.device: Device | None = None
         self.indices: dict[str, int] = {}  # of each kind, the one last made current
         self.streams: dict[Device, Stream] = {}
-        self.stream: Stream | None = None  # the current device's, once somebody asked; every change forgets it
         self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
+        self.forget()
+
+    def forget(self) -> None:
+        """Something else is current: the current device and its stream are looked up by the next to ask."""
+        self.opened: OpenDevice | None = None
+        self.stream: Stream | None = None
 
     def state(self) -> _State:
         return self.device, dict(self.indices), dict(self.streams)
@@ -86,15 +91,20 @@ def resolve(device: Device | str | int | None = None) -> Device:
 
 
 def opened_for(device: Device | str | int | None = None) -> OpenDevice:
-    return open_device.open_device(resolve(device))
+    if device is not None:
+        return open_device.open_device(resolve(device))
+    opened = _here.opened
+    if opened is None or opened.forked:
+        opened = _here.opened = open_device.open_device(resolve())
+    return opened
 
 
 def set_device(device: Device | str | int) -> None:
     """Make the device this thread's current one, and open it. (`torch.cuda.set_device`)"""
     chosen = opened_for(device).device
-    _here.stream = None
     _here.device = chosen
     _here.indices[chosen.kind] = chosen.index or 0
+    _here.forget()
 
 
 def reopen(device: Device | str | int | None = None) -> None:
@@ -119,14 +129,14 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     try:
         yield current_device()
     finally:
-        _here.stream = None
         _here.device, _here.indices = before, indices
+        _here.forget()
 
 
 def stream_on(device: Device | str | int | None, default: Callable[[Device], Stream]) -> Stream:
     """This thread's current stream on the device, or else the device's default stream."""
-    if device is None and _here.stream is not None:
-        return _here.stream
+    if device is None and (known := _here.stream) is not None:
+        return known
     place = resolve(device)
     stream = _here.streams.get(place) or default(place)
     if device is None:
@@ -151,14 +161,14 @@ def leave(stream: Stream) -> None:
     """Everything current is as it was when this thread entered the stream last. Opens nothing."""
     for at in reversed(range(len(_here.entered))):
         if _here.entered[at][0] is stream:
-            _here.stream = None
             _, (_here.device, _here.indices, _here.streams) = _here.entered.pop(at)
+            _here.forget()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
 
 
 def forget_in_child() -> None:
     """For the fork handler: the streams of the parent are gone, also those that are current again later."""
-    _here.stream = None
     _here.streams = {}
     _here.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in _here.entered]
+    _here.forget()

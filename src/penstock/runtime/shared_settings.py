@@ -16,7 +16,8 @@ __all__ = ["apply", "caching", "current", "enable_caching", "follow"]
 
 _followers: WeakSet[Allocator] = WeakSet()
 _now: AllocatorSettings | None = None
-_caching: bool | None = None
+_NO_CACHE = ("PENSTOCK_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+caching = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether memory given back is kept for the next
 
 
 def current() -> AllocatorSettings:
@@ -51,15 +52,6 @@ def _set(new: AllocatorSettings) -> None:
         allocator.apply_settings(new)
 
 
-def caching() -> bool:
-    """Whether memory that is given back is kept for the next to come."""
-    global _caching  # noqa: PLW0603 -- as above
-    if _caching is None:
-        names = ("PENSTOCK_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-        _caching = all(os.environ.get(name, "") != "1" for name in names)
-    return _caching
-
-
 def enable_caching(on: bool) -> None:
-    global _caching  # noqa: PLW0603 -- as above
-    _caching = on
+    global caching  # noqa: PLW0603 -- as above
+    caching = on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock._core import METRICS
@@ -27,8 +28,15 @@ ALLOCATED_BYTES = METRICS.index("allocated_bytes")
 RESERVED_BYTES = METRICS.index("reserved_bytes")
 METRIC = {name: number for number, name in enumerate(METRICS)}
 
-_KEYS = tuple(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS)
-_OVERSIZE = tuple(f"oversize_{what}.{field}" for what in ("allocations", "segments") for field in FIELDS)
+_ROWS = (
+    *(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS),
+    *(f"oversize_{what}.{field}" for what in ("allocations", "segments") for field in FIELDS),
+    *COUNTERS,
+    "max_split_size",
+)
+_KEYS = tuple(sorted(_ROWS))
+_in_order = itemgetter(*map(_ROWS.index, _KEYS))
+_counters = attrgetter(*COUNTERS)
 
 
 def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -46,13 +54,12 @@ def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
 
 def flat(allocator: Allocator) -> dict[str, int]:
     """Every number under its key of `torch.cuda.memory_stats`, in alphabetical order."""
-    numbers = dict(zip(_KEYS, allocator.counts(), strict=True))
-    numbers |= zip(_OVERSIZE, allocator.oversize(), strict=True)
-    for home in tuple(allocator.private.grown):
+    shown = allocator.shown_max_split
+    rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), -1 if shown >= 1 << 63 else shown]
+    numbers = dict(zip(_KEYS, _in_order(rows), strict=True))
+    homes = tuple(allocator.private.grown)
+    for home in homes:
         a, b = allocator.private.id_of(home)
         keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
         numbers |= zip(keys, allocator.reserved_by(home), strict=True)
-    numbers |= {name: getattr(allocator, name) for name in COUNTERS}
-    shown = allocator.shown_max_split
-    numbers["max_split_size"] = -1 if shown >= 1 << 63 else shown
-    return dict(sorted(numbers.items()))
+    return dict(sorted(numbers.items())) if homes else numbers

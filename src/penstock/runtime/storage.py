@@ -22,9 +22,9 @@ AnyBlock = Block | UncachedBlock
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     if nbytes >= out_of_memory.MOST_BYTES:  # more than the core's ints hold, perhaps
         raise out_of_memory.beyond(str(opened.device), nbytes)
-    if not shared_settings.caching():
-        return UncachedBlock(opened.allocator, nbytes, queue)
-    return opened.allocator.allocate(nbytes, queue)
+    if shared_settings.caching:
+        return opened.allocator.allocate(nbytes, queue)
+    return UncachedBlock(opened.allocator, nbytes, queue)
 
 
 class Storage:

@@ -60,6 +60,7 @@ class Device:
             _settings_at_start(settings),
             (lambda: of_streams(index), of_pools),
         )
+        self._allocate = self._allocator.allocate
         self._live: dict[int, Block] = {}
         self._capture: tuple[int, PoolId] | None = None
 
@@ -67,15 +68,18 @@ class Device:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
         if nbytes == 0:
             return 0
-        block = self._allocator.allocate(nbytes, stream)
-        self._live[block.address] = block
-        return block.address
+        block = self._allocate(nbytes, stream)
+        address = block.address
+        self._live[address] = block
+        return address
 
     def free(self, address: int) -> None:
         """Free the block that begins at this address; 0 is ignored."""
         if address:
-            self._block(address)
-            self._live.pop(address).free()
+            try:
+                del self._live[address]
+            except KeyError:
+                raise _no_block(address) from None
 
     def record_stream(self, address: int, stream: int) -> None:
         """The block is used on that stream too: once freed, it waits for what is queued there."""
@@ -224,7 +228,7 @@ class Device:
         try:
             return self._live[address]
         except KeyError:
-            raise PenstockError(f"invalid device pointer: {address:#x}") from None
+            raise _no_block(address) from None
 
 
 class _Port:
@@ -288,6 +292,10 @@ class _Port:
             self.used += nbytes
             return
         raise OutOfMemory(f"wanted {format_bytes(nbytes)}, {format_bytes(free)} free", wanted=nbytes, capacity=total)
+
+
+def _no_block(address: int) -> PenstockError:
+    return PenstockError(f"invalid device pointer: {address:#x}")
 
 
 def _settings_at_start(text: str) -> rules.AllocatorSettings:
