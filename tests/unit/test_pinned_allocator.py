@@ -1,4 +1,7 @@
-"""The cache of pinned memory, over the fake backend: the test says when a queue is done."""
+"""The cache of pinned memory, over the fake backend: the test says when a queue is done.
+
+It has so many lines because all of them share one scene.
+"""
 
 from __future__ import annotations
 

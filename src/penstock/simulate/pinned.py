@@ -10,6 +10,7 @@ from penstock.runtime import recording
 from penstock.runtime import settings as rules
 from penstock.runtime.pinned_allocator import PinnedAllocator, PinnedBlock
 from penstock.simulate.world import SimulatedQueue, World
+from penstock.sizes import format_bytes
 
 __all__ = ["Pinned"]
 
@@ -156,9 +157,9 @@ class _Port:
         self._addresses = Addresses(_HOST, _ROOM)
 
     def pin(self, nbytes: int) -> int:
-        if self.failures:
-            self.failures -= 1
-            raise DeviceError(f"{nbytes} bytes of host memory cannot be pinned", call="pin")
+        if self.failures or nbytes > _ROOM:
+            self.failures = max(self.failures - 1, 0)
+            raise DeviceError(f"{format_bytes(nbytes)} of host memory cannot be pinned", call="pin")
         return self._addresses.take(nbytes)
 
     def unpin(self, address: int) -> None:

@@ -1,0 +1,94 @@
+"""penstock.simulate.Pinned: what the golden traces do not reach. They are in tests/golden."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import DeviceError, PenstockError
+from penstock.simulate import Device, Pinned, World
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def test_nothing_is_at_0():
+    pinned = Pinned()
+    assert pinned.allocate(0) == 0
+    pinned.free(0)
+    pinned.record_stream(0, 1)
+    assert set(pinned.stats().values()) == {0}
+
+
+def test_bad_input():
+    pinned = Pinned()
+    address = pinned.allocate(KIB)
+    pinned.free(address)
+    for use in (pinned.free, lambda where: pinned.record_stream(where, 1)):
+        for foreign in (address, address + 1, 12345):
+            with pytest.raises(PenstockError, match="invalid pinned pointer"):
+                use(foreign)
+    for nbytes in (-1, 1 << 100):
+        with pytest.raises((ValueError, DeviceError)):
+            pinned.allocate(nbytes)
+    assert pinned.stats()["active_requests.current"] == 0
+    assert pinned.broken() is None
+
+
+def test_settings_that_are_none():
+    with pytest.raises(ValueError, match="greater than 0"):
+        Pinned("pinned_reserve_segment_size_mb:0")
+    pinned = Pinned()
+    with pytest.raises(ValueError, match="Unrecognized key"):
+        pinned.apply_settings("pinned_max_cached_size_mb:1,nonsense:1")
+    pinned.free(pinned.allocate(2 * MIB))
+    assert pinned.stats()["num_host_free"] == 1  # what stood before the nonsense holds
+
+
+def test_the_system_refuses():
+    pinned = Pinned()
+    pinned.fail_next(1)
+    with pytest.raises(DeviceError, match="cannot be pinned"):
+        pinned.allocate(KIB)
+    pinned.free(pinned.allocate(KIB))
+    pinned.fail_next(1)
+    assert pinned.allocate(MIB)  # what was cached went first
+    assert pinned.stats()["num_host_free"] == 1
+
+
+def test_a_background_thread_is_simulated():
+    pinned = Pinned("pinned_use_background_threads:True")
+    address = pinned.allocate(KIB)
+    pinned.hold_events()
+    pinned.record_stream(address, 1)
+    pinned.free(address)
+    assert pinned.stats()["active_requests.current"] == 1
+    pinned.release_events()
+    assert pinned.stats()["active_requests.current"] == 0
+
+
+def test_it_shares_a_world_with_a_device():
+    world = World()
+    pinned, gpu = Pinned(world=world), Device(1 << 30, world=world)
+    address = pinned.allocate(KIB)
+    gpu.hold_events()
+    pinned.record_stream(address, 1)
+    pinned.free(address)
+    pinned.empty_cache()
+    assert pinned.stats()["allocations.current"] == 1
+    gpu.synchronize()
+    pinned.empty_cache()
+    assert pinned.stats()["allocations.current"] == 0
+
+
+def test_its_history():
+    pinned = Pinned()
+    assert pinned.snapshot() == {"host_segments": [], "host_traces": []}
+    with pytest.raises(PenstockError, match="expected context to be"):
+        pinned.record_history("all", "nonsense")
+    pinned.record_history()
+    pinned.free(pinned.allocate(1000))
+    taken = pinned.snapshot()
+    actions = ["segment_alloc", "alloc", "free_requested", "free_completed"]
+    assert [entry["action"] for entry in taken["host_traces"]] == actions
+    assert [segment["total_size"] for segment in taken["host_segments"]] == [KIB]
+    pinned.record_history(None)
+    assert pinned.snapshot() == {"host_segments": [], "host_traces": []}
