@@ -164,6 +164,19 @@ void Pool::stayed(uint64_t address) {
   }
 }
 
+std::vector<Moving> Pool::on_the_way() const {
+  Lock lock(mutex_);
+  std::vector<Moving> found;
+  for (const auto& [address, segment] : segments_) {
+    if (!segment.growing()) continue;
+    for (const Block* block = segment.first; block != nullptr; block = block->next) {
+      if (block->state == State::Coming || block->state == State::Leaving)
+        found.push_back({block->address, block->size, block->state == State::Leaving});
+    }
+  }
+  return found;
+}
+
 bool Pool::evict_space(uint64_t address) {
   Lock lock(mutex_);
   const auto at = segments_.find(address);

@@ -52,6 +52,11 @@ struct Piece {
   uint64_t address = 0, size = 0;
 };
 
+struct Moving {
+  uint64_t address, size;
+  bool leaving;  // or coming
+};
+
 class Pool {
  public:
   static constexpr uint64_t kArrival = ~uint64_t{0};
@@ -101,6 +106,7 @@ class Pool {
   bool leave(Piece piece);                                         // false: not all of it is free any more
   bool left(uint64_t address);    // its memory is gone. True: so is all of its segment's
   void stayed(uint64_t address);  // it could not come, or go
+  std::vector<Moving> on_the_way() const;
   bool evict_space(uint64_t address);
 
   void make_home(uint32_t number, bool splits);

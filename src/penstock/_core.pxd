@@ -78,6 +78,10 @@ cdef extern from "stacks.hpp" namespace "penstock" nogil:
 cdef extern from "pool.hpp" namespace "penstock" nogil:
     const uint64_t kArrival "penstock::Pool::kArrival"
 
+    struct Moving:
+        uint64_t address, size
+        cbool leaving
+
     cppclass Piece:
         Piece()
         Piece(uint64_t address, uint64_t size)
@@ -120,6 +124,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         cbool leave(Piece piece) except +
         cbool left(uint64_t address) except +
         void stayed(uint64_t address) except +
+        vector[Moving] on_the_way() except +
         cbool evict_space(uint64_t address) except +
         void make_home(uint32_t number, cbool splits) except +
         cbool drop_home(uint32_t number) except +

@@ -84,6 +84,7 @@ class Pool:
     def leave(self, address: int, nbytes: int) -> bool: ...  # False: not all of it is free any more
     def left(self, address: int) -> bool: ...  # True: its segment has no memory any more
     def stayed(self, address: int) -> None: ...
+    def on_the_way(self) -> list[tuple[int, int, bool]]: ...  # address, size, and whether it leaves or comes
     def evict_space(self, address: int) -> bool: ...
 
     # Homes

@@ -163,6 +163,8 @@ cdef class Pool:
     def leave(self, uint64_t address, uint64_t nbytes): return self.native.leave(Piece(address, nbytes))
     def left(self, uint64_t address): return self.native.left(address)
     def stayed(self, uint64_t address): self.native.stayed(address)
+    def on_the_way(self):
+        return [(piece.address, piece.size, piece.leaving) for piece in self.native.on_the_way()]
     def evict_space(self, uint64_t address): return self.native.evict_space(address)
 
     def make_home(self, uint32_t number, bint splits=True): self.native.make_home(number, splits)

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import random
+import signal
 import threading
 import warnings
 
@@ -52,7 +53,7 @@ class Scene:
     @property
     def used(self) -> int:
         """What the port counts."""
-        return self.port._reserved
+        return self.port.reserved
 
     def segments(self) -> list[int]:
         return np.frombuffer(self.allocator.tables(trace=False)[0], SEGMENT)["address"].tolist()
@@ -359,8 +360,40 @@ def test_memory_in_doubt_is_nobodys(host, monkeypatch):
     assert other.address != start
     ctypes.memset(other.address, 1, other.size)
     assert (host.used, host.reserved) == (6 * MIB, 12 * MIB)
+    assert host.allocator.on_the_way() == [(start, 6 * MIB, True)]
     host.allocator.empty()
     assert host.reserved == 6 * MIB
+
+
+def test_a_timer_that_raises_anywhere_loses_nothing(host, monkeypatch):
+    """Between any two steps: each time everything can go back, and is counted by both sides alike."""
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be what is interrupted
+    chance = random.Random(1)
+
+    def raising(*_) -> None:
+        raise Interrupted
+
+    def work(held) -> None:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-5, 2e-3))
+        while True:
+            held.append(host.allocate(int(2 ** chance.uniform(10, 24))))
+            if len(held) > 3:
+                del held[chance.randrange(4)]
+            if chance.random() < 0.4:
+                host.allocator.empty()
+
+    before = signal.signal(signal.SIGALRM, raising)
+    try:
+        for _ in range(100):
+            held = []
+            with contextlib.suppress(Interrupted):
+                work(held)
+            held.clear()
+            host.check_all_can_go()
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_an_end_that_comes_too_late_is_no_end(fake, monkeypatch):

@@ -74,16 +74,21 @@ class HostPort:
         )  # of all the above, never held during a call to the system; a destructor may re-enter
 
     def reserve(self, nbytes: int) -> int:
-        nbytes = size_of(nbytes)
-        with self.locked():
-            self.count(nbytes, nbytes)
+        nbytes, counted = size_of(nbytes), 0
         try:
-            address = map_memory(nbytes)
-        except OSError as error:
-            with self._lock:
-                self._reserved -= nbytes
+            with self.locked():
+                self._reserved += nbytes  # first, as a destructor may come in between
+                counted = nbytes
+                if self.over():
+                    self._reserved -= nbytes
+                    counted = 0
+                    raise self.out_of_memory(nbytes)  # noqa: TRY301 -- whatever ends this, below is where the count is put right
+            return self._keep(self._segments, map_memory(nbytes), nbytes)
+        except BaseException as error:  # a signal's handler may raise anything
+            self._reserved -= counted
+            if isinstance(error, OSError):
                 raise self.out_of_memory(nbytes, error) from None
-        return self._keep(self._segments, address, nbytes)
+            raise
 
     def release(self, address: int) -> None:
         nbytes = self._give_back(self._segments, address, "release", "reserve")
@@ -108,15 +113,15 @@ class HostPort:
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
-            return self._capacity - self._reserved, self._capacity
+            return self._capacity - self.reserved, self._capacity
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
         with self.locked():
-            if nbytes < self._reserved:
+            if nbytes < self.reserved:
                 raise WrongState(
                     f"the capacity of {self.name} cannot be {format_bytes(nbytes)} while "
-                    f"{format_bytes(self._reserved)} are reserved: release memory first"
+                    f"{format_bytes(self.reserved)} are reserved: release memory first"
                 )
             self._capacity = nbytes
 
@@ -189,12 +194,14 @@ class HostPort:
                 raise WrongState(f"{self.name} was closed")
             yield
 
-    def count(self, change: int, wanted: int = 0) -> None:
-        """So many bytes more are reserved, or fewer; OutOfMemory, which tells what was wanted. Under the lock."""
-        self._reserved += change  # first, as a destructor may come in between
-        if change > 0 and self._reserved > self._capacity:
-            self._reserved -= change
-            raise self.out_of_memory(wanted)
+    @property
+    def reserved(self) -> int:
+        """Bytes of segments, and of pages that have memory."""
+        return self._reserved + self._spaces.held
+
+    def over(self) -> bool:
+        """Whether that is more than there may be."""
+        return self.reserved > self._capacity
 
     def refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
         call = str(error.filename)
@@ -202,16 +209,16 @@ class HostPort:
         return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
 
     def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory:
-        free = self._capacity - self._reserved
+        free = self._capacity - self.reserved
         message = f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free"
-        message += f" of {format_bytes(self._capacity)}, {format_bytes(self._reserved)} reserved"
+        message += f" of {format_bytes(self._capacity)}, {format_bytes(self.reserved)} reserved"
         if error:
             message += f", but the system has no {lacks}: {error.filename} says {error.strerror!r}"
         return OutOfMemory(
             message,
             wanted=nbytes,
             free=free,
-            reserved=self._reserved,
+            reserved=self.reserved,
             capacity=self._capacity,
             code=(error.errno or 0) if error else 0,
             call=str(error.filename) if error else "reserve",
@@ -233,7 +240,8 @@ class HostPort:
         try:
             with self.locked():
                 mappings[address] = nbytes
-        except WrongState:
+        except BaseException:
+            mappings.pop(address, None)
             unmap_memory(address, nbytes)
             raise
         return address

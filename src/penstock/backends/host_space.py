@@ -58,19 +58,19 @@ class HostSpaces:
         with self._turn():
             space, address, nbytes = self._spaces.part("commit", address, nbytes)
             bare = space.bare(address, nbytes)
-            more = sum(size for _, size in bare)
             with self._port.locked():
-                self._port.count(more, nbytes)
-                space.write(address, nbytes, held=True)
+                self._spaces.write(space, address, nbytes, held=True)  # first, as a destructor may come in between
+                if self._port.over():
+                    self._forget(space, bare)
+                    raise self._port.out_of_memory(nbytes)
             try:
                 open_pages(address, nbytes)
             except OSError as error:
                 for piece in bare:
                     with suppress(OSError):  # then it is open, and nobody knows
                         close_pages(*piece)
-                    space.write(*piece, held=False)
                 with self._port.locked():
-                    self._port.count(-more)
+                    self._forget(space, bare)
                     raise self._port.out_of_memory(nbytes, error) from None
 
     def decommit(self, address: int, nbytes: int) -> None:
@@ -82,15 +82,22 @@ class HostSpaces:
                 message = f"{format_bytes(nbytes)} of memory cannot be returned"
                 raise self._port.refusal(error, message) from None
             with self._port.locked():
-                less = space.held_in(address, nbytes)
-                space.write(address, nbytes, held=False)
-                self._port.count(-less)
+                self._spaces.write(space, address, nbytes, held=False)
 
     def close(self) -> None:
         """Returns all of it."""
         with self._calling:
             for space in self._spaces.clear():
                 unmap_memory(space.address, space.nbytes)
+
+    @property
+    def held(self) -> int:
+        """How many bytes have memory."""
+        return self._spaces.held
+
+    def _forget(self, space: Space, pieces: list[tuple[int, int]]) -> None:
+        for piece in pieces:
+            self._spaces.write(space, *piece, held=False)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Which pages of a port's address space have memory: the books of an ability `Growable`, without a system behind them.
 
-A port that has it counts what `Space.bare` tells before it asks its system, and writes down what came of it.
+A port that has it writes down what is to come before it asks its system, and what went after that.
 """
 
 from __future__ import annotations
@@ -31,38 +31,34 @@ class Space:
         self.address = address
         self.nbytes = nbytes
         self.page = page
-        self._held = bytearray(nbytes // page)
+        self.marks = bytearray(nbytes // page)
 
     @property
     def held(self) -> int:
         """How many bytes have memory."""
-        return self._held.count(1) * self.page
+        return self.marks.count(1) * self.page
 
     def bare(self, address: int, nbytes: int) -> list[tuple[int, int]]:
         """The pieces of this part, addresses and sizes, that have no memory."""
-        return [(start, end - start) for start, end in self._runs(0, address, nbytes)]
+        return [(start, end - start) for start, end in self._runs(address, nbytes)]
 
     def held_in(self, address: int, nbytes: int) -> int:
         """How many bytes of this part have memory."""
-        return sum(end - start for start, end in self._runs(1, address, nbytes))
+        return self.marks.count(1, *self.pages(address, nbytes)) * self.page
 
     def lacks(self, address: int, nbytes: int) -> bool:
         """Whether any of these bytes has no memory; they need not be whole pages."""
         first, last = address - self.address, address + nbytes - 1 - self.address
-        return self._held.find(0, first // self.page, last // self.page + 1) >= 0
+        return self.marks.find(0, first // self.page, last // self.page + 1) >= 0
 
-    def write(self, address: int, nbytes: int, *, held: bool) -> None:
-        first, last = self._pages(address, nbytes)
-        self._held[first:last] = bytes([held]) * (last - first)
-
-    def _pages(self, address: int, nbytes: int) -> tuple[int, int]:
+    def pages(self, address: int, nbytes: int) -> tuple[int, int]:
         return (address - self.address) // self.page, (address + nbytes - self.address) // self.page
 
-    def _runs(self, value: int, address: int, nbytes: int) -> list[tuple[int, int]]:
+    def _runs(self, address: int, nbytes: int) -> list[tuple[int, int]]:
         runs = []
-        at, last = self._pages(address, nbytes)
-        while (first := self._held.find(value, at, last)) >= 0:
-            at = self._held.find(1 - value, first, last)
+        at, last = self.pages(address, nbytes)
+        while (first := self.marks.find(0, at, last)) >= 0:
+            at = self.marks.find(1, first, last)
             if at < 0:
                 at = last
             runs.append((self.address + first * self.page, self.address + at * self.page))
@@ -70,9 +66,10 @@ class Space:
 
 
 class Spaces:
-    """The reservations of the port called `name`. Who calls locks."""
+    """The reservations of the port called `name`; `held` bytes of them have memory. Who calls locks."""
 
     def __init__(self, name: str) -> None:
+        self.held = 0
         self._name = name
         self._spaces: dict[int, Space] = {}
 
@@ -103,6 +100,15 @@ class Spaces:
             raise ValueError(f"{call} wants whole pages of {space.page} bytes, not {size} bytes at {start:#x}")
         return space, start, size
 
+    def write(self, space: Space, address: int, nbytes: int, *, held: bool) -> None:
+        """From now on this part has memory, or has none."""
+        first, last = space.pages(address, nbytes)
+        marks = bytes([held]) * (last - first)
+        change = nbytes * held - space.held_in(address, nbytes)
+        # Nothing is called from here on, so no signal's handler comes in between.
+        space.marks[first:last] = marks
+        self.held += change
+
     def at(self, address: int, nbytes: int) -> Space | None:
         """The space in which all of this lies."""
         for space in tuple(self._spaces.values()):  # a destructor may add one meanwhile
@@ -114,6 +120,7 @@ class Spaces:
         """All of them, which are gone from here."""
         spaces = [*self._spaces.values()]
         self._spaces.clear()
+        self.held = 0
         return spaces
 
     def _foreign(self, call: str, address: int) -> DeviceError:

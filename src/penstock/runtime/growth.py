@@ -4,7 +4,7 @@ PyTorch calls them expandable segments. A piece that `room` or `leave` has chose
 done with it, so nothing is locked meanwhile: a destructor or another thread may allocate in between.
 
 A refusal of the port means that nothing happened. After anything else, a KeyboardInterrupt say, nobody knows: the piece
-stays nobody's until the next `shrink` has taken its memory away for certain.
+is an orphan until a `shrink` with nobody else at work has taken its memory away for certain.
 """
 
 from __future__ import annotations
@@ -41,14 +41,6 @@ class _Space(NamedTuple):
     queue: int
 
 
-class _Doubt(NamedTuple):
-    """A piece that may have memory or not."""
-
-    address: int
-    nbytes: int
-    leaving: bool
-
-
 class Growth:
     """Brings pages to an allocator's pool and takes them away, and counts that there; `refusal` is the port's last."""
 
@@ -57,13 +49,44 @@ class Growth:
         self._port = port
         self._wait = wait  # until the queue of that handle has done all that it has
         self._spaces: dict[int, _Space] = {}  # by address
-        self._doubts: deque[_Doubt] = deque()
+        self._at_work = 0  # threads, and what came in between
+        self._orphans = False  # whether there may be some
         self._unowned: deque[int] = deque()  # spaces that still have to go back to the port
         self._moving = threading.RLock()  # held while whole spaces come and go, and never while waiting for a queue
         self.refusal: OutOfMemory | None = None
 
     def grow(self, request: Request, space: int, page: int) -> Block | None:
         """A block where pages were added; None when the port has no more. New address space is `space` bytes."""
+        self._at_work += 1
+        done = False
+        try:
+            block = self._grow(request, space, page)
+            done = True
+            return block
+        finally:  # calls nothing, so that nothing comes in between
+            self._at_work -= 1
+            self._orphans |= not done
+
+    def shrink(self, small: bool, home: int) -> None:
+        """Give back every page in which nothing is."""
+        alone = self._at_work == 0
+        self._at_work += 1
+        done = False
+        try:
+            if alone and self._orphans:  # with nobody else at work, whatever is on its way is one
+                self._orphans = False
+                self._settle(self._pool.on_the_way())
+            self._release_spaces()
+            for address, nbytes in self._pool.idle_pages(small, home):
+                space = self._space_of(address)
+                if space is not None and self._pool.leave(address, nbytes):
+                    self._decommit(space, address, nbytes)
+            done = True
+        finally:  # as above
+            self._at_work -= 1
+            self._orphans |= not done
+
+    def _grow(self, request: Request, space: int, page: int) -> Block | None:
         pool = self._pool
         while True:
             address, nbytes = pool.room(request.nbytes, request.queue, request.home)
@@ -81,15 +104,6 @@ class Growth:
                 return None
             if block is not None:
                 return block
-
-    def shrink(self, small: bool, home: int) -> None:
-        """Give back every page in which nothing is."""
-        self._end_doubts()
-        self._release_spaces()
-        for address, nbytes in self._pool.idle_pages(small, home):
-            space = self._space_of(address)
-            if space is not None and self._pool.leave(address, nbytes):
-                self._decommit(space, address, nbytes)
 
     def _space_of(self, address: int) -> _Space | None:
         """The space that it lies in; None for one of before a fork."""
@@ -128,9 +142,6 @@ class Growth:
                 raise
             self.refusal = refusal.with_traceback(None)
             return False
-        except BaseException:
-            self._doubts.append(_Doubt(address, nbytes, leaving=False))
-            raise
         self._pool.num_device_alloc += 1
         return True
 
@@ -140,18 +151,29 @@ class Growth:
         except WrongState:  # this is that queue's own thread, which cannot wait for itself: another time
             self._pool.stayed(address)
             return
-        except BaseException:
-            self._pool.stayed(address)
-            raise
         try:
             self._port.decommit(address, nbytes)
         except DeviceError:
             self._pool.stayed(address)
             raise
-        except BaseException:
-            self._doubts.append(_Doubt(address, nbytes, leaving=True))
-            raise
         self._left(space, address)
+
+    def _settle(self, orphans: list[tuple[int, int, bool]]) -> None:
+        """No orphan stays as it was: its memory may be gone."""
+        for address, nbytes, leaving in orphans:
+            space = self._space_of(address)
+            if space is None:
+                continue
+            try:
+                self._wait(space.queue)
+            except WrongState:
+                self._orphans = True
+                continue
+            self._port.decommit(address, nbytes)
+            if leaving:
+                self._left(space, address)
+            else:
+                self._pool.stayed(address)
 
     def _left(self, space: _Space, address: int) -> None:
         self._pool.num_device_free += 1
@@ -177,21 +199,3 @@ class Growth:
                 except DeviceError:
                     self._unowned.append(address)
                     raise
-
-    def _end_doubts(self) -> None:
-        """No queue can be at work in these: they had no memory before, or their queue was waited for."""
-        for _ in range(len(self._doubts)):
-            try:
-                doubt = self._doubts.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            try:
-                self._port.decommit(doubt.address, doubt.nbytes)
-            except BaseException:
-                self._doubts.append(doubt)
-                raise
-            space = self._space_of(doubt.address)
-            if not doubt.leaving:
-                self._pool.stayed(doubt.address)
-            elif space is not None:
-                self._left(space, doubt.address)

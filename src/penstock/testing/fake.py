@@ -80,7 +80,7 @@ class FakePort:
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         with self.enter("reserve", nbytes):
-            if nbytes > self._capacity - self._reserved:
+            if nbytes > self._capacity - self.reserved:
                 raise self._full(nbytes, "reserve")
             address = self._memory.take(nbytes)
             self._reserved += nbytes
@@ -91,9 +91,13 @@ class FakePort:
         with self.enter("release", address):
             self._reserved -= self._given_back(self._memory, address, "release")
 
+    @property
+    def reserved(self) -> int:
+        return self._reserved + self._spaces.held
+
     def memory_info(self) -> tuple[int, int]:
         with self.enter("memory_info"):
-            return self._capacity - self._reserved, self._capacity
+            return self._capacity - self.reserved, self._capacity
 
     def queue(self, priority: int = 0) -> FakeQueue:
         with self.enter("queue", integer_of(priority, "priority")):
@@ -143,23 +147,20 @@ class FakePort:
     def commit(self, address: int, nbytes: int) -> None:
         with self.enter("commit", address, nbytes):
             space, address, nbytes = self._spaces.part("commit", address, nbytes)
-            more = sum(size for _, size in space.bare(address, nbytes))
-            if more > self._capacity - self._reserved:
+            if nbytes - space.held_in(address, nbytes) > self._capacity - self.reserved:
                 raise self._full(nbytes, "commit")
-            space.write(address, nbytes, held=True)
-            self._reserved += more
+            self._spaces.write(space, address, nbytes, held=True)
 
     def decommit(self, address: int, nbytes: int) -> None:
         with self.enter("decommit", address, nbytes):
             space, address, nbytes = self._spaces.part("decommit", address, nbytes)
-            self._reserved -= space.held_in(address, nbytes)
-            space.write(address, nbytes, held=False)
+            self._spaces.write(space, address, nbytes, held=False)
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
         with self.enter("set_capacity", nbytes):
-            if nbytes < self._reserved:
-                raise WrongState(f"{self.name}: {format_bytes(self._reserved)} are reserved: release memory first")
+            if nbytes < self.reserved:
+                raise WrongState(f"{self.name}: {format_bytes(self.reserved)} are reserved: release memory first")
             self._capacity = nbytes
 
     def abandon(self) -> None:
@@ -217,12 +218,12 @@ class FakePort:
         self._queues.pop(handle, None)
 
     def _full(self, nbytes: int, call: str) -> OutOfMemory:
-        free = self._capacity - self._reserved
+        free = self._capacity - self.reserved
         return OutOfMemory(
             f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(self._capacity)}",
             wanted=nbytes,
             free=free,
-            reserved=self._reserved,
+            reserved=self.reserved,
             capacity=self._capacity,
             call=call,
             device=self.name,
