@@ -180,7 +180,8 @@ def test_a_device_too_small_ends_a_program_with_the_reason():
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Exception ignored" not in done.stderr
-    assert "penstock.OutOfMemory: host out of memory. Tried to allocate 1.00 MiB" in done.stderr
+    assert "penstock.OutOfMemory: host out of memory. Tried to allocate 2.00 MiB. " in done.stderr
+    assert "\n  1.00 MiB were asked for, for which a segment of 2.00 MiB is needed.\n" in done.stderr
     assert done.stderr.endswith("It was wanted for a NumPy array of shape (1048576,) and dtype uint8.\n")
 
 

@@ -93,7 +93,7 @@ def test_out_of_memory_says_why_and_is_still_reported(runner):
     observed = runner.penstock(OUT_OF_MEMORY, options=("--memory", "64MiB"))
     assert observed.status == 1
     assert "penstock.OutOfMemory" in observed.out
-    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved", "The largest free piece is", "script.py:9"):
+    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by penstock", "script.py:9"):
         assert words in observed.own
     assert "penstock/" not in observed.own.split("OutOfMemory")[0].replace("penstock.interop", "")
     assert "was out of memory" in observed.err
