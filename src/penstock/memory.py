@@ -121,8 +121,8 @@ def empty_cache(device: Device | str | int | None = None) -> None:
 def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
     """What is counted of pinned host memory, which the devices of a kind share, as PyTorch's flat keys.
 
-    "active_…": in use, or waiting for a copy; "allocat…": that, and what is cached. Sizes are bytes as handed out,
-    times µs. Raises Unsupported where the device lends none.
+    What is active is in use, or waits for a copy; what is allocated is that, and what is cached. Sizes are bytes as
+    handed out, times µs. Raises Unsupported where the device lends none.
 
     >>> import penstock
     >>> array = penstock.empty_pinned(1000, dtype="uint8", device="host:0")
@@ -212,16 +212,21 @@ def record_history(
 
 
 def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
-    """Segments, blocks, statistics and the recorded history of this moment. `notes` (JSON-able) go along."""
+    """Segments, blocks, statistics and the recorded history of this moment. `notes` (JSON-able) go along.
+
+    Two are there already, for `penstock replay`: the settings, and whether segments are as fine as the host device's.
+    """
     opened = opened_for(device)
     _, total = opened.port.memory_info()
     allocator = opened.allocator
+    fine = opened.port.props.fine_segments
+    replayable = {"allocator_settings": allocator.settings.as_snapshot(), "fine_segments": fine}
     return history.snapshot(
         allocator,
         str(opened.device),
         total,
         stats=statistics.flat(allocator),
-        notes=notes,
+        notes={**replayable, **(notes or {})},
         labels=allocator.labels.table,
     )
 

@@ -101,6 +101,7 @@ def test_what_cannot_be_recorded(fake, wrong):
 def test_notes_and_statistics_go_along(fake):
     kept = penstock.allocate(1000, "fake:0")
     taken = memory.snapshot("fake:0", notes={"run": 7})
-    assert taken.notes == {"run": 7}
+    assert taken.notes["run"] == 7
+    assert taken.notes["allocator_settings"]["expandable_segments"] is False
     assert taken.stats == memory.memory_stats("fake:0")
     assert kept.size == 1024

@@ -130,6 +130,9 @@ def _show(told: list[_Told]) -> None:
             style = "green" if check.equal else "red"
             where = f"{one.snapshot.device}: " if len(told) > 1 else ""
             wide.print(f"[{style}]{where}{check.placed:,} of {check.total:,} allocations placed as recorded[/]")
+            if check.learned:
+                facts = f"{check.learned:,} {'fact' if check.learned == 1 else 'facts'} about the state at the beginning"
+                wide.print(f"{facts}, which the file does not tell, worked out from the choices", style="dim")
             if check.first is not None:
                 wide.print(f"first difference: {check.first}", soft_wrap=True, markup=False)
 

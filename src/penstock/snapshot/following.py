@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -20,7 +20,7 @@ from penstock.sizes import format_bytes
 from penstock.snapshot.model import BLOCK, Action, Snapshot, State
 from penstock.snapshot.recorded_settings import Recorded
 from penstock.snapshot.spaces import Space
-from penstock.snapshot.start import Block, Start
+from penstock.snapshot.start import LOOSE, Block, Start
 
 __all__ = ["Check", "Difference", "Progress", "follow"]
 
@@ -28,7 +28,9 @@ Progress = Callable[[int, int], None]  # entries done, entries in all
 
 _ANY = 1 << 40  # bytes of a device that is asked for none
 _MOST_BYTES = 1 << 60
+_QUANTUM = 512  # sizes of blocks are multiples of it
 _CHUNK = 1 << 14
+_ROUNDS = 20
 _MENDED = 10_000  # differences after which it is pointless
 
 
@@ -62,6 +64,7 @@ class Check:
     total: int
     by_arrival: bool
     first: Difference | None
+    learned: int = 0  # things about the state at the beginning that only the choices tell
 
     @property
     def equal(self) -> bool:
@@ -73,37 +76,53 @@ def follow(
 ) -> Check:
     """Replay every entry from that state.
 
-    By arrival, the file does not tell the ages of the segments that were there when the history began. Where one of two
-    equal free blocks was chosen it tells which is older, so the replay is done again with what was learned.
+    Two things a file does not tell of the state in which its history began: which of two segments is older, and how far
+    some blocks reached. A choice that differs tells one or the other, and the replay is done again with it.
     """
-    older: dict[int, set[int]] = {}  # of each segment of then, those that are known to be older
-    while True:
-        run = _Follower(snapshot, recorded, start, older if by_arrival else None)
-        found = run.follow(progress)
-        if found.equal or not run.learned or not _consistent(older):
-            return found
+    learned = _Learned()
+    found: list[Check] = []
+    news = True
+    while news and len(found) < _ROUNDS and learned.consistent():
+        run = _Follower(snapshot, recorded, start, by_arrival, learned)
+        found.append(run.follow(progress))
+        news = run.news and not found[-1].equal
+    return max(found, key=lambda check: check.placed)
 
 
-def _consistent(older: dict[int, set[int]]) -> bool:
-    try:
-        TopologicalSorter(older).prepare()
-    except CycleError:
-        return False
-    return True
+@dataclass(slots=True)
+class _Learned:
+    """About the state at the beginning."""
+
+    older: dict[int, set[int]] = field(default_factory=dict)  # of a segment, those that are older
+    longer: dict[int, int] = field(default_factory=dict)  # of a block, where it ends
+
+    def count(self) -> int:
+        return sum(map(len, self.older.values())) + len(self.longer)
+
+    def consistent(self) -> bool:
+        try:
+            TopologicalSorter(self.older).prepare()
+        except CycleError:
+            return False
+        return True
 
 
 class _Follower:
-    """One pass. `older` None: equal free blocks are ranked by address."""
+    """One pass. `news`: it learned something."""
 
-    def __init__(self, snapshot: Snapshot, recorded: Recorded, start: Start, older: dict[int, set[int]] | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, recorded: Recorded, start: Start, by_arrival: bool, learned: _Learned
+    ) -> None:
         self._trace = trace = snapshot.trace
-        self._spaces, self._older = start.spaces, older
+        self._spaces, self._by_arrival, self._learned = start.spaces, by_arrival, learned
+        blocks = [row._replace(nbytes=learned.longer.get(row.address, row.nbytes)) for row in start.blocks]
+        self._loose = {row.address + row.nbytes: row for row in blocks if row.loose}
         device = Device(_ANY, "expandable_segments:True")  # blocks of any size can be laid
         self._pool = device.allocator
         homes = np.union1d(snapshot.segments["home"], trace["home"])
         for home in homes[homes != 0].tolist():
             self._pool.make_home(home)
-        self._blocks = self._lay(start)
+        self._blocks = self._lay(start, blocks)
         device.apply_settings(f"expandable_segments:{recorded.grows}" + (recorded.text and f",{recorded.text}"))
         reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
         self._small = dict(zip(reserves.tolist(), recorded.kinds(reserves), strict=True))
@@ -113,12 +132,12 @@ class _Follower:
         self._grows = recorded.grows
         self._mended = 0
         self._came = 0  # where memory came for the allocation that follows
-        self.learned = False
+        self.news = False
 
     def follow(self, progress: Progress | None) -> Check:
         names = ("action", "address", "nbytes", "queue", "home")
         placed = total = 0
-        first = None
+        first, known = None, self._learned.count()
         take, blocks = self._pool.take, self._blocks
         give = blocks.pop
         for begin in range(0, len(self._trace), _CHUNK):
@@ -143,12 +162,12 @@ class _Follower:
                         placed += 1
                         continue
                     first = first or Difference(entry, nbytes, queue, address, where)
-                    self._differs(address, nbytes, where)
+                    self._differs(entry, address, nbytes, where)
                 else:
                     self._move(entry, action, address, nbytes, queue, home)
             if progress is not None:
                 progress(min(begin + _CHUNK, len(self._trace)), len(self._trace))
-        return Check(placed, total, self._older is not None, first)
+        return Check(placed, total, self._by_arrival, first, known)
 
     def _move(self, entry: int, action: int, address: int, nbytes: int, queue: int, home: int) -> None:
         """Segments come and go."""
@@ -195,7 +214,7 @@ class _Follower:
 
     def _adopt(self, address: int, nbytes: int, queue: int, small: bool, home: int) -> bool:
         try:
-            self._pool.adopt(address, nbytes, queue, small, address if self._older is None else None, home)
+            self._pool.adopt(address, nbytes, queue, small, None if self._by_arrival else address, home)
         except ValueError:  # on top of another: what goes wrong then is told
             return False
         return True
@@ -204,12 +223,12 @@ class _Follower:
         with suppress(ValueError):
             self._pool.adopt_space(space.address, space.end - space.address, self._spaces.page, *space.owner)
 
-    def _lay(self, start: Start) -> dict[int, object]:
+    def _lay(self, start: Start, blocks: list[Block]) -> dict[int, object]:
         """Segments and blocks where the start says; gives the blocks by address."""
         areas = list(start.spaces.pages)
         segments = {row[0]: row for row in start.segments}
         spaces = {space.address: space for space in start.spaces.first}
-        for address in _by_age(sorted([*segments, *spaces]), self._older):
+        for address in _by_age(sorted([*segments, *spaces]), self._learned.older):
             if (space := spaces.get(address)) is not None:
                 self._open(space)
             elif self._adopt(*segments[address]):
@@ -217,9 +236,9 @@ class _Follower:
         for address, nbytes in start.spaces.pages:
             if self._pool.come(address, nbytes):
                 self._pool.came(address, 0)
-        return _carve(self._pool, sorted(areas), start.blocks)
+        return _carve(self._pool, sorted(areas), blocks)
 
-    def _differs(self, address: int, nbytes: int, where: int | None) -> None:
+    def _differs(self, entry: int, address: int, nbytes: int, where: int | None) -> None:
         """Put the block where the recording has it, if that is free, so that one difference does not cause others."""
         self._blocks.pop(address, None)
         self._mended += 1
@@ -227,35 +246,44 @@ class _Follower:
             return
         table = self._table()
         there = _free_at(table, address)
+        ours = None if where is None else _free_at(table, where)
+        if ours is not None and ours[0] == where:
+            self._learn_end(entry, nbytes, *ours)
+            if there is not None and there == (address, ours[1]):
+                self._learn_age(address, where)
         if there is None:
             return
-        start, size = there
-        if (
-            self._older is not None
-            and where is not None
-            and start == address
-            and _free_at(table, where) == (where, size)
-        ):
-            self._learn(address, where)
+        start, _ = there
         filler = self._pool.take_at(start, address - start) if address > start else None
         if (block := self._pool.take_at(address, nbytes)) is not None:
             self._blocks[address] = block
         del filler
 
-    def _learn(self, older: int, younger: int) -> None:
+    def _learn_end(self, entry: int, nbytes: int, where: int, size: int) -> None:
+        """What seemed to be free there was too small, if who lies before may reach further."""
+        before = self._loose.get(where)
+        if before is None or entry >= before.loose:
+            return
+        end = where + size - self._pool.rounded(nbytes) + _QUANTUM
+        if end - before.address <= self._pool.rounded(before.requested) + LOOSE:
+            self._learned.longer[before.address] = end - before.address
+            self.news = True
+
+    def _learn_age(self, older: int, younger: int) -> None:
         """The segment with the one address is older than that with the other, if both were there at the beginning."""
         pair = [next((at for at, end in self._old.items() if at <= there < end), None) for there in (older, younger)]
         old, young = pair
-        if self._older is None or old is None or young is None or old == young:
+        if not self._by_arrival or old is None or young is None or old == young:
             return
-        known = self._older.setdefault(young, set())
-        self.learned |= old not in known
+        known = self._learned.older.setdefault(young, set())
+        self.news |= old not in known
         known.add(old)
 
 
-def _by_age(addresses: list[int], older: dict[int, set[int]] | None) -> list[int]:
+def _by_age(addresses: list[int], older: dict[int, set[int]]) -> list[int]:
     """Lower ones are older, unless something else is known."""
-    missing = {address: set((older or {}).get(address, ())) & set(addresses) for address in (older or {})}
+    there = set(addresses)
+    missing = {address: older[address] & there for address in older}
     ready = [address for address in addresses if not missing.get(address)]
     heapify(ready)
     order = []

@@ -149,8 +149,8 @@ class History:
     ) -> Outcome:
         """Under these settings (None: those of the recording) on a device with so much memory (None: enough).
 
-        Others use `other_used` of it, and no more than `limit` may be reserved. After `seconds` it gives up; its outcome
-        is not `complete` then.
+        Others use `other_used` of it, and no more than `limit` may be reserved. It gives up after `seconds`, and the
+        outcome is not `complete` then.
         """
         text = self.recorded.text if settings is None else settings
         total = memory or min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)

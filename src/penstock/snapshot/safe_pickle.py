@@ -11,18 +11,15 @@ import gc
 import io
 import pickle
 import re
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from penstock.snapshot.codec import BadSnapshot
 
 __all__ = ["begins_like_one", "load"]
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
-
-_STOP = 0x2E
+_STOP = b"."
 # What has its length before it: an instruction, and how many bytes the length has.
-_TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+_TEXTS = {b"X": 4, b"\x8c": 1, b"\x8d": 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
 _FORBIDDEN = {
     b"c": "names a global", b"\x93": "names a global", b"i": "names a class", b"o": "makes an object",
     b"R": "calls a function", b"b": "sets an object's state", b"\x81": "makes an object", b"\x92": "makes an object",
@@ -74,17 +71,18 @@ def _read_instructions(data: bytes) -> None:
     """Raise BadSnapshot unless every instruction up to the end is a harmless one."""
     fixed = _fixed(len(data)).match
     at, size = 0, len(data)
-    while True:
+    while at < size:
         if found := fixed(data, at):
             at = found.end()
-        if at >= size:
-            raise BadSnapshot("cut short: the pickle has no end")
-        instruction = data[at]
+        instruction = data[at : at + 1]
         if instruction == _STOP:
             return
+        if not instruction:
+            break
         if (width := _TEXTS.get(instruction)) is None:
             _refuse(data, at)
         at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")
+    raise BadSnapshot("cut short: the pickle has no end")
 
 
 def _refuse(data: bytes, at: int) -> NoReturn:

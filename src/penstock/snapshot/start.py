@@ -17,9 +17,9 @@ from penstock.snapshot.model import Action, Snapshot, State
 from penstock.snapshot.recorded_settings import Recorded
 from penstock.snapshot.spaces import Spaces, spaces_of
 
-__all__ = ["Block", "Start", "start_of"]
+__all__ = ["LOOSE", "Block", "Start", "start_of"]
 
-_SMALL = 1 << 20  # the largest block of the small kind
+LOOSE = _SMALL = 1 << 20  # the largest block of the small kind
 
 
 class Block(NamedTuple):
@@ -30,6 +30,7 @@ class Block(NamedTuple):
     requested: int
     queue: int
     home: int
+    loose: int = 0  # until this entry, which frees it, it may reach a little further than `nbytes`: up to LOOSE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +99,7 @@ def _blocks(snapshot: Snapshot, recorded: Recorded, areas: list[tuple[int, int]]
         (where["queue"], gone["queue"]),
         (where["home"], gone["home"]),
     )
-    rows = sorted(map(Block._make, zip(*(np.concatenate(pair).tolist() for pair in columns), strict=True)))
+    rows = sorted(Block(*row) for row in zip(*(np.concatenate(pair).tolist() for pair in columns), strict=True))
     kept: list[Block] = []
     rest, area = iter([*areas, (1 << 64, 0)]), (0, 0)
     for row, after in zip(rows, [*rows[1:], None], strict=False):
@@ -111,7 +112,9 @@ def _blocks(snapshot: Snapshot, recorded: Recorded, areas: list[tuple[int, int]]
             end = row.address + row.nbytes
             # No block of the large kind is that small: what is behind this one is its own, too.
             whole = stop - end <= _SMALL or row.nbytes >= recorded.max_split
-            row = row._replace(nbytes=(stop if whole else fronts.behind(end, stop, freed)) - row.address)  # noqa: PLW2901
+            front = stop if whole else fronts.behind(end, stop, freed)
+            loose = 0 if whole or front is not None else freed
+            row = row._replace(nbytes=(front or end) - row.address, loose=loose)  # noqa: PLW2901 - the same block
         kept.append(row)
     return kept
 
@@ -124,11 +127,14 @@ class _Fronts:
         self._entries = takes[np.argsort(trace["address"][takes], kind="stable")]
         self._addresses = trace["address"][self._entries]
 
-    def behind(self, end: int, stop: int, freed: int) -> int:
-        """The front of what is free to `stop`: `end`, or a little later. `freed` is the entry that frees who lies before."""
+    def behind(self, end: int, stop: int, freed: int) -> int | None:
+        """The front of what is free from `end`, or a little later, to `stop`; None where nothing shows it.
+
+        `freed` is the entry that frees who lies before.
+        """
         low, high = np.searchsorted(self._addresses, (end, stop))
         if low == high:
-            return end
+            return None
         first = low + int(np.argmin(self._entries[low:high]))
         front = int(self._addresses[first])
-        return front if self._entries[first] < freed and front - end <= _SMALL else end
+        return front if self._entries[first] < freed and front - end <= _SMALL else None

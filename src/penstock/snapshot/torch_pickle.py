@@ -149,8 +149,8 @@ def _trace(
     trace: _Rows, stacks: _Stacks, homes: _Numbers, labels: _Numbers, segments: NDArray[np.void]
 ) -> NDArray[np.void]:
     words = _values(trace, "action", "an entry's", None)
+    _demand(set(map(type, words)) <= {str}, "an entry's action is not a word")
     if not set(words) <= _ACTIONS.keys():  # annotations, and whatever comes in later versions: no event of the memory
-        _demand(set(map(type, words)) <= {str}, "an entry's action is not a word")
         trace = [entry for entry, word in zip(trace, words, strict=True) if word in _ACTIONS]
         words = [word for word in words if word in _ACTIONS]
     rows = np.zeros(len(trace), ENTRY)

@@ -1,0 +1,141 @@
+"""`penstock replay`: what it says, to people and to programs, and to those who mistype."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+from programs import MIB, dumped, program
+
+from penstock import OutOfMemory, simulate
+from penstock.cli import main
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A pickle of PyTorch's kind: a program of three streams, whose memory never runs out."""
+    path = tmp_path / "run.pickle"
+    path.write_bytes(dumped(program(streams=3, total=1 << 40)))
+    return path
+
+
+@pytest.fixture
+def full(tmp_path):
+    """One that ends out of memory: 60 MiB on a device of 96, of which 2 MiB in a segment of 40 are in use."""
+    gpu = simulate.Device(96 * MIB)
+    gpu.record_history()
+    gpu.free(gpu.allocate(40 * MIB))
+    gpu.allocate(2 * MIB)
+    with pytest.raises(OutOfMemory):
+        gpu.allocate(60 * MIB)
+    path = tmp_path / "full.pickle"
+    path.write_bytes(dumped(gpu.snapshot()))
+    return path
+
+
+def said(capsys, *arguments: object) -> tuple[int, str]:
+    status = main(["replay", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert err == ""
+    return status, out
+
+
+def test_it_says_what_was_recorded(capsys, recording):
+    status, out = said(capsys, recording)
+    assert status == 0
+    assert "cuda:0: " in out
+    assert " allocations and frees in " in out
+    assert "as recorded" in out
+    assert "\x1b" not in out  # no colours in a pipe
+
+
+def test_a_check_that_holds(capsys, recording):
+    status, out = said(capsys, recording, "--check")
+    placed, of, total, *rest = next(line for line in out.splitlines() if "placed" in line).split()
+    assert (status, placed == total, of, rest) == (0, True, "of", ["allocations", "placed", "as", "recorded"])
+
+
+def test_a_check_that_does_not_hold_names_the_first_difference_and_fails(capsys, recording):
+    value = pickle.loads(recording.read_bytes())
+    entry = next(entry for entry in value["device_traces"][0] if entry["action"] == "alloc")
+    entry["addr"] += 512
+    recording.write_bytes(dumped(value))
+    status, out = said(capsys, recording, "--check")
+    assert status == 1
+    assert f"and was recorded at {entry['addr']:#x}" in out
+    assert json.loads(said(capsys, recording, "--check", "--json")[1])[0]["check"]["first"]["recorded"] == entry["addr"]
+
+
+def test_what_other_settings_would_have_done(capsys, full):
+    """GIVEN a run that died, WHEN replayed with growing segments, THEN it would not have."""
+    status, out = said(capsys, full, "--settings=expandable_segments:True", "--settings", "max_split_size_mb:64")
+    assert status == 0
+    rows = [line for line in out.splitlines() if "MiB" in line]
+    same, grown, split = (next(row for row in rows if word in row) for word in ("the same", "expandable", "max_split"))
+    assert "at entry 5, and went on" in same
+    assert grown.rstrip().endswith("no")
+    assert "at entry 5" in split
+    assert "Replayed with 96.00 MiB of memory" in out
+
+
+def test_the_same_for_programs(capsys, full):
+    status, out = said(capsys, full, "--json", "--memory=200MiB", "--settings", "expandable_segments:True")
+    assert status == 0
+    (told,) = json.loads(out)
+    assert (told["device"], told["memory"], told["check"]) == ("cuda:0", 96 * MIB, None)
+    assert [replay["ran_out"] for replay in told["replays"]] == [None, None]
+    assert [replay["memory"] for replay in told["replays"]] == [200 * MIB] * 2
+    assert told["replays"][1]["settings"] == "expandable_segments:True"
+
+
+def test_a_file_of_penstocks_own_is_replayed_too(capsys, recording, tmp_path):
+    from penstock.snapshot import codec, load
+
+    (snapshot,) = load(recording)
+    path = tmp_path / "own.penstock"
+    codec.write(snapshot, path)
+    assert said(capsys, path, "--check") == said(capsys, recording, "--check")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "the following arguments are required: SNAPSHOT"),
+        ("nosuch", "cannot read the snapshot 'nosuch': No such file or directory"),
+        ("/", "cannot read the snapshot '/': Is a directory"),
+        ("a\0b", "cannot read the snapshot 'a\\x00b': "),
+        (__file__, "neither a snapshot of penstock's nor a pickle of PyTorch's"),
+        ("x --settings foo:1", "argument --settings: 'foo:1': Unrecognized key 'foo'"),
+        ("x --settings max_split_size_mb:1", "max_split_size_mb too small, must be >= 20"),
+        ("x --settings max_split_size_mb", "argument --settings: 'max_split_size_mb': "),
+        ("x --settings max_split_size_mb:1e99", "argument --settings: 'max_split_size_mb:1e99': "),
+        ("x --memory lots", "argument --memory: 'lots' is not a size"),
+        ("x --speed 3", "unrecognized arguments: --speed 3"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, arguments, words):
+    try:
+        status = main(["replay", *filter(None, arguments.split(" "))])
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("penstock: error: ")
+    assert words in err
+
+
+def test_a_pickle_that_would_run_something_is_refused(capsys, tmp_path):
+    path = tmp_path / "attack.pickle"
+    path.write_bytes(pickle.dumps(print))
+    assert main(["replay", str(path)]) == 2
+    assert capsys.readouterr().err == f"penstock: error: {path}: not plain data: at byte 30 it names a global\n"
+
+
+def test_a_reader_that_is_gone_gets_no_traceback(recording):
+    command = [sys.executable, "-m", "penstock", "replay", str(recording)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
