@@ -5,6 +5,7 @@ It has so many lines because all of them share one scene.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import random
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 import warnings
 from itertools import count
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -610,7 +612,7 @@ def polled():
     yield made
     made.allocator.close()
     made.check()
-    assert not any(thread.name == "penstock pinned memory" for thread in threading.enumerate())
+    assert not made.allocator._poller.running
 
 
 def test_blocks_come_back_by_themselves(polled):
@@ -621,8 +623,6 @@ def test_blocks_come_back_by_themselves(polled):
     until(lambda: polled["active_requests.current"] == 0)
     assert polled.take(KIB).size == KIB
     assert len(polled.calls("pin")) == 1
-    threads = [thread for thread in threading.enumerate() if thread.name == "penstock pinned memory"]
-    assert [thread.daemon for thread in threads] == [True]
 
 
 def test_the_thread_starts_when_something_is_pinned(scene):
@@ -630,7 +630,7 @@ def test_the_thread_starts_when_something_is_pinned(scene):
     scene.settings = parse("pinned_use_background_threads:True")
     scene.work()
     scene.take(KIB, 0).free()
-    assert not scene.allocator._poller.started
+    assert not scene.allocator._poller.running
     scene.queues[0].finish()
     scene.take(2)
     until(lambda: scene["active_requests.current"] == 0)
@@ -639,12 +639,21 @@ def test_the_thread_starts_when_something_is_pinned(scene):
 
 def test_the_thread_ends_with_its_allocator():
     scene = Scene("pinned_use_background_threads:True")
+    before = _thread._count()
     scene.take(1)
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "penstock pinned memory")
+    until(lambda: _thread._count() == before + 1)
     del scene
     gc.collect()
-    thread.join(30)
-    assert not thread.is_alive()
+    until(lambda: _thread._count() == before)
+
+
+def test_without_a_thread_allocations_look_for_themselves(scene, monkeypatch):
+    monkeypatch.setattr("_thread.start_new_thread", MagicMock(side_effect=RuntimeError))
+    scene.settings = parse("pinned_use_background_threads:True")
+    scene.take(KIB, 0).free()
+    scene.queues[0].finish()
+    scene.take(1)
+    assert scene["active_requests.current"] == 0
 
 
 def test_the_thread_complains_and_goes_on(polled, monkeypatch):

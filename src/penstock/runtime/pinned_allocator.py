@@ -100,6 +100,7 @@ class PinnedAllocator:
         self._unmarked: deque[Loan] = deque()  # given back, and their queues were not asked yet
         self._line: deque[tuple[Queue, int, _Waiting]] = deque()  # in the order in which they were given back
         self._closed = False
+        self._alone = False  # there should be a thread, and cannot be
         self._poller = Poller(self)
 
     # What a program does
@@ -111,7 +112,7 @@ class PinnedAllocator:
         if self._port is None:
             raise Forked(f"{self.name} was opened before this process was forked")
         frames = self.history.stack(STATE)
-        if not self._settings().pinned_use_background_threads:
+        if self._alone or not self._settings().pinned_use_background_threads:
             self.process(frames)
         loan = Loan()
         self._loans[id(loan)] = weakref.ref(loan, partial(self._loans.pop, id(loan)))
@@ -120,7 +121,7 @@ class PinnedAllocator:
         new = not self._versions.change(steps.take(size, loan))
         if new:
             if self._settings().pinned_use_background_threads:
-                self._poll()
+                self._alone = not self._poll()
             self._grow(self._port, size, loan)
         self.history.lent(lent._alive(), frames, new=new)  # noqa: SLF001 -- of this module
         return lent
@@ -255,8 +256,9 @@ class PinnedAllocator:
             with suppress(ValueError):  # another thread was quicker: to stand in line twice does no harm
                 self._unmarked.remove(loan)
 
-    def _poll(self) -> None:
-        self._poller.start()
+    def _poll(self) -> bool:
+        """Whether somebody looks after what waits from now on."""
+        return self._poller.start()
 
     # What it tells
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import _thread
+import sys
 import time
 import weakref
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, complain
@@ -20,48 +21,57 @@ _PATIENCE = 1.0  # seconds: for the thread to end
 
 
 class Poller:
-    """One thread, which sleeps while nothing waits, ends with the allocator, and never stops a program from leaving."""
+    """One thread, which sleeps while nothing waits, ends with the allocator, and never stops a program from leaving.
+
+    A destructor may call it at any moment, so nothing here takes a lock: not `put`, and no Thread of threading's.
+    """
 
     def __init__(self, allocator: PinnedAllocator) -> None:
-        self._threads: dict[str, threading.Thread] = {}
-        self._calls: SimpleQueue[bool] = SimpleQueue()  # its `put` may be called by a destructor at any moment
-        calls = self._calls
+        calls: SimpleQueue[bool] = SimpleQueue()
+        self._calls = calls
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._claims: dict[str, object] = {}  # whose claim is there, starts it
         self._allocator = weakref.ref(allocator, lambda _: calls.put(False))
+        self.running = False
 
-    @property
-    def started(self) -> bool:
-        return bool(self._threads)
-
-    def start(self) -> None:
-        """Once."""
-        if not self._threads:
-            thread = threading.Thread(
-                target=_run, args=(self._allocator, self._calls), name="penstock pinned memory", daemon=True
-            )
-            if self._threads.setdefault("one", thread) is thread:  # atomic: of two only the first one gets in
-                thread.start()
-                self.call()
+    def start(self) -> bool:
+        """Whether there is a thread now."""
+        claim = object()
+        if not self.running and not sys.is_finalizing() and self._claims.setdefault("thread", claim) is claim:
+            try:
+                _thread.start_new_thread(self._run, (self._allocator, self._calls, self._ended))
+            except RuntimeError:  # the system has no more
+                self._claims.pop("thread", None)
+                return False
+            self.running = True
+            self.call()
+        return bool(self._claims)
 
     def call(self) -> None:
         """Something waits now."""
-        if self._threads:
+        if self.running:
             self._calls.put(True)
 
     def stop(self) -> None:
         """It looks no more when this returns, unless a queue keeps it."""
-        thread = self._threads.get("one")
-        if thread is not None:
+        if self.running:
             self._calls.put(False)
-            if thread is not threading.current_thread():
-                thread.join(_PATIENCE)
-
-
-def _run(to: weakref.ref[PinnedAllocator], calls: SimpleQueue[bool]) -> None:
-    while calls.get():
-        while _look(to()):
-            if not calls.empty() and not calls.get():
+            try:
+                self._ended.get(timeout=_PATIENCE)
+            except Empty:
                 return
-            time.sleep(_PERIOD)
+            self.running = False
+
+    @staticmethod  # as a method it would keep the poller, and that is the allocator's
+    def _run(to: weakref.ref[PinnedAllocator], calls: SimpleQueue[bool], ended: SimpleQueue[None]) -> None:
+        try:
+            while calls.get():
+                while _look(to()):
+                    if not calls.empty() and not calls.get():
+                        return
+                    time.sleep(_PERIOD)
+        finally:
+            ended.put(None)
 
 
 def _look(allocator: PinnedAllocator | None) -> bool:

@@ -20,7 +20,7 @@ _HOST, _ROOM = 0x300000000000, 0x100000000000
 class Pinned:
     """Simulated pinned host memory, cached as PyTorch does; streams and holds as a `Device` of the same world has them.
 
-    `settings` are PyTorch's, of which only those that begin with "pinned_" count here. Where a background thread would
+    `settings` are PyTorch's, of which only those that begin with ``pinned_`` count here. Where a background thread would
     look after what waits (pinned_use_background_threads), that is done after every call.
 
     >>> from penstock.simulate import Pinned
@@ -145,8 +145,9 @@ class Pinned:
 class _Allocator(PinnedAllocator):
     polled = False
 
-    def _poll(self) -> None:
+    def _poll(self) -> bool:
         self.polled = True
+        return True
 
 
 class _Port:
