@@ -88,9 +88,6 @@ class Pool {
   // as well that evict() does not take.
   std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false) const;
   bool owns(uint64_t address) const;
-  uint64_t largest_free() const;
-  uint64_t largest_free(uint64_t queue) const;
-  uint64_t largest_free(uint64_t queue, bool small) const;
 
   // Growing segments. Pieces on their way are nobody's, so whoever calls may take its time: `room` and `leave` choose
   // one, `came`, `left` and `stayed` say what came of it.

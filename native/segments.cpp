@@ -157,31 +157,4 @@ bool Pool::overlaps(uint64_t address, uint64_t size) const {
   return after != segments_.begin() && address - (--after)->first < after->second.size;
 }
 
-uint64_t Pool::largest_free() const {
-  Lock lock(mutex_);
-  uint64_t most = 0;
-  const auto look = [&](const Home& home) {
-    for (const auto& lists : home.lists) {
-      for (const auto& [queue, list] : lists) {
-        if (const Block* block = list->largest()) most = std::max(most, block->size);
-      }
-    }
-  };
-  look(common_);
-  for (const auto& [number, home] : homes_) look(*home);
-  return most;
-}
-
-uint64_t Pool::largest_free(uint64_t queue) const {
-  return std::max(largest_free(queue, false), largest_free(queue, true));
-}
-
-uint64_t Pool::largest_free(uint64_t queue, bool small) const {
-  Lock lock(mutex_);
-  const auto& lists = common_.lists[small ? 1 : 0];
-  const auto at = lists.find(queue);
-  const Block* block = at == lists.end() ? nullptr : at->second->largest();
-  return block == nullptr ? 0 : block->size;
-}
-
 }  // namespace penstock

@@ -84,7 +84,7 @@ TEST(space_is_no_memory) {
   OneSpace one;
   CHECK(one.now(kReservedBytes) == 0 && one.now(kSegment) == 0);
   CHECK(one.pool.take(kMiB, 0) == nullptr);
-  CHECK(one.pool.largest_free() == 0 && one.pool.evictable(false, 0, true).empty());
+  CHECK(one.pool.evictable(false, 0, true).empty());
   CHECK(one.pool.owns(kHere) && rows_of(one.pool).segments.empty());
   CHECK(!one.pool.evict(kHere) && one.sound());
 }
@@ -395,7 +395,7 @@ TEST(what_a_home_has_goes_to_nobody_else) {
   CHECK(scene.pool.take(512, 0, 0, 8) == nullptr);  // there is no home 8
   Block* block = scene.pool.take(512, 0, 0, 7);
   CHECK(block->address == kHere);
-  CHECK(scene.pool.evictable(true).empty() && scene.pool.largest_free(0) == 0);
+  CHECK(scene.pool.evictable(true).empty());
   CHECK(scene.pool.idle_in(7) == kSmallSegment - 512 && scene.pool.idle_in(0) == 0 && scene.pool.idle_in(8) == 0);
   scene.pool.give(block);
   CHECK(scene.pool.take(512, 0) == nullptr);

@@ -2,6 +2,7 @@
 
 from cpython.buffer cimport PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_Copy
 from cpython.exc cimport PyErr_WriteUnraisable
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -111,9 +112,6 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         cbool evict(uint64_t address) except +
         vector[Evictable] evictable(cbool small, uint32_t home, cbool growing) except +
         cbool owns(uint64_t address)
-        uint64_t largest_free()
-        uint64_t largest_free(uint64_t queue)
-        uint64_t largest_free(uint64_t queue, cbool small)
         void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, cbool small, uint32_t stack,
                          uint32_t home) except +
         Piece room(uint64_t nbytes, uint64_t queue, uint32_t home) except +
@@ -256,6 +254,8 @@ cdef extern from *:
     void Py_XDECREF(void*)
     void Py_XSETREF(PyFrameObject*, PyFrameObject*)  # a macro: the first one is a variable
 
+    int PyGC_Disable()  # whether it was on
+    int PyGC_Enable()
     PyThreadState* PyThreadState_Get()
     PyFrameObject* PyThreadState_GetFrame(PyThreadState*)
     PyFrameObject* PyFrame_GetBack(PyFrameObject*)

@@ -9,6 +9,8 @@ from typing_extensions import disjoint_base
 QUANTUM: Final[int]  # bytes; every block is a multiple of it
 METRICS: Final[tuple[str, ...]]  # the ledger's rows, under PyTorch's names
 
+def dicts(template: dict[str, Any], keys: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]: ...
+
 @final
 class Block:
     """Memory handed out by a pool; dropping the last reference gives it back."""
@@ -72,7 +74,6 @@ class Pool:
     def evictable(self, small: bool, home: int = 0, growing: bool = False) -> list[tuple[int, int, int, int, bool]]: ...
     def evict(self, address: int) -> bool: ...  # False: none wholly free starts there
     def owns(self, address: int) -> bool: ...
-    def largest_free(self, queue: int | None = None, small: bool | None = None) -> int: ...
 
     # Growing segments: address and size of what must come (`room`), and whether or what came of it.
     def adopt_space(self, address: int, nbytes: int, page: int, queue: int, small: bool, home: int = 0) -> None: ...

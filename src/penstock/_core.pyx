@@ -172,13 +172,6 @@ cdef class Pool:
     def idle_in(self, uint32_t home): return self.native.idle_in(home)
     def reserved_by(self, uint32_t home): return self.native.reserved_by(home)
 
-    def largest_free(self, queue=None, small=None):
-        if queue is None:
-            return self.native.largest_free()
-        if small is None:
-            return self.native.largest_free(<uint64_t>queue)
-        return self.native.largest_free(<uint64_t>queue, <bint>small)
-
     def current(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).current
     def peak(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).peak
     def counts(self): return self.native.counts()
@@ -226,6 +219,25 @@ cdef class Pool:
             lost,
             places,
         )
+
+
+def dicts(dict template, list keys, list columns):
+    """A copy of the template for each row of the columns, which are lists and stand under these keys."""
+    cdef Py_ssize_t row, at
+    cdef dict made
+    cdef list rows = [], column
+    cdef bint collects = PyGC_Disable()  # or it would look at all of them again and again
+    try:
+        for row in range(len(columns[0])):
+            made = PyDict_Copy(template)
+            for at in range(len(columns)):
+                column = columns[at]
+                made[keys[at]] = column[row]
+            rows.append(made)
+    finally:
+        if collects:
+            PyGC_Enable()
+    return rows
 
 
 cdef class Exporter:

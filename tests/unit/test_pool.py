@@ -291,7 +291,7 @@ def test_segments_do_not_overlap(pool, address, nbytes):
 def test_segments_may_touch(pool):
     pool.adopt(HERE - 512, 512, 0, small=True)
     pool.adopt(HERE + 2 * MIB, 512, 0, small=True)
-    assert pool.largest_free() == 2 * MIB  # and are not merged
+    assert [size for _, size, *_ in pool.evictable(True)] == [512, 512, 2 * MIB]  # and are not merged
 
 
 def test_a_used_segment_stays(pool):
@@ -389,13 +389,6 @@ def test_an_empty_pool_has_empty_tables():
 
 def test_whose_an_address_is(pool):
     assert [pool.owns(at) for at in (HERE - 1, HERE, HERE + 2 * MIB - 1, HERE + 2 * MIB)] == [False, True, True, False]
-
-
-def test_the_largest_free_block(pool):
-    block = pool.take(MIB)
-    assert (pool.largest_free(), pool.largest_free(0), pool.largest_free(1)) == (MIB, MIB, 0)
-    block.free()
-    assert pool.largest_free(0) == 2 * MIB
 
 
 def test_sizes():

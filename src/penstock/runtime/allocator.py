@@ -30,6 +30,7 @@ __all__ = ["Allocator", "Observer"]
 Observer = Callable[[int, int, int, int], object]
 
 _SMALL_PAGE = 2 << 20  # of growing segments of the small kind
+_TRIES = 3  # at emptying the cache for one request, where other threads fill it again
 
 
 class Allocator(Pool):
@@ -198,9 +199,16 @@ class Allocator(Pool):
     def _empty_and_grow(self, request: Request) -> Block | None:
         if request.queue in self.capturing:
             return None
-        self.empty()
-        self.num_alloc_retries += 1
-        return self._grow(request)
+        for _ in range(_TRIES):
+            self.empty()
+            self.num_alloc_retries += 1
+            if (block := self._grow(request)) is not None or not self._idle():
+                return block
+        return None
+
+    def _idle(self) -> bool:
+        """Whether another thread has put memory back into the cache since it was emptied."""
+        return any(self.evictable(small) or self.idle_pages(small) for small in (False, True))
 
     def _grow(self, request: Request) -> Block | None:
         reserved = self.current(RESERVED_BYTES) + request.segment

@@ -189,11 +189,6 @@ class ModelPool:
         self._move(segment, "reserved_bytes", -segment.size)
         return True
 
-    def largest_free(self, queue: int | None = None) -> int:
-        """The size of the largest free block: of one queue, or of all."""
-        free = [(segment, block) for segment, block in self if block.state == State.FREE]
-        return max((block.size for segment, block in free if queue is None or queue == segment.queue), default=0)
-
     def counts(self) -> list[int]:
         """Metrics, then kinds, then current, peak, allocated and freed."""
         return [n for c in self.ledger.values() for n in (c.current, c.peak, c.allocated, c.freed)]
