@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._core import dicts
 from penstock.runtime import history
 from penstock.runtime.settings import DEFAULT
 from penstock.snapshot.model import Action, Snapshot, State
@@ -30,7 +34,12 @@ ACTIONS = {
 }
 _STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITING: "active_pending_free"}
 
-_Frames = Callable[[int], list[dict[str, Any]]]
+
+def _by_number(words: Mapping[Any, str]) -> NDArray[np.object_]:
+    return np.array([words.get(number) for number in range(max(words) + 1)], object)
+
+
+_ACTION_WORDS, _STATE_WORDS = _by_number(ACTIONS), _by_number(_STATES)
 
 
 def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | None = None) -> dict[str, Any]:
@@ -58,73 +67,120 @@ def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | Non
     }
 
 
-def _frames_of(snapshot: Snapshot) -> _Frames:
-    """Stacks by number as PyTorch's lists of frames; each list is made once and shared."""
-    known: dict[int, list[dict[str, Any]]] = {0: []}
+class _Frames(dict[int, list[dict[str, Any]]]):
+    """Stacks by number as PyTorch's lists of frames; each list is made once and shared, and so is each frame."""
 
-    def frames(stack: int) -> list[dict[str, Any]]:
-        if stack not in known:
-            known[stack] = [{"filename": f.file, "line": f.line, "name": f.name} for f in snapshot.stack(stack)]
-        return known[stack]
+    def __init__(self, snapshot: Snapshot) -> None:
+        self[0] = []
+        self._stacks: list[tuple[int, int]] = snapshot.stacks.tolist()
+        self._frames = [
+            {"filename": snapshot.strings[file], "line": line, "name": snapshot.strings[name]}
+            for file, name, line in snapshot.frames.tolist()
+        ]
 
-    return frames
+    def __missing__(self, stack: int) -> list[dict[str, Any]]:
+        found = self[stack] = []
+        while stack:
+            stack, frame = self._stacks[stack]
+            found.append(self._frames[frame])
+        return found
+
+    def of(self, stacks: NDArray[Any]) -> list[list[dict[str, Any]]]:
+        return list(map(self.__getitem__, stacks.tolist()))
+
+
+class _Rows:
+    """Dicts of one kind, column by column. A column whose rows are all 0 stays as the template has it."""
+
+    def __init__(self, **template: Any) -> None:
+        self._template, self._keys, self._columns = template, list[str](), list[list[Any]]()
+
+    def add(self, key: str, column: NDArray[Any], words: Callable[[NDArray[Any]], list[Any]] | None = None) -> None:
+        if column.any() or not self._columns:
+            self._keys.append(key)
+            self._columns.append(column.tolist() if words is None else words(column))
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return dicts(self._template, self._keys, self._columns)
 
 
 def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
     """Every segment with its blocks, by address."""
-    frames = _frames_of(snapshot)
-    shown = [
-        {
-            "device": device,
-            "address": address,
-            "total_size": nbytes,
-            "allocated_size": 0,
-            "active_size": 0,
-            "requested_size": 0,
-            "stream": queue,
-            "segment_type": "small" if small else "large",
-            "segment_pool_id": pool_of(home),
-            "is_expandable": bool(growing),
-            "frames": frames(stack),
-            "blocks": [],
-        }
-        for address, nbytes, queue, stack, small, home, growing in snapshot.segments.tolist()
-    ]
-    for address, nbytes, requested, stack, segment, state in snapshot.blocks.tolist():
-        home = shown[segment]
-        if state != State.FREE:
-            home["active_size"] += nbytes
-            home["requested_size"] += requested
-            home["allocated_size"] += nbytes if state == State.LIVE else 0
-        home["blocks"].append(
-            {
-                "address": address,
-                "size": nbytes,
-                "requested_size": requested,
-                "state": _STATES[State(state)],
-                "frames": frames(stack),
-            }
-        )
+    frames = _Frames(snapshot)
+    rows, blocks = snapshot.segments, snapshot.blocks
+    if not len(rows):
+        return []
+    each = _Rows(address=0, size=0, requested_size=0, state="inactive", frames=frames[0])
+    each.add("address", blocks["address"])
+    each.add("size", blocks["nbytes"])
+    each.add("requested_size", blocks["requested"])
+    each.add("state", blocks["state"], lambda states: _STATE_WORDS[states.astype(np.intp)].tolist())
+    each.add("frames", blocks["stack"], frames.of)
+    made = each.dicts()
+
+    first = np.searchsorted(blocks["segment"], np.arange(len(rows)))
+    total = _Rows(
+        device=device,
+        address=0,
+        total_size=0,
+        allocated_size=0,
+        active_size=0,
+        requested_size=0,
+        stream=0,
+        segment_type="large",
+        segment_pool_id=pool_of(0),
+        is_expandable=False,
+        frames=frames[0],
+        blocks=None,
+    )
+    total.add("address", rows["address"])
+    total.add("total_size", rows["nbytes"])
+    used = blocks["state"] != State.FREE
+    total.add("allocated_size", np.add.reduceat(blocks["nbytes"] * (blocks["state"] == State.LIVE), first))
+    total.add("active_size", np.add.reduceat(blocks["nbytes"] * used, first))
+    total.add("requested_size", np.add.reduceat(blocks["requested"] * used, first))
+    total.add("stream", rows["queue"])
+    total.add("segment_type", rows["small"], lambda small: ["small" if yes else "large" for yes in small.tolist()])
+    total.add("segment_pool_id", rows["home"], lambda homes: list(map(pool_of, homes.tolist())))
+    total.add("is_expandable", rows["growing"] != 0)
+    total.add("frames", rows["stack"], frames.of)
+    shown = total.dicts()
+    ends = [*first.tolist()[1:], len(made)]
+    for segment, begin, end in zip(shown, first.tolist(), ends, strict=True):
+        segment["blocks"] = made[begin:end]
     return shown
 
 
 def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
     """The history, oldest first."""
-    frames = _frames_of(snapshot)
-    names: Mapping[int, str] = {int(action): name for action, name in ACTIONS.items()}
-    entries = []
-    for time_ns, address, nbytes, queue, stack, action, home, note in snapshot.trace.tolist():
-        entry = {
-            "action": names[action],
-            "device_free" if action == Action.OOM else "addr": address,
-            "size": nbytes,
-            "stream": queue,
-            "time_us": time_ns // 1000,
-            "pool_id": pool_of(home),
-        }
-        context, metadata = snapshot.labels[note - 1] if note else ("", "")
-        entry |= {"compile_context": context or "N/A", "user_metadata": metadata}
-        if stack:
-            entry["frames"] = frames(stack)
-        entries.append(entry)
-    return entries
+    entries = snapshot.trace
+    if not len(entries):
+        return []
+    frames = _Frames(snapshot)
+    each = _Rows(
+        action="",
+        addr=0,
+        size=0,
+        stream=0,
+        time_us=0,
+        pool_id=pool_of(0),
+        compile_context="N/A",
+        user_metadata="",
+        frames=frames[0],
+    )
+    each.add("action", entries["action"], lambda actions: _ACTION_WORDS[actions].tolist())
+    each.add("addr", entries["address"])
+    each.add("size", entries["nbytes"])
+    each.add("stream", entries["queue"])
+    each.add("time_us", entries["time_ns"] // 1000)
+    each.add("pool_id", entries["home"], lambda homes: list(map(pool_of, homes.tolist())))
+    labels = [("", ""), *snapshot.labels]
+    each.add("compile_context", entries["note"], lambda notes: [labels[note][0] or "N/A" for note in notes.tolist()])
+    each.add("user_metadata", entries["note"], lambda notes: [labels[note][1] for note in notes.tolist()])
+    each.add("frames", entries["stack"], frames.of)
+    shown = each.dicts()
+    for at in np.flatnonzero(entries["stack"] == 0).tolist():
+        del shown[at]["frames"]
+    for at in np.flatnonzero(entries["action"] == Action.OOM).tolist():
+        shown[at]["device_free"] = shown[at].pop("addr")
+    return shown
