@@ -126,12 +126,16 @@ def _show(told: list[_Told]) -> None:
     wide = console if console.is_terminal else Console(highlight=False, width=max(console.width, 120))
     for one in told:
         wide.print(_table(one))
+        for remark in _remarks(one):
+            wide.print(remark, style="dim", markup=False)
         if (check := one.check) is not None:
             style = "green" if check.equal else "red"
             where = f"{one.snapshot.device}: " if len(told) > 1 else ""
             wide.print(f"[{style}]{where}{check.placed:,} of {check.total:,} allocations placed as recorded[/]")
             if check.learned:
-                facts = f"{check.learned:,} {'fact' if check.learned == 1 else 'facts'} about the state at the beginning"
+                facts = (
+                    f"{check.learned:,} {'fact' if check.learned == 1 else 'facts'} about the state at the beginning"
+                )
                 wide.print(f"{facts}, which the file does not tell, worked out from the choices", style="dim")
             if check.first is not None:
                 wide.print(f"first difference: {check.first}", soft_wrap=True, markup=False)
@@ -147,9 +151,7 @@ def _table(told: _Told) -> RenderableType:
 
     history = told.history
     title = f"{told.snapshot.device}: {history.events:,} allocations and frees in {history.entries:,} entries"
-    table = Table(
-        box=box.SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", caption_justify="left", pad_edge=False
-    )
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", pad_edge=False)
     table.add_column("\nsettings", overflow="fold")
     for heading in ("peak\nallocated", "peak\nreserved", "device\nallocs", "device\nfrees"):
         table.add_column(heading, justify="right")
@@ -171,7 +173,6 @@ def _table(told: _Told) -> RenderableType:
         name = Text(outcome.settings.replace(",", ",\n")) if number else Text("the same, replayed")
         calls = outcome.device_allocs, outcome.device_frees
         row(name, outcome.peak_allocated, outcome.peak_reserved, calls, end)
-    table.caption = Text("\n".join(_remarks(told)), "dim")
     return table
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,8 @@ class Recorded:
         except ValueError:  # a number that no allocator takes
             self.known, self.text = False, _text({}, grows)
             self._pool = Device(_ANY, self.text).allocator
+        if isinstance(known, Mapping):
+            self.text = self._shortest(str(known.get("PYTORCH_CUDA_ALLOC_CONF", "")))
         self.grows = self._pool.settings.expandable_segments
         self.max_split = self._pool.settings.max_split_size
         self.large_segment = self._pool.settings.large_segment_size
@@ -43,6 +47,14 @@ class Recorded:
         self.fine = notes.get("fine_segments") is True
         self.by_arrival = notes.get("from") != "PyTorch" or notes.get("order") == "arrival"
         self._trace = snapshot.trace
+
+    def _shortest(self, given: str) -> str:
+        """What the program had written, if that was all."""
+        with suppress(ValueError, IndexError, RuntimeError):
+            settings = Device(_ANY, given).allocator.settings
+            if replace(settings, text="") == replace(self._pool.settings, text=""):
+                return given.strip()
+        return self.text
 
     def rounded(self, sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The blocks that requests of these sizes get."""
