@@ -90,7 +90,9 @@ def main() -> None:
     assert found.equal, found
 
     speed = table(
-        f"A history of {EVENTS:,} events with {LIVE:,} live blocks; millions of events per second", "history", *SETTINGS
+        f"A history of {EVENTS:,} events with {LIVE:,} live blocks; millions of events per second",
+        "history",
+        *(text.replace(":", ":\n") or "defaults" for text in SETTINGS),
     )
     for name, recorded in [("synthetic", snapshot), *recordings(sys.argv[1:])]:
         history = History(recorded)
