@@ -47,7 +47,7 @@ class Allocator(Pool):
         port: Port,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], Order], Callable[[], Order]] = (set[int], set[int]),
+        orders: tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]] = (set[int], set[PoolId]),
     ) -> None:
         self.name = name
         self.port = port

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 __all__ = ["HashOrder", "of_pools", "of_streams"]
 
 _GOLDEN = 11400714819323198485  # 2**64 divided by the golden ratio
 
 
-class HashOrder:
+_Member = TypeVar("_Member")
+
+
+class HashOrder(Generic[_Member]):
     """A set of numbers in the order of a Robin Hood hash table: who is farther from home takes the holder's slot."""
 
-    def __init__(self, hash_of: Callable[[int], int]) -> None:
+    def __init__(self, hash_of: Callable[[_Member], int]) -> None:
         self.hash_of = hash_of
         self.places = 0  # homes; a power of two once something is in
-        self.slots: list[int | None] = []  # homes, and some room behind the last
+        self.slots: list[_Member | None] = []  # homes, and some room behind the last
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[_Member]:
         return iter(self.members())
 
-    def members(self) -> list[int]:
+    def members(self) -> list[_Member]:
         return [member for member in self.slots if member is not None]
 
-    def home(self, member: int) -> int:
+    def home(self, member: _Member) -> int:
         product = self.hash_of(member) * _GOLDEN % (1 << 64)
         return product >> 64 - (self.places.bit_length() - 1)
 
@@ -32,7 +36,7 @@ class HashOrder:
         member = self.slots[at]
         return -1 if member is None else at - self.home(member)
 
-    def add(self, new: int) -> None:
+    def add(self, new: _Member) -> None:
         if new in self:
             return
         reach = max(4, self.places.bit_length() - 1)
@@ -63,7 +67,7 @@ class HashOrder:
         for member in members:
             self.add(member)
 
-    def discard(self, member: int) -> None:
+    def discard(self, member: _Member) -> None:
         """Those behind move up, as far as they are not at home."""
         if member not in self:
             return
@@ -74,11 +78,11 @@ class HashOrder:
             at += 1
 
 
-def of_streams(device: int) -> HashOrder:
+def of_streams(device: int) -> HashOrder[int]:
     """By PyTorch's id of the n-th stream that a program made on a device; 0 is the default stream."""
     return HashOrder(lambda stream: 1 << 56 | device << 48 | ((stream - 1) * 32 + 3 if stream else 0))
 
 
-def of_pools() -> HashOrder:
-    """Private pools as `PrivatePool.member` numbers them: by the one number of their id that is not 0."""
-    return HashOrder(lambda member: member >> 32 or member)
+def of_pools() -> HashOrder[tuple[int, int]]:
+    """By the n of (0, n), a MemPool, and of (n, 0), a graph's."""
+    return HashOrder(lambda pool: pool[0] or pool[1])

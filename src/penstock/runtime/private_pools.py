@@ -30,16 +30,11 @@ class PrivatePool:
     home: int
     users: int = 1
 
-    @property
-    def member(self) -> int:
-        """The id as one number."""
-        return self.id[0] << 32 | self.id[1]
-
 
 class PrivatePools:
     """All private pools of one device. `home_of(queue)` is where an allocation of this thread goes now."""
 
-    def __init__(self, pool: Pool, order: Callable[[], Order] = set[int]) -> None:
+    def __init__(self, pool: Pool, order: Callable[[], Order[PoolId]] = set[PoolId]) -> None:
         self._pool = pool
         self._of: dict[PoolId, PrivatePool] = {}
         self._lenders = order()  # whose idle memory others may have when there is no other
@@ -72,14 +67,14 @@ class PrivatePools:
         found = self._of.get(pool)
         if found is not None:
             found.users += 1
-            self._idle.discard(found.member)
+            self._idle.discard(found.id)
             return found
         home = next(self._homes)
         self._pool.make_home(home, not no_split)
         self._ids[home] = pool
         made = self._of[pool] = PrivatePool(pool, home)
         if use_on_oom:
-            self._lenders.add(made.member)
+            self._lenders.add(made.id)
         return made
 
     def begin(self, pool: PoolId, covers: Covers) -> None:
@@ -115,8 +110,8 @@ class PrivatePools:
             raise PenstockError(f"memory pool {pool} has no user left: it was released twice")
         found.users -= 1
         if found.users == 0:
-            self._idle.add(found.member)
-            self._lenders.discard(found.member)
+            self._idle.add(found.id)
+            self._lenders.discard(found.id)
         return found.users == 0
 
     def home_of(self, queue: int) -> int:
@@ -130,9 +125,9 @@ class PrivatePools:
         for pool in self.idle():
             if self._pool.drop_home(pool.home):
                 self._of.pop(pool.id, None)
-                self._idle.discard(pool.member)
+                self._idle.discard(pool.id)
 
-    def _members(self, order: Order) -> Iterator[PrivatePool]:
-        for member in tuple(order):
-            if (pool := self._of.get((member >> 32, member & 0xFFFFFFFF))) is not None:
-                yield pool
+    def _members(self, order: Order[PoolId]) -> Iterator[PrivatePool]:
+        for pool in tuple(order):
+            if (found := self._of.get(pool)) is not None:
+                yield found

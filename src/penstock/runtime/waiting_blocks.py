@@ -20,19 +20,19 @@ _T = TypeVar("_T")
 _Deferred = tuple[int, list[int], int]  # a block's token, the handles of those who use it, its home
 
 
-class Order(Protocol):
-    """Handles of queues, in the order in which they are visited."""
+class Order(Protocol[_T]):
+    """A set whose members are visited in its own order."""
 
-    def __iter__(self) -> Iterator[int]: ...
-    def add(self, handle: int, /) -> object: ...
-    def discard(self, handle: int, /) -> object: ...
+    def __iter__(self) -> Iterator[_T]: ...
+    def add(self, member: _T, /) -> object: ...
+    def discard(self, member: _T, /) -> object: ...
 
 
 class WaitingBlocks:
     """Tokens of a pool's blocks, each in a line of every queue it waits for; `settle(token)` frees one, once."""
 
     def __init__(
-        self, queues: Mapping[int, Queue], settle: Callable[[int], object], order: Callable[[], Order] = set[int]
+        self, queues: Mapping[int, Queue], settle: Callable[[int], object], order: Callable[[], Order[int]] = set[int]
     ) -> None:
         self._queues = queues
         self._settle = settle

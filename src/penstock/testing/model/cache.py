@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.snapshot.model import State
 from penstock.testing.model.blocks import Block, Ledger, Pool, PrivatePool, Segment
 from penstock.testing.model.history import History
 from penstock.testing.model.machine import Memory, Streams
-from penstock.testing.model.order import of_pools, of_streams
 from penstock.testing.model.pool import MIB
 from penstock.testing.model.settings import UNLIMITED, Settings
 
@@ -174,7 +174,7 @@ class Cache:
                 if not block.marks:
                     self.reclaim(segment, block)
             if not marks:
-                self.waiting_on.remove(stream)
+                self.waiting_on.discard(stream)
 
     def reclaim(self, segment: Segment, block: Block) -> None:
         self.note("free_completed", segment, block.address, block.requested)
@@ -267,7 +267,7 @@ class Cache:
         self.release_free(owner.small)
         self.release_free(owner.large)
         if not owner.small.segments and not owner.large.segments:
-            self.unused.remove(owner.id)
+            self.unused.discard(owner.id)
             del self.private[owner.id]
 
     def release_oversize(self, request: Request) -> bool:

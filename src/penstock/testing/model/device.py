@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import OutOfMemory
+from penstock.runtime.hash_order import of_pools
 from penstock.testing.golden_files import text_in_our_words
 from penstock.testing.model.blocks import Block, PrivatePool, Segment
 from penstock.testing.model.cache import Cache, Request
 from penstock.testing.model.growth import grow
 from penstock.testing.model.history import picture
 from penstock.testing.model.machine import Memory
-from penstock.testing.model.order import of_pools
 from penstock.testing.model.pool import MIB
 from penstock.testing.model.settings import UNLIMITED, Settings, format_size
 
@@ -225,8 +225,7 @@ class ModelDevice:
     def release_pool(self, pool: tuple[int, int]) -> None:
         owner = self.cache.private[pool]
         self.cache.leave(owner)
-        if pool in self.use_on_oom:
-            self.use_on_oom.remove(pool)
+        self.use_on_oom.discard(pool)
         if owner.users == 0:
             self.ledger.calls["num_sync_all_streams"] += 1
             self.cache.settle(wait=True, only=owner)
