@@ -18,10 +18,10 @@ _HOST, _ROOM = 0x300000000000, 0x100000000000
 
 
 class Pinned:
-    """Simulated pinned host memory, cached as PyTorch does; streams and holds as a `Device` of the same world has them.
+    """Simulated pinned host memory, cached as PyTorch does; streams and holds as a `Device` of its world has them.
 
-    `settings` are PyTorch's, of which only those that begin with ``pinned_`` count here. Where a background thread would
-    look after what waits (pinned_use_background_threads), that is done after every call.
+    `settings` are PyTorch's, of which only those that begin with ``pinned_`` count here. Where a background thread
+    would look after what waits (pinned_use_background_threads), that is done after every call.
 
     >>> from penstock.simulate import Pinned
     >>> pinned = Pinned()
