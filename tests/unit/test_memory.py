@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 
 import pytest
 
@@ -77,6 +79,33 @@ def test_a_pool_in_use_cannot_be_used_again():
     assert pool.use_count(HOST) == 1
 
 
+def test_threads_use_their_own_pools_at_once():
+    pools, wrong = [memory.MemPool() for _ in range(4)], []
+
+    def work(pool):
+        for _ in range(300):
+            with memory.use_mem_pool(pool, HOST):
+                blocks.append(penstock.allocate(512, HOST))
+            if pool.use_count(HOST) != 1:
+                wrong.append(pool)
+
+    blocks: list[object] = []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(pool,)) for pool in pools]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(blocks) == 1200
+    assert wrong == []
+    sizes = [sum(b["state"] == "active_allocated" for s in pool.snapshot(HOST) for b in s["blocks"]) for pool in pools]
+    assert sizes == [300] * 4
+
+
 def test_settings_for_all_devices():
     memory.set_allocator_settings("expandable_segments:True")
     tensor = penstock.empty(10 * MIB, dtype=penstock.uint8, device=HOST)
@@ -98,6 +127,23 @@ def test_the_fraction_is_a_limit():
         penstock.allocate(total // 3, HOST)
     with pytest.raises(ValueError, match="Invalid fraction value: 1.5"):
         memory.set_per_process_memory_fraction(1.5, HOST)
+
+
+def test_the_fraction_stays_one_when_the_capacity_changes():
+    _, total = memory.mem_get_info(HOST)
+    memory.set_per_process_memory_fraction(0.5, HOST)
+    memory.set_capacity(total // 2, HOST)
+    try:
+        assert memory.get_per_process_memory_fraction(HOST) == pytest.approx(0.5)
+    finally:
+        memory.set_capacity(total, HOST)
+
+
+def test_another_backend_is_not_ours(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_ALLOC_CONF", "backend:cudaMallocAsync")
+    monkeypatch.setattr(shared_settings, "_now", None)
+    with pytest.warns(penstock.PenstockWarning, match="backend:cudaMallocAsync is not penstock's"):
+        shared_settings.current()
 
 
 def test_without_a_cache_memory_comes_and_goes_uncounted():
@@ -162,7 +208,12 @@ def test_skipped_actions_are_not_recorded():
 
 @pytest.mark.parametrize(
     ("context", "of_blocks", "of_entries", "own"),
-    [(None, False, False, False), ("state", True, False, False), ("alloc", True, True, False), ("all", True, True, True)],
+    [
+        (None, False, False, False),
+        ("state", True, False, False),
+        ("alloc", True, True, False),
+        ("all", True, True, True),
+    ],
 )
 def test_whose_stacks_are_taken(context, of_blocks, of_entries, own):
     memory.record_history(100, device=HOST, context=context)

@@ -55,6 +55,7 @@ class Allocator(Pool):
         self.settings = settings
         self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep the first
         self.limit: int | None = None  # of reserved bytes
+        self._fraction = 1.0  # of the device's memory: the same
         self.private = PrivatePools(self, orders[1])
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
@@ -84,7 +85,12 @@ class Allocator(Pool):
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         _, total = self.port.memory_info()
         self.limit = int(fraction * total) if fraction < 1 else None
+        self._fraction = fraction
         self._push_policy()
+
+    def capacity_changed(self) -> None:
+        """The limit stays the same share of the device's memory."""
+        self.set_memory_fraction(self._fraction)
 
     def _push_policy(self) -> None:
         rules = self.settings
@@ -367,6 +373,7 @@ class Allocator(Pool):
         self.forget_queues()
         self.port = port
         self._leaving = Leaving(self)
+        self.private.abandon()
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
         self._given.add(self.deferred())

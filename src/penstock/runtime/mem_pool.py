@@ -43,7 +43,7 @@ class MemPool:
     def use_count(self, device: Device | str | int | None = None) -> int:
         """How many use it on the device: itself, and each `use_mem_pool` or graph under way."""
         opened = opened_for(device)
-        return opened.allocator.private[self.id].users if opened.device in self._homes else 1
+        return opened.allocator.private[self.id].users if self._homes.get(opened.device) is opened else 1
 
     def snapshot(self, device: Device | str | int | None = None) -> list[dict[str, Any]]:
         """Its segments on the device, in the schema of `torch.cuda.memory_snapshot`."""
@@ -51,7 +51,7 @@ class MemPool:
         return [segment for segment in everything["segments"] if segment["segment_pool_id"] == self.id]
 
     def _join(self, opened: OpenDevice) -> None:
-        if opened.device not in self._homes:
+        if self._homes.get(opened.device) is not opened:  # never used there, or it was opened anew after a fork
             opened.allocator.private.make(self.id, use_on_oom=self._use_on_oom, no_split=self._no_split)
             self._homes[opened.device] = opened
 

@@ -76,6 +76,7 @@ class OpenDevice:
             raise Unsupported(f"the memory of {self.device} is what it is", ability="Resizable")
         self.port.set_capacity(nbytes)
         self._capacity = nbytes
+        self.allocator.capacity_changed()
 
     def abandon(self) -> None:
         """In a forked child: the device is unusable, but whoever holds its allocator can go on with memory of its own.

@@ -48,11 +48,9 @@ def rejected(name: str, request: Request) -> OutOfMemory:
 def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
     """The error for a request that no remedy helped; names those who hold most when the history is on."""
     lines = [_sentence(allocator, request, free, capacity)]
-    if request.segment >= request.nbytes + (1 << 20):
-        lines.append(
-            f"  {format_bytes(request.nbytes)} were asked for, for which a segment of "
-            f"{format_bytes(request.segment)} is needed."
-        )
+    asked, needed = format_bytes(request.nbytes), format_bytes(request.segment)
+    if request.segment >= request.nbytes + (1 << 20) and asked != needed:
+        lines.append(f"  {asked} were asked for, for which a segment of {needed} is needed.")
     try:
         snapshot = history.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
         lines += _pieces(snapshot, request)
@@ -101,7 +99,7 @@ def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) 
     if private:
         text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     text += f"and {_size(reserved - allocated - private)} is reserved by penstock but unallocated."
-    if allocator.grows and (reserve := allocator.space_limit()) is not None and request.segment > reserve:
+    if allocator.grows and (reserve := allocator.space_limit()) is not None and reserve < request.segment <= capacity:
         return text + (
             f" This allocation exceeds the expandable-segment reserve of {_size(reserve)} for this stream, and a single"
             " allocation cannot span expandable segments. Raise PENSTOCK_ALLOC_CONF expandable_segments_reserve or"

@@ -41,7 +41,8 @@ class PrivatePools:
         self._idle = order()  # used by nobody
         self._ids: dict[int, PoolId] = {0: COMMON}  # of every home there ever was
         self._homes = count(1)
-        self._routes: list[tuple[PrivatePool, Covers]] = []
+        self._routes: tuple[tuple[PrivatePool, Covers], ...] = ()
+        self._changing = threading.RLock()  # held for changes of these tables alone; a destructor may come in between
         self.grown: set[int] = set()  # homes that ever had memory
 
     def __iter__(self) -> Iterator[PrivatePool]:
@@ -64,33 +65,36 @@ class PrivatePools:
 
     def make(self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False) -> PrivatePool:
         """A new pool with one user, or one more user of it."""
-        found = self._of.get(pool)
-        if found is not None:
-            found.users += 1
-            self._idle.discard(found.id)
-            return found
-        home = next(self._homes)
-        self._pool.make_home(home, not no_split)
-        self._ids[home] = pool
-        made = self._of[pool] = PrivatePool(pool, home)
-        if use_on_oom:
-            self._lenders.add(made.id)
-        return made
+        with self._changing:
+            found = self._of.get(pool)
+            if found is not None:
+                found.users += 1
+                self._idle.discard(found.id)
+                return found
+            home = next(self._homes)
+            self._pool.make_home(home, not no_split)
+            self._ids[home] = pool
+            made = self._of[pool] = PrivatePool(pool, home)
+            if use_on_oom:
+                self._lenders.add(made.id)
+            return made
 
     def begin(self, pool: PoolId, covers: Covers) -> None:
         """Send what `covers` says there, until `end`. Routes nest: the newest that covers an allocation has it."""
-        if any(found.id == pool for found, _ in self._routes):
-            raise PenstockError("beginAllocateToPool: already recording to mempool_id")
-        self._routes.append((self.make(pool), covers))
-        self._pool.routed = True
+        with self._changing:
+            if any(found.id == pool for found, _ in self._routes):
+                raise PenstockError("beginAllocateToPool: already recording to mempool_id")
+            self._routes = (*self._routes, (self.make(pool), covers))
+            self._pool.routed = True
 
     def end(self, pool: PoolId) -> None:
         """The route goes. Its user stays until `leave`, as in PyTorch."""
-        routes = [(found, covers) for found, covers in self._routes if found.id != pool]
-        if len(routes) == len(self._routes):
-            raise PenstockError("endAllocatePool: not currently recording to mempool_id")
-        self._routes = routes
-        self._pool.routed = bool(routes)
+        with self._changing:
+            routes = tuple((found, covers) for found, covers in self._routes if found.id != pool)
+            if len(routes) == len(self._routes):
+                raise PenstockError("endAllocatePool: not currently recording to mempool_id")
+            self._routes = routes
+            self._pool.routed = bool(routes)
 
     @contextmanager
     def use(self, pool: PoolId) -> Iterator[None]:
@@ -105,14 +109,15 @@ class PrivatePools:
 
     def leave(self, pool: PoolId) -> bool:
         """One user less. True: that was the last."""
-        found = self[pool]
-        if found.users == 0:
-            raise PenstockError(f"memory pool {pool} has no user left: it was released twice")
-        found.users -= 1
-        if found.users == 0:
-            self._idle.add(found.id)
-            self._lenders.discard(found.id)
-        return found.users == 0
+        with self._changing:
+            found = self[pool]
+            if found.users == 0:
+                raise PenstockError(f"memory pool {pool} has no user left: it was released twice")
+            found.users -= 1
+            if found.users == 0:
+                self._idle.add(found.id)
+                self._lenders.discard(found.id)
+            return found.users == 0
 
     def home_of(self, queue: int) -> int:
         for pool, covers in reversed(self._routes):
@@ -122,10 +127,15 @@ class PrivatePools:
 
     def forget_empty(self) -> None:
         """Pools without users and without memory are no more."""
-        for pool in self.idle():
-            if self._pool.drop_home(pool.home):
-                self._of.pop(pool.id, None)
-                self._idle.discard(pool.id)
+        with self._changing:
+            for pool in self.idle():
+                if self._pool.drop_home(pool.home):
+                    self._of.pop(pool.id, None)
+                    self._idle.discard(pool.id)
+
+    def abandon(self) -> None:
+        """In a forked child: a thread of the parent may have held the lock."""
+        self._changing = threading.RLock()
 
     def _members(self, order: Order[PoolId]) -> Iterator[PrivatePool]:
         for pool in tuple(order):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from penstock.errors import PenstockWarning
 from penstock.runtime import settings
-from penstock.runtime.settings import AllocatorSettings
+from penstock.runtime.settings import DEFAULT, AllocatorSettings
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
@@ -25,6 +27,10 @@ def current() -> AllocatorSettings:
     global _now  # noqa: PLW0603 -- one process has one set of settings, as PyTorch
     if _now is None:
         _now = settings.from_environment()
+        if _now.backend != DEFAULT.backend:
+            warnings.warn(
+                f"backend:{_now.backend} is not penstock's: its own allocator serves", PenstockWarning, stacklevel=2
+            )
     return _now
 
 

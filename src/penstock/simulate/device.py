@@ -258,22 +258,14 @@ class _Port:
     def occupants(self) -> Mapping[int, int]:
         return {os.getpid(): self.used + self.other_used}
 
-    def reserve_space(self, nbytes: int, page: int) -> int:
-        self._page = page
+    def reserve_space(self, nbytes: int, page: int) -> int:  # noqa: ARG002 -- it counts, and keeps no pages
         return self._world.spaces.take(nbytes)
 
     def release_space(self, address: int) -> None:
         self._world.spaces.give(address)
 
-    def commit(self, address: int, nbytes: int) -> None:  # noqa: ARG002 -- it counts, and keeps no pages
-        taken = 0
-        try:
-            while taken < nbytes:
-                self._take(_STEP)
-                taken += _STEP
-        except OutOfMemory:
-            self.used -= taken
-            raise
+    def commit(self, address: int, nbytes: int) -> None:  # noqa: ARG002 -- as above
+        self._take(nbytes)
 
     def decommit(self, address: int, nbytes: int) -> None:  # noqa: ARG002 -- as above
         self.used -= nbytes

@@ -118,10 +118,9 @@ class ModelDevice:
         )
 
     def _advice(self, request: Request) -> str:
-        largest, _ = self.cache.reservation(request.pool)
-        if not self.settings.expandable_segments or not largest < request.size <= self.memory.total:
-            return _ADVICE[self.settings.expandable_segments]
         reserve = self.settings.reserved(self.memory.total)
+        if not self.settings.expandable_segments or not reserve < request.segment_size <= self.memory.total:
+            return _ADVICE[self.settings.expandable_segments]
         return (
             f" This allocation exceeds the expandable-segment reserve of {format_size(reserve)} for this stream, and a"
             " single allocation cannot span expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF"
