@@ -125,7 +125,7 @@ def test_the_fraction_is_a_limit():
     assert memory.get_per_process_memory_fraction(HOST) == pytest.approx(0.25)
     with pytest.raises(penstock.OutOfMemory, match="allowed; "):
         penstock.allocate(total // 3, HOST)
-    with pytest.raises(ValueError, match="Invalid fraction value: 1.5"):
+    with pytest.raises(ValueError, match=r"Invalid fraction value: 1\.5"):
         memory.set_per_process_memory_fraction(1.5, HOST)
 
 
