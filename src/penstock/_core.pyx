@@ -147,24 +147,28 @@ cdef class Pool:
     def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
     def settle(self, uint64_t token): return self.native.settle(token)
 
-    def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small, uint32_t home=0):
+    def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
+                    uint32_t home=0):
         self.native.adopt_space(address, nbytes, page, queue, small, self.here(), home)
 
     def room(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
         cdef Piece piece = self.native.room(nbytes, queue, home)
         return piece.address, piece.size
-    def come(self, uint64_t address, uint64_t nbytes): return self.native.come(Piece(address, nbytes))
+
     def take_at(self, uint64_t address, uint64_t nbytes):
         return self.wrap(self.native.take_at(address, nbytes, self.here()))
+
     def came(self, uint64_t address, uint64_t nbytes):
         return self.wrap(self.native.came(address, nbytes, self.here()))
+
     def idle_pages(self, bint small, uint32_t home=0):
         return [(piece.address, piece.size) for piece in self.native.idle_pages(small, home)]
+
+    def on_the_way(self): return [(piece.address, piece.size, piece.leaving) for piece in self.native.on_the_way()]
+    def come(self, uint64_t address, uint64_t nbytes): return self.native.come(Piece(address, nbytes))
     def leave(self, uint64_t address, uint64_t nbytes): return self.native.leave(Piece(address, nbytes))
     def left(self, uint64_t address): return self.native.left(address)
     def stayed(self, uint64_t address): self.native.stayed(address)
-    def on_the_way(self):
-        return [(piece.address, piece.size, piece.leaving) for piece in self.native.on_the_way()]
     def evict_space(self, uint64_t address): return self.native.evict_space(address)
 
     def make_home(self, uint32_t number, bint splits=True): self.native.make_home(number, splits)
