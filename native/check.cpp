@@ -44,7 +44,7 @@ const char* Pool::broken() const {
     uint64_t at = address;
     for (const Block* block = segment.first; block != nullptr; at += block->size, block = block->next) {
       if (block->address != at) return "a gap or an overlap between neighbours";
-      if (block->segment != &segment) return "a block names another segment";
+      if (block->segment != &segment || block->rank != segment.rank) return "a block names another segment";
       if (block->next != nullptr && block->next->prev != block) return "neighbours do not agree";
       if (block->size == 0 || block->size % kQuantum != 0) return "a size that no block may have";
       const bool is_free = block->state == State::Free;

@@ -5,7 +5,7 @@ namespace {
 
 bool before(const Block* a, const Block* b) {
   if (a->size != b->size) return a->size < b->size;
-  if (a->segment->rank != b->segment->rank) return a->segment->rank < b->segment->rank;
+  if (a->rank != b->rank) return a->rank < b->rank;
   return a->address < b->address;
 }
 

@@ -264,6 +264,7 @@ Block* Pool::cut(Block* block, uint64_t size) {
   rest->size = block->size - size;
   rest->state = block->state;
   rest->segment = block->segment;
+  rest->rank = block->rank;
   rest->untouched = block->untouched;
   rest->prev = block;
   rest->next = block->next;

@@ -34,6 +34,7 @@ Block* Pool::install(uint64_t address, uint64_t size, uint64_t queue, uint32_t s
   block->address = address;
   block->size = size;
   block->segment = &segment;
+  block->rank = rank;
   block->untouched = true;
   return block;
 }

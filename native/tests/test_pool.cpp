@@ -35,18 +35,14 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kHere = 64 * kMiB;  // where most stories' first segment lies
 
-// Blocks that are in no pool, all of one segment unless told otherwise.
+// Blocks that are in no pool, all of the oldest segment unless told otherwise.
 struct Loose {
-  Segment older{}, younger{};
   std::deque<Block> blocks;
-
-  Loose() { younger.rank = 1; }
 
   Block* block(uint64_t size, uint64_t address) {
     Block& made = blocks.emplace_back();
     made.size = size;
     made.address = address;
-    made.segment = &older;
     return &made;
   }
 };
@@ -103,7 +99,7 @@ TEST(of_equal_blocks_that_of_the_oldest_segment_is_best) {  // as PyTorch has it
   FreeList list{nullptr, true};
   Block* low = loose.block(1024, 0x2000);
   Block* older = loose.block(1024, 0x8000);
-  low->segment = &loose.younger;
+  low->rank = 1;
   list.insert(low);
   list.insert(older);
   CHECK(list.best_fit(1024) == older);
@@ -138,7 +134,7 @@ TEST(sizes_beyond_every_bin_boundary_are_told_apart) {
 }
 
 TEST(a_free_list_is_an_ordered_set) {
-  const auto key = [](const Block* b) { return std::make_tuple(b->size, b->segment->rank, b->address); };
+  const auto key = [](const Block* b) { return std::make_tuple(b->size, b->rank, b->address); };
   const auto before = [&](const Block* a, const Block* b) { return key(a) < key(b); };
   std::set<Block*, decltype(before)> expected(before);
   std::mt19937_64 chance(1);
@@ -149,7 +145,7 @@ TEST(a_free_list_is_an_ordered_set) {
     if (listed.empty() || chance() % 5 < 3) {
       const uint64_t quanta = chance() % 2 ? 1 + chance() % 8 : uint64_t{1} << chance() % 20;
       Block* block = loose.block(quanta * kQuantum, (1 + chance() % 4096) * kMiB + step * kQuantum);
-      if (chance() % 2) block->segment = &loose.younger;
+      block->rank = chance() % 2;
       listed.push_back(block);
       list.insert(block);
       expected.insert(block);
@@ -532,6 +528,12 @@ TEST(a_free_block_with_users_is_found) {
   OneSegment one;
   PoolTest::segment(one.pool, kHere).first->uses.push_back(1);
   CHECK(one.fault() == "a free block is used by a queue");
+}
+
+TEST(a_block_of_another_rank_than_its_segment_is_found) {
+  OneSegment one;
+  PoolTest::segment(one.pool, kHere).first->rank = 7;
+  CHECK(one.fault() == "a block names another segment");
 }
 
 TEST(a_free_block_that_is_not_listed_is_found) {
