@@ -1,6 +1,7 @@
-"""The same allocator programs for both: `allocator_programs.py penstock|pytorch` prints JSON, nanoseconds a pair.
+"""The same allocator programs for both: `allocator_programs.py penstock|pytorch GROUP` prints JSON, mostly nanoseconds.
 
-PyTorch's is run by its own interpreter, so this file imports nothing of ours before it knows.
+PyTorch's is run by its own interpreter, so this file imports nothing of ours before it knows. Times are the thread's
+processor time, but for several threads.
 """
 
 from __future__ import annotations
@@ -8,13 +9,20 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 LIVE, STEPS = 2_000, 20_000
-Steps = list[tuple[int, int]]
+SIZES_OF_GROWTH = (100, 1_000, 10_000, 100_000, 1_000_000)
+THREADS = (1, 2, 4, 8)
+Request = tuple[int, int]  # bytes, stream
+Steps = list[tuple[int, int, int]]  # which block makes room for a request
+Pair = Callable[[int], Any]
+Churn = Callable[[list[Any], Steps], Any]
+Allocate = Callable[..., Any]
 
 
 def mixed(chance: random.Random) -> int:
@@ -31,74 +39,207 @@ def timed(loop: Callable[[int], Any], count: int, repetitions: int = 7) -> float
     loop(count)
     times = []
     for _ in range(repetitions):
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         loop(count)
-        times.append((time.perf_counter_ns() - start) / count)
+        times.append((time.thread_time_ns() - start) / count)
     return median(times)
+
+
+def calls(function: Callable[[], Any]) -> Callable[[int], None]:
+    def loop(count: int) -> None:
+        for _ in range(count):
+            function()
+
+    return loop
 
 
 def at_depth(frames: int, loop: Callable[[int], Any], count: int) -> Any:
     return at_depth(frames - 1, loop, count) if frames else loop(count)
 
 
-def programs(
-    pair: Callable[[int], Any],
-    fill: Callable[[list[int]], Any],
-    churn: Callable[[Any, Steps], Any],
-    record: Callable[[], Any],
-) -> dict[str, float]:
-    chance = random.Random(7)
-    found = {"pair": timed(pair, 200_000)}
-    blocks = fill([mixed(chance) for _ in range(LIVE)])
-    steps = [(chance.randrange(LIVE), mixed(chance)) for _ in range(STEPS)]
-    for _ in range(3):  # until no new segment is needed
-        churn(blocks, steps)
-    found["churn"] = timed(lambda count: churn(blocks, steps[:count]), STEPS)
-    blocks.clear()
-    record()
-    found["history"] = timed(lambda count: at_depth(17, pair, count), 100_000)
-    return found
-
-
-def penstock() -> dict[str, float]:
-    from penstock.runtime.allocator import Allocator
-    from penstock.testing.fake import FakePort
-
-    allocator = Allocator("fake:0", FakePort(total=1 << 50), {})
-    allocate = allocator.allocate
+def by_object(allocate: Allocate) -> tuple[Pair, Churn]:
+    """A block lives as long as the object that stands for it."""
 
     def pair(count: int) -> None:
         for _ in range(count):
             allocate(1024)
 
     def churn(blocks: list[Any], steps: Steps) -> None:
-        for at, nbytes in steps:
+        for at, nbytes, stream in steps:
             blocks[at] = None
-            blocks[at] = allocate(nbytes)
+            blocks[at] = allocate(nbytes, stream)
 
-    return programs(pair, lambda sizes: [allocate(size) for size in sizes], churn, lambda: allocator.record(100_000))
+    return pair, churn
 
 
-def pytorch() -> dict[str, float]:
+def by_address(allocate: Allocate, free: Callable[[int], Any]) -> tuple[Pair, Churn]:
+    def pair(count: int) -> None:
+        for _ in range(count):
+            free(allocate(1024, 0))
+
+    def churn(blocks: list[Any], steps: Steps) -> None:
+        for at, nbytes, stream in steps:
+            free(blocks[at])
+            blocks[at] = allocate(nbytes, stream)
+
+    return pair, churn
+
+
+def timed_churn(allocate: Allocate, churn: Churn, streams: list[int]) -> tuple[float, list[Any]]:
+    chance = random.Random(7)
+    blocks = [allocate(mixed(chance), chance.choice(streams)) for _ in range(LIVE)]
+    steps = [(chance.randrange(LIVE), mixed(chance), chance.choice(streams)) for _ in range(STEPS)]
+    for _ in range(3):  # until no new segment is needed
+        churn(blocks, steps)
+    return timed(lambda count: churn(blocks, steps[:count]), STEPS), blocks
+
+
+def growth(allocate: Allocate, churn: Churn, end: Callable[[list[Any]], Any]) -> dict[str, float]:
+    found = {}
+    for live in SIZES_OF_GROWTH:
+        chance = random.Random(1)
+        blocks = [allocate(chance.randint(1, 65_536), 0) for _ in range(live)]
+        times = []
+        for _ in range(7):
+            steps = [(chance.randrange(live), chance.randint(1, 65_536), 0) for _ in range(50_000)]
+            start = time.thread_time_ns()
+            churn(blocks, steps)
+            times.append((time.thread_time_ns() - start) / len(steps))
+        found[str(live)] = median(times)
+        end(blocks)
+    return found
+
+
+def threads(pair: Pair, pairs: int) -> dict[str, float]:
+    """Pairs a second of all threads together, by their number. Wall time."""
+    found = {}
+    for number in THREADS:
+        rates = []
+        for _ in range(7):
+            everyone = [threading.Thread(target=pair, args=(pairs // number,)) for _ in range(number)]
+            start = time.perf_counter()
+            for thread in everyone:
+                thread.start()
+            for thread in everyone:
+                thread.join()
+            rates.append(pairs / (time.perf_counter() - start))
+        found[str(number)] = median(rates)
+    return found
+
+
+def blocks_of_two_thirds(allocate: Allocate, free: Callable[[int], Any], streams: list[int]) -> list[Any]:
+    """2,000 live blocks on four streams, of which each third was replaced: 2,209 blocks in 365 segments."""
+    chance = random.Random(7)
+    requests: list[Request] = [(mixed(chance), chance.choice(streams)) for _ in range(LIVE)]
+    blocks = [allocate(*request) for request in requests]
+    for at in range(0, LIVE, 3):
+        free(blocks[at])
+    for at in range(0, LIVE, 3):
+        blocks[at] = allocate(*requests[at])
+    return blocks
+
+
+def penstock(group: str) -> dict[str, Any]:
+    import penstock
+    from penstock.simulate import Device
+
+    device = Device(1 << 45)
+    allocate, free = device.allocate, device.free
+    object_pair, object_churn = by_object(device.allocator.allocate)
+    address_pair, address_churn = by_address(allocate, free)
+    if group == "pairs":
+        found = {"pair": timed(object_pair, 200_000), "pair by address": timed(address_pair, 200_000)}
+        found["pair, penstock.allocate"] = timed(by_object(penstock.allocate)[0], 200_000)
+        for number in (1, 4):
+            streams = list(range(number))
+            found[f"churn {number}"], blocks = timed_churn(device.allocator.allocate, object_churn, streams)
+            blocks.clear()
+            found[f"churn {number} by address"], blocks = timed_churn(allocate, address_churn, streams)
+            for block in blocks:
+                free(block)
+        device.record_history("all", "alloc", "python", 100_000)
+        found["history"] = timed(lambda count: at_depth(17, object_pair, count), 100_000)
+        return found
+    if group == "statistics":
+        return statistics_of_ours(device)
+    if group == "growth":
+        return growth(device.allocator.allocate, object_churn, list.clear)
+    return threads(object_pair, 2_000_000)
+
+
+def statistics_of_ours(device: Any) -> dict[str, Any]:
+    import penstock
+    from penstock.runtime import history, statistics
+
+    allocate, free = device.allocate, device.free
+    kept = blocks_of_two_thirds(allocate, free, [0, 1, 2, 3])
+    taken = device.snapshot()["segments"]
+
+    def columns() -> object:
+        allocator = device.allocator
+        return history.snapshot(allocator, "simulated", 1 << 45, stats=statistics.flat(allocator))
+
+    found: dict[str, Any] = {
+        "blocks": sum(len(segment["blocks"]) for segment in taken),
+        "allocated": timed(calls(penstock.memory.memory_allocated), 100_000),
+        "stats": timed(calls(device.stats), 5_000),
+        "snapshot": timed(calls(device.snapshot), 30),
+        "columns": timed(calls(columns), 300),
+    }
+    device.record_history("all", "alloc", "python", 100_000)
+    by_address(allocate, free)[0](40_000)
+    found["snapshot with history"] = timed(calls(device.snapshot), 1)
+    found["columns with history"] = timed(calls(columns), 10)
+    assert len(kept) == LIVE
+    return found
+
+
+def pytorch(group: str) -> dict[str, Any]:
     import torch
 
     torch.cuda.init()
-    allocate, delete = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
-
-    def pair(count: int) -> None:
-        for _ in range(count):
-            delete(allocate(1024, 0))
-
-    def churn(blocks: list[Any], steps: Steps) -> None:
-        for at, nbytes in steps:
-            delete(blocks[at])
-            blocks[at] = allocate(nbytes, 0)
+    allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
+    raw_pair, raw_churn = by_address(allocate, free)
+    memory, made = torch.cuda.memory, [torch.cuda.Stream() for _ in range(3)]
+    streams = [0, *(stream.cuda_stream for stream in made)]
 
     def record() -> None:
-        torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=100_000)
+        memory._record_memory_history("all", context="alloc", stacks="python", max_entries=100_000)
 
-    return programs(pair, lambda sizes: [allocate(size, 0) for size in sizes], churn, record)
+    def end(blocks: list[Any]) -> None:
+        for block in blocks:
+            free(block)
+
+    if group == "pairs":
+        cached, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
+
+        def public_pair(count: int) -> None:
+            for _ in range(count):
+                delete(cached(1024))
+
+        found = {"pair": timed(raw_pair, 200_000), "pair, public": timed(public_pair, 20_000)}
+        for number in (1, 4):
+            found[f"churn {number}"], blocks = timed_churn(allocate, raw_churn, streams[:number])
+            end(blocks)
+        record()
+        found["history"] = timed(lambda count: at_depth(17, raw_pair, count), 100_000)
+        return found
+    if group == "statistics":
+        blocks = blocks_of_two_thirds(allocate, free, streams)
+        found = {
+            "blocks": sum(len(segment["blocks"]) for segment in memory._snapshot()["segments"]),
+            "allocated": timed(calls(memory.memory_allocated), 2_000),
+            "stats": timed(calls(memory.memory_stats), 2_000),
+            "snapshot": timed(calls(memory._snapshot), 30),
+        }
+        record()
+        raw_pair(40_000)
+        found["snapshot with history"] = timed(calls(memory._snapshot), 1)
+        return found
+    if group == "growth":
+        return growth(allocate, raw_churn, end)
+    return threads(raw_pair, 400_000)
 
 
 if __name__ == "__main__":
-    print(json.dumps({"penstock": penstock, "pytorch": pytorch}[sys.argv[1]]()))
+    print(json.dumps({"penstock": penstock, "pytorch": pytorch}[sys.argv[1]](sys.argv[2])))

@@ -1,4 +1,4 @@
-"""Allocate and free through the Python face: cached, in churn, with history; beside PyTorch's own, and how it grows.
+"""Allocate and free through the Python face, statistics, snapshots, growth, threads; beside PyTorch's own.
 
 PyTorch runs where its oracle is set up (../shared/torch-oracle/setup.sh): the real allocator, a stand-in runtime.
 """
@@ -7,52 +7,86 @@ from __future__ import annotations
 
 import json
 import os
-import random
+import shlex
 import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from allocator_programs import LIVE, timed
+from allocator_programs import LIVE, SIZES_OF_GROWTH, THREADS, calls, timed
 from measure import show, table
 
-import penstock
 from penstock.runtime.allocator import Allocator
 from penstock.testing.fake import FakePort
 
 ROUNDS = 7
 HERE = Path(__file__).parent
-ORACLE = HERE.parents[1] / "shared" / "torch-oracle" / "run.sh"
+ORACLE = Path(os.environ.get("ORACLE", HERE.parents[1] / "shared" / "torch-oracle" / "run.sh"))
 ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch-oracle"))
-BOUNDS = {
-    "pair": ("allocate + free, 1 KiB, cached", 130),
-    "churn": (f"churn, {LIVE:,} live blocks of mixed sizes", 350),
-    "history": ("cached, with history and 20-frame stacks", 500),
-}
+NATIVE = ("pool", "segments", "accounts", "growing", "free_list", "check")
+
+SIDES = ("penstock", "PyTorch")
+
+# What it is, our figure, PyTorch's, the least ratio.
+Row = tuple[str, str, str, float | None]
+PAIRS: tuple[Row, ...] = (
+    ("allocate + free, 1 KiB: blocks | raw alloc", "pair", "pair", 4),
+    ("blocks | caching_allocator_alloc", "pair", "pair, public", 12),
+    ("penstock.allocate | caching_allocator_alloc", "pair, penstock.allocate", "pair, public", 12),
+    ("simulate.Device, by address | caching_allocator_alloc", "pair by address", "pair, public", 12),
+    (f"churn, {LIVE:,} live, 1 stream: blocks | raw", "churn 1", "churn 1", 3),
+    (f"churn, {LIVE:,} live, 4 streams: blocks | raw", "churn 4", "churn 4", 3),
+    ("the same, simulate.Device, by address | raw", "churn 4 by address", "churn 4", None),
+    ("pair with history and 20-frame stacks: blocks | raw", "history", "history", None),
+)
+STATISTICS: tuple[Row, ...] = (
+    ("memory_allocated()", "allocated", "allocated", 200),
+    ("memory_stats()", "stats", "stats", 5),
+    ("snapshot | _snapshot()", "columns", "snapshot", 5),
+    ("snapshot in PyTorch's schema | _snapshot()", "snapshot", "snapshot", None),
+    ("with 100,000 entries: snapshot | _snapshot()", "columns with history", "snapshot with history", None),
+    ("with 100,000 entries, in PyTorch's schema", "snapshot with history", "snapshot with history", None),
+)
 
 
-def measured(*command: str) -> dict[str, float]:
-    program = [*command, str(HERE / "allocator_programs.py"), "pytorch" if "bash" in command else "penstock"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
+def measured(side: str, group: str) -> dict[str, Any]:
+    interpreter = [sys.executable] if side == "penstock" else ["bash", str(ORACLE)]
+    program = [*interpreter, str(HERE / "allocator_programs.py"), side, group]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
-def side_by_side() -> None:
+def both(group: str, rounds: int = ROUNDS) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians of the rounds, in which both take turns, so that a slow moment of the machine hits both."""
+    runs: dict[str, list[dict[str, Any]]] = {"penstock": [], "pytorch": []}
     oracle = (ORACLE_HOME / "lib").is_dir() and ORACLE.exists()
-    ours, theirs = [], []
-    for _ in range(ROUNDS):  # taking turns, so that a slow moment of the machine hits both
-        ours.append(measured(sys.executable))
-        if oracle:
-            theirs.append(measured("bash", str(ORACLE)))
-    made = table(
-        f"Nanoseconds a pair, medians of {ROUNDS} fresh processes", "program", "penstock", "bound", "PyTorch", "ratio"
+    for _ in range(rounds):
+        for side in runs if oracle else ("penstock",):
+            runs[side].append(measured(side, group))
+    ours, theirs = (
+        {key: median(run[key] for run in side) for key in side[0]} if side else {} for side in runs.values()
     )
-    for key, (name, bound) in BOUNDS.items():
-        mine = median(run[key] for run in ours)
-        other = median(run[key] for run in theirs) if theirs else float("nan")
-        beside = (f"{other:.0f}", f"{other / mine:.1f}") if theirs else ("not set up", "")
-        made.add_row(name, f"{mine:.0f}", f"≤ {bound}", *beside)
+    return ours, theirs
+
+
+def ratio(mine: float, other: float | None) -> tuple[str, str]:
+    return ("not set up", "") if other is None else (shown(other), f"{other / mine:.1f}")
+
+
+def shown(nanoseconds: float) -> str:
+    return f"{nanoseconds:,.0f}"
+
+
+def rows(title: str, group: str, wanted: tuple[Row, ...]) -> None:
+    ours, theirs = both(group)
+    made = table(
+        f"{title}, medians of {ROUNDS} fresh processes", "penstock | PyTorch", "penstock", "PyTorch", "ratio", "bound"
+    )
+    for name, mine, other, bound in wanted:
+        made.add_row(name, shown(ours[mine]), *ratio(ours[mine], theirs.get(other)), f"≥ {bound}" if bound else "")
     show(made)
 
 
@@ -67,42 +101,72 @@ def floors() -> None:
 
     def empty(_: int) -> None: ...
 
-    def call(function: object) -> object:
+    def call(function: Callable[[int], object]) -> Callable[[int], None]:
         def loop(count: int) -> None:
             for _ in range(count):
                 function(1024)
 
         return loop
 
+    row = {"address": 0, "size": 0, "requested_size": 0, "state": "", "frames": []}
     made = table("Floors, and what stands on them: nanoseconds", "what", "ns")
-    for name, loop in (
-        ("an empty loop", nothing),
-        ("calling an empty Python function", call(empty)),
-        ("allocator.allocate(1024), history was on and is off", call(allocator.allocate)),
-        ("penstock.allocate(1024): current device and stream looked up", call(penstock.allocate)),
-    ):
-        made.add_row(name, f"{timed(loop, 200_000, 9):.0f}")
+    what: tuple[tuple[str, Callable[[int], object], int], ...] = (
+        ("an empty loop", nothing, 200_000),
+        ("calling an empty Python function", call(empty), 200_000),
+        ("allocator.allocate(1024), history was on and is off", call(allocator.allocate), 200_000),
+        ("2,209 copies of a dict of five keys", calls(lambda: [row.copy() for _ in range(2_209)]), 100),
+    )
+    for name, loop, count in what:
+        made.add_row(name, shown(timed(loop, count, 9)))
     show(made)
 
 
 def growth() -> None:
-    made = table("Churn as live blocks grow, sizes 512 bytes to 64 KiB", "live blocks", "ns a pair")
-    for live in (100, 1_000, 10_000, 100_000, 1_000_000):
-        allocator, chance = Allocator("fake:0", FakePort(total=1 << 50), {}), random.Random(1)
-        blocks: list[object] = [allocator.allocate(chance.randint(1, 65_536)) for _ in range(live)]
-        times = []
-        for _ in range(9):
-            steps = [(chance.randrange(live), chance.randint(1, 65_536)) for _ in range(50_000)]
-            start = time.perf_counter_ns()
-            for at, nbytes in steps:
-                blocks[at] = None
-                blocks[at] = allocator.allocate(nbytes)
-            times.append((time.perf_counter_ns() - start) / len(steps))
-        made.add_row(f"{live:,}", f"{median(times):.0f}")
+    ours, theirs = both("growth", 1)
+    made = table(
+        "Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "penstock", "PyTorch, raw", "ratio"
+    )
+    for live in map(str, SIZES_OF_GROWTH):
+        made.add_row(f"{int(live):,}", shown(ours[live]), *ratio(ours[live], theirs.get(live)))
     show(made)
+
+
+def threads() -> None:
+    ours, theirs = both("threads", 1)
+    alone = native_threads()
+    made = table(
+        "Million pairs a second of all threads together, on one device",
+        "threads",
+        "penstock",
+        "PyTorch, raw",
+        "native, own queues",
+        "native, one queue",
+    )
+    for number in map(str, THREADS):
+        rates = [ours[number], theirs.get(number), *alone.get(number, (None, None))]
+        made.add_row(number, *("" if rate is None else f"{rate / 1e6:.1f}" for rate in rates))
+    show(made)
+
+
+def native_threads() -> dict[str, tuple[float, float]]:
+    """What the pool does without Python; nothing where there is no compiler."""
+    native = HERE.parent / "native"
+    sources = [str(HERE / "native_threads.cpp"), *(str(native / f"{name}.cpp") for name in NATIVE)]
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = shlex.split(os.environ.get("CXX", "g++"))
+        command = [*compiler, "-std=c++17", "-O3", "-pthread", f"-I{native}", *sources, "-o", f"{folder}/program"]
+        try:
+            subprocess.run(command, check=True)
+        except FileNotFoundError:
+            return {}
+        done = subprocess.run([f"{folder}/program"], stdout=subprocess.PIPE, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {number: (float(own), float(same)) for number, own, same in lines}
 
 
 if __name__ == "__main__":
     floors()
-    side_by_side()
+    rows("Nanoseconds a pair", "pairs", PAIRS)
+    rows("2,209 blocks in 365 segments, nanoseconds a call", "statistics", STATISTICS)
     growth()
+    threads()
