@@ -15,8 +15,11 @@ from penstock.interop import numpy as served
 def device_as_it_was() -> Iterator[None]:
     gc.collect()
     penstock.memory.empty_cache("host:0")
+    penstock.memory.reset_accumulated_memory_stats("host:0")
     _, capacity = penstock.memory.mem_get_info("host:0")
     yield
     served.uninstall()
     penstock.memory.record_history(None, device="host:0")
+    penstock.memory.set_allocator_settings("expandable_segments:False")
+    penstock.memory.set_per_process_memory_fraction(1, "host:0")
     penstock.memory.set_capacity(capacity, "host:0")
