@@ -85,7 +85,7 @@ Block* Pool::take_at(uint64_t address, uint64_t nbytes, uint32_t stack) {
   Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
   if (block == nullptr || block->state != State::Free || !may_serve(nbytes, block->size)) return nullptr;
-  return hand_out(block, size, nbytes, stack);
+  return hand_out(block, size, nbytes, stack, policy_.growing);
 }
 
 Block* Pool::came(uint64_t address, uint64_t nbytes, uint32_t stack) {
@@ -99,7 +99,7 @@ Block* Pool::came(uint64_t address, uint64_t nbytes, uint32_t stack) {
   join_free(block);
   reserve(segment, static_cast<int64_t>(size));
   if (ring_) push(Action::Map, address, size, segment.queue, stack, segment.free_list->home->number);
-  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack) : nullptr;
+  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack, policy_.growing) : nullptr;
 }
 
 std::vector<Piece> Pool::idle_pages(bool small, uint32_t home_number) const {

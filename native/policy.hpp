@@ -76,9 +76,10 @@ struct Policy {
     return {segment_size(size), is_small(size)};
   }
 
-  // Whether the rest of a block is worth being a block of its own, when `size` of it is taken.
-  bool worth_splitting(bool small, uint64_t size, uint64_t rest) const {
-    return small || growing ? rest >= kQuantum : size < max_split && rest > kSmall;
+  // Whether the rest of a block is worth being a block of its own, when `size` of it is taken. `fine`: of the small
+  // kind, or where memory grows.
+  bool worth_splitting(bool fine, uint64_t size, uint64_t rest) const {
+    return fine ? rest >= kQuantum : size < max_split && rest > kSmall;
   }
 };
 

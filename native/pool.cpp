@@ -22,22 +22,23 @@ Policy Pool::policy() const {
   return policy_;
 }
 
-Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home_number) {
+Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home_number, bool borrowed) {
   if (nbytes == 0 || nbytes >= kMost) return nullptr;
   Lock lock(mutex_);
   Home* home = home_of(home_number);
   if (home == nullptr) return nullptr;
   const uint64_t size = policy_.block_size(nbytes);
   FreeList* list = free_list(home, queue, is_small(size));
-  Block* block = plain_ ? list->best_fit(size) : fitting(list, size);
-  return block == nullptr ? nullptr : hand_out(block, size, nbytes, stack);
+  const bool growing = policy_.growing && !borrowed;
+  Block* block = plain_ ? list->best_fit(size) : fitting(list, size, growing);
+  return block == nullptr ? nullptr : hand_out(block, size, nbytes, stack, growing);
 }
 
 // PyTorch's choice (torch-semantics 3.4): it looks at one candidate, and at no second one when that may not be had.
-Block* Pool::fitting(FreeList* list, uint64_t size) {
+Block* Pool::fitting(FreeList* list, uint64_t size, bool growing) {
   if (policy_.ages) ++list->home->clock[list->small ? 1 : 0];
   Block* block = list->best_fit(size);
-  if (policy_.growing) {  // of those in growing segments the one with the least room behind it
+  if (growing) {  // of those in growing segments the one with the least room behind it
     const auto room = [](const Block* b) {
       return b->size + (b->next != nullptr && b->next->state == State::Bare ? b->next->size : 0);
     };
@@ -55,11 +56,12 @@ Block* Pool::fitting(FreeList* list, uint64_t size) {
 }
 
 // The first `size` bytes of a listed block are live from now on.
-Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack) {
+Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing) {
   const Segment& segment = *block->segment;
   const bool small = segment.small, counted = !segment.growing();
   // All that may fail comes before anything is changed.
-  const bool splits = segment.free_list->home->splits && policy_.worth_splitting(small, size, block->size - size);
+  const bool splits =
+      segment.free_list->home->splits && policy_.worth_splitting(small || growing, size, block->size - size);
   if (splits) have_spares(1);
   live_.make_room();
   unlist(block);
@@ -120,8 +122,9 @@ void Pool::use(Block* block, uint64_t queue) {
 bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
-  if (nbytes == 0 || nbytes > block->size ||
-      policy_.worth_splitting(segment.small, policy_.block_size(nbytes), block->size - policy_.block_size(nbytes)))
+  const uint64_t size = nbytes == 0 ? 0 : policy_.block_size(nbytes);
+  if (size == 0 || nbytes > block->size ||
+      policy_.worth_splitting(segment.small || policy_.growing, size, block->size - size))
     return false;
   if (ring_) {
     const uint32_t home = segment.free_list->home->number;

@@ -65,7 +65,8 @@ class Pool {
   Policy policy() const;
 
   // Best fit among the free blocks of `queue` in that home; null when nothing fits.
-  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t home = 0);
+  // `borrowed`: for others than the home is for, who take nothing there from growing segments (PyTorch's rule).
+  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t home = 0, bool borrowed = false);
   // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits. `stack` is for the
   // history; 0 tells it where the block was taken.
   bool give(Block* block, uint32_t stack = 0);
@@ -86,7 +87,8 @@ class Pool {
   bool evict(uint64_t address);  // false: no such segment, or part of it is in use
   // Each wholly free segment of a home and kind, by queue and then in the order of its free list. With `growing`, those
   // as well that evict() does not take.
-  std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false) const;
+  // With `pieces`, also what is free in growing segments that are partly in use.
+  std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false, bool pieces = false) const;
   bool owns(uint64_t address) const;
 
   // Growing segments. Pieces on their way are nobody's, so whoever calls may take its time: `room` and `leave` choose
@@ -151,8 +153,8 @@ class Pool {
   bool may_serve(uint64_t nbytes, uint64_t size) const {  // whether so much memory is enough
     return nbytes > 0 && nbytes < kMost && policy_.block_size(nbytes) <= size;
   }
-  Block* fitting(FreeList* list, uint64_t size);
-  Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack);
+  Block* fitting(FreeList* list, uint64_t size, bool growing);
+  Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing);
   Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
                  uint64_t page);
   Block* new_block();

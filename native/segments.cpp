@@ -70,7 +70,7 @@ Block* Pool::adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_
   list(block);
   reserve(*block->segment, bytes(size));
   if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
-  return may_serve(nbytes, size) ? hand_out(block, wanted, nbytes, stack) : nullptr;
+  return may_serve(nbytes, size) ? hand_out(block, wanted, nbytes, stack, policy_.growing) : nullptr;
 }
 
 bool Pool::evict(uint64_t address) {
@@ -94,7 +94,7 @@ void Pool::forget(Segment* segment) {
   segments_.erase(segment->address);
 }
 
-std::vector<Evictable> Pool::evictable(bool small, uint32_t home_number, bool growing) const {
+std::vector<Evictable> Pool::evictable(bool small, uint32_t home_number, bool growing, bool pieces) const {
   Lock lock(mutex_);
   std::vector<Evictable> found;
   const Home* home = home_of(home_number);
@@ -102,7 +102,7 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t home_number, bool gr
   for (const auto& [queue, list] : home->lists[small ? 1 : 0]) {
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
       const bool grows = block->segment->growing();
-      if (!block->split() && (growing || !grows))
+      if (grows ? pieces || (growing && !block->split()) : !block->split())
         found.push_back({block->address, block->size, queue, home->clock[small ? 1 : 0] - block->born, grows});
     }
   }

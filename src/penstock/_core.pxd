@@ -17,7 +17,7 @@ from libcpp.vector cimport vector
 
 
 cdef extern from "policy.hpp" namespace "penstock" nogil:
-    const uint64_t kQuantum
+    const uint64_t kQuantum, kMost
 
     cppclass Policy:
         Policy(const vector[uint64_t]& divisions, uint64_t max_split, uint64_t max_non_split_rounding,
@@ -100,7 +100,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
     cppclass NativePool "penstock::Pool":
         void set_policy(const Policy& policy)
         Policy policy()
-        Record* take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
+        Record* take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home, cbool borrowed) except +
         cbool give(Record* block, uint32_t stack) except +
         void use(Record* block, uint64_t queue) except +
         vector[Deferred] deferred() except +
@@ -110,7 +110,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         Record* adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
                           uint32_t home) except +
         cbool evict(uint64_t address) except +
-        vector[Evictable] evictable(cbool small, uint32_t home, cbool growing) except +
+        vector[Evictable] evictable(cbool small, uint32_t home, cbool growing, cbool pieces) except +
         cbool owns(uint64_t address)
         void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, cbool small, uint32_t stack,
                          uint32_t home) except +

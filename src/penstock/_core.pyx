@@ -104,13 +104,13 @@ cdef class Pool:
             self.codes.append(<object><PyObject*>self.stacks[at].place.code)
         return number
 
-    cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t home=0):
+    cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t home=0, bint borrowed=False):
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
-        return self.wrap(self.native.take(nbytes, queue, self.here(), home))
+        return self.wrap(self.native.take(nbytes, queue, self.here(), home, borrowed))
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
-        if self.waiting:
+        if self.waiting and <uint64_t>nbytes < kMost:  # which is refused at once
             self._settle(queue)
         cdef uint32_t home = self._home(queue) if self.routed else 0
         cdef Block block = self.take(nbytes, queue, home)
@@ -138,8 +138,8 @@ cdef class Pool:
     def adopt_for(self, uint64_t wanted, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t home=0):
         return self.wrap(self.native.adopt_for(wanted, address, nbytes, queue, self.here(), home))
 
-    def evictable(self, bint small, uint32_t home=0, bint growing=False):
-        rows = self.native.evictable(small, home, growing)
+    def evictable(self, bint small, uint32_t home=0, bint growing=False, bint pieces=False):
+        rows = self.native.evictable(small, home, growing, pieces)
         return [(row.address, row.size, row.queue, row.age, row.growing) for row in rows]
 
     def evict(self, uint64_t address): return self.native.evict(address)

@@ -46,7 +46,7 @@ cdef class NumpyHook:
         cdef Record* record = NULL
         try:
             if not self.pool.waiting:
-                record = self.pool.native.take(size, queue, self.pool.here(), 0)
+                record = self.pool.native.take(size, queue, self.pool.here(), 0, False)
             if record is NULL:
                 block = self.pool.allocate(size, queue)
                 record = block.record

@@ -109,12 +109,6 @@ class Allocator(Pool):
         """Whether new memory comes as pages of growing segments."""
         return self.settings.expandable_segments and self._growth is not None
 
-    def space_limit(self) -> int | None:
-        """How large one growing segment may be, where a setting says so."""
-        if self.settings.expandable_segments_reserve is None:
-            return None
-        return self.settings.expandable_reserve(self.port.memory_info()[1])
-
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
         self.num_alloc_retries = 0
@@ -138,6 +132,7 @@ class Allocator(Pool):
             raise out_of_memory.beyond(self.name, nbytes)
         segment, small = self.segment_size(nbytes)
         request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
+        self._refusal = None
         cheap = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow)
         for remedy in (*cheap, self._empty_and_grow):
             if (block := remedy(request)) is not None:
@@ -192,7 +187,7 @@ class Allocator(Pool):
         """From a private pool whose owner allows it."""
         if request.home == 0:
             for pool in self.private.lenders():
-                if (block := self.take(request.nbytes, request.queue, pool.home)) is not None:
+                if (block := self.take(request.nbytes, request.queue, pool.home, borrowed=True)) is not None:
                     return block
         return None
 
@@ -237,8 +232,7 @@ class Allocator(Pool):
         page = _SMALL_PAGE if fine else self.settings.large_segment_size
         _, total = self.port.memory_info()
         space = -(-self.settings.expandable_reserve(total) // page) * page
-        if request.size > space:  # it would have to span two
-            return None
+        growth.refusal = None
         block = growth.grow(request, space, page)
         if block is None:
             self._refusal = growth.refusal
@@ -296,7 +290,8 @@ class Allocator(Pool):
         self.private.forget_empty()
 
     def release_pool(self, pool: PoolId) -> None:
-        """One user of the pool less; after the last its idle memory goes back."""
+        """One user of the pool less, and it lends nothing any more; after the last its idle memory goes back."""
+        self.private.stop_lending(pool)
         if self.private.leave(pool):
             home = self.private[pool].home
             self.num_sync_all_streams += 1
@@ -306,7 +301,7 @@ class Allocator(Pool):
 
     def _empty_home(self, home: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
-            self._give_back([address for address, *_ in self.evictable(small, home) if address not in self._inherited])
+            self._give_back([address for address, *_ in self.evictable(small, home)])
             if self._growth is not None:
                 self._growth.shrink(small, home)
 
@@ -319,7 +314,7 @@ class Allocator(Pool):
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        self._leaving.add(addresses)
+        self._leaving.add([address for address in addresses if address not in self._inherited])
         entries = self._leaving.entries()
         try:
             for queue in tuple(self._queues.values()) if entries else ():

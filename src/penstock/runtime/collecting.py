@@ -32,14 +32,15 @@ def collect_old(pool: Pool, surplus: int, release: _Release) -> None:
 def collect_oversize(pool: Pool, request: Request, max_split: int, release: _Release) -> bool:
     """The smallest idle segment of `max_split` or more that would serve, or as many of the largest as are needed."""
     wanted = max(request.size, max_split)
-    rows = pool.evictable(request.small, request.home)
-    sizes = [(size, address) for address, size, queue, *_ in rows if queue == request.queue and size >= max_split]
-    for size, address in sizes:
-        if size >= wanted:
-            release([address])
-            return True
+    rows = pool.evictable(request.small, request.home, pieces=True)
+    mine = [(size, address, grows) for address, size, queue, _, grows in rows if queue == request.queue]
+    mine = [row for row in mine if row[0] >= max_split]
+    fitting = next(((address, grows) for size, address, grows in mine if size >= wanted), None)
+    if fitting is not None and not fitting[1]:  # and when it is a piece of a growing segment, no larger one goes
+        release([fitting[0]])
+        return True
     going = []
-    for size, address in reversed(sizes):
+    for size, address in reversed([(size, address) for size, address, grows in mine if size < wanted and not grows]):
         if wanted <= 0:
             break
         wanted -= size

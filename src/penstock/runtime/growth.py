@@ -114,15 +114,15 @@ class Growth:
 
     def _reserve(self, request: Request, space: int, page: int) -> bool:
         with self._moving:
-            while True:
+            while space >= request.size:  # it cannot span two
                 try:
                     address = self._port.reserve_space(space, page)
                     break
                 except OutOfMemory as refusal:  # a limit on address space, perhaps: less may do
                     self.refusal = refusal.with_traceback(None)
                     space = space // 2 // page * page
-                    if space < request.size:
-                        return False
+            else:
+                return False
             try:
                 self._spaces[address] = _Space(address, space, request.queue)
                 self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)

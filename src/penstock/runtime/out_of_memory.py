@@ -99,7 +99,7 @@ def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) 
     if private:
         text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     text += f"and {_size(reserved - allocated - private)} is reserved by penstock but unallocated."
-    if allocator.grows and (reserve := allocator.space_limit()) is not None and reserve < request.segment <= capacity:
+    if allocator.grows and (reserve := allocator.settings.expandable_reserve(capacity)) < request.segment <= capacity:
         return text + (
             f" This allocation exceeds the expandable-segment reserve of {_size(reserve)} for this stream, and a single"
             " allocation cannot span expandable segments. Raise PENSTOCK_ALLOC_CONF expandable_segments_reserve or"

@@ -107,6 +107,11 @@ class PrivatePools:
             self.end(pool)
             self.leave(pool)
 
+    def stop_lending(self, pool: PoolId) -> None:
+        """Its idle memory is its users' alone from now on."""
+        with self._changing:
+            self._lenders.discard(self[pool].id)
+
     def leave(self, pool: PoolId) -> bool:
         """One user less. True: that was the last."""
         with self._changing:

@@ -138,9 +138,13 @@ class Cache:
         if not block.uses:
             return self.reclaim(segment, block)
         block.state = State.AWAITING
-        if self.captured:
-            return self.postponed.append((segment, block))
-        return self._mark(segment, block)
+        self.postponed.append((segment, block))
+        return None if self.captured else self._mark_postponed()
+
+    def _mark_postponed(self) -> None:
+        for segment, block in self.postponed:
+            self._mark(segment, block)
+        self.postponed = []
 
     def _mark(self, segment: Segment, block: Block) -> None:
         """On every stream that used it, to learn when they are done."""
@@ -155,10 +159,7 @@ class Cache:
 
     def settle(self, *, wait: bool = False, only: PrivatePool | None = None) -> None:
         """Reclaim what other streams are done with: as far as they are, or after waiting for them."""
-        if not (wait and self.captured):
-            for segment, block in self.postponed:
-                self._mark(segment, block)
-            self.postponed = []
+        self._mark_postponed()
         for stream in self.waiting_on:
             marks = self.waiting[stream]
             for entry in list(marks):

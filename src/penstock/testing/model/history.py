@@ -33,8 +33,7 @@ class History:
         self.recording = enabled is not None
         self.room = max(max_entries, 1) if enabled == "all" else 1
         self.skipped = tuple(skipped)
-        if clear or not enabled:
-            self.entries = []
+        self.entries = [] if clear or not enabled else self.entries[-self.room :]
 
     def note(self, action: str, address: int, size: int, stream: int, pool: tuple[int, int]) -> None:
         """Of an "oom", the address is how much the device has free."""
