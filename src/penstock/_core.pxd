@@ -254,8 +254,7 @@ cdef extern from *:
     void Py_XDECREF(void*)
     void Py_XSETREF(PyFrameObject*, PyFrameObject*)  # a macro: the first one is a variable
 
-    int PyGC_Disable()  # whether it was on
-    int PyGC_Enable()
+    void PyObject_GC_UnTrack(object)
     PyThreadState* PyThreadState_Get()
     PyFrameObject* PyThreadState_GetFrame(PyThreadState*)
     PyFrameObject* PyFrame_GetBack(PyFrameObject*)

@@ -9,7 +9,10 @@ from typing_extensions import disjoint_base
 QUANTUM: Final[int]  # bytes; every block is a multiple of it
 METRICS: Final[tuple[str, ...]]  # the ledger's rows, under PyTorch's names
 
-def dicts(template: dict[str, Any], keys: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]: ...
+# Of leaves nothing leads back to them: the garbage collector never looks at them, however many there are.
+def dicts(
+    template: dict[str, Any], keys: list[str], columns: list[list[Any]], leaves: bool
+) -> list[dict[str, Any]]: ...
 
 @final
 class Block:

@@ -225,22 +225,19 @@ cdef class Pool:
         )
 
 
-def dicts(dict template, list keys, list columns):
+def dicts(dict template, list keys, list columns, bint leaves):
     """A copy of the template for each row of the columns, which are lists and stand under these keys."""
     cdef Py_ssize_t row, at
     cdef dict made
     cdef list rows = [], column
-    cdef bint collects = PyGC_Disable()  # or it would look at all of them again and again
-    try:
-        for row in range(len(columns[0])):
-            made = PyDict_Copy(template)
-            for at in range(len(columns)):
-                column = columns[at]
-                made[keys[at]] = column[row]
-            rows.append(made)
-    finally:
-        if collects:
-            PyGC_Enable()
+    for row in range(len(columns[0])):
+        made = PyDict_Copy(template)
+        for at in range(len(columns)):
+            column = columns[at]
+            made[keys[at]] = column[row]
+        if leaves:
+            PyObject_GC_UnTrack(made)
+        rows.append(made)
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,14 @@ def test_notes_and_statistics_go_along(fake):
     assert taken.notes["allocator_settings"]["expandable_segments"] is False
     assert taken.stats == memory.memory_stats("fake:0")
     assert kept.size == 1024
+
+
+def test_what_a_torch_snapshot_is_made_of_is_no_work_for_the_garbage_collector():
+    """A history of 100,000 entries would be: only what could lead back to itself is looked at."""
+    kept = penstock.allocate(1000, "host:0")
+    segment = penstock.memory.memory_snapshot("host:0")["segments"][0]
+    assert gc.is_tracked(segment)
+    assert not any(gc.is_tracked(block) for block in segment["blocks"])
+    segment["blocks"][0]["mine"] = segment  # it can be from now on
+    assert gc.is_tracked(segment["blocks"][0])
+    kept.free()

@@ -100,8 +100,9 @@ class _Rows:
             self._keys.append(key)
             self._columns.append(column.tolist() if words is None else words(column))
 
-    def dicts(self) -> list[dict[str, Any]]:
-        return dicts(self._template, self._keys, self._columns)
+    def dicts(self, *, leaves: bool) -> list[dict[str, Any]]:
+        """With `leaves` nothing they hold leads back to them."""
+        return dicts(self._template, self._keys, self._columns, leaves)
 
 
 def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
@@ -116,7 +117,7 @@ def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) 
     each.add("requested_size", blocks["requested"])
     each.add("state", blocks["state"], lambda states: _STATE_WORDS[states.astype(np.intp)].tolist())
     each.add("frames", blocks["stack"], frames.of)
-    made = each.dicts()
+    made = each.dicts(leaves=True)
 
     first = np.searchsorted(blocks["segment"], np.arange(len(rows)))
     total = _Rows(
@@ -144,7 +145,7 @@ def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) 
     total.add("segment_pool_id", rows["home"], lambda homes: list(map(pool_of, homes.tolist())))
     total.add("is_expandable", rows["growing"] != 0)
     total.add("frames", rows["stack"], frames.of)
-    shown = total.dicts()
+    shown = total.dicts(leaves=False)
     ends = [*first.tolist()[1:], len(made)]
     for segment, begin, end in zip(shown, first.tolist(), ends, strict=True):
         segment["blocks"] = made[begin:end]
@@ -178,7 +179,7 @@ def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str
     each.add("compile_context", entries["note"], lambda notes: [labels[note][0] or "N/A" for note in notes.tolist()])
     each.add("user_metadata", entries["note"], lambda notes: [labels[note][1] for note in notes.tolist()])
     each.add("frames", entries["stack"], frames.of)
-    shown = each.dicts()
+    shown = each.dicts(leaves=True)
     for at in np.flatnonzero(entries["stack"] == 0).tolist():
         del shown[at]["frames"]
     for at in np.flatnonzero(entries["action"] == Action.OOM).tolist():
