@@ -13,6 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include "draw.hpp"
+
 namespace penstock {
 namespace {
 
@@ -36,6 +38,10 @@ struct Fill {
   size_t nbytes;
 };
 
+struct Drawing {
+  std::unique_ptr<char[]> packed;
+};
+
 struct Run {
   Function function;
   void* argument;
@@ -55,7 +61,7 @@ struct WaitFor {
 
 // ---- The queue, as its thread sees it
 
-using Command = std::variant<Copy, Fill, Run, Signal, WaitFor>;
+using Command = std::variant<Copy, Fill, Drawing, Run, Signal, WaitFor>;
 
 struct Worker::State : std::enable_shared_from_this<Worker::State> {
   static constexpr size_t kTaken = std::numeric_limits<size_t>::max() / 2;  // beyond the end of any batch
@@ -74,6 +80,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 
   void operator()(const Copy& c) { std::memmove(c.dst, c.src, c.nbytes); }  // as fast as memcpy, and may overlap
   void operator()(const Fill& c) { std::memset(c.dst, c.byte, c.nbytes); }
+  void operator()(const Drawing& c);
   void operator()(const Run& c);
   void operator()(const Signal& c);
   void operator()(const WaitFor& c);
@@ -158,7 +165,7 @@ bool Worker::State::refill() {
   news = false;
   working = true;
   lock.unlock();
-  if (spent.capacity() > kKept) spent = {};
+  if (spent.capacity() > kKept) spent = std::vector<Command>();
   spent.clear();
   return true;
 }
@@ -166,6 +173,10 @@ bool Worker::State::refill() {
 // All that was queued is done, even where the thread has not come round to saying so.
 bool Worker::State::done() const {
   return ends_in_signal ? timeline->reached() == timeline->promised() : !working && inbox.empty();
+}
+
+void Worker::State::operator()(const Drawing& c) {
+  if (const int code = draw_packed(c.packed.get())) fail(Failure::Code, code);
 }
 
 void Worker::State::operator()(const Run& c) {
@@ -248,6 +259,13 @@ Worker::State& Worker::open() const {
 void Worker::copy(void* dst, const void* src, size_t nbytes) { open().push(Copy{dst, src, nbytes}); }
 
 void Worker::fill(void* dst, int byte, size_t nbytes) { open().push(Fill{dst, byte, nbytes}); }
+
+void Worker::draw(const void* packed, size_t nbytes) {
+  if (!readable(packed, nbytes)) throw std::invalid_argument("these bytes say not what to draw");
+  Drawing drawing{std::make_unique<char[]>(nbytes)};
+  std::memcpy(drawing.packed.get(), packed, nbytes);
+  open().push(std::move(drawing));
+}
 
 void Worker::run(Function function, void* argument, bool host_call) { open().push(Run{function, argument, host_call}); }
 
