@@ -8,7 +8,7 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from penstock import _advising, memory  # noqa: F401 -- the first is there to be asked
+    from penstock import _advising, memory, random  # noqa: F401 -- the first is there to be asked
     from penstock.backends import why_not
     from penstock.device import Device
     from penstock.dtypes import (
@@ -39,8 +39,10 @@ else:
     from penstock.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
     from penstock.runtime.current import current_device, reopen, set_device, use_device
     from penstock.runtime.event import Event
+    from penstock.runtime.generator import Generator, manual_seed
     from penstock.runtime.lifecycle import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
     from penstock.runtime.open_device import device_count
+    from penstock.runtime.random_creation import bernoulli, exponential, rand, randint, randn
     from penstock.runtime.stream import Stream, current_stream, default_stream, set_stream, synchronize
     from penstock.runtime.tensor import Tensor
 
@@ -55,6 +57,7 @@ __all__ = [
     "DeviceError",
     "Event",
     "Forked",
+    "Generator",
     "OutOfMemory",
     "PenstockError",
     "PenstockWarning",
@@ -64,6 +67,7 @@ __all__ = [
     "WrongState",
     "__version__",
     "allocate",
+    "bernoulli",
     "bool_",
     "complex64",
     "complex128",
@@ -73,6 +77,7 @@ __all__ = [
     "device_count",
     "empty",
     "empty_pinned",
+    "exponential",
     "float16",
     "float32",
     "float64",
@@ -83,7 +88,12 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "manual_seed",
     "memory",
+    "rand",
+    "randint",
+    "randn",
+    "random",
     "reopen",
     "set_device",
     "set_stream",

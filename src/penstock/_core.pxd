@@ -157,6 +157,11 @@ cdef extern from "tables.hpp" namespace "penstock" nogil:
     Rows rows_of(const NativePool& pool) except +
 
 
+cdef extern from "draw.hpp" namespace "penstock" nogil:
+    cbool readable(const void* packed, size_t nbytes)
+    int draw_packed(const void* packed)
+
+
 cdef extern from "worker.hpp" namespace "penstock" nogil:
     ctypedef int (*Function)(void*) noexcept
 
@@ -183,6 +188,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         Worker(uint64_t handle, int priority) except +
         void copy(void* dst, const void* src, size_t nbytes) except +
         void fill(void* dst, int byte, size_t nbytes) except +
+        void draw(const void* packed, size_t nbytes) except +
         void run(Function function, void* argument, cbool host_call) except +
         uint64_t signal() except +
         shared_ptr[NativeMark] mark() except +

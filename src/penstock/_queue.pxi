@@ -27,6 +27,8 @@ cdef class Queue:
     def fill(self, uintptr_t dst, int byte, size_t nbytes):
         self.worker.get().fill(<void*>dst, byte, nbytes)
 
+    def draw_packed(self, bytes packed not None): self.worker.get().draw(<char*>packed, len(packed))
+
     def call(self, function):
         call = (self, function)
         Py_INCREF(call)  # for run_callable, or for close_within
@@ -101,3 +103,13 @@ cdef int run_callable(void* argument) noexcept with gil:
         return 1
     finally:
         Py_DECREF(call)
+
+
+def draw_now(bytes packed not None):
+    cdef const char* what = packed
+    cdef int code
+    if not readable(what, len(packed)):
+        raise ValueError("these bytes say not what to draw")
+    with nogil:
+        code = draw_packed(what)
+    return code

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
     "DeviceProps",
+    "Draw",
     "Driver",
     "Growable",
     "Launches",
@@ -21,6 +22,7 @@ __all__ = [
     "PinnedHost",
     "Port",
     "Queue",
+    "Randoms",
     "Reopens",
     "Resizable",
     "Timing",
@@ -34,7 +36,8 @@ class DeviceProps:
     `total_bytes` is its capacity when opened; `host_visible`, that the CPU reads its memory; `zero_pages`, that this
     memory is anonymous pages of the process, which are zero when they come and again after they were advised away;
     `fine_segments`, that `reserve` costs microseconds, so that large blocks get segments of their own size instead of
-    PyTorch's 20 MiB.
+    PyTorch's 20 MiB. How many multiprocessors a GPU has, and how many threads each runs, decides which of its numbers a
+    random fill gives to which element; 0 where that means nothing.
     """
 
     kind: str
@@ -44,6 +47,8 @@ class DeviceProps:
     host_visible: bool = False
     zero_pages: bool = False
     fine_segments: bool = False
+    multi_processor_count: int = 0
+    max_threads_per_multi_processor: int = 0
 
 
 class Queue(Protocol):
@@ -107,6 +112,37 @@ class Launches(Protocol):
 
     def call(self, function: Callable[[], object]) -> None: ...
     def call_native(self, function: int, argument: int) -> None: ...
+
+
+class Draw(NamedTuple):
+    """One kernel's worth of random numbers: how many, of which law, where, and which ones.
+
+    Element `t + threads * (n * i + lane)` gets number `lane` of the `n` that thread `t` makes of Philox's words for
+    subsequence `t`, offset `offset + 4 * i`: 4 numbers, or 2 of 64 bits. But of "chances", element `i` gets that of word
+    `i % 4` for subsequence `i // 4`. The elements are in the order of the axes, each a length and a step in bytes, the
+    fastest first; without axes they stand one after another.
+    """
+
+    law: str  # uniform normal exponential bernoulli integers chances
+    element: str  # NumPy's name of the dtype
+    address: int
+    elements: int
+    axes: tuple[tuple[int, int], ...]
+    seed: int
+    offset: int  # words, a multiple of 4
+    threads: int  # a multiple of 256
+    numbers: tuple[float, float, float] = (0.0, 0.0, 0.0)  # from, to, distance; mean, deviation; rate; probability
+    range: int = 0  # of integers: how many there are, and the smallest; 0 stands for 2^64
+    base: int = 0
+    wide: bool = False  # of integers: each is made of 64 bits
+    chances: int = 0  # the address of a float for each element, of a double where those are drawn
+
+
+@runtime_checkable
+class Randoms(Protocol):
+    """A Queue that fills memory with random numbers. A chance that is none fails as work does, with code 710."""
+
+    def draw(self, draw: Draw) -> None: ...
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ ROOMS: list[tuple[float, str]] = [
     (4.5, "snapshot"),  # the wing
     (5, "faces"),
     (5, "interop"),
-    (5, "memory"),
+    (5, "memory random"),
     (5, "_advising"),
     (5.5, ""),  # penstock/__init__.py, the public list
     (6, "cuda"),

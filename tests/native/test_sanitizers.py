@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build/native-tests"
 COMPILER = shlex.split(os.environ.get("CXX", "g++"))
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all", "-Inative"]
+FLAGS += ["-ffp-contract=off", "-fno-math-errno"]  # as setup.py: the numbers depend on it
 SANITIZERS = ["address,undefined", "thread"]
 PROGRAMS = sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp"))
 COMPILING, RUNNING = 300, 120  # seconds

@@ -8,8 +8,9 @@ from typing import Protocol, Self
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
+from penstock.backends.drawing import packed
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
-from penstock.spi import Mark
+from penstock.spi import Draw, Mark
 
 __all__ = ["HostQueue", "Owner"]
 
@@ -68,6 +69,12 @@ class HostQueue(_core.Queue):
         byte_of(byte)
         size_of(nbytes)
         raise self._refusal(refused)
+
+    def draw(self, draw: Draw) -> None:
+        try:
+            _native.draw_packed(self, packed(draw))
+        except _REFUSED as error:
+            raise self._refusal(error) from None
 
     def call(self, function: Callable[[], object]) -> None:
         if not callable(function):

@@ -13,7 +13,8 @@ from penstock import backends
 from penstock._core import Exporter
 from penstock.device import Device
 from penstock.dtypes import as_dtype
-from penstock.runtime import current, transfer
+from penstock.runtime import current, random_fill, transfer
+from penstock.runtime.generator import Generator
 from penstock.runtime.storage import Storage, array_at, pinned_block
 from penstock.runtime.stream import Stream, current_stream
 
@@ -210,6 +211,39 @@ class Tensor(Exporter):
     def zero_(self) -> Tensor:
         """Set every element to zero. Gives this tensor."""
         transfer.fill(self, np.zeros((), self.dtype)[()])
+        return self
+
+    # Random numbers: see penstock.rand and the others, which are made of these.
+
+    def uniform_(self, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
+        """Numbers from `from_` on, below `to`. Gives this tensor, as all of these."""
+        random_fill.uniform(self, from_, to, generator)
+        return self
+
+    def normal_(self, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
+        """Numbers of the normal distribution."""
+        random_fill.normal(self, mean, std, generator)
+        return self
+
+    def exponential_(self, lambd: float = 1, *, generator: Generator | None = None) -> Tensor:
+        """Numbers of the exponential distribution, none of them 0."""
+        random_fill.exponential(self, lambd, generator)
+        return self
+
+    def bernoulli_(self, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
+        """Ones with probability `p`, else zeros; a tensor has a probability for each."""
+        random_fill.bernoulli(self, p, generator)
+        return self
+
+    def random_(self, *bounds: int | None, generator: Generator | None = None) -> Tensor:
+        """Integers: `random_()` all from 0 on, `random_(to)` those below, `random_(from, to)`; `to` may be None."""
+        if len(bounds) > 2 or bounds[:1] == (None,):
+            raise TypeError(f"random_() takes nothing, `to`, or `from` and `to`, not {bounds!r}")
+        if bounds:
+            low, high = bounds if len(bounds) == 2 else (0, *bounds)
+            random_fill.integers(self, low or 0, high, generator)
+        else:
+            random_fill.integers_below(self, generator)
         return self
 
     def clone(self) -> Tensor:

@@ -18,7 +18,7 @@ from penstock.spi import Launches
 if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
 
-__all__ = ["copy_array", "copy_tensor", "fill", "read"]
+__all__ = ["copy_array", "copy_tensor", "fill", "read", "using"]
 
 
 def copy_tensor(target: Tensor, source: Tensor) -> None:
@@ -34,7 +34,7 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
     if not source.storage.host_visible and _overlap(target.raw_array(), array):
         source = source.clone()
         array = source.raw_array()
-    with _using(doing, target.storage, source.storage):
+    with using(doing, target.storage, source.storage):
         doing.wait_stream(other)
         _queue_copy(doing, target, array, readable=source.storage.host_visible)
     other.wait_stream(doing)  # so that the source's memory is not reused under the copy
@@ -59,7 +59,7 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         stream.opened.wait(stream.queue, kept.tick)
 
 
-def _using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
+def using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
     """For what is queued inside: memory that is not the allocator's is kept, or the pinned allocator keeps it."""
     borrowed = []
     for storage in storages:
@@ -137,7 +137,7 @@ def fill(target: Tensor, value: Any) -> None:
     stream = current_stream(target.device)
     array = target.raw_array()
     byte = set(element.tobytes())
-    with _using(stream, target.storage):
+    with using(stream, target.storage):
         if len(byte) == 1 and array.flags.c_contiguous:
             stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
         elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):

@@ -1,0 +1,255 @@
+"""Generators: a seed and an offset, which say what random numbers come next. Each device has one by default.
+
+None needs its device open, so seeding is for devices to come as well.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.device import Device
+from penstock.runtime import current
+from penstock.runtime.geometry import Geometry
+from penstock.runtime.open_device import device_count
+
+if TYPE_CHECKING:
+    from penstock.runtime.tensor import Tensor
+
+__all__ = [
+    "Generator",
+    "default_generator",
+    "forget_in_child",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
+_FIRST_SEED = 67280421310721  # of a generator that nobody seeded, as in PyTorch
+_STATE = struct.Struct("<QQ")
+_WHOLE = (1 << 64) - 1
+
+_lock = threading.RLock()  # of every generator's state; a destructor may re-enter
+_defaults: dict[Device, Generator] = {}
+_seeds: dict[str | None, int] = {}  # what all devices of a kind, or of any, were seeded with last
+
+
+class Generator:
+    """Says what random numbers come next, by Philox: those of its seed, from its offset on. (`torch.Generator`)
+
+    Drawing moves the offset as PyTorch's kernels do, so a state taken from either continues in the other. `geometry` is
+    the GPU whose numbers it gives: a profile's name, the two numbers of a `Geometry`, "reference" for what devices that
+    are no GPU give; None for the device's own. Any thread may draw; each draw has numbers of its own.
+
+    >>> import penstock
+    >>> generator = penstock.Generator("host").manual_seed(0)
+    >>> penstock.rand(3, device="host:0", generator=generator).tolist()
+    [0.3990027606487274, 0.5166843533515930..., 0.0249...]
+    """
+
+    def __init__(
+        self, device: Device | str | int | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
+    ) -> None:
+        self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
+        self.geometry = geometry
+        self._seed, self._offset = _FIRST_SEED, 0
+
+    @property
+    def geometry(self) -> Geometry | None:
+        return self._geometry
+
+    @geometry.setter
+    def geometry(self, geometry: Geometry | str | tuple[int, int] | None) -> None:
+        self._geometry = None if geometry is None else Geometry.of(geometry)
+
+    def __repr__(self) -> str:
+        with _lock:
+            return f"<penstock.Generator device={self.device} seed={self._seed} offset={self._offset}>"
+
+    def manual_seed(self, seed: int) -> Self:
+        """Begin anew with this seed, from -2**63 to 2**64 - 1; those below 0 are taken modulo 2**64."""
+        number = _long(seed, "manual_seed")
+        with _lock:
+            self._seed, self._offset = number, 0
+        return self
+
+    def seed(self) -> int:
+        """Begin anew with a seed from the system's randomness; gives it."""
+        number = secrets.randbits(53)  # a float holds it
+        self.manual_seed(number)
+        return number
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+    def get_offset(self) -> int:
+        """How many words each thread of the GPU has drawn."""
+        return self._offset
+
+    def set_offset(self, offset: int) -> Self:
+        """Go on from there; RuntimeError unless it is a multiple of 4."""
+        number = _long(offset, "manual_offset")
+        _check_offset(number)
+        with _lock:
+            self._offset = number
+        return self
+
+    def get_state(self) -> NDArray[np.uint8]:
+        """Seed and offset, 16 bytes."""
+        with _lock:
+            state = _STATE.pack(self._seed, self._offset)
+        return np.frombuffer(bytearray(state), np.uint8)
+
+    def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
+        """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
+        state = _bytes_of(new_state)
+        if len(state) not in (8, 16):
+            raise RuntimeError("RNG state is wrong size")
+        seed, offset = _STATE.unpack(state.ljust(16, b"\0"))
+        _check_offset(offset)
+        with _lock:
+            self._seed, self._offset = seed, offset
+        return self
+
+    def clone_state(self) -> Generator:
+        """Another one that goes on from here."""
+        cloned = Generator(self.device, geometry=self._geometry)
+        with _lock:
+            cloned._seed, cloned._offset = self._seed, self._offset
+        return cloned
+
+    def take(self, words: int) -> tuple[int, int]:
+        """Seed and offset for a kernel whose threads draw so many words each; the next kernel goes on behind them."""
+        with _lock:
+            offset = self._offset
+            self._offset = (offset + -(-words // 4) * 4) & _WHOLE
+            return self._seed, offset
+
+
+def _long(number: Any, function: str) -> int:
+    if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)):
+        raise RuntimeError(f"{function} expected a long, but got {type(number).__name__}")  # noqa: TRY004 -- PyTorch's
+    if not -1 << 63 <= number <= _WHOLE:
+        raise ValueError("Overflow when unpacking long long")
+    return int(number) & _WHOLE
+
+
+def _check_offset(offset: int) -> None:
+    if offset % 4:
+        raise RuntimeError("offset must be a multiple of 4")
+
+
+def _bytes_of(state: Any) -> bytes:
+    array = state if isinstance(state, np.ndarray) else getattr(state, "numpy", lambda: None)()
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected a torch.ByteTensor, but got {type(state).__name__}")
+    if array.dtype != np.uint8:
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    if not array.flags.c_contiguous:
+        raise RuntimeError("RNG state must be contiguous")
+    return array.tobytes()
+
+
+# ---- The default generators
+
+_Place = Device | str | int | None
+
+
+def default_generator(device: _Place = None) -> Generator:
+    """The one that draws for the device when no other is given. Seeded at random, unless its like was seeded before."""
+    place = current.resolve(device)
+    found = _defaults.get(place)
+    if found is None:
+        made = Generator(place)
+        with _lock:
+            known = _seeds.get(place.kind, _seeds.get(None))
+            if known is None:
+                made.seed()
+            else:
+                made.manual_seed(known)
+            found = _defaults.setdefault(place, made)
+    return found
+
+
+def manual_seed(seed: int, device: _Place = None) -> Generator:
+    """Seed the device's default generator, or those of all devices there are and will be; gives the (current) device's.
+
+    With a device, as `torch.cuda.manual_seed`; without, as `torch.manual_seed`. A float counts as its int, as there.
+    """
+    number = _long(int(seed), "manual_seed")
+    if device is None:
+        _seed_those(None, number)
+        return default_generator()
+    return default_generator(device).manual_seed(number)
+
+
+def manual_seed_all(seed: int, kind: str | None = None) -> None:
+    """Seed the default generators of all devices of a kind, the current one if none is given, open or not."""
+    _seed_those(kind or current.current_device().kind, _long(int(seed), "manual_seed"))
+
+
+def _seed_those(kind: str | None, number: int) -> None:
+    with _lock:
+        if kind is None:
+            _seeds.clear()
+        _seeds[kind] = number
+        for device, generator in _defaults.items():
+            if kind in (None, device.kind):
+                generator.manual_seed(number)
+
+
+def seed(device: _Place = None) -> int:
+    """Seed the (current) device's default generator at random; gives the seed."""
+    return default_generator(device).seed()
+
+
+def seed_all(kind: str | None = None) -> int:
+    """Seed the default generators of all devices of a kind with one random seed; gives it."""
+    number = secrets.randbits(53)
+    manual_seed_all(number, kind)
+    return number
+
+
+def initial_seed(device: _Place = None) -> int:
+    """The seed of the (current) device's default generator."""
+    return default_generator(device).initial_seed()
+
+
+def get_rng_state(device: _Place = None) -> NDArray[np.uint8]:
+    """The state of the (current) device's default generator, 16 bytes."""
+    return default_generator(device).get_state()
+
+
+def set_rng_state(new_state: NDArray[np.uint8] | Tensor, device: _Place = None) -> None:
+    """Let the (current) device's default generator go on from a state."""
+    default_generator(device).set_state(new_state)
+
+
+def get_rng_state_all(kind: str | None = None) -> list[NDArray[np.uint8]]:
+    """The states of all devices of a kind, the current one if none is given; none is opened."""
+    kind = kind or current.current_device().kind
+    return [get_rng_state(Device(kind, index)) for index in range(device_count(kind))]
+
+
+def set_rng_state_all(new_states: list[NDArray[np.uint8]], kind: str | None = None) -> None:
+    """One state for each device of a kind, from the first on."""
+    kind = kind or current.current_device().kind
+    for index, state in enumerate(new_states):
+        set_rng_state(state, Device(kind, index))
+
+
+def forget_in_child() -> None:
+    """For the fork handler: another thread of the parent may have held the lock. The states stay, as copies."""
+    global _lock  # noqa: PLW0603 -- see above
+    _lock = threading.RLock()
