@@ -1,4 +1,5 @@
-// Fills memory with random numbers, each element with the one that PyTorch's kernels give it on a GPU of so many threads.
+// Fills memory with random numbers, each element with the one that PyTorch's kernels give it on a GPU of so many
+// threads.
 #pragma once
 
 #include <cstddef>

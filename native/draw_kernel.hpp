@@ -95,7 +95,8 @@ struct DrawUniform : LanesOf<Stored> {
   using Real = RealOf<Stored>;
   Real from, range;
   Stored low, high;
-  explicit DrawUniform(const Draw& d) : from(d.a), range(d.c), low(store<Stored>(from)), high(store<Stored>(Real(d.b))) {}
+  explicit DrawUniform(const Draw& d)
+      : from(d.a), range(d.c), low(store<Stored>(from)), high(store<Stored>(Real(d.b))) {}
   PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
       const Stored value = store<Stored>(fused(u, range, from));

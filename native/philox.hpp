@@ -55,7 +55,8 @@ PENSTOCK_INLINE To bits(From from) {
   return to;
 }
 
-// The polynomial whose coefficients are given, that of the highest power first. No loop: those around it become vectors.
+// The polynomial whose coefficients are given, that of the highest power first. No loop: those around it become
+// vectors.
 template <class Real>
 PENSTOCK_INLINE Real polynomial(Real, Real last) {
   return last;

@@ -118,9 +118,9 @@ class Draw(NamedTuple):
     """One kernel's worth of random numbers: how many, of which law, where, and which ones.
 
     Element `t + threads * (n * i + lane)` gets number `lane` of the `n` that thread `t` makes of Philox's words for
-    subsequence `t`, offset `offset + 4 * i`: 4 numbers, or 2 of 64 bits. But of "chances", element `i` gets that of word
-    `i % 4` for subsequence `i // 4`. The elements are in the order of the axes, each a length and a step in bytes, the
-    fastest first; without axes they stand one after another.
+    subsequence `t`, offset `offset + 4 * i`: 4 numbers, or 2 of 64 bits. But of "chances", element `i` gets what word
+    `i % 4` of subsequence `i // 4` makes. The elements are in the order of the axes, each a length and a step in bytes,
+    the fastest first; without axes they stand one after another.
     """
 
     law: str  # uniform normal exponential bernoulli integers chances

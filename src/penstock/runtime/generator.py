@@ -42,6 +42,7 @@ _WHOLE = (1 << 64) - 1
 
 _lock = threading.RLock()  # of every generator's state; a destructor may re-enter
 _defaults: dict[Device, Generator] = {}
+_recent: tuple[Device | None, Generator | None] = None, None  # the last that was asked for
 _seeds: dict[str | None, int] = {}  # what all devices of a kind, or of any, were seeded with last
 
 
@@ -63,7 +64,7 @@ class Generator:
     ) -> None:
         self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
         self.geometry = geometry
-        self._seed, self._offset = _FIRST_SEED, 0
+        self._state = _FIRST_SEED, 0  # one object: who reads it needs no lock
 
     @property
     def geometry(self) -> Geometry | None:
@@ -74,14 +75,14 @@ class Generator:
         self._geometry = None if geometry is None else Geometry.of(geometry)
 
     def __repr__(self) -> str:
-        with _lock:
-            return f"<penstock.Generator device={self.device} seed={self._seed} offset={self._offset}>"
+        seed, offset = self._state
+        return f"<penstock.Generator device={self.device} seed={seed} offset={offset}>"
 
     def manual_seed(self, seed: int) -> Self:
         """Begin anew with this seed, from -2**63 to 2**64 - 1; those below 0 are taken modulo 2**64."""
         number = _long(seed, "manual_seed")
         with _lock:
-            self._seed, self._offset = number, 0
+            self._state = number, 0
         return self
 
     def seed(self) -> int:
@@ -91,25 +92,25 @@ class Generator:
         return number
 
     def initial_seed(self) -> int:
-        return self._seed
+        return self._state[0]
 
     def get_offset(self) -> int:
         """How many words each thread of the GPU has drawn."""
-        return self._offset
+        return self._state[1]
 
     def set_offset(self, offset: int) -> Self:
         """Go on from there; RuntimeError unless it is a multiple of 4."""
         number = _long(offset, "manual_offset")
         _check_offset(number)
         with _lock:
-            self._offset = number
+            self._state = self._state[0], number
         return self
 
     def get_state(self) -> NDArray[np.uint8]:
         """Seed and offset, 16 bytes."""
-        with _lock:
-            state = _STATE.pack(self._seed, self._offset)
-        return np.frombuffer(bytearray(state), np.uint8)
+        state = np.empty(16, np.uint8)
+        _STATE.pack_into(state, 0, *self._state)  # type: ignore[arg-type]  # an array is a buffer, typed so from 3.12 on
+        return state
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
         """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
@@ -119,22 +120,21 @@ class Generator:
         seed, offset = _STATE.unpack(state.ljust(16, b"\0"))
         _check_offset(offset)
         with _lock:
-            self._seed, self._offset = seed, offset
+            self._state = seed, offset
         return self
 
     def clone_state(self) -> Generator:
         """Another one that goes on from here."""
         cloned = Generator(self.device, geometry=self._geometry)
-        with _lock:
-            cloned._seed, cloned._offset = self._seed, self._offset
+        cloned._state = self._state
         return cloned
 
     def take(self, words: int) -> tuple[int, int]:
         """Seed and offset for a kernel whose threads draw so many words each; the next kernel goes on behind them."""
         with _lock:
-            offset = self._offset
-            self._offset = (offset + -(-words // 4) * 4) & _WHOLE
-            return self._seed, offset
+            seed, offset = self._state
+            self._state = seed, (offset + -(-words // 4) * 4) & _WHOLE
+            return seed, offset
 
 
 def _long(number: Any, function: str) -> int:
@@ -168,17 +168,22 @@ _Place = Device | str | int | None
 
 def default_generator(device: _Place = None) -> Generator:
     """The one that draws for the device when no other is given. Seeded at random, unless its like was seeded before."""
-    place = current.resolve(device)
+    global _recent  # noqa: PLW0603 -- mostly the same device is asked for, and to look one up takes long
+    place = current.current_device() if device is None else current.resolve(device)
+    known, found = _recent
+    if known is place and found is not None:
+        return found
     found = _defaults.get(place)
     if found is None:
         made = Generator(place)
         with _lock:
-            known = _seeds.get(place.kind, _seeds.get(None))
-            if known is None:
+            seed = _seeds.get(place.kind, _seeds.get(None))
+            if seed is None:
                 made.seed()
             else:
-                made.manual_seed(known)
+                made.manual_seed(seed)
             found = _defaults.setdefault(place, made)
+    _recent = place, found
     return found
 
 

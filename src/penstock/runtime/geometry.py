@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock import profiles
 from penstock.spi import DeviceProps
@@ -78,20 +79,23 @@ class Launch:
     skipped: int  # how far it moves the generator's offset
 
 
+@lru_cache(maxsize=256)  # a program fills tensors of a few shapes, again and again
 def launches(
-    shape: Sequence[int], strides: Sequence[int], itemsize: int, lanes: int, geometry: Geometry
-) -> Iterator[Launch]:
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, lanes: int, geometry: Geometry
+) -> tuple[Launch, ...]:
     """The launches that fill a tensor of at least one element, `lanes` numbers a call; in order.
 
     What 32 bits cannot index is launched in pieces, and before them, for nothing but its words, as a whole.
     """
-    order = in_memory_order(shape, strides)
+    whole, order = math.prod(shape), in_memory_order(shape, strides)
+    found: list[Launch] = []
     for start, axes in _pieces(0, _merged([(shape[dim], strides[dim]) for dim in order])):
         count = math.prod(length for length, _ in axes)
-        if count != (whole := math.prod(shape)) and start == 0:
-            yield Launch(0, 0, (), *_threads(whole, lanes, geometry))
+        if count != whole and not found:
+            found.append(Launch(0, 0, (), *_threads(whole, lanes, geometry)))
         flat = not axes or axes == [(count, itemsize)]
-        yield Launch(start, count, () if flat else tuple(axes), *_threads(count, lanes, geometry))
+        found.append(Launch(start, count, () if flat else tuple(axes), *_threads(count, lanes, geometry)))
+    return tuple(found)
 
 
 def in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:

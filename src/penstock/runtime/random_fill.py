@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +52,12 @@ _LEAST, _MOST = -1 << 63, (1 << 63) - 1
 _MANY = 1 << 28  # integers: from so many on, each is made of 64 bits
 
 
+@cache  # to ask NumPy takes microseconds
 def _named(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.isnative and dtype.name in _TYPES else ""
 
 
+@cache
 def _type(dtype: np.dtype[Any]) -> _Type:
     return _TYPES.get(_named(dtype)) or _Type(str(dtype), str(dtype))
 
@@ -178,6 +181,7 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and _named(dtype) else dtype
 
 
+@cache
 def _largest(dtype: np.dtype[Any]) -> float:
     """Of a type of floats."""
     if dtype.name != "bfloat16":
@@ -296,15 +300,15 @@ def _fill(
         dtype = _real(dtype)
         shape, strides = (*shape, 2), (*strides, dtype.itemsize)
     lanes = 2 if (wide if law == "integers" else dtype.itemsize == 8 and dtype.kind == "f") else 4
-    draws = []
+    draws, element = [], _named(dtype)
     for launch in launches(shape, strides, dtype.itemsize, lanes, geometry):
         seed, offset = using.take(launch.skipped)
         if launch.count:
             draws.append(
                 Draw(
                     law,
-                    dtype.name,
-                    launch.start,
+                    element,
+                    target.data_ptr() + launch.start,
                     launch.count,
                     launch.axes,
                     seed,
@@ -342,7 +346,17 @@ def _by_chances(target: Tensor, p: Tensor, generator: Generator | None) -> None:
     chances = chances.permute(*order).to(target.device).to(dtype=kind).contiguous()
     axes = tuple((target.shape[dim], target.byte_strides[dim]) for dim in reversed(order))
     seed, offset = using.take(10)
-    plan = Draw("chances", target.dtype.name, 0, target.numel(), axes, seed, offset, 256, chances=chances.data_ptr())
+    plan = Draw(
+        "chances",
+        _named(target.dtype),
+        target.data_ptr(),
+        target.numel(),
+        axes,
+        seed,
+        offset,
+        256,
+        chances=chances.data_ptr(),
+    )
     _queue(target, [plan], chances)
 
 
@@ -350,19 +364,26 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
     """By the queue, where it draws; else here, and copied there."""
     stream = current_stream(target.device)
     queue = stream.queue
-    if isinstance(queue, Randoms):
+    if _draws(type(queue)):
+        drawing = cast("Randoms", queue)
         with transfer.using(stream, target.storage, *(tensor.storage for tensor in read)):
             for draw in draws:
-                queue.draw(draw._replace(address=draw.address + target.data_ptr()))
+                drawing.draw(draw)
         return
     chances = [transfer.read(tensor) for tensor in read]  # in host memory
     low, high = _extent(target.shape, target.byte_strides, target.itemsize)
     memory = np.empty(high - low, np.uint8)
     address = memory.__array_interface__["data"][0] - low
+    address -= target.data_ptr()
     for draw in draws:
         where = chances[0].__array_interface__["data"][0] if chances else 0
         draw_now(draw._replace(address=draw.address + address, chances=where))
     transfer.copy_array(target, _strided(memory, -low, target), non_blocking=False)
+
+
+@cache
+def _draws(queue: type) -> bool:
+    return issubclass(queue, Randoms)
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""Random numbers: how many bytes a second the host device fills, beside NumPy's fastest generators and its Philox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+from measure import REPETITIONS, show, table
+
+import penstock
+
+COUNT = 1 << 24  # elements
+
+
+def rate(fill: Callable[[], object], nbytes: int) -> float:
+    fill()
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        fill()
+        times.append(time.perf_counter() - start)
+    return nbytes / median(times) / 1e9
+
+
+def queued(fill: Callable[[], object]) -> Callable[[], object]:
+    def done() -> None:
+        fill()
+        penstock.synchronize("host:0")
+
+    return done
+
+
+def nanoseconds(call: Callable[[], object], rounds: int = 20_000) -> float:
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter_ns()
+        for _ in range(rounds):
+            call()
+        times.append((time.perf_counter_ns() - start) / rounds)
+        penstock.synchronize("host:0")
+    return median(times)
+
+
+def main() -> None:
+    philox, sfc = np.random.Generator(np.random.Philox(1)), np.random.Generator(np.random.SFC64(1))
+    penstock.manual_seed(1)
+    made = table(f"{COUNT >> 20} million random numbers, GB/s", "law and type", "penstock", "NumPy, Philox", "SFC64")
+    for law, dtype in (
+        ("uniform", "float32"),
+        ("uniform", "float64"),
+        ("uniform", "float16"),
+        ("normal", "float32"),
+        ("normal", "float64"),
+        ("exponential", "float32"),
+        ("integers below 1000", "int64"),
+        ("coins", "uint8"),
+    ):
+        tensor = penstock.empty(COUNT, dtype=dtype, device="host:0")
+        array = np.empty(COUNT, dtype)
+        fills: dict[str, Callable[[], object]] = {
+            "uniform": tensor.uniform_,
+            "normal": tensor.normal_,
+            "exponential": tensor.exponential_,
+            "coins": tensor.bernoulli_,
+            "integers below 1000": lambda tensor=tensor: tensor.random_(1000),
+        }
+        figures = [f"{rate(queued(fills[law]), array.nbytes):.2f}"]
+        for theirs in (philox, sfc):
+            same: dict[str, Callable[[], object]] = {
+                "integers below 1000": lambda theirs=theirs: theirs.integers(0, 1000, COUNT),
+                "coins": lambda theirs=theirs: theirs.integers(0, 2, COUNT, np.uint8),
+            }
+            if dtype in {"float32", "float64"}:
+                draw = {"uniform": "random", "normal": "standard_normal", "exponential": "standard_exponential"}[law]
+                same[law] = lambda theirs=theirs, draw=draw, dtype=dtype, array=array: getattr(theirs, draw)(
+                    dtype=dtype, out=array
+                )
+            figures.append(f"{rate(same[law], array.nbytes):.2f}" if law in same else "")
+        made.add_row(f"{law}, {dtype}", *figures)
+    show(made)
+
+    small = penstock.empty(8, device="host:0")
+    made = table("One call", "what", "ns")
+    made.add_row("uniform_ of 8, queued", f"{nanoseconds(small.uniform_):.0f}")
+    made.add_row("rand(8), queued", f"{nanoseconds(lambda: penstock.rand(8, device='host:0')):.0f}")
+    made.add_row("get_rng_state", f"{nanoseconds(penstock.random.get_rng_state):.0f}")
+    show(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+// Philox's known answers, cuRAND's conversions, and fills that are the same on every kind of processor.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "check.hpp"
+#include "draw.hpp"
+#include "philox.hpp"
+#include "worker.hpp"
+
+using namespace penstock;
+
+namespace {
+
+std::array<uint32_t, 4> words(uint64_t seed, uint64_t subsequence, uint64_t number) {
+  const philox::Words w = philox::words(seed, subsequence, number);
+  return {w.x, w.y, w.z, w.w};
+}
+
+constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // of each Element
+
+Draw some(Law law, Element element, uint64_t count) {
+  Draw d{};
+  d.law = law;
+  d.element = element;
+  d.count = count;
+  d.seed = 0x123456789ABCDEFull;
+  d.offset = 4 * 0xFFFFFFFFull;  // the next call has a carry
+  d.threads = 512;
+  d.a = law == Law::Bernoulli ? 0.25 : 1.5;
+  d.b = 3;
+  d.c = 1.5;
+  d.range = 1000;
+  d.base = -7;
+  return d;
+}
+
+std::vector<char> filled(Draw d, const std::vector<Axis>& axes, size_t nbytes, Level level) {
+  std::vector<char> memory(nbytes, 'x');
+  d.address = reinterpret_cast<uint64_t>(memory.data());
+  d.axes = static_cast<uint8_t>(axes.size());
+  CHECK(draw(d, axes.data(), level) == 0);
+  return memory;
+}
+
+std::vector<char> packed(const Draw& d, const std::vector<Axis>& axes = {}) {
+  std::vector<char> bytes(sizeof d + axes.size() * sizeof(Axis));
+  std::memcpy(bytes.data(), &d, sizeof d);
+  if (!axes.empty()) std::memcpy(bytes.data() + sizeof d, axes.data(), axes.size() * sizeof(Axis));
+  return bytes;
+}
+
+}  // namespace
+
+TEST(the_known_answers_of_random123) {
+  const uint64_t all = ~uint64_t{0};
+  CHECK((words(0, 0, 0) == std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  CHECK((words(all, all, all) == std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  CHECK((words(0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88) ==
+         std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(uniform_numbers_are_never_zero_and_can_be_one) {
+  CHECK(philox::uniform(0) == 0x1p-33f);
+  CHECK(philox::uniform(~0u) == 1.0f);
+  CHECK(philox::uniform(0x80000000u) == 0.5f);
+  CHECK(philox::uniform(0, 0) == 0x1p-54);
+  CHECK(philox::uniform(~0u, ~0u) <= 1.0);
+  CHECK(philox::uniform(0, 1) == 0x1p-32 + 0x1p-54);
+}
+
+TEST(logarithms_and_normal_numbers_are_right) {
+  for (uint32_t i = 0; i < 200'000; ++i) {
+    const philox::Words w = philox::words(1, i, 0);
+    const float u = philox::uniform(i % 3 ? w.x : w.x >> (w.y % 32));
+    const double right = std::log(static_cast<double>(u));
+    CHECK(std::abs(philox::log(u) - right) <= 1.2e-7 * std::abs(right) + 1e-12);
+    const double v = philox::uniform(w.x, i % 3 ? w.y : w.y >> (w.z % 32));
+    CHECK(std::abs(philox::log(v) - std::log(v)) <= 4.5e-16 * std::abs(std::log(v)) + 1e-17);
+    const auto single = philox::normal(w.x, w.y);
+    const double radius = std::sqrt(-2 * std::log(static_cast<double>(philox::uniform(w.x))));
+    const float angle = std::fma(static_cast<float>(w.y), 2.3283064e-10f * 6.2831855f, 2.3283064e-10f * 6.2831855f / 2);
+    CHECK(std::abs(single.x - radius * std::sin(static_cast<double>(angle))) <= 1e-6);
+    CHECK(std::abs(single.y - radius * std::cos(static_cast<double>(angle))) <= 1e-6);
+    const auto twice = philox::normal(w);
+    const double far = std::sqrt(-2 * std::log(philox::uniform(w.x, w.y)));
+    const double turns = static_cast<double>(w.z ^ (uint64_t{w.w} << 21)) * 0x1p-52 + 0x1p-53;
+    CHECK(std::abs(twice.x - far * std::sin(turns * M_PI)) <= 1e-14);
+    CHECK(std::abs(twice.y - far * std::cos(turns * M_PI)) <= 1e-14);
+  }
+  CHECK(philox::log(1.0f) == 0 && philox::log(1.0) == 0);
+}
+
+TEST(an_exponential_number_is_never_zero) {
+  CHECK(philox::exponential(1.0f, 1.0f) == 0x1p-24f);
+  CHECK(philox::exponential(1.0f - 0x1p-24f, 1.0f) == 0x1p-24f);
+  CHECK(philox::exponential(1.0, 2.0) == 0x1p-54);
+  CHECK(std::abs(philox::exponential(0.5f, 2.0f) - 0.34657359f) < 1e-7f);
+}
+
+TEST(sixteen_bits_are_the_nearest) {
+  const std::pair<float, uint16_t> halves[] = {
+      {0.0f, 0},          {-0.0f, 0x8000},       {1.0f, 0x3C00},           {65504.0f, 0x7BFF},
+      {65519.0f, 0x7BFF}, {65520.0f, 0x7C00},    {1e10f, 0x7C00},          {-1e10f, 0xFC00},
+      {0x1p-24f, 1},      {0x1p-25f, 0},         {0x1.8p-24f, 2},          {0x1.000002p-25f, 1},
+      {0x1p-14f, 0x0400}, {0x1.ff8p-15f, 0x3FF}, {1.00048828125f, 0x3C00}, {1.0014648f, 0x3C02},
+      {INFINITY, 0x7C00}, {NAN, 0x7E00}};
+  for (const auto& [value, half] : halves) CHECK(philox::float16(value) == half);
+  CHECK(philox::bfloat16(1.0f) == 0x3F80 && philox::bfloat16(NAN) == 0x7FC0 && philox::bfloat16(-INFINITY) == 0xFF80);
+  CHECK(philox::bfloat16(1.00390625f) == 0x3F80 && philox::bfloat16(1.01171875f) == 0x3F82);  // ties
+}
+
+TEST(remainders_are_those_of_a_division) {
+  for (uint32_t below : {1u, 2u, 3u, 10u, 1000u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFFu}) {
+    for (uint32_t i = 0; i < 10'000; ++i) {
+      const uint32_t x = i < 5 ? ~i : philox::words(2, i, below).x;
+      CHECK(philox::remainder(x, below, ~uint64_t{0} / below + 1) == x % below);
+    }
+  }
+}
+
+TEST(every_processor_draws_the_same) {
+  for (int law = 0; law < 5; ++law) {
+    for (int element = 0; element < 13; ++element) {
+      if (law < 3 && element < 9) continue;
+      Draw d = some(static_cast<Law>(law), static_cast<Element>(element), 5000);
+      for (int variant = 0; variant < 2; ++variant) {
+        d.wide = static_cast<uint8_t>(variant);
+        if (variant && d.law == Law::Uniform) d.a = 0, d.b = d.c = 1;
+        const size_t nbytes = 5000 * kSizes[element];
+        const auto plain = filled(d, {}, nbytes, Level::Portable);
+        CHECK(plain == filled(d, {}, nbytes, Level::Avx2));
+        CHECK(plain == filled(d, {}, nbytes, Level::Avx512));
+      }
+    }
+  }
+}
+
+TEST(an_element_depends_on_its_place_only) {
+  const Draw d = some(Law::Uniform, Element::F32, 5000);
+  const auto all = filled(d, {}, 20000, best_level());
+  for (uint64_t count : {1, 255, 256, 257, 511, 512, 513, 2048, 2049, 4999}) {
+    Draw fewer = d;
+    fewer.count = count;
+    auto some_of_them = filled(fewer, {}, 20000, best_level());
+    CHECK(std::equal(all.begin(), all.begin() + count * 4, some_of_them.begin()));
+    CHECK(std::all_of(some_of_them.begin() + count * 4, some_of_them.end(), [](char c) { return c == 'x'; }));
+  }
+}
+
+TEST(steps_are_taken_and_what_lies_between_is_left_alone) {
+  const Draw d = some(Law::Normal, Element::F64, 7 * 11 * 13);
+  const auto flat = filled(d, {}, d.count * 8, best_level());
+  const auto apart = filled(d, {{7, 16}, {11, 7 * 16 + 8}, {13, 11 * (7 * 16 + 8)}}, 13 * 11 * 120, best_level());
+  size_t element = 0, changed = 0;
+  for (int z = 0; z < 13; ++z) {
+    for (int y = 0; y < 11; ++y) {
+      for (int x = 0; x < 7; ++x, ++element) {
+        CHECK(!std::memcmp(&apart[x * 16 + y * 120 + z * 1320], &flat[element * 8], 8));
+      }
+    }
+  }
+  for (size_t i = 0; i < apart.size(); i += 8) changed += std::memcmp(&apart[i], "xxxxxxxx", 8) != 0;
+  CHECK(changed == d.count);
+}
+
+TEST(memory_need_not_be_aligned) {
+  Draw d = some(Law::Exponential, Element::F64, 1000);
+  const auto flat = filled(d, {}, 8000, best_level());
+  std::vector<char> memory(8003);
+  d.address = reinterpret_cast<uint64_t>(memory.data() + 3);
+  CHECK(draw(d, nullptr) == 0);
+  CHECK(std::equal(flat.begin(), flat.end(), memory.begin() + 3));
+}
+
+TEST(a_chance_that_is_none_is_told) {
+  std::vector<float> chances(3000, 0.5f);
+  std::vector<uint8_t> drawn(3000);
+  Draw d = some(Law::Chances, Element::U8, 3000);
+  d.address = reinterpret_cast<uint64_t>(drawn.data());
+  d.chances = reinterpret_cast<uint64_t>(chances.data());
+  CHECK(draw(d, nullptr) == 0);
+  for (float bad : {1.5f, -0.1f, NAN}) {
+    chances[2999] = bad;
+    CHECK(draw(d, nullptr) == kAssertFailed);
+  }
+}
+
+TEST(a_queue_draws_in_its_turn) {
+  std::vector<float> drawn(5000);
+  Draw d = some(Law::Uniform, Element::F32, 5000);
+  const auto wanted = filled(d, {}, 20000, best_level());
+  d.address = reinterpret_cast<uint64_t>(drawn.data());
+  Worker queue;
+  const auto bytes = packed(d);
+  queue.fill(drawn.data(), 7, 20000);
+  queue.draw(bytes.data(), bytes.size());
+  CHECK(queue.wait(queue.signal(), 20'000'000'000) == Wait::Reached);
+  CHECK(!std::memcmp(drawn.data(), wanted.data(), 20000));
+  std::vector<float> chances(5000, 2.0f);
+  d.law = Law::Chances;
+  d.chances = reinterpret_cast<uint64_t>(chances.data());
+  const auto bad = packed(d);
+  queue.draw(bad.data(), bad.size());
+  CHECK(queue.wait(queue.signal(), 20'000'000'000) == Wait::Reached);
+  CHECK(queue.take_failure().code == kAssertFailed);
+}
+
+TEST(nonsense_is_refused) {
+  const Draw good = some(Law::Integers, Element::U8, 10);
+  Worker queue;
+  const auto refused = [&](Draw d, size_t more = 0) {
+    auto bytes = packed(d);
+    bytes.resize(bytes.size() + more);
+    return !readable(bytes.data(), bytes.size()) &&
+           !check::refusal([&] { queue.draw(bytes.data(), bytes.size()); }).empty();
+  };
+  CHECK(readable(&good, sizeof good));
+  CHECK(refused(good, 1));
+  Draw bad = good;
+  bad.threads = 100, CHECK(refused(bad)), bad = good;
+  bad.threads = 0, CHECK(refused(bad)), bad = good;
+  bad.range = 0, CHECK(refused(bad)), bad = good;
+  bad.range = uint64_t{1} << 32, CHECK(refused(bad)), bad = good;
+  bad.offset = 3, CHECK(refused(bad)), bad = good;
+  bad.axes = 2, CHECK(refused(bad)), bad = good;
+  bad.law = static_cast<Law>(77), CHECK(refused(bad)), bad = good;
+  bad.element = static_cast<Element>(77), CHECK(refused(bad));
+  CHECK(!readable(&good, 3));
+}
+
+int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,0 +1,118 @@
+"""Random fills and the plain model of them agree, for every law, type, shape, geometry and place in the sequence."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.testing import model_random
+
+REALS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]
+INTEGERS = [np.dtype(name) for name in ("bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
+NO_BARE = [dtype for dtype in REALS + INTEGERS if dtype.name not in {"uint16", "uint32", "uint64"}]
+
+seeds = st.integers(0, (1 << 64) - 1)
+offsets = st.integers(0, 10) | st.integers((1 << 34) - 3, 1 << 34) | st.integers(0, (1 << 62) - 100)  # calls
+geometries = st.sampled_from([(1, 256), (1, 1024), (2, 1536), (132, 2048)])
+counts = st.integers(1, 5000)
+
+
+@st.composite
+def programs(draw):
+    law = draw(st.sampled_from(["uniform", "normal", "exponential", "bernoulli", "integers", "all integers"]))
+    dtype = draw(
+        st.sampled_from({"integers": REALS + INTEGERS, "bernoulli": NO_BARE, "all integers": NO_BARE}.get(law, REALS))
+    )
+    if law == "uniform":
+        numbers = tuple(sorted(draw(st.tuples(*[st.floats(-1000, 1000)] * 2))))
+    elif law == "integers":
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(dtype.name)
+        if digits:
+            least, most = -(1 << digits), 1 << digits
+        elif dtype.kind == "b":
+            least, most = 0, 1
+        else:
+            least, most = int(np.iinfo(dtype).min), min(int(np.iinfo(dtype).max), (1 << 63) - 2)
+        low = draw(st.integers(least, most - 1)) if least < most - 1 else least
+        numbers = (low, draw(st.integers(low + 1, most)) - low)
+    elif law == "all integers":
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(dtype.name)
+        last = 1 << digits if digits else 1 if dtype.kind == "b" else int(np.iinfo(dtype).max)
+        numbers = (0, last + 1, dtype.name in {"int64", "float64"})
+    else:
+        numbers = {
+            "normal": (draw(st.floats(-100, 100)), draw(st.floats(0, 100))),
+            "exponential": (draw(st.floats(0.1, 100)),),
+            "bernoulli": (draw(st.floats(0, 1)),),
+        }[law]
+    return law, dtype, numbers
+
+
+def fill(tensor, law, numbers, generator):
+    match law:
+        case "uniform":
+            tensor.uniform_(*numbers, generator=generator)
+        case "normal":
+            tensor.normal_(*numbers, generator=generator)
+        case "exponential":
+            tensor.exponential_(*numbers, generator=generator)
+        case "bernoulli":
+            tensor.bernoulli_(*numbers, generator=generator)
+        case "integers":
+            tensor.random_(numbers[0], numbers[0] + numbers[1], generator=generator)
+        case _:
+            tensor.random_(generator=generator)
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs(), counts, geometries, seeds, offsets)
+def test_every_law(program, count, geometry, seed, offset):
+    law, dtype, numbers = program
+    generator = penstock.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
+    tensor = penstock.zeros(count, dtype=dtype, device="host:0")
+    fill(tensor, law, numbers, generator)
+    elements = range(0, count, max(count // 50, 1))
+    known = "integers" if "integers" in law else law
+    wanted = model_random.drawn(known, dtype, count, geometry, (seed, 4 * offset), *numbers, elements=elements)
+    found = tensor.numpy()[:: max(count // 50, 1)]
+    if law in {"normal", "exponential"}:
+        scale = max(map(abs, numbers)) if law == "normal" else np.abs(wanted.astype(float))
+        last = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 1e-6, "float64": 1e-14}[dtype.name]
+        np.testing.assert_array_less(np.abs(found.astype(float) - wanted.astype(float)), scale * last * 8 + 1e-300)
+    else:
+        np.testing.assert_array_equal(found, wanted)
+    wide = dtype == np.float64
+    if known == "integers":
+        wide = numbers[2] if len(numbers) > 2 else numbers[1] >= 1 << 28
+    lanes = 2 if wide else 4
+    assert generator.get_offset() == 4 * offset + model_random.skipped(count, lanes, geometry)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_every_layout_is_filled_in_the_order_of_its_memory(data, shape):
+    """And what lies between its elements stays as it was."""
+    whole = penstock.zeros([2 * length for length in shape], device="host:0")
+    order = data.draw(st.permutations(range(len(shape))))
+    steps = data.draw(st.lists(st.sampled_from([1, 2]), min_size=len(shape), max_size=len(shape)))
+    part = whole[tuple(slice(0, length * step, step) for length, step in zip(shape, steps, strict=True))].permute(order)
+    generator = penstock.Generator("host", geometry=(1, 256)).manual_seed(5)
+    part.uniform_(1, 2, generator=generator)
+    flat = penstock.empty(part.numel(), device="host:0").uniform_(1, 2, generator=generator.manual_seed(5))
+    np.testing.assert_array_equal(part.permute(*np.argsort(order).tolist()).numpy().ravel(), flat.numpy())
+    assert np.count_nonzero(whole.numpy()) == part.numel()
+
+
+@pytest.mark.parametrize("dtype", NO_BARE, ids=str)
+def test_each_has_its_own_probability(dtype):
+    chances = np.random.default_rng(0).random(3000).astype(np.float64)
+    found = penstock.empty(3000, dtype=dtype, device="host:0")
+    found.bernoulli_(penstock.tensor(chances), generator=penstock.Generator("host").manual_seed(9).set_offset(8))
+    limits = chances if dtype == np.float64 else chances.astype(np.float32)
+    words = [model_random.philox(9, at // 4, 2)[at % 4] for at in range(3000)]
+    drawn = np.array(words, np.uint32).astype(np.float32) * np.float32(2**-32) + np.float32(2**-33)
+    np.testing.assert_array_equal(found.numpy().astype(float), drawn <= limits)
