@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 from typing import Any
 
 __all__ = ["load", "names"]
@@ -12,6 +11,8 @@ __all__ = ["load", "names"]
 @cache
 def names() -> tuple[str, ...]:
     """The profiles there are."""
+    from importlib import resources  # late: a program that names no profile need not wait for it
+
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
@@ -30,5 +31,6 @@ def load(name: str) -> dict[str, Any]:
 @cache
 def _read(name: str) -> dict[str, Any]:
     import tomllib
+    from importlib import resources
 
     return tomllib.loads((resources.files(__name__) / f"{name}.toml").read_text())

@@ -5,7 +5,7 @@ None needs its device open, so seeding is for devices to come as well.
 
 from __future__ import annotations
 
-import secrets
+import os
 import struct
 import threading
 from typing import TYPE_CHECKING, Any, Self
@@ -38,6 +38,8 @@ __all__ = [
 
 _FIRST_SEED = 67280421310721  # of a generator that nobody seeded, as in PyTorch
 _STATE = struct.Struct("<QQ")
+_pack_into = _STATE.pack_into
+_BYTE = np.dtype(np.uint8)  # found at once, where np.uint8 would be looked up
 _WHOLE = (1 << 64) - 1
 
 _lock = threading.RLock()  # of every generator's state; a destructor may re-enter
@@ -55,8 +57,8 @@ class Generator:
 
     >>> import penstock
     >>> generator = penstock.Generator("host").manual_seed(0)
-    >>> penstock.rand(3, device="host:0", generator=generator).tolist()
-    [0.3990027606487274, 0.5166843533515930..., 0.0249...]
+    >>> penstock.rand(3, device="host:0", generator=generator).numpy()
+    array([0.39904648, 0.51667917, 0.02493039], dtype=float32)
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Generator:
 
     def seed(self) -> int:
         """Begin anew with a seed from the system's randomness; gives it."""
-        number = secrets.randbits(53)  # a float holds it
+        number = _random_seed()
         self.manual_seed(number)
         return number
 
@@ -108,8 +110,8 @@ class Generator:
 
     def get_state(self) -> NDArray[np.uint8]:
         """Seed and offset, 16 bytes."""
-        state = np.empty(16, np.uint8)
-        _STATE.pack_into(state, 0, *self._state)  # type: ignore[arg-type]  # an array is a buffer, typed so from 3.12 on
+        state = np.empty(16, _BYTE)
+        _pack_into(state, 0, *self._state)  # type: ignore[arg-type]  # an array is a buffer, typed so from 3.12 on
         return state
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
@@ -143,6 +145,10 @@ def _long(number: Any, function: str) -> int:
     if not -1 << 63 <= number <= _WHOLE:
         raise ValueError("Overflow when unpacking long long")
     return int(number) & _WHOLE
+
+
+def _random_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits, which a float holds
 
 
 def _check_offset(offset: int) -> None:
@@ -221,7 +227,7 @@ def seed(device: _Place = None) -> int:
 
 def seed_all(kind: str | None = None) -> int:
     """Seed the default generators of all devices of a kind with one random seed; gives it."""
-    number = secrets.randbits(53)
+    number = _random_seed()
     manual_seed_all(number, kind)
     return number
 
