@@ -14,6 +14,7 @@ def native(pattern: str) -> list[str]:
 # Random numbers are the same on every machine: nothing is fused that the source does not fuse. The other two let loops
 # become vectors, and change no number.
 exact = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 
 core = Extension(
     "penstock._core",
@@ -21,7 +22,7 @@ core = Extension(
     depends=native("*.hpp"),
     include_dirs=["native", np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-invalid-offsetof", *exact],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *exact, *warnings],
     extra_link_args=["-pthread"],
     language="c++",
 )

@@ -38,8 +38,6 @@ __all__ = [
 
 _FIRST_SEED = 67280421310721  # of a generator that nobody seeded, as in PyTorch
 _STATE = struct.Struct("<QQ")
-_pack_into = _STATE.pack_into
-_BYTE = np.dtype(np.uint8)  # found at once, where np.uint8 would be looked up
 _WHOLE = (1 << 64) - 1
 
 _lock = threading.RLock()  # of every generator's state; a destructor may re-enter
@@ -67,6 +65,7 @@ class Generator:
         self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
         self.geometry = geometry
         self._state = _FIRST_SEED, 0  # one object: who reads it needs no lock
+        self._packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)
 
     @property
     def geometry(self) -> Geometry | None:
@@ -110,9 +109,11 @@ class Generator:
 
     def get_state(self) -> NDArray[np.uint8]:
         """Seed and offset, 16 bytes."""
-        state = np.empty(16, _BYTE)
-        _pack_into(state, 0, *self._state)  # type: ignore[arg-type]  # an array is a buffer, typed so from 3.12 on
-        return state
+        packed = self._packed
+        state = self._state
+        if packed[0] is not state:  # to pack takes twice as long as to copy
+            packed = self._packed = state, np.frombuffer(_STATE.pack(*state), np.uint8)
+        return packed[1].copy()
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
         """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
