@@ -130,9 +130,9 @@ class Allocator(Pool):
         """Cheapest remedy first."""
         if nbytes >= out_of_memory.MOST_BYTES:
             raise out_of_memory.beyond(self.name, nbytes)
+        self._refusal = None
         segment, small = self.segment_size(nbytes)
         request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
-        self._refusal = None
         cheap = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow)
         for remedy in (*cheap, self._empty_and_grow):
             if (block := remedy(request)) is not None:
@@ -167,7 +167,8 @@ class Allocator(Pool):
         try:
             self._given.settle_reached()
         finally:
-            self.waiting = self.waiting or bool(self._given)
+            if self._given:
+                self.waiting = True
 
     # The rungs
 
@@ -310,7 +311,8 @@ class Allocator(Pool):
         try:
             self._given.wait_out(self._reaches, home)
         finally:
-            self.waiting = self.waiting or bool(self._given)
+            if self._given:
+                self.waiting = True
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""

@@ -78,8 +78,7 @@ class WaitingBlocks:
                 self._missing.get(token, set()).discard(handle)
                 self._settle_if_done(token)
                 _remove(line, first)
-            if not line:
-                self._order.discard(handle)
+            self._leave_order(handle, line)
 
     def wait_out(self, wait: Callable[[Queue, int], bool], home: int | None = None) -> None:
         """Free all, or all of a home, after waiting: `wait` tells whether the queue has reached the tick then."""
@@ -92,8 +91,7 @@ class WaitingBlocks:
                     self._missing.get(token, set()).discard(handle)
                     self._settle_if_done(token)
                     _remove(line, entry)
-            if not line:
-                self._order.discard(handle)
+            self._leave_order(handle, line)
 
     def forget_queues(self) -> None:
         """They are closed: who is given back from now on waits for none."""
@@ -108,6 +106,12 @@ class WaitingBlocks:
         self._order = self._new_order()
         for token in tokens:
             self._settle(token)
+
+    def _leave_order(self, handle: int, line: deque[tuple[int, int]] | None) -> None:
+        if not line:
+            self._order.discard(handle)
+            if self._lines.get(handle):  # somebody joined it between the look and the discard
+                self._order.add(handle)
 
     def _settle_if_done(self, token: int) -> None:
         if not self._missing.get(token):
