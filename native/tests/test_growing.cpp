@@ -696,7 +696,7 @@ TEST(eight_threads_share_growing_segments_and_homes) {
           }
         }
         if (step % 200 == 0) {
-          pool.deferred();
+          for (const Deferred& row : pool.deferred()) pool.heard(row.serial);
           pool.evictable(false, home, true);
           pool.reserved_by(home, kAll);
           pool.idle_in(home);

@@ -151,6 +151,7 @@ cdef class Pool:
     def evict(self, uint64_t address): return self.native.evict(address)
     def owns(self, uint64_t address): return self.native.owns(address)
     def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
+    def heard(self, uint64_t token): self.native.heard(token)
     def settle(self, uint64_t token): return self.native.settle(token)
 
     def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,

@@ -148,7 +148,7 @@ class Allocator(Pool):
             for token, *_ in self.deferred():
                 self.settle(token)
             return
-        self._given.add(self.deferred())
+        self._hear()
         self.waiting = True
         if self.capturing:
             return
@@ -158,6 +158,11 @@ class Allocator(Pool):
             warnings.warn(
                 f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2
             )
+
+    def _hear(self) -> None:
+        if deferred := self.deferred():
+            self._given.add(deferred)
+            self.heard(deferred[-1][0])  # not before it is there: a signal's handler may raise in between
 
     def _settle(self, queue: int | None = None) -> None:
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
@@ -373,6 +378,6 @@ class Allocator(Pool):
         self.private.abandon()
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
-        self._given.add(self.deferred())
+        self._hear()
         self._given.settle_all()
         self.waiting = False

@@ -103,6 +103,7 @@ class WaitingBlocks:
         self._lines.clear()
         self._unmarked.clear()
         self._missing.clear()
+        self._homes.clear()
         self._order = self._new_order()
         for token in tokens:
             self._settle(token)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock._core import Block
 from penstock.addresses import Addresses
 from penstock.errors import OutOfMemory, PenstockError, WrongState
-from penstock.runtime import recording, statistics, torch_snapshot
+from penstock.runtime import out_of_memory, recording, statistics, torch_snapshot
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
@@ -68,7 +68,12 @@ class Device:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
         if nbytes == 0:
             return 0
-        block = self._allocate(nbytes, stream)
+        try:
+            block = self._allocate(nbytes, stream)
+        except OverflowError:
+            if nbytes < 0 or stream < 0 or stream >= 1 << 64:
+                raise
+            raise out_of_memory.beyond(self.allocator.name, nbytes) from None  # more than the core's numbers hold
         address = block.address
         self._live[address] = block
         return address

@@ -153,7 +153,8 @@ class History:
         outcome is not `complete` then.
         """
         text = self.recorded.text if settings is None else settings
-        total = memory or min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
+        unlimited = min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
+        total = unlimited if memory is None else memory
         device = Device(total, text, other_used, fine_segments=self.recorded.fine)
         if limit is not None:
             device.set_memory_fraction(limit / total)

@@ -86,5 +86,5 @@ def name_of_address(address: int) -> str:
 def text_in_our_words(text: str) -> str:
     """PyTorch's sentence as penstock says it."""
     text = _TITLE.sub(r"penstock\1|", text)  # the table stays as wide as it was
-    text = _DOCUMENTATION.sub(getattr(out_of_memory, "DOCUMENTATION", r"\g<0>"), text)
+    text = _DOCUMENTATION.sub(out_of_memory.DOCUMENTATION, text)
     return text.replace("PYTORCH_CUDA_ALLOC_CONF", "PENSTOCK_ALLOC_CONF").replace("PyTorch", "penstock")
