@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 
 __all__ = ["ALIGNMENT", "Addresses"]
 
@@ -10,38 +10,59 @@ ALIGNMENT = 2 << 20
 
 
 class Addresses:
-    """The addresses from `base` on, `room` bytes of them."""
+    """The addresses from `base` on, `room` bytes of them, in steps of ALIGNMENT."""
 
     def __init__(self, base: int, room: int) -> None:
-        self._base = base
-        self._end = base + room
-        self._taken: list[tuple[int, int]] = []  # address and size, in order
+        self._base, self._room = base, room
+        self._taken: dict[int, int] = {}  # sizes by address
+        # Those that are free: where each hole begins, in order, and how large it is. As a rule there are few.
+        self._holes: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self.clear()
 
     def take(self, nbytes: int) -> int:
         """The lowest hole that is large enough; MemoryError when there is none."""
-        at = self._base
-        for address, size in self._taken:
-            if address - at >= nbytes:
-                break
-            at = -(-(address + size) // ALIGNMENT) * ALIGNMENT
-        if nbytes > self._end - at:
+        size = _steps(nbytes)
+        at = next((at for at, hole in enumerate(self._holes) if self._sizes[hole] >= size), None)
+        if at is None:
             raise MemoryError(f"no hole of {nbytes} bytes among the addresses")
-        insort(self._taken, (at, nbytes))
-        return at
+        address = self._holes[at]
+        rest = self._sizes.pop(address) - size
+        if rest:
+            self._holes[at] = address + size
+            self._sizes[address + size] = rest
+        else:
+            del self._holes[at]
+        self._taken[address] = nbytes
+        return address
 
     def give(self, address: int) -> int | None:
         """How many bytes were taken there, and now are not; None if nothing was."""
-        i = bisect_right(self._taken, (address, 0))
-        if i == len(self._taken) or self._taken[i][0] != address:
+        nbytes = self._taken.pop(address, None)
+        if nbytes is None:
             return None
-        return self._taken.pop(i)[1]
+        size, at = _steps(nbytes), bisect_left(self._holes, address)
+        if at < len(self._holes) and self._holes[at] == address + size:
+            size += self._sizes.pop(self._holes.pop(at))
+        if at and self._holes[at - 1] + self._sizes[self._holes[at - 1]] == address:
+            self._sizes[self._holes[at - 1]] += size
+        else:
+            self._holes.insert(at, address)
+            self._sizes[address] = size
+        return nbytes
 
     def lost(self, address: int, nbytes: int) -> bool:
-        """Whether these bytes are of ours, and not all of them are taken."""
-        if not self._base <= address < self._end:
+        """Whether these bytes are of ours, and not all of them are taken, in one piece."""
+        if not self._base <= address < self._base + self._room:
             return False
-        i = bisect_right(self._taken, (address, self._end)) - 1
-        return i < 0 or address + nbytes > sum(self._taken[i])
+        starts = sorted(self._taken)
+        at = bisect_right(starts, address) - 1
+        return at < 0 or address + nbytes > starts[at] + self._taken[starts[at]]
 
     def clear(self) -> None:
         self._taken.clear()
+        self._holes, self._sizes = [self._base], {self._base: self._room}
+
+
+def _steps(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

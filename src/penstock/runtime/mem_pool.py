@@ -77,6 +77,8 @@ def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Ite
 
     Uses nest, and the innermost counts. Opens the device. Raises PenstockError for a pool that is in use already.
     """
+    if not isinstance(pool, MemPool):
+        raise TypeError(f"expected a MemPool, not {type(pool).__name__}")
     opened = opened_for(device)
     pool._join(opened)  # noqa: SLF001 -- one idea in two names
     with opened.allocator.private.use(pool.id):

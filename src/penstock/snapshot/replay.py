@@ -270,7 +270,8 @@ def _allocated(snapshot: Snapshot, recorded: Recorded) -> NDArray[np.int64]:
     sizes = np.zeros(len(trace), np.int64)
     sizes[moved] = recorded.rounded(trace["nbytes"][moved]).astype(np.int64)
     sizes[trace["action"] == Action.GIVE] *= -1
-    return _backwards(int(snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.LIVE].sum()), sizes)
+    live = snapshot.blocks["requested"][snapshot.blocks["state"] == State.LIVE]
+    return _backwards(int(recorded.rounded(live).sum()), sizes)
 
 
 def _backwards(final: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -64,6 +64,8 @@ def read(path: str | Path) -> Trace:
             data = lzma.decompress(data)
         first, *lines = [json.loads(line) for line in data.decode().splitlines() if line]
         records = [line for line in lines if isinstance(line["i"], int) and isinstance(line["op"]["op"], str)]
+        if not records:
+            raise ValueError("it has no operations")
         return Trace(dict(first["header"]["config"]), records)
     except OSError as error:
         raise NotGolden(f"{path}: {error.strerror or error}") from None
