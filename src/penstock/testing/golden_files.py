@@ -64,13 +64,14 @@ def read(path: str | Path) -> Trace:
             data = lzma.decompress(data)
         first, *lines = [json.loads(line) for line in data.decode().splitlines() if line]
         records = [line for line in lines if isinstance(line["i"], int) and isinstance(line["op"]["op"], str)]
-        if not records:
-            raise ValueError("it has no operations")
-        return Trace(dict(first["header"]["config"]), records)
+        trace = Trace(dict(first["header"]["config"]), records)
     except OSError as error:
         raise NotGolden(f"{path}: {error.strerror or error}") from None
     except (lzma.LZMAError, ValueError, LookupError, TypeError) as error:
         raise NotGolden(f"{path}: no golden trace ({type(error).__name__}: {error})") from None
+    if not records:
+        raise NotGolden(f"{path}: no golden trace: it has no operations")
+    return trace
 
 
 def name_of_address(address: int) -> str:
