@@ -8,52 +8,57 @@ __all__ = ["ALIGNMENT", "Addresses"]
 
 ALIGNMENT = 2 << 20
 
+_Holes = tuple[tuple[int, int], ...]  # where each begins and ends, in order; as a rule there are few
+
 
 class Addresses:
-    """The addresses from `base` on, `room` bytes of them, in steps of ALIGNMENT."""
+    """The addresses from `base` on, `room` bytes of them, in steps of ALIGNMENT.
+
+    A signal's handler or a destructor may come in between anywhere, but no other thread.
+    """
 
     def __init__(self, base: int, room: int) -> None:
-        self._base, self._room = base, room
+        self._base, self._end = base, base + room
         self._taken: dict[int, int] = {}  # sizes by address
-        # Those that are free: where each hole begins, in order, and how large it is. As a rule there are few.
-        self._holes: list[int] = []
-        self._sizes: dict[int, int] = {}
-        self.clear()
+        self._holes: _Holes = ((self._base, self._end),)
 
     def take(self, nbytes: int) -> int:
         """The lowest hole that is large enough; MemoryError when there is none."""
         size = _steps(nbytes)
-        at = next((at for at, hole in enumerate(self._holes) if self._sizes[hole] >= size), None)
-        if at is None:
-            raise MemoryError(f"no hole of {nbytes} bytes among the addresses")
-        address = self._holes[at]
-        rest = self._sizes.pop(address) - size
-        if rest:
-            self._holes[at] = address + size
-            self._sizes[address + size] = rest
-        else:
-            del self._holes[at]
-        self._taken[address] = nbytes
-        return address
+        while True:
+            holes = self._holes
+            at = next((at for at, (start, end) in enumerate(holes) if end - start >= size), None)
+            if at is None:
+                raise MemoryError(f"no hole of {nbytes} bytes among the addresses")
+            start, end = holes[at]
+            changed = (*holes[:at], *([(start + size, end)] if end - start > size else []), *holes[at + 1 :])
+            if self._holes is holes:  # else somebody came in between
+                self._holes = changed
+                self._taken[start] = nbytes
+                return start
 
     def give(self, address: int) -> int | None:
         """How many bytes were taken there, and now are not; None if nothing was."""
         nbytes = self._taken.pop(address, None)
-        if nbytes is None:
-            return None
-        size, at = _steps(nbytes), bisect_left(self._holes, address)
-        if at < len(self._holes) and self._holes[at] == address + size:
-            size += self._sizes.pop(self._holes.pop(at))
-        if at and self._holes[at - 1] + self._sizes[self._holes[at - 1]] == address:
-            self._sizes[self._holes[at - 1]] += size
-        else:
-            self._holes.insert(at, address)
-            self._sizes[address] = size
-        return nbytes
+        while nbytes is not None:
+            holes = self._holes
+            low = high = bisect_left(holes, (address,))
+            start, end = address, address + _steps(nbytes)
+            if low and holes[low - 1][1] == start:
+                low -= 1
+                start = holes[low][0]
+            if high < len(holes) and holes[high][0] == end:
+                end = holes[high][1]
+                high += 1
+            changed = (*holes[:low], (start, end), *holes[high:])
+            if self._holes is holes:
+                self._holes = changed
+                return nbytes
+        return None
 
     def lost(self, address: int, nbytes: int) -> bool:
         """Whether these bytes are of ours, and not all of them are taken, in one piece."""
-        if not self._base <= address < self._base + self._room:
+        if not self._base <= address < self._end:
             return False
         starts = sorted(self._taken)
         at = bisect_right(starts, address) - 1
@@ -61,7 +66,7 @@ class Addresses:
 
     def clear(self) -> None:
         self._taken.clear()
-        self._holes, self._sizes = [self._base], {self._base: self._room}
+        self._holes = ((self._base, self._end),)
 
 
 def _steps(nbytes: int) -> int:

@@ -150,8 +150,6 @@ class Allocator(Pool):
             return
         self._hear()
         self.waiting = True
-        if self.capturing:
-            return
         try:
             self._given.mark()
         except PenstockError as error:
