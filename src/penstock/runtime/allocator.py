@@ -6,6 +6,7 @@ handler or another thread may come in between anywhere.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 
@@ -59,6 +60,7 @@ class Allocator(Pool):
         self.private = PrivatePools(self, orders[1])
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
+        self._asking: set[int] = set()  # threads that ask them
         self.labels = Labels()  # of the recording, if there is one
         self.capturing: set[int] = set()  # queues whose work is being recorded: they may not be asked anything
         self._queues = queues
@@ -176,8 +178,14 @@ class Allocator(Pool):
     # The rungs
 
     def _ask_callbacks(self, request: Request) -> Block | None:
-        # Each of them is asked, though one may have freed enough.
-        freed = [callback() for callback in tuple(self.callbacks)]
+        me = threading.get_ident()
+        if not self.callbacks or me in self._asking:  # one that allocates is not asked by itself
+            return None
+        try:
+            self._asking.add(me)
+            freed = [callback() for callback in tuple(self.callbacks)]  # each, though one may have freed enough
+        finally:
+            self._asking.discard(me)
         return self.take(request.nbytes, request.queue, request.home) if any(freed) else None
 
     def _collect_and_grow(self, request: Request) -> Block | None:
@@ -296,8 +304,8 @@ class Allocator(Pool):
     def release_pool(self, pool: PoolId) -> None:
         """One user of the pool less, and it lends nothing any more; after the last its idle memory goes back."""
         self.private.stop_lending(pool)
-        if self.private.leave(pool):
-            home = self.private[pool].home
+        home = self.private[pool].home
+        if self.private.leave(pool):  # from now on whoever empties the cache may end it
             self.num_sync_all_streams += 1
             self._wait_out(home)
             self._empty_home(home, large_first=False)
@@ -308,6 +316,9 @@ class Allocator(Pool):
             self._give_back([address for address, *_ in self.evictable(small, home)])
             if self._growth is not None:
                 self._growth.shrink(small, home)
+        # PyTorch keeps the space whose first page could not come, and so the pool.
+        if self._growth is not None and home and self.port.props.fine_segments:
+            self._growth.forget(home)
 
     def _wait_out(self, home: int | None = None) -> None:
         self.waiting = False

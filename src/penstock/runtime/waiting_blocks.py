@@ -69,7 +69,7 @@ class WaitingBlocks:
     def settle_reached(self) -> None:
         """Free what its queues are done with. Looks at the first of each line only: a queue reaches ticks in order."""
         self.mark()
-        for handle in tuple(self._order):
+        for handle in self._visited():
             line, queue = self._lines.get(handle), self._queues.get(handle)
             while line and (first := _first(line)) is not None:
                 token, tick = first
@@ -83,7 +83,7 @@ class WaitingBlocks:
     def wait_out(self, wait: Callable[[Queue, int], bool], home: int | None = None) -> None:
         """Free all, or all of a home, after waiting: `wait` tells whether the queue has reached the tick then."""
         self.mark()
-        for handle in tuple(self._order):
+        for handle in self._visited():
             line, queue = self._lines.get(handle, deque()), self._queues.get(handle)
             for entry in tuple(line):
                 token, tick = entry
@@ -92,6 +92,11 @@ class WaitingBlocks:
                     self._settle_if_done(token)
                     _remove(line, entry)
             self._leave_order(handle, line)
+
+    def _visited(self) -> list[int]:
+        """Queues with a line. Where another thread was busy with the same one, the order may have lost it."""
+        ordered = [*self._order]
+        return ordered + [handle for handle in tuple(self._lines) if self._lines.get(handle) and handle not in ordered]
 
     def forget_queues(self) -> None:
         """They are closed: who is given back from now on waits for none."""
