@@ -58,6 +58,7 @@ class Allocator(Pool):
         self.limit: int | None = None  # of reserved bytes
         self._fraction = 1.0  # of the device's memory: the same
         self.private = PrivatePools(self, orders[1])
+        self.explains = True  # off: OutOfMemory says what PyTorch's does, and no more
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
         self._asking: set[int] = set()  # threads that ask them

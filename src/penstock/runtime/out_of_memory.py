@@ -48,6 +48,21 @@ def rejected(name: str, request: Request) -> OutOfMemory:
 def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
     """The error for a request that no remedy helped; names those who hold most when the history is on."""
     lines = [_sentence(allocator, request, free, capacity)]
+    if allocator.explains:
+        lines += _explanation(allocator, request, capacity)
+    return OutOfMemory(
+        "\n".join(lines),
+        wanted=request.nbytes,
+        free=free,
+        reserved=allocator.current(RESERVED_BYTES),
+        capacity=capacity,
+        call="reserve",
+        device=allocator.name,
+    )
+
+
+def _explanation(allocator: Allocator, request: Request, capacity: int) -> list[str]:
+    lines = []
     asked, needed = format_bytes(request.nbytes), format_bytes(request.segment)
     if request.segment >= request.nbytes + (1 << 20) and asked != needed:
         lines.append(f"  {asked} were asked for, for which a segment of {needed} is needed.")
@@ -65,15 +80,7 @@ def explain(allocator: Allocator, request: Request, free: int, capacity: int) ->
             )
     except MemoryError:  # NumPy may be living in this very pool
         lines.append("  There was not even memory to find out who holds it.")
-    return OutOfMemory(
-        "\n".join(lines),
-        wanted=request.nbytes,
-        free=free,
-        reserved=allocator.current(RESERVED_BYTES),
-        capacity=capacity,
-        call="reserve",
-        device=allocator.name,
-    )
+    return lines
 
 
 def holders(snapshot: Snapshot) -> list[str]:

@@ -156,6 +156,7 @@ class History:
         unlimited = min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
         total = unlimited if memory is None else memory
         device = Device(total, text, other_used, fine_segments=self.recorded.fine)
+        device.allocator.explains = False  # nobody reads it
         if limit is not None:
             device.set_memory_fraction(limit / total)
         run = _Run(device)
