@@ -130,16 +130,6 @@ Block* FreeList::first_of(unsigned bin) const {
   return first;
 }
 
-Block* FreeList::largest() const {
-  for (unsigned word = static_cast<unsigned>(used_.size()); word-- > 0;) {
-    if (used_[word] == 0) continue;
-    Block* at = roots_[word * 64 + 63u - static_cast<unsigned>(__builtin_clzll(used_[word]))];
-    while (at->right != nullptr) at = at->right;
-    return at;
-  }
-  return nullptr;
-}
-
 bool FreeList::contains(const Block* block) const {
   const Block* at = roots_[bin_of(block->size)];
   while (at != nullptr && at != block) at = before(at, block) ? at->right : at->left;

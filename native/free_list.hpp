@@ -25,7 +25,6 @@ class FreeList {
   void erase(Block* block);
   Block* best_fit(uint64_t size) const;
   Block* smallest() const;
-  Block* largest() const;
   Block* next(const Block* block) const;  // the one behind it in the order, or null
   bool contains(const Block* block) const;
   size_t count() const { return count_; }

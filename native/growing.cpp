@@ -99,7 +99,8 @@ Block* Pool::came(uint64_t address, uint64_t nbytes, uint32_t stack) {
   join_free(block);
   reserve(segment, static_cast<int64_t>(size));
   if (ring_) push(Action::Map, address, size, segment.queue, stack, segment.free_list->home->number);
-  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack, policy_.growing) : nullptr;
+  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack, policy_.growing)
+                                        : nullptr;
 }
 
 std::vector<Piece> Pool::idle_pages(bool small, uint32_t home_number) const {
@@ -191,9 +192,20 @@ bool Pool::evict_space(uint64_t address) {
 Block* Pool::block_with(uint64_t address) {
   const auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return nullptr;
-  Block* block = std::prev(after)->second.first;
-  while (block != nullptr && block->address + block->size <= address) block = block->next;
-  return block;
+  const Segment& segment = std::prev(after)->second;
+  const auto& bare = segment.free_list->bare;
+  const auto behind = bare.upper_bound(address);
+  const auto ours = [&](const Block* piece) { return piece->segment == &segment; };
+  // From the bare pieces on both sides: pages come and go next to them, and a segment may have a million blocks.
+  Block* front = behind != bare.begin() && ours(std::prev(behind)->second) ? std::prev(behind)->second : segment.first;
+  Block* back = behind != bare.end() && ours(behind->second) ? behind->second : nullptr;
+  while (front != nullptr && front->address + front->size <= address) {
+    front = front->next;
+    if (back == nullptr) continue;
+    back = back->prev;
+    if (back->address <= address) return back;
+  }
+  return front;
 }
 
 Block* Pool::block_at(uint64_t address) {

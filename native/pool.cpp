@@ -152,15 +152,19 @@ Block* Pool::live_at(uint64_t address) const {
 
 std::vector<Deferred> Pool::deferred() {
   Lock lock(mutex_);
+  const auto settled = [&](uint64_t serial) { return awaiting_.count(serial) == 0; };
+  deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(), settled), deferred_.end());
   std::vector<Deferred> found;
   for (const uint64_t serial : deferred_) {
-    const auto at = awaiting_.find(serial);
-    if (at == awaiting_.end()) continue;
-    const Block& block = *at->second;
+    const Block& block = *awaiting_.at(serial);
     found.push_back({serial, block.segment->free_list->home->number, block.uses});
   }
-  deferred_.clear();
   return found;
+}
+
+void Pool::heard(uint64_t serial) {
+  Lock lock(mutex_);
+  deferred_.erase(deferred_.begin(), std::upper_bound(deferred_.begin(), deferred_.end(), serial));
 }
 
 bool Pool::settle(uint64_t serial) {

@@ -75,7 +75,8 @@ class Pool {
   bool resize(Block* block, uint64_t nbytes, uint32_t stack);
   Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
 
-  std::vector<Deferred> deferred();  // the blocks that began to wait since the last call
+  std::vector<Deferred> deferred();  // the blocks that began to wait, until `heard` of them
+  void heard(uint64_t serial);       // and of all that waited before
   bool settle(uint64_t serial);      // false: none waits under that number (any more)
 
   // These throw std::invalid_argument for what is not aligned to kQuantum or overlaps another segment.

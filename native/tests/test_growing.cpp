@@ -652,6 +652,7 @@ TEST(a_rule_that_is_forgotten_is_found) {
 
 // Threads
 
+// Everything that two threads may do at once: growing segments, plain ones, homes, lending, waiting, other rules.
 TEST(eight_threads_share_growing_segments_and_homes) {
   Pool pool;
   pool.set_policy(growing());
@@ -663,12 +664,15 @@ TEST(eight_threads_share_growing_segments_and_homes) {
   for (uint64_t number = 0; number < 8; ++number) {
     threads.emplace_back([&pool, number] {
       std::mt19937_64 chance(number);
-      const uint32_t home = static_cast<uint32_t>(number % 3);
+      const uint32_t home = static_cast<uint32_t>(number % 3), own = static_cast<uint32_t>(10 + number);
+      const uint64_t plain = (1000 + number) * 100 * kPage;  // a segment that is not growing, when it is there
+      bool is_there = false;
       std::vector<Block*> mine;
       for (int step = 0; step < 2'000; ++step) {
         const uint64_t nbytes = kMiB + 1 + chance() % (2 * kPage);
         if (mine.size() < 4 && chance() % 2) {
-          Block* block = pool.take(nbytes, 0, 0, home);
+          const uint32_t lender = static_cast<uint32_t>(chance() % 3);
+          Block* block = lender == home ? pool.take(nbytes, 0, 0, home) : pool.take(nbytes, 0, 0, lender, true);
           if (block == nullptr) {
             const Piece piece = pool.room(nbytes, 0, home);
             if (piece.size > 0 && chance() % 8 == 0) {
@@ -681,9 +685,33 @@ TEST(eight_threads_share_growing_segments_and_homes) {
         } else if (!mine.empty()) {
           std::swap(mine[chance() % mine.size()], mine.back());
           if (chance() % 4 == 0) pool.use(mine.back(), 9);
-          const uint64_t serial = pool.give(mine.back()) ? mine.back()->serial : 0;
-          if (serial != 0) pool.settle(serial);
+          pool.give(mine.back());
           mine.pop_back();
+        }
+        if (chance() % 8 == 0) {
+          for (const Deferred& waiting : pool.deferred()) {  // anybody's
+            pool.heard(waiting.serial);
+            pool.settle(waiting.serial);
+          }
+        }
+        if (chance() % 16 == 0) {
+          if (is_there) {
+            is_there = !pool.evict(plain);
+          } else if (Block* block = pool.adopt_for(nbytes, plain, 2 * kPage, 0, 0, home)) {
+            is_there = true;
+            mine.push_back(block);
+          } else {
+            is_there = true;  // and too small for that
+          }
+        }
+        if (chance() % 64 == 0) {
+          Policy policy = growing();
+          policy.ages = chance() % 2 == 0;
+          policy.max_split = chance() % 2 == 0 ? kUnlimited : kPage;
+          policy.growing = chance() % 4 != 0;
+          pool.set_policy(policy);
+          pool.make_home(own, true);
+          pool.drop_home(own);
         }
         if (chance() % 16 == 0) {
           for (const Piece piece : pool.idle_pages(false, home)) {
@@ -696,8 +724,8 @@ TEST(eight_threads_share_growing_segments_and_homes) {
           }
         }
         if (step % 200 == 0) {
-          pool.deferred();
-          pool.evictable(false, home, true);
+          pool.evictable(false, home, true, true);
+          pool.record(step % 400 == 0 ? 100 : 1000, true, 0, true);
           pool.reserved_by(home, kAll);
           pool.idle_in(home);
           rows_of(pool);
@@ -708,6 +736,11 @@ TEST(eight_threads_share_growing_segments_and_homes) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(pool.broken() == nullptr);
+  for (const Deferred& waiting : pool.deferred()) CHECK(pool.settle(waiting.serial));
+  for (uint64_t number = 0; number < 8; ++number) {
+    pool.evict((1000 + number) * 100 * kPage);
+    CHECK(!pool.owns((1000 + number) * 100 * kPage));
+  }
   for (uint64_t number = 0; number < 3; ++number) {
     for (const Piece piece : pool.idle_pages(false, static_cast<uint32_t>(number))) {
       CHECK(pool.leave(piece));

@@ -104,6 +104,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         cbool give(Record* block, uint32_t stack) except +
         void use(Record* block, uint64_t queue) except +
         vector[Deferred] deferred() except +
+        void heard(uint64_t serial)
         cbool settle(uint64_t serial) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank,
                    uint32_t home) except +

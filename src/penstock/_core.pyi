@@ -52,6 +52,7 @@ class Pool:
     waiting: bool  # `allocate` calls `_settle` first
     routed: bool  # `allocate` asks `_home`
     def deferred(self) -> list[tuple[int, list[int], int]]: ...  # token, the queues that use it, home
+    def heard(self, token: int) -> None: ...  # `deferred` need not tell of it again, nor of any before
     def settle(self, token: int) -> bool: ...  # False: no block waits under it, or not any more
 
     # The sizes, in bytes; _core's policy.hpp says what each means.

@@ -73,7 +73,13 @@ cdef class Pool:
         return block
 
     cdef void give(self, Record* record) noexcept:
-        cdef uint32_t stack = self.here() if self.frees or self.noting else 0
+        cdef uint32_t stack = 0
+        if self.frees or self.noting:
+            try:
+                stack = self.here()
+            except BaseException as failure:  # a signal's handler, or no memory: the block goes back all the same
+                PyErr_SetObject(type(failure), failure)
+                PyErr_WriteUnraisable(None)
         if self.native.give(record, stack if self.frees else 0):  # other queues use it
             self._defer()  # what it raises goes to sys.unraisablehook: a destructor has nobody else to tell
 
@@ -145,6 +151,7 @@ cdef class Pool:
     def evict(self, uint64_t address): return self.native.evict(address)
     def owns(self, uint64_t address): return self.native.owns(address)
     def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
+    def heard(self, uint64_t token): self.native.heard(token)
     def settle(self, uint64_t token): return self.native.settle(token)
 
     def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
@@ -206,10 +213,11 @@ cdef class Pool:
     def tables(self, bint trace=True):
         """Segments, blocks, history, its lost entries, and each stack's caller, file, name and line: one moment's."""
         cdef uint64_t lost = 0
+        cdef list places = []  # first: to make a list may collect garbage, whose finalizers allocate
         cdef Rows rows = rows_of(self.native)
         cdef vector[StackNode] nodes = self.stacks.nodes()
         cdef vector[Entry] history
-        cdef list _held = self.codes, places = []  # held, as what follows may collect garbage that ends the recording
+        cdef list _held = self.codes  # as what follows may collect garbage that ends the recording
         if trace:
             history = self.native.history(&lost)
         for node in nodes:

@@ -45,10 +45,11 @@ cdef class NumpyHook:
         cdef Block block
         cdef Record* record = NULL
         try:
-            if not self.pool.waiting:
-                record = self.pool.native.take(size, queue, self.pool.here(), 0, False)
+            if self.pool.waiting:
+                self.pool._settle(queue)
+            record = self.pool.native.take(size, queue, self.pool.here(), 0, False)
             if record is NULL:
-                block = self.pool.allocate(size, queue)
+                block = self.pool._refill(size, queue, 0)  # in no home but the common one, wherever the program is
                 record = block.record
                 block.record = NULL  # NumPy's now
         except MemoryError as failure:

@@ -12,10 +12,7 @@ A destructor, an exit handler or a fork handler never raises: it complains, with
 
 from __future__ import annotations
 
-import sys
 import warnings
-from types import SimpleNamespace
-from typing import Any, cast
 
 __all__ = [
     "DeviceError",
@@ -90,7 +87,14 @@ def complain(message: str) -> None:
     try:
         warnings.warn(message, PenstockWarning, stacklevel=3)
     except PenstockWarning as error:
-        hook_args = SimpleNamespace(
-            exc_type=type(error), exc_value=error, exc_traceback=None, err_msg="penstock complains", object=None
-        )
-        sys.unraisablehook(cast("Any", hook_args))
+        _Complaint(error.with_traceback(None))
+
+
+class _Complaint:
+    """Its end tells sys.unraisablehook: only the interpreter can make what that takes."""
+
+    def __init__(self, error: PenstockWarning) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        raise self.error

@@ -190,6 +190,8 @@ def record_history(
     `compile_context` say, `pinned` for pinned host memory, too. Opens the device. Raises PenstockError for unknown
     words.
     """
+    if max_entries is not None and not isinstance(max_entries, int):
+        raise TypeError(f"max_entries must be an int or None, not {type(max_entries).__name__}")
     if max_entries is not None and max_entries < 1:
         raise ValueError(f"max_entries is at least 1, or None to stop; got {max_entries}")
     if depth < 0:
@@ -257,6 +259,8 @@ def set_allocator_settings(settings: str) -> None:
     >>> penstock.memory.set_allocator_settings("max_split_size_mb:64")
     >>> penstock.memory.set_allocator_settings("")
     """
+    if not isinstance(settings, str):
+        raise TypeError(f"settings must be a str, not {type(settings).__name__}")
     shared_settings.apply(settings)
 
 

@@ -194,6 +194,7 @@ def test_names_of_addresses(address, name):
         ("broken.jsonl.xz", b"\xfd7zXZ\x00 and then", "no golden trace"),
         ("cut.jsonl.xz", lzma.compress(b'{"header": {"config": {}}}\n' * 99)[:-9], "no golden trace"),
         ("list.jsonl", b'{"header": {"config": {}}}\n[1]\n', "no golden trace"),
+        ("header.jsonl", b'{"header": {"config": {}}}\n', "it has no operations"),
     ],
 )
 def test_a_file_that_is_none_is_said_in_one_line(tmp_path, capsys, monkeypatch, name, data, said):
@@ -214,14 +215,14 @@ def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
     header = '{"header": {"config": {"total_mb": 64}}}\n'
     line = '{"i": 0, "op": {"op": "stats"}, "result": %s, "device_used": [0], "stats": {}}\n'
     equal, different = tmp_path / "equal.jsonl", tmp_path / "different.jsonl"
-    equal.write_text(header)
+    equal.write_text(header + '{"i": 0, "op": {"op": "snapshot"}}\n')
     different.write_text(header + line % '{"addr": "null"}')
     assert golden.main([str(equal)]) == 0
     assert "first difference" not in capsys.readouterr().out
     assert golden.main([str(different), str(equal)]) == 1
     shown = capsys.readouterr().out
     assert "different.jsonl: 1 operations, equal: 0 of 1 addresses" in shown
-    assert "equal.jsonl: 0 operations" in shown
+    assert "equal.jsonl: 1 operations" in shown
     assert golden.main([str(different), str(tmp_path / "absent")]) == 2
 
 

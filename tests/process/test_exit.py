@@ -161,6 +161,7 @@ def test_ctrl_c_while_waiting(runner):
     done = leave(
         runner,
         """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background does not have
 gate = threading.Event()
 stream.queue.call(gate.wait)
 threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()

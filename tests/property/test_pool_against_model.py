@@ -52,6 +52,7 @@ class Both:
         assert [sorted(queues) for _, queues, _ in deferred] == ([sorted(uses)] if waits else [])
         if waits:
             self.waiting[address] = deferred[0][0]
+            self.native.heard(deferred[0][0])
 
     def use(self, choice, queue):
         block = self.blocks[choice % len(self.blocks)]

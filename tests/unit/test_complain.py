@@ -17,10 +17,17 @@ def test_it_warns():
 
 def test_it_never_raises(monkeypatch):
     told = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    monkeypatch.setattr(sys, "unraisablehook", lambda hook_args: told.append(repr(hook_args.exc_value)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         complain("it went wrong")
-    (hook_args,) = told
-    assert isinstance(hook_args.exc_value, PenstockWarning)
-    assert str(hook_args.exc_value) == "it went wrong"
+    assert told == ["PenstockWarning('it went wrong')"]
+
+
+def test_python_itself_shows_it(monkeypatch, capsys):
+    """Its own hook takes nothing but what it made itself."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        complain("it went wrong")
+    assert "PenstockWarning: it went wrong\n" in capsys.readouterr().err

@@ -272,14 +272,14 @@ def test_orders_are_those_of_a_hash_table():
     order = of_streams(0)
     for stream in (0, 1, 2, 3, 2):
         order.add(stream)
-    by_home = [stream for _, stream in sorted((order.home(stream), stream) for stream in order)]
+    by_home = [stream for _, stream in sorted((order._table.home(stream), stream) for stream in order)]
     assert list(order) == by_home
     for stream in range(200):
         order.add(stream)
     for stream in range(0, 200, 2):
         order.discard(stream)
     assert sorted(order) == list(range(1, 200, 2))
-    assert all(order.distance(order.slots.index(stream)) >= 0 for stream in order)
+    assert all(order._table.distance(order._table.slots.index(stream)) >= 0 for stream in order)
     pools = of_pools()
     for pool in [(0, 1), (1, 0), (0, 2)]:
         pools.add(pool)

@@ -106,7 +106,9 @@ def test_who_keeps_idle_segments_from_going(fake):
 def test_what_came_before_the_history(fake):
     kept = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
     memory.record_history(device="fake:0")
-    assert str(refused()).splitlines()[1:] == ["  30.00 MiB in 1 block: allocated before the history was on"]
+    assert str(refused()).splitlines()[1:] == [
+        "  30.00 MiB in 1 block: of no known origin, as the history was off or took no stacks"
+    ]
     assert kept.nbytes == 30 * MIB
 
 

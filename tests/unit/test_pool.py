@@ -50,6 +50,7 @@ class Growing(Pool):
 
     def _defer(self):
         self.deferrals += self.deferred()
+        self.heard(self.deferrals[-1][0])
 
 
 # A block

@@ -69,7 +69,8 @@ class Recording:
                 memory.record_history(self.entries, device=DEVICE)
         except (PenstockError, ValueError, MemoryError) as error:
             self.cancel()
-            raise Failure(str(error)) from error
+            notes = getattr(error, "__notes__", ())  # which environment variable says so
+            raise Failure("; ".join([str(error), *notes])) from error
         self._started = time.perf_counter()
 
     def cancel(self) -> None:

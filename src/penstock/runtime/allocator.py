@@ -6,6 +6,7 @@ handler or another thread may come in between anywhere.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 
@@ -57,8 +58,10 @@ class Allocator(Pool):
         self.limit: int | None = None  # of reserved bytes
         self._fraction = 1.0  # of the device's memory: the same
         self.private = PrivatePools(self, orders[1])
+        self.explains = True  # off: OutOfMemory says what PyTorch's does, and no more
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
+        self._asking: set[int] = set()  # threads that ask them
         self.labels = Labels()  # of the recording, if there is one
         self.capturing: set[int] = set()  # queues whose work is being recorded: they may not be asked anything
         self._queues = queues
@@ -130,9 +133,9 @@ class Allocator(Pool):
         """Cheapest remedy first."""
         if nbytes >= out_of_memory.MOST_BYTES:
             raise out_of_memory.beyond(self.name, nbytes)
+        self._refusal = None
         segment, small = self.segment_size(nbytes)
         request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
-        self._refusal = None
         cheap = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow)
         for remedy in (*cheap, self._empty_and_grow):
             if (block := remedy(request)) is not None:
@@ -148,16 +151,19 @@ class Allocator(Pool):
             for token, *_ in self.deferred():
                 self.settle(token)
             return
-        self._given.add(self.deferred())
+        self._hear()
         self.waiting = True
-        if self.capturing:
-            return
         try:
             self._given.mark()
         except PenstockError as error:
             warnings.warn(
                 f"{self.name}: blocks given back wait until asking works: {error}", PenstockWarning, stacklevel=2
             )
+
+    def _hear(self) -> None:
+        if deferred := self.deferred():
+            self._given.add(deferred)
+            self.heard(deferred[-1][0])  # not before it is there: a signal's handler may raise in between
 
     def _settle(self, queue: int | None = None) -> None:
         """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
@@ -167,13 +173,20 @@ class Allocator(Pool):
         try:
             self._given.settle_reached()
         finally:
-            self.waiting = self.waiting or bool(self._given)
+            if self._given:
+                self.waiting = True
 
     # The rungs
 
     def _ask_callbacks(self, request: Request) -> Block | None:
-        # Each of them is asked, though one may have freed enough.
-        freed = [callback() for callback in tuple(self.callbacks)]
+        me = threading.get_ident()
+        if not self.callbacks or me in self._asking:  # one that allocates is not asked by itself
+            return None
+        try:
+            self._asking.add(me)
+            freed = [callback() for callback in tuple(self.callbacks)]  # each, though one may have freed enough
+        finally:
+            self._asking.discard(me)
         return self.take(request.nbytes, request.queue, request.home) if any(freed) else None
 
     def _collect_and_grow(self, request: Request) -> Block | None:
@@ -292,8 +305,8 @@ class Allocator(Pool):
     def release_pool(self, pool: PoolId) -> None:
         """One user of the pool less, and it lends nothing any more; after the last its idle memory goes back."""
         self.private.stop_lending(pool)
-        if self.private.leave(pool):
-            home = self.private[pool].home
+        home = self.private[pool].home
+        if self.private.leave(pool):  # from now on whoever empties the cache may end it
             self.num_sync_all_streams += 1
             self._wait_out(home)
             self._empty_home(home, large_first=False)
@@ -304,13 +317,17 @@ class Allocator(Pool):
             self._give_back([address for address, *_ in self.evictable(small, home)])
             if self._growth is not None:
                 self._growth.shrink(small, home)
+        # PyTorch keeps the space whose first page could not come, and so the pool.
+        if self._growth is not None and home and self.port.props.fine_segments:
+            self._growth.forget(home)
 
     def _wait_out(self, home: int | None = None) -> None:
         self.waiting = False
         try:
             self._given.wait_out(self._reaches, home)
         finally:
-            self.waiting = self.waiting or bool(self._given)
+            if self._given:
+                self.waiting = True
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
@@ -371,6 +388,6 @@ class Allocator(Pool):
         self.private.abandon()
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
-        self._given.add(self.deferred())
+        self._hear()
         self._given.settle_all()
         self.waiting = False

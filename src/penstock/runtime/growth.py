@@ -39,6 +39,7 @@ class _Space(NamedTuple):
     address: int
     nbytes: int
     queue: int
+    home: int
 
 
 class Growth:
@@ -86,6 +87,12 @@ class Growth:
             self._at_work -= 1
             self._orphans |= not done
 
+    def forget(self, home: int) -> None:
+        """Give back the spaces of a private pool that ended, in which no page ever was."""
+        for space in tuple(self._spaces.values()):
+            if space.home == home:
+                self._give_up(space)
+
     def _grow(self, request: Request, space: int, page: int) -> Block | None:
         pool = self._pool
         while True:
@@ -124,7 +131,7 @@ class Growth:
             else:
                 return False
             try:
-                self._spaces[address] = _Space(address, space, request.queue)
+                self._spaces[address] = _Space(address, space, request.queue, request.home)
                 self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)
             except BaseException:
                 if not self._pool.owns(address):

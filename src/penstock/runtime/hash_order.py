@@ -14,15 +14,39 @@ _Member = TypeVar("_Member")
 
 
 class HashOrder(Generic[_Member]):
-    """A set of numbers in the order of a Robin Hood hash table: who is farther from home takes the holder's slot."""
+    """A set of numbers in the order of a Robin Hood hash table: who is farther from home takes the holder's slot.
+
+    Each change is made on a copy, which then takes the table's place: whoever comes in between, another thread or a
+    signal handler, finds it whole.
+    """
 
     def __init__(self, hash_of: Callable[[_Member], int]) -> None:
-        self.hash_of = hash_of
-        self.places = 0  # homes; a power of two once something is in
-        self.slots: list[_Member | None] = []  # homes, and some room behind the last
+        self._table = _Table(hash_of, 0, [])
 
     def __iter__(self) -> Iterator[_Member]:
-        return iter(self.members())
+        return iter(self._table.members())
+
+    def add(self, new: _Member) -> None:
+        if new not in (table := self._table).slots:
+            table = table.copy()
+            table.add(new)
+            self._table = table
+
+    def discard(self, member: _Member) -> None:
+        if member in (table := self._table).slots:
+            table = table.copy()
+            table.remove(member)
+            self._table = table
+
+
+class _Table(Generic[_Member]):
+    """`places` homes, a power of two once something is in, and some slots behind the last."""
+
+    def __init__(self, hash_of: Callable[[_Member], int], places: int, slots: list[_Member | None]) -> None:
+        self.hash_of, self.places, self.slots = hash_of, places, slots
+
+    def copy(self) -> _Table[_Member]:
+        return _Table(self.hash_of, self.places, self.slots[:])
 
     def members(self) -> list[_Member]:
         return [member for member in self.slots if member is not None]
@@ -37,8 +61,6 @@ class HashOrder(Generic[_Member]):
         return -1 if member is None else at - self.home(member)
 
     def add(self, new: _Member) -> None:
-        if new in self:
-            return
         reach = max(4, self.places.bit_length() - 1)
         at, distance = self.home(new) if self.places else 0, 0
         while self.places and self.distance(at) >= distance:
@@ -67,10 +89,8 @@ class HashOrder(Generic[_Member]):
         for member in members:
             self.add(member)
 
-    def discard(self, member: _Member) -> None:
+    def remove(self, member: _Member) -> None:
         """Those behind move up, as far as they are not at home."""
-        if member not in self:
-            return
         at = self.slots.index(member)
         self.slots[at] = None
         while at + 1 < len(self.slots) and self.distance(at + 1) > 0:

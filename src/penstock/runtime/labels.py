@@ -45,8 +45,9 @@ class Labels:
         said = (context, _said.metadata)
         if (known := self._numbers.get(said)) is not None:
             return known
-        self._table.append(said)  # where another thread does so now, too, the first place counts
-        return self._numbers.setdefault(said, self._table.index(said))
+        end = len(self._table)
+        self._table.append(said)  # there, or behind what another thread says now
+        return self._numbers.setdefault(said, self._table.index(said, end))
 
     def table(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._table[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -39,6 +40,7 @@ class MemPool:
         self.id: PoolId = (0, next(_numbers))
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self._homes: dict[Device, OpenDevice] = {}  # where it was used
+        self._joining = threading.Lock()
 
     def use_count(self, device: Device | str | int | None = None) -> int:
         """How many use it on the device: itself, and each `use_mem_pool` or graph under way."""
@@ -51,7 +53,10 @@ class MemPool:
         return [segment for segment in everything["segments"] if segment["segment_pool_id"] == self.id]
 
     def _join(self, opened: OpenDevice) -> None:
-        if self._homes.get(opened.device) is not opened:  # never used there, or it was opened anew after a fork
+        with self._joining:
+            if self._homes.get(opened.device) is opened:
+                return
+            # It was never used there, or the device was opened anew after a fork.
             opened.allocator.private.make(self.id, use_on_oom=self._use_on_oom, no_split=self._no_split)
             self._homes[opened.device] = opened
 
@@ -72,6 +77,8 @@ def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Ite
 
     Uses nest, and the innermost counts. Opens the device. Raises PenstockError for a pool that is in use already.
     """
+    if not isinstance(pool, MemPool):
+        raise TypeError(f"expected a MemPool, not {type(pool).__name__}")
     opened = opened_for(device)
     pool._join(opened)  # noqa: SLF001 -- one idea in two names
     with opened.allocator.private.use(pool.id):

@@ -48,6 +48,21 @@ def rejected(name: str, request: Request) -> OutOfMemory:
 def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
     """The error for a request that no remedy helped; names those who hold most when the history is on."""
     lines = [_sentence(allocator, request, free, capacity)]
+    if allocator.explains:
+        lines += _explanation(allocator, request, capacity)
+    return OutOfMemory(
+        "\n".join(lines),
+        wanted=request.nbytes,
+        free=free,
+        reserved=allocator.current(RESERVED_BYTES),
+        capacity=capacity,
+        call="reserve",
+        device=allocator.name,
+    )
+
+
+def _explanation(allocator: Allocator, request: Request, capacity: int) -> list[str]:
+    lines = []
     asked, needed = format_bytes(request.nbytes), format_bytes(request.segment)
     if request.segment >= request.nbytes + (1 << 20) and asked != needed:
         lines.append(f"  {asked} were asked for, for which a segment of {needed} is needed.")
@@ -65,15 +80,7 @@ def explain(allocator: Allocator, request: Request, free: int, capacity: int) ->
             )
     except MemoryError:  # NumPy may be living in this very pool
         lines.append("  There was not even memory to find out who holds it.")
-    return OutOfMemory(
-        "\n".join(lines),
-        wanted=request.nbytes,
-        free=free,
-        reserved=allocator.current(RESERVED_BYTES),
-        capacity=capacity,
-        call="reserve",
-        device=allocator.name,
-    )
+    return lines
 
 
 def holders(snapshot: Snapshot) -> list[str]:
@@ -149,11 +156,13 @@ def _pinning(snapshot: Snapshot, request: Request) -> list[str]:
     busy = snapshot.blocks[snapshot.blocks["state"] != State.FREE]
     np.add.at(used, busy["segment"], busy["nbytes"].astype(np.int64))
     total = snapshot.segments["nbytes"].astype(np.int64)
-    pinned = (used > 0) & (used * 2 < total)
-    if not pinned.any() or int((total - used)[pinned].sum()) < request.size:
+    pinned = (used > 0) & (used < total)
+    idle = int((total - used)[pinned].sum())
+    if idle < request.size:
         return []
-    idle = format_bytes(int((total - used)[pinned].sum()))
-    lines = [f"  {idle} lie idle in {int(pinned.sum())} segments that cannot be released, because of"]
+    many = int(pinned.sum())
+    which = "a segment" if many == 1 else f"{many} segments"
+    lines = [f"  {format_bytes(idle)} lie idle in {which} that cannot be released, because of"]
     culprits = busy[pinned[busy["segment"]]]
     return lines + [
         f"    {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
@@ -167,7 +176,7 @@ def _most(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator
     nbytes = np.bincount(site, sizes, len(known.frames)).astype(np.int64)
     count = np.bincount(site, minlength=len(known.frames))
     for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_SITES] if nbytes[at]]:
-        label = label_of(known.frames[at]) if at > 1 else "allocated before the history was on"
+        label = label_of(known.frames[at]) if at > 1 else "of no known origin, as the history was off or took no stacks"
         yield int(nbytes[at]), int(count[at]), label
 
 

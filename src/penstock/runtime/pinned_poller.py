@@ -9,7 +9,7 @@ import weakref
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, complain
+from penstock.errors import complain
 
 if TYPE_CHECKING:
     from penstock.runtime.pinned_allocator import PinnedAllocator
@@ -78,6 +78,6 @@ def _look(allocator: PinnedAllocator | None) -> bool:
     """Whether anything still waits."""
     try:
         return allocator is not None and allocator.process()
-    except PenstockError as error:
+    except Exception as error:  # noqa: BLE001 -- a thread has nobody to raise to, and shall go on
         complain(f"pinned memory could not be given back: {error}")
         return True

@@ -110,9 +110,11 @@ def claim(block: HostBlock, who: object) -> Step:
     """Whose change this is may unpin it."""
 
     def step(tables: Tables) -> tuple[Tables, None] | None:
-        if block not in tables.leaving:
+        try:
+            at = tables.leaving.index(block)
+        except ValueError:
             return None
-        leaving = tuple(each for each in tables.leaving if each is not block)
+        leaving = tables.leaving[:at] + tables.leaving[at + 1 :]
         return tables._replace(leaving=leaving, going=(*tables.going, (block, who))), None
 
     return step

@@ -15,15 +15,15 @@ __all__ = ["UncachedBlock"]
 class UncachedBlock:
     """Like a Block, whose end gives the memory back to the port, after waiting for all work on the device."""
 
-    __slots__ = ("__weakref__", "_allocator", "address", "freed", "nbytes", "queue")
+    __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
 
     def __init__(self, allocator: Allocator, nbytes: int, queue: int) -> None:
         self.freed = True
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
-        self._allocator = allocator
+        self._allocator, self._port = allocator, allocator.port
         self.nbytes, self.queue = nbytes, queue
-        self.address = allocator.port.reserve(nbytes)
+        self.address = self._port.reserve(nbytes)
         self.freed = False
 
     @property
@@ -38,6 +38,8 @@ class UncachedBlock:
     def free(self) -> None:
         if not self.freed:
             self.freed = True
+            if self._allocator.port is not self._port:  # a forked child's copy of its parent's memory
+                return
             self._allocator.release_uncached(self.address)
 
     def __del__(self) -> None:

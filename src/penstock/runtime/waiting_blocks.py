@@ -69,7 +69,7 @@ class WaitingBlocks:
     def settle_reached(self) -> None:
         """Free what its queues are done with. Looks at the first of each line only: a queue reaches ticks in order."""
         self.mark()
-        for handle in tuple(self._order):
+        for handle in self._visited():
             line, queue = self._lines.get(handle), self._queues.get(handle)
             while line and (first := _first(line)) is not None:
                 token, tick = first
@@ -78,13 +78,12 @@ class WaitingBlocks:
                 self._missing.get(token, set()).discard(handle)
                 self._settle_if_done(token)
                 _remove(line, first)
-            if not line:
-                self._order.discard(handle)
+            self._leave_order(handle, line)
 
     def wait_out(self, wait: Callable[[Queue, int], bool], home: int | None = None) -> None:
         """Free all, or all of a home, after waiting: `wait` tells whether the queue has reached the tick then."""
         self.mark()
-        for handle in tuple(self._order):
+        for handle in self._visited():
             line, queue = self._lines.get(handle, deque()), self._queues.get(handle)
             for entry in tuple(line):
                 token, tick = entry
@@ -92,8 +91,12 @@ class WaitingBlocks:
                     self._missing.get(token, set()).discard(handle)
                     self._settle_if_done(token)
                     _remove(line, entry)
-            if not line:
-                self._order.discard(handle)
+            self._leave_order(handle, line)
+
+    def _visited(self) -> list[int]:
+        """Queues with a line. Where another thread was busy with the same one, the order may have lost it."""
+        ordered = [*self._order]
+        return ordered + [handle for handle in tuple(self._lines) if self._lines.get(handle) and handle not in ordered]
 
     def forget_queues(self) -> None:
         """They are closed: who is given back from now on waits for none."""
@@ -105,9 +108,16 @@ class WaitingBlocks:
         self._lines.clear()
         self._unmarked.clear()
         self._missing.clear()
+        self._homes.clear()
         self._order = self._new_order()
         for token in tokens:
             self._settle(token)
+
+    def _leave_order(self, handle: int, line: deque[tuple[int, int]] | None) -> None:
+        if not line:
+            self._order.discard(handle)
+            if self._lines.get(handle):  # somebody joined it between the look and the discard
+                self._order.add(handle)
 
     def _settle_if_done(self, token: int) -> None:
         if not self._missing.get(token):

@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock._core import Block
 from penstock.addresses import Addresses
+from penstock.backends.arguments import index_of, size_of
 from penstock.errors import OutOfMemory, PenstockError, WrongState
-from penstock.runtime import recording, statistics, torch_snapshot
+from penstock.runtime import out_of_memory, recording, statistics, torch_snapshot
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
@@ -24,6 +25,7 @@ __all__ = ["Device", "World"]
 _STEP = 2 << 20
 _FINE_STEP = 64 << 10
 _MEMORY, _ROOM = 0x100000000000, 0x040000000000  # the first device's addresses, and how many each device has
+_FAR, _LARGEST = 1 << 58, 1 << 52  # the same for devices with more memory than that
 
 
 class Device:
@@ -57,7 +59,7 @@ class Device:
             f"cuda:{index}",
             self._port,
             self._queues,
-            _settings_at_start(settings),
+            rules.at_start(_text(settings)),
             (lambda: of_streams(index), of_pools),
         )
         self._allocate = self._allocator.allocate
@@ -68,7 +70,17 @@ class Device:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
         if nbytes == 0:
             return 0
-        block = self._allocate(nbytes, stream)
+        try:
+            block = self._allocate(nbytes, stream)
+        except ValueError:
+            if nbytes < 0:  # PyTorch's words
+                text = f"Invalid memory size: {nbytes}. caching_allocator_alloc requires a non-negative size."
+                raise ValueError(text) from None
+            raise
+        except OverflowError:
+            if nbytes < 0 or stream < 0 or stream >= 1 << 64:
+                raise
+            raise out_of_memory.beyond(self.allocator.name, nbytes) from None  # more than the core's numbers hold
         address = block.address
         self._live[address] = block
         return address
@@ -109,6 +121,8 @@ class Device:
 
     def hold_events(self, level: int = 1) -> None:
         """Nothing queued from now on is done until it is released; with level 2, nothing queued before either."""
+        if level not in (1, 2):
+            raise ValueError(f"level is 1 or 2, not {level!r}")
         self._world.hold(level)
 
     def release_events(self, stream: int | None = None) -> None:
@@ -127,11 +141,11 @@ class Device:
 
     def fail_next(self, n: int) -> None:
         """The next `n` requests to the device fail, whatever is free."""
-        self._world.failures = n
+        self._world.failures = index_of(n, "n")
 
     def set_other_used(self, nbytes: int) -> None:
         """Bytes of the device that others use."""
-        self._port.other_used = nbytes
+        self._port.other_used = index_of(nbytes, "nbytes")
 
     def memory_info(self) -> tuple[int, int]:
         """Bytes free on the device, bytes in all."""
@@ -152,6 +166,9 @@ class Device:
 
     def use_pool(self, pool: PoolId) -> AbstractContextManager[None]:
         """This thread allocates there meanwhile, as torch.cuda.use_mem_pool. Nests."""
+        found = self._allocator.private[pool]
+        if found.users == 0:
+            raise PenstockError(f"memory pool {pool} was released")
         return self._allocator.private.use(pool)
 
     def release_pool(self, pool: PoolId) -> None:
@@ -160,6 +177,7 @@ class Device:
 
     def begin_capture(self, stream: int, pool: PoolId | None = None) -> PoolId:
         """A graph of that stream's work begins: what it allocates comes from `pool`, or from a new one, (n, 0)."""
+        stream = index_of(stream, "stream")
         if self._capture is not None:
             raise WrongState(f"stream {self._capture[0]} is being captured: end that first")
         pool = pool or (next(self._world.graphs), 0)
@@ -235,13 +253,15 @@ class _Port:
     """The device under it."""
 
     def __init__(self, world: World, total: int, other_used: int, index: int, fine: bool) -> None:
-        if total <= 0:
-            raise ValueError(f"a device has at least one byte, not {total}")
+        total, other_used = size_of(total, "total_memory"), index_of(other_used, "other_used")
+        if total > _LARGEST:
+            raise ValueError(f"a simulated device has at most {format_bytes(_LARGEST)}, not {format_bytes(total)}")
         self.props = DeviceProps("cuda", index, "simulated device", total, fine_segments=fine)
         self._step = _FINE_STEP if fine else _STEP
         self.total, self.other_used, self.used = total, other_used, 0
         self._world = world
-        self._memory = Addresses(_MEMORY + index * _ROOM, _ROOM)
+        base, room = (_MEMORY, _ROOM) if total <= _ROOM else (_FAR, _LARGEST)
+        self._memory = Addresses(base + index * room, room)
 
     def reserve(self, nbytes: int) -> int:
         nbytes = -(-nbytes // self._step) * self._step
@@ -287,16 +307,18 @@ class _Port:
 
 
 def _no_block(address: int) -> PenstockError:
-    return PenstockError(f"invalid device pointer: {address:#x}")
+    return PenstockError(f"invalid device pointer: {index_of(address, 'address'):#x}")
 
 
-def _settings_at_start(text: str) -> rules.AllocatorSettings:
-    return rules.at_start(text)
+def _text(settings: object) -> str:
+    if isinstance(settings, str):
+        return settings
+    raise TypeError(f"settings must be a str, not {type(settings).__name__}")
 
 
 def _settings_now(text: str, allocator: Allocator) -> rules.AllocatorSettings:
     try:
-        return rules.parse(text, allocator.settings)
+        return rules.parse(_text(text), allocator.settings)
     except rules.SettingsError as error:
         allocator.apply_settings(error.applied)  # PyTorch keeps what it had read so far
         raise

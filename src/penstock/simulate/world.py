@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedQueue", "World"]
 
-_SPACE = 0x200000000000  # address space of growing segments
+_SPACE, _ROOM = 0x200000000000, 1 << 57  # address space of growing segments
 
 
 class World:
@@ -23,7 +23,7 @@ class World:
         self.failures = 0
         self.pools = count(1)
         self.graphs = count(1)
-        self.spaces = Addresses(_SPACE, _SPACE)
+        self.spaces = Addresses(_SPACE, _ROOM)
         self._level = 0
         self._held_from = 0
         self._queues: list[SimulatedQueue] = []

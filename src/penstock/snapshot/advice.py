@@ -56,8 +56,8 @@ def lines(snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | No
         return []
     for settings in _texts(now, growable=growable, limited=limit is not None):
         if fits(settings):
-            told = f"it would have fitted (replayed {history.events:,} events)"
-            return [f"  With PENSTOCK_ALLOC_CONF={settings} {told}."]
+            told = f"the {history.events:,} recorded events, replayed, leave room for it"
+            return [f"  Under PENSTOCK_ALLOC_CONF={settings} {told}."]
     return []
 
 

@@ -91,14 +91,14 @@ def check(snapshot: Snapshot) -> None:
         ("frame", s.frames, "name", len(s.strings)),
         ("entry", s.trace, "note", len(s.labels) + 1),
     ):
-        _demand(bool((table[field] < limit).all()), f"a {name}'s {field} points outside its table")
+        _demand(bool((table[field] < limit).all()), f"the {field} of a {name} points outside its table")
     _demand(bool((s.stacks["parent"][1:] < np.arange(1, stacks)).all()), "a stack's parent does not come before it")
     _demand(bool((s.blocks["state"] <= max(State)).all()), "a block is in no known state")
     actions = s.trace["action"]
     _demand(bool(((actions >= min(Action)) & (actions <= max(Action))).all()), "an entry has no known action")
     _demand(bool((s.trace["time_ns"] < _HALF).all()), "an entry's time is out of range")
     for name, table in (("segment", s.segments), ("block", s.blocks), ("entry", s.trace[actions != Action.OOM])):
-        _demand(bool((table["address"] < _HALF).all()), f"a {name}'s address is out of range")
+        _demand(bool((table["address"] < _HALF).all()), f"the address of a {name} is out of range")
         _demand(float(table["nbytes"].sum(dtype=np.float64)) < _HALF, f"the {name} sizes are out of range")
     _demand(float(s.blocks["requested"].sum(dtype=np.float64)) < _HALF, "the requested sizes are out of range")
     for name, table in (("segments", s.segments), ("blocks", s.blocks)):

@@ -62,14 +62,15 @@ class Recorded:
         return np.array([self._pool.rounded(nbytes) for nbytes in known.tolist()], np.uint64)[of]
 
     def kinds(self, rows: NDArray[np.intp]) -> list[bool]:
-        """Of entries about segments: whether these are of the small kind."""
+        """Of entries about segments, in their order: whether these are of the small kind."""
         trace = self._trace
         used = np.flatnonzero(np.isin(trace["action"], (Action.TAKE, Action.GIVEN)))
         takes = used[trace["action"][used] == Action.TAKE]
         by_address = used[np.argsort(trace["address"][used], kind="stable")]
         addresses = trace["address"][by_address]
         small = (self.rounded(trace["nbytes"][by_address]) <= _SMALL).tolist()
-        kinds = []
+        kinds: list[bool] = []
+        came: dict[int, bool] = {}  # by address, in steps of the smallest page
         coming = (Action.RESERVE, Action.MAP)
         following = np.searchsorted(takes, rows)
         whole = (trace["address"], trace["nbytes"])
@@ -79,7 +80,12 @@ class Recorded:
                 at, asked = (int(column[takes[after]]) for column in whole)
                 if at < address + nbytes and at + max(asked, 1) > address:
                     kinds.append(self._pool.rounded(asked) <= _SMALL)
+                    pages = range(address, address + nbytes, _SMALL_SEGMENT) if action == Action.MAP else (address,)
+                    came.update(dict.fromkeys(pages, kinds[-1]))
                     continue
+            if action not in coming and address in came:
+                kinds.append(came[address])
+                continue
             low, high = np.searchsorted(addresses, (address, address + nbytes))
             before = np.flatnonzero(by_address[low:high] < row)  # what was in it
             if len(before):

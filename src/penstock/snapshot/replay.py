@@ -153,8 +153,10 @@ class History:
         outcome is not `complete` then.
         """
         text = self.recorded.text if settings is None else settings
-        total = memory or min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
+        unlimited = min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
+        total = unlimited if memory is None else memory
         device = Device(total, text, other_used, fine_segments=self.recorded.fine)
+        device.allocator.explains = False  # nobody reads it
         if limit is not None:
             device.set_memory_fraction(limit / total)
         run = _Run(device)
@@ -269,7 +271,8 @@ def _allocated(snapshot: Snapshot, recorded: Recorded) -> NDArray[np.int64]:
     sizes = np.zeros(len(trace), np.int64)
     sizes[moved] = recorded.rounded(trace["nbytes"][moved]).astype(np.int64)
     sizes[trace["action"] == Action.GIVE] *= -1
-    return _backwards(int(snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.LIVE].sum()), sizes)
+    live = snapshot.blocks["requested"][snapshot.blocks["state"] == State.LIVE]
+    return _backwards(int(recorded.rounded(live).sum()), sizes)
 
 
 def _backwards(final: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -106,7 +106,7 @@ def _fixed(size: int) -> re.Pattern[bytes]:
         rb"|\x8a(?:\x00|\x01.|\x02..|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"  # LONG1
         rb"|r" + short + rb"|\x95.{8}|\x80[\x00-\x05]"  # LONG_BINPUT, FRAME, PROTO
         rb"|p[0-9]{1,%d}\n"
-        % (len(str(size)) - 1 or 1)  # PUT
+        % len(str(size // 4))  # PUT: whoever is remembered takes 4 bytes or more
         + rb"|g[0-9]{1,10}\n|[IL]-?[0-9]{1,20}L?\n|F[-+.0-9a-z]{1,40}\n|V[^\n]*\n"  # GET, INT, LONG, FLOAT, UNICODE
         rb")*+",
         re.DOTALL,

@@ -64,11 +64,14 @@ def read(path: str | Path) -> Trace:
             data = lzma.decompress(data)
         first, *lines = [json.loads(line) for line in data.decode().splitlines() if line]
         records = [line for line in lines if isinstance(line["i"], int) and isinstance(line["op"]["op"], str)]
-        return Trace(dict(first["header"]["config"]), records)
+        trace = Trace(dict(first["header"]["config"]), records)
     except OSError as error:
         raise NotGolden(f"{path}: {error.strerror or error}") from None
     except (lzma.LZMAError, ValueError, LookupError, TypeError) as error:
         raise NotGolden(f"{path}: no golden trace ({type(error).__name__}: {error})") from None
+    if not records:
+        raise NotGolden(f"{path}: no golden trace: it has no operations")
+    return trace
 
 
 def name_of_address(address: int) -> str:
@@ -86,5 +89,5 @@ def name_of_address(address: int) -> str:
 def text_in_our_words(text: str) -> str:
     """PyTorch's sentence as penstock says it."""
     text = _TITLE.sub(r"penstock\1|", text)  # the table stays as wide as it was
-    text = _DOCUMENTATION.sub(getattr(out_of_memory, "DOCUMENTATION", r"\g<0>"), text)
+    text = _DOCUMENTATION.sub(out_of_memory.DOCUMENTATION, text)
     return text.replace("PYTORCH_CUDA_ALLOC_CONF", "PENSTOCK_ALLOC_CONF").replace("PyTorch", "penstock")

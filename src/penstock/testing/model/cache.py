@@ -41,7 +41,6 @@ class Cache:
         self.waiting_on = of_streams(index)
         self.waiting: dict[int, list[tuple[int, Segment, Block]]] = {}  # marks of each stream, oldest first
         self.captured: list[int] = []  # streams whose work goes into a graph
-        self.postponed: list[tuple[Segment, Block]] = []  # freed meanwhile, and not yet marked
         self.limit: int | None = None
         self.reserved = 0
         self.ranks = 0
@@ -138,13 +137,7 @@ class Cache:
         if not block.uses:
             return self.reclaim(segment, block)
         block.state = State.AWAITING
-        self.postponed.append((segment, block))
-        return None if self.captured else self._mark_postponed()
-
-    def _mark_postponed(self) -> None:
-        for segment, block in self.postponed:
-            self._mark(segment, block)
-        self.postponed = []
+        return self._mark(segment, block)
 
     def _mark(self, segment: Segment, block: Block) -> None:
         """On every stream that used it, to learn when they are done."""
@@ -159,7 +152,6 @@ class Cache:
 
     def settle(self, *, wait: bool = False, only: PrivatePool | None = None) -> None:
         """Reclaim what other streams are done with: as far as they are, or after waiting for them."""
-        self._mark_postponed()
         for stream in self.waiting_on:
             marks = self.waiting[stream]
             for entry in list(marks):
