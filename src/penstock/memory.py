@@ -259,8 +259,6 @@ def set_allocator_settings(settings: str) -> None:
     >>> penstock.memory.set_allocator_settings("max_split_size_mb:64")
     >>> penstock.memory.set_allocator_settings("")
     """
-    if not isinstance(settings, str):
-        raise TypeError(f"settings must be a str, not {type(settings).__name__}")
     shared_settings.apply(settings)
 
 

@@ -148,10 +148,17 @@ def test_a_planted_difference_is_found(aspect, plant, equal, said):
 
 def test_an_error_that_was_not_recorded_is_a_difference():
     recording = trace()
-    recording.records[4]["op"] = {"op": "dance"}
+    recording.records[4]["op"] = {"op": "free"}
     report = report_on(recording)
     assert (report.first.number, report.first.aspect) == (4, "other results")
-    assert "this operation is not known here" in str(report)
+    assert "missing 1 required positional argument" in str(report)
+
+
+def test_an_operation_that_nobody_knows_makes_it_no_golden_trace():
+    recording = trace()
+    recording.records[4]["op"] = {"op": "dance"}
+    with pytest.raises(golden.NotGolden, match="planted: no golden trace: operation 'dance' is not known here"):
+        report_on(recording)
 
 
 def test_only_the_first_difference_is_shown_and_all_are_counted():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
 import penstock
 from penstock import backends
 from penstock.runtime import current, open_device
+from penstock.runtime import generator as generators
 from penstock.testing.fake import FakeDriver
 
 
@@ -31,6 +33,43 @@ def clean():
     assert host.allocator.broken() is None
     assert host.pinned.broken() is None
     assert host.allocator.failures == {}
+
+
+@pytest.fixture
+def eight_threads():
+    """Runs `work(0)` to `work(7)` at once; none of them fails or takes a minute."""
+
+    def run(work):
+        failures = []
+
+        def go(number):
+            try:
+                work(number)
+            except BaseException as error:  # noqa: BLE001 -- told to the test
+                failures.append(error)
+
+        threads = [threading.Thread(target=go, args=(number,), daemon=True) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert failures == []
+        assert not any(thread.is_alive() for thread in threads)
+
+    return run
+
+
+@pytest.fixture
+def untouched_seeds(clean, monkeypatch):
+    """As if nobody had drawn a random number or seeded anything."""
+    monkeypatch.setattr(generators, "_defaults", {})
+    monkeypatch.setattr(generators, "_seeds", {})
+    monkeypatch.setattr(generators, "_recent", (None, None))
+
+
+@pytest.fixture
+def generator():
+    return penstock.Generator("host").manual_seed(7)
 
 
 @pytest.fixture

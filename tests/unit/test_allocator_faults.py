@@ -9,7 +9,6 @@ import contextlib
 import gc
 import random
 import sys
-import threading
 import warnings
 
 import numpy as np
@@ -230,11 +229,11 @@ def hasty():
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("rules", ["", "expandable_segments:True", RULES["segments"]])
-def test_eight_threads_with_pools(rules):
+def test_eight_threads_with_pools(rules, eight_threads):
     """They free each other's blocks, use a pool at times, empty the cache and change the settings."""
     scene = Scene(rules)
     allocator = scene.allocator
-    handed, failures = [], []
+    handed = []
 
     def work(seed):
         chance, held = random.Random(seed), []
@@ -259,19 +258,12 @@ def test_eight_threads_with_pools(rules):
                 if step % 50 == 49:
                     allocator.apply_settings(parse(chance.choice([rules, "expandable_segments:True", ""])))
                     allocator.broken()
-        except BaseException as error:  # noqa: BLE001 -- told to the test
-            failures.append(error)
         finally:
             held.clear()
             block = None
             allocator.release_pool(private)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    eight_threads(work)
     scene.check()
     handed.clear()
     scene.end()

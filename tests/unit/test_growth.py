@@ -10,7 +10,6 @@ import ctypes
 import gc
 import random
 import signal
-import threading
 import warnings
 
 import numpy as np
@@ -467,43 +466,35 @@ def test_a_queues_own_thread_leaves_its_pages(host):
 # Threads and processes
 
 
-def test_eight_threads_on_growing_segments(host):
+def test_eight_threads_on_growing_segments(host, eight_threads):
     """They fill, check and free blocks of their own queue, which others use as well, and empty the cache meanwhile."""
     queues = {3 + i: host.port.queue() for i in range(8)}
     host.queues.update({queue.handle: queue for queue in queues.values()})
-    failures, ooms = [], []
+    ooms = []
 
     def work(seed: int) -> None:
         chance = random.Random(seed)
         queue, held = queues[3 + seed].handle, []
-        try:
-            for step in range(200):
-                nbytes = int(2 ** chance.uniform(9, 21.5))
-                try:
-                    block = host.allocate(nbytes, queue)
-                except OutOfMemory:
-                    ooms.append(nbytes)
-                    held.clear()
-                    continue
-                ctypes.memset(block.address, seed + 1, nbytes)
-                held.append(block)
-                if step % 5 == 0:
-                    block.used_on(chance.randrange(3))
-                if step % 23 == 0:
-                    host.allocator.empty()
-                if len(held) > 8:
-                    block = held.pop(chance.randrange(len(held)))
-                    assert ctypes.string_at(block.address, block.nbytes) == bytes([seed + 1]) * block.nbytes
-                del block
-        except BaseException as error:  # noqa: BLE001 -- told to the test
-            failures.append(error)
+        for step in range(200):
+            nbytes = int(2 ** chance.uniform(9, 21.5))
+            try:
+                block = host.allocate(nbytes, queue)
+            except OutOfMemory:
+                ooms.append(nbytes)
+                held.clear()
+                continue
+            ctypes.memset(block.address, seed + 1, nbytes)
+            held.append(block)
+            if step % 5 == 0:
+                block.used_on(chance.randrange(3))
+            if step % 23 == 0:
+                host.allocator.empty()
+            if len(held) > 8:
+                block = held.pop(chance.randrange(len(held)))
+                assert ctypes.string_at(block.address, block.nbytes) == bytes([seed + 1]) * block.nbytes
+            del block
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    eight_threads(work)
     assert host.stat("num_ooms") == len(ooms)
     host.check_all_can_go()
 

@@ -9,7 +9,6 @@ import _thread
 import gc
 import random
 import sys
-import threading
 import time
 import warnings
 from itertools import count
@@ -426,33 +425,22 @@ def test_a_destructor_may_come_in_anywhere(scene):
     assert scene["active_requests.current"] == 0
 
 
-def test_many_threads(scene):
-    failures = []
-
+def test_many_threads(scene, eight_threads):
     def go(seed):
         draw, held = random.Random(seed), []
-        try:
-            for _ in range(300):
-                block = scene.take(draw.choice((1, 100, KIB, 5000)), *draw.choice(((), (0,), (0, 1))))
-                assert all(block.address != other.address for other in held)
-                held.append(block)
-                if draw.random() < 0.7:
-                    held.pop(draw.randrange(len(held)))
-                if draw.random() < 0.05:
-                    scene.port.finish_all()
-                    scene.allocator.empty()
-                if draw.random() < 0.05:
-                    scene.allocator.reset_peaks()
-        except BaseException as error:
-            failures.append(error)
-            raise
+        for _ in range(300):
+            block = scene.take(draw.choice((1, 100, KIB, 5000)), *draw.choice(((), (0,), (0, 1))))
+            assert all(block.address != other.address for other in held)
+            held.append(block)
+            if draw.random() < 0.7:
+                held.pop(draw.randrange(len(held)))
+            if draw.random() < 0.05:
+                scene.port.finish_all()
+                scene.allocator.empty()
+            if draw.random() < 0.05:
+                scene.allocator.reset_peaks()
 
-    threads = [threading.Thread(target=go, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    eight_threads(go)
     scene.check()
     scene.port.finish_all()
     scene.allocator.empty()

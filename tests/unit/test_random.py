@@ -18,21 +18,9 @@ from penstock.runtime import generator as generators
 from penstock.runtime.geometry import REFERENCE, Geometry, launches
 from penstock.spi import DeviceProps
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
 HOST = "host:0"
-
-
-@pytest.fixture(autouse=True)
-def untouched_seeds(clean, monkeypatch):
-    monkeypatch.setattr(generators, "_defaults", {})
-    monkeypatch.setattr(generators, "_seeds", {})
-    monkeypatch.setattr(generators, "_recent", (None, None))
-
-
-@pytest.fixture
-def generator():
-    return penstock.Generator("host").manual_seed(7)
 
 
 # ---- Generators

@@ -9,25 +9,12 @@ import pytest
 import penstock
 from penstock import random
 from penstock.errors import DeviceError
-from penstock.runtime import generator as generators
 from penstock.runtime import random_fill
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
 HOST = "host:0"
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
-
-
-@pytest.fixture(autouse=True)
-def untouched_seeds(clean, monkeypatch):
-    monkeypatch.setattr(generators, "_defaults", {})
-    monkeypatch.setattr(generators, "_seeds", {})
-    monkeypatch.setattr(generators, "_recent", (None, None))
-
-
-@pytest.fixture
-def generator():
-    return penstock.Generator("host").manual_seed(7)
 
 
 def empty(*size, dtype=None):

@@ -63,6 +63,7 @@ def _type(dtype: np.dtype[Any]) -> _Type:
 
 
 def _missing(kernel: str, dtype: np.dtype[Any]) -> NotImplementedError:
+    """PyTorch's own error, type and words, for a dtype that its kernel does not serve either."""
     return NotImplementedError(f"\"{kernel}\" not implemented for '{_type(dtype).name}'")
 
 

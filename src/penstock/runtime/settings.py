@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ __all__ = [
     "Reserve",
     "SettingsError",
     "at_start",
+    "change",
     "from_environment",
     "parse",
 ]
@@ -102,6 +103,15 @@ def at_start(text: str) -> AllocatorSettings:
     """The settings of a process that begins with this text: here, and only here, `backend` is free to choose."""
     reading = Reading(text, replace(DEFAULT, text=text, backend=_first_backend(text)))
     return reading.run(reading.cuda, reading.common)
+
+
+def change(text: str, before: AllocatorSettings, apply: Callable[[AllocatorSettings], object]) -> None:
+    """Apply what `parse` gives. What stands before a mistake holds in spite of it, as in PyTorch."""
+    try:
+        apply(parse(text, before))
+    except SettingsError as error:
+        apply(error.applied)
+        raise
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> AllocatorSettings:

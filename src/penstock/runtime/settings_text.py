@@ -51,6 +51,8 @@ class Tokens:
     """Separators (, : [ ]) and what stands between them, spaces dropped. Every reader takes the token's place."""
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"settings must be a str, not {type(text).__name__}")
         self._tokens: list[str] = _TOKEN.findall(text.translate(_SPACES))
 
     def __len__(self) -> int:

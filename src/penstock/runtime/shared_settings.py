@@ -39,11 +39,7 @@ def apply(text: str) -> None:
 
     What stands before the mistake holds in spite of it, as in PyTorch.
     """
-    try:
-        _set(settings.parse(text, current()))
-    except settings.SettingsError as error:
-        _set(error.applied)
-        raise
+    settings.change(text, current(), _set)
 
 
 def follow(allocator: Allocator) -> None:

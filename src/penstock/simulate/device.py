@@ -16,7 +16,7 @@ from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.private_pools import PoolId
-from penstock.simulate.world import SimulatedQueue, World
+from penstock.simulate.world import SimulatedQueue, Streams, World
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
 
@@ -28,7 +28,7 @@ _MEMORY, _ROOM = 0x100000000000, 0x040000000000  # the first device's addresses,
 _FAR, _LARGEST = 1 << 58, 1 << 52  # the same for devices with more memory than that
 
 
-class Device:
+class Device(Streams):
     """One simulated device of `total_memory` bytes, of which others use `other_used`.
 
     `settings` are PyTorch's (PYTORCH_CUDA_ALLOC_CONF); a bad one raises ValueError with PyTorch's words. Not safe for
@@ -52,14 +52,13 @@ class Device:
         fine_segments: bool = False,
     ) -> None:
         self.index = index
-        self._world = world or World()
+        super().__init__(world or World())
         self._port = _Port(self._world, total_memory, other_used, index, fine_segments)
-        self._queues: dict[int, SimulatedQueue] = {}
         self._allocator = Allocator(
             f"cuda:{index}",
             self._port,
             self._queues,
-            rules.at_start(_text(settings)),
+            rules.at_start(settings),
             (lambda: of_streams(index), of_pools),
         )
         self._allocate = self._allocator.allocate
@@ -109,7 +108,7 @@ class Device:
 
     def apply_settings(self, settings: str) -> None:
         """New settings from now on, as `torch.cuda.memory._set_allocator_settings`."""
-        self._allocator.apply_settings(_settings_now(settings, self._allocator))
+        rules.change(settings, self._allocator.settings, self._allocator.apply_settings)
 
     def reset_peak_stats(self) -> None:
         self._allocator.reset_peaks()
@@ -118,26 +117,6 @@ class Device:
         self._allocator.reset_accumulated()
 
     # The world outside
-
-    def hold_events(self, level: int = 1) -> None:
-        """Nothing queued from now on is done until it is released; with level 2, nothing queued before either."""
-        if level not in (1, 2):
-            raise ValueError(f"level is 1 or 2, not {level!r}")
-        self._world.hold(level)
-
-    def release_events(self, stream: int | None = None) -> None:
-        """What one stream has queued is done; without a stream the hold ends."""
-        if stream is None:
-            self._world.hold(0)
-        else:
-            self._queue(stream).finish()
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """What a stream has queued is done; without a stream, what all have."""
-        if stream is None:
-            self._world.finish_all()
-        else:
-            self._queue(stream).finish()
 
     def fail_next(self, n: int) -> None:
         """The next `n` requests to the device fail, whatever is free."""
@@ -237,11 +216,6 @@ class Device:
         """The first rule of the allocator's own tables that does not hold; None when all do."""
         return self._allocator.broken()
 
-    def _queue(self, stream: int) -> SimulatedQueue:
-        if stream not in self._queues:
-            self._queues[stream] = SimulatedQueue(self._world, stream)
-        return self._queues[stream]
-
     def _block(self, address: int) -> Block:
         try:
             return self._live[address]
@@ -308,17 +282,3 @@ class _Port:
 
 def _no_block(address: int) -> PenstockError:
     return PenstockError(f"invalid device pointer: {index_of(address, 'address'):#x}")
-
-
-def _text(settings: object) -> str:
-    if isinstance(settings, str):
-        return settings
-    raise TypeError(f"settings must be a str, not {type(settings).__name__}")
-
-
-def _settings_now(text: str, allocator: Allocator) -> rules.AllocatorSettings:
-    try:
-        return rules.parse(_text(text), allocator.settings)
-    except rules.SettingsError as error:
-        allocator.apply_settings(error.applied)  # PyTorch keeps what it had read so far
-        raise

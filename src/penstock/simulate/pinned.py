@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.addresses import Addresses
+from penstock.backends.arguments import index_of
 from penstock.errors import DeviceError, PenstockError
 from penstock.runtime import recording
 from penstock.runtime import settings as rules
 from penstock.runtime.pinned_allocator import PinnedAllocator, PinnedBlock
-from penstock.simulate.world import SimulatedQueue, World
+from penstock.simulate.world import Streams, World
 from penstock.sizes import format_bytes
 
 __all__ = ["Pinned"]
@@ -17,7 +18,7 @@ __all__ = ["Pinned"]
 _HOST, _ROOM = 0x300000000000, 0x100000000000
 
 
-class Pinned:
+class Pinned(Streams):
     """Simulated pinned host memory, cached as PyTorch does; streams and holds as a `Device` of its world has them.
 
     `settings` are PyTorch's, of which only those that begin with ``pinned_`` count here. Where a background thread
@@ -32,11 +33,10 @@ class Pinned:
     """
 
     def __init__(self, settings: str = "", *, world: World | None = None) -> None:
-        self._world = world or World()
+        super().__init__(world or World())
         self._settings = rules.at_start(settings)
         self._port = _Port()
         self._allocator = _Allocator("pinned memory", self._port, lambda: self._settings, lambda: 0)
-        self._queues: dict[int, SimulatedQueue] = {}
         self._live: dict[int, PinnedBlock] = {}
 
     def allocate(self, nbytes: int) -> int:
@@ -65,11 +65,7 @@ class Pinned:
 
     def apply_settings(self, settings: str) -> None:
         """New settings from now on. As in PyTorch, the reserved segment is what it was at the first allocation."""
-        try:
-            self._settings = rules.parse(settings, self._settings)
-        except rules.SettingsError as error:
-            self._settings = error.applied
-            raise
+        rules.change(settings, self._settings, self._set)
 
     def reset_peak_stats(self) -> None:
         self._allocator.reset_peaks()
@@ -77,29 +73,9 @@ class Pinned:
     def reset_accumulated_stats(self) -> None:
         self._allocator.reset_accumulated()
 
-    def hold_events(self, level: int = 1) -> None:
-        """As `Device.hold_events`."""
-        self._world.hold(level)
-
-    def release_events(self, stream: int | None = None) -> None:
-        """As `Device.release_events`."""
-        if stream is None:
-            self._world.hold(0)
-        else:
-            self._queue(stream).finish()
-        self._time_goes_on()
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """As `Device.synchronize`."""
-        if stream is None:
-            self._world.finish_all()
-        else:
-            self._queue(stream).finish()
-        self._time_goes_on()
-
     def fail_next(self, n: int) -> None:
         """The next `n` requests to the system fail."""
-        self._port.failures = n
+        self._port.failures = index_of(n, "n")
 
     def record_history(
         self,
@@ -126,14 +102,12 @@ class Pinned:
         """The first rule of the allocator's tables that does not hold; None when all do."""
         return self._allocator.broken()
 
+    def _set(self, settings: rules.AllocatorSettings) -> None:
+        self._settings = settings
+
     def _time_goes_on(self) -> None:
         if self._allocator.polled:
             self._allocator.process()
-
-    def _queue(self, stream: int) -> SimulatedQueue:
-        if stream not in self._queues:
-            self._queues[stream] = SimulatedQueue(self._world, stream)
-        return self._queues[stream]
 
     def _block(self, address: int) -> PinnedBlock:
         try:

@@ -6,11 +6,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.addresses import Addresses
+from penstock.backends.arguments import index_of
 
 if TYPE_CHECKING:
     from penstock.spi import Queue
 
-__all__ = ["SimulatedQueue", "World"]
+__all__ = ["SimulatedQueue", "Streams", "World"]
 
 _SPACE, _ROOM = 0x200000000000, 1 << 57  # address space of growing segments
 
@@ -89,3 +90,42 @@ class SimulatedQueue:
 
     def close(self, timeout: float | None = None) -> bool:  # noqa: ARG002 -- everything is done at once
         return True
+
+
+class Streams:
+    """The streams that use something simulated. What they have queued is done at once, unless it is held."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._queues: dict[int, SimulatedQueue] = {}
+
+    def hold_events(self, level: int = 1) -> None:
+        """Nothing queued from now on is done until it is released; with level 2, nothing queued before either."""
+        if level not in (1, 2):
+            raise ValueError(f"level is 1 or 2, not {level!r}")
+        self._world.hold(level)
+
+    def release_events(self, stream: int | None = None) -> None:
+        """What one stream has queued is done; without a stream the hold ends."""
+        if stream is None:
+            self._world.hold(0)
+        else:
+            self._queue(stream).finish()
+        self._time_goes_on()
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """What a stream has queued is done; without a stream, what all have."""
+        if stream is None:
+            self._world.finish_all()
+        else:
+            self._queue(stream).finish()
+        self._time_goes_on()
+
+    def _time_goes_on(self) -> None:
+        """More of what was queued may be done now."""
+
+    def _queue(self, stream: int) -> SimulatedQueue:
+        stream = index_of(stream, "stream")
+        if stream not in self._queues:
+            self._queues[stream] = SimulatedQueue(self._world, stream)
+        return self._queues[stream]

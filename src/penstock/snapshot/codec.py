@@ -69,6 +69,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snap
             check(snapshot)
         except BadSnapshot as error:
             raise BadSnapshot(f"{path}: {error}") from error.__cause__
+        # zipfile raises the last two for what it cannot unpack: foreign methods, passwords.
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise BadSnapshot(f"{path}: not a penstock snapshot, or cut short: {error}") from error
     return snapshot

@@ -123,7 +123,10 @@ def run_trace(
     expected_stats: dict[str, dict[str, int]] = {}
     for record in trace.records:
         report.operations += 1
-        result = replay.do(record["op"])
+        try:
+            result = replay.do(record["op"])
+        except NotGolden as error:
+            raise NotGolden(f"{name}: no golden trace: {error}") from None
         if "result" not in record:
             if "error" in result:  # the traces record every error
                 report.compare(record, "other results", {}, result)

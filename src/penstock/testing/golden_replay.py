@@ -8,11 +8,11 @@ from typing import Any
 
 from penstock.errors import OutOfMemory
 from penstock.runtime.summary import memory_summary
-from penstock.testing.golden_files import Trace, name_of_address
+from penstock.testing.golden_files import NotGolden, Trace, name_of_address
 
 __all__ = ["Replay"]
 
-_KINDS = (OutOfMemory, NotImplementedError, ValueError, TypeError, RuntimeError)
+_KINDS = (OutOfMemory, ValueError, TypeError, RuntimeError)
 _BY_POOLS = "reserved_bytes_by_private_pools."
 
 
@@ -45,7 +45,9 @@ class Replay:
     def do(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         """What the operation gave, in the words of the traces."""
         named = {key: value for key, value in operation.items() if key not in {"op", "record", "via"}}
-        method = getattr(self, f"_do_{operation['op']}", self._unknown)
+        method = getattr(self, f"_do_{operation['op']}", None)
+        if method is None:
+            raise NotGolden(f"operation {operation['op']!r} is not known here")
         try:
             result: dict[str, Any] | None = method(**named)
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is what came, and is compared
@@ -129,9 +131,6 @@ class Replay:
     def _do_record_history(self, **options: Any) -> None:
         for device in self.devices:
             device.record_history(**options)
-
-    def _unknown(self, **_: Any) -> None:
-        raise NotImplementedError("this operation is not known here")
 
     def _do_nothing(self, **_: Any) -> None:
         pass

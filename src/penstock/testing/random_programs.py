@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log2
 from random import Random
 from typing import Any
@@ -19,6 +20,19 @@ _ABSURD = (1 << 40, (1 << 60) - 1, 1 << 60, 1 << 62)
 _ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "snapshot")
 
 
+# Keys, how likely each is, and what it may say; `large` is the `large_segment_size_mb` that holds.
+_KEYS: tuple[tuple[str, float, Callable[[Random, int], object]], ...] = (
+    ("max_split_size_mb", 0.4, lambda chance, large: large + chance.choice((0, 1, 5, 20, 100))),
+    ("max_non_split_rounding_mb", 0.3, lambda chance, large: large + chance.choice((0, 3, 20, 200))),
+    ("garbage_collection_threshold", 0.3, lambda chance, _: chance.choice((0.05, 0.3, 0.6, 0.9))),
+    ("roundup_power2_divisions", 0.4, lambda chance, _: _divisions(chance)),
+    ("expandable_segments", 0.5, lambda chance, _: chance.choice((True, True, False))),
+    ("expandable_segments_reserve", 0.2, lambda chance, _: chance.choice(("0.1", "0.5", "2.0", "1G", "0.05G"))),
+    ("throw_on_cudamalloc_oom", 0.15, lambda chance, _: chance.choice((True, False))),
+    ("per_process_memory_fraction", 0.25, lambda chance, _: chance.choice((0.3, 0.7, 0.95, 1.0))),
+)
+
+
 def any_settings(chance: Random, large: int = 20) -> tuple[str, int]:
     """A text that is well formed, with each key in about every third; and the `large_segment_size_mb` from then on.
 
@@ -27,22 +41,7 @@ def any_settings(chance: Random, large: int = 20) -> tuple[str, int]:
     texts = []
     if chance.random() < 0.25:
         texts.append(f"large_segment_size_mb:{(large := chance.choice((12, 16, 30, 40)))}")
-    if chance.random() < 0.4:
-        texts.append(f"max_split_size_mb:{large + chance.choice((0, 1, 5, 20, 100))}")
-    if chance.random() < 0.3:
-        texts.append(f"max_non_split_rounding_mb:{large + chance.choice((0, 3, 20, 200))}")
-    if chance.random() < 0.3:
-        texts.append(f"garbage_collection_threshold:{chance.choice((0.05, 0.3, 0.6, 0.9))}")
-    if chance.random() < 0.4:
-        texts.append(f"roundup_power2_divisions:{_divisions(chance)}")
-    if chance.random() < 0.5:
-        texts.append(f"expandable_segments:{chance.choice((True, True, False))}")
-    if chance.random() < 0.2:
-        texts.append(f"expandable_segments_reserve:{chance.choice(('0.1', '0.5', '2.0', '1G', '0.05G'))}")
-    if chance.random() < 0.15:
-        texts.append(f"throw_on_cudamalloc_oom:{chance.choice((True, False))}")
-    if chance.random() < 0.25:
-        texts.append(f"per_process_memory_fraction:{chance.choice((0.3, 0.7, 0.95, 1.0))}")
+    texts += [f"{key}:{value(chance, large)}" for key, likely, value in _KEYS if chance.random() < likely]
     chance.shuffle(texts)
     return ",".join(texts), large
 
