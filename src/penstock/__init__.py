@@ -38,6 +38,7 @@ else:
     )
     from penstock.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
     from penstock.runtime.current import current_device, reopen, set_device, use_device
+    from penstock.runtime.emulation import emulate
     from penstock.runtime.event import Event
     from penstock.runtime.generator import Generator, manual_seed
     from penstock.runtime.lifecycle import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
@@ -77,6 +78,7 @@ __all__ = [
     "device_count",
     "empty",
     "empty_pinned",
+    "emulate",
     "exponential",
     "float16",
     "float32",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.sizes import format_bytes, parse_bytes
 
 __all__ = [
     "ALLOCATOR_SETTINGS",
+    "EMULATE",
     "HOST_DEVICES",
     "HOST_MEMORY",
     "VARIABLES",
+    "Emulated",
     "Variable",
     "allocator_settings",
+    "parse_emulated",
     "usable_memory",
 ]
 
@@ -97,7 +101,46 @@ HOST_MEMORY = Variable(
     parse_bytes,
     _share_of_memory,
 )
-VARIABLES: tuple[Variable[int], ...] = (HOST_DEVICES, HOST_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """Devices of a kind to emulate: how many, with which profile."""
+
+    kind: str
+    count: int = 1
+    profile: str = ""
+
+
+_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@(\S+))?")
+
+
+def parse_emulated(text: str) -> tuple[Emulated, ...]:
+    """`cuda:2@h200`, or several of them with commas between; ValueError for anything else.
+
+    >>> parse_emulated("cuda:2@h200")
+    (Emulated(kind='cuda', count=2, profile='h200'),)
+    """
+    found = []
+    for part in text.split(","):
+        match = _EMULATED.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(
+                f"{part.strip()!r} does not say what to emulate: expected KIND:COUNT@PROFILE, as cuda:2@h200"
+            )
+        found.append(Emulated(match[1], int(match[2] or 1), match[3] or ""))
+    if len({each.kind for each in found}) < len(found):
+        raise ValueError(f"{text!r} names a kind twice")
+    return tuple(found)
+
+
+EMULATE: Variable[tuple[Emulated, ...]] = Variable(
+    "PENSTOCK_EMULATE",
+    "devices that this machine stands in for, as cuda:2@h200 (see `penstock.emulate`); none if not set",
+    parse_emulated,
+    tuple,
+)
+VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE)
 
 # The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.
 ALLOCATOR_SETTINGS = ("PENSTOCK_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

@@ -8,10 +8,11 @@ penstock. Host and device addresses are one space: `copy` finds out by itself wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
+    "Describes",
     "DeviceProps",
     "Draw",
     "Driver",
@@ -38,6 +39,10 @@ class DeviceProps:
     `fine_segments`, that `reserve` costs microseconds, so that large blocks get segments of their own size instead of
     PyTorch's 20 MiB. How many multiprocessors a GPU has, and how many threads each runs, decides which of its numbers a
     random fill gives to which element; 0 where that means nothing.
+
+    `queue_visible`: the functions that a queue runs may touch its memory, be it `host_visible` or not. `emulated`: the
+    device is another one than it says. `pooled_streams`: new streams take so many queues of each priority in turn, as
+    CUDA's do; 0: each has its own. `details` are what else is known of the device, under PyTorch's names.
     """
 
     kind: str
@@ -49,6 +54,10 @@ class DeviceProps:
     fine_segments: bool = False
     multi_processor_count: int = 0
     max_threads_per_multi_processor: int = 0
+    queue_visible: bool = False
+    emulated: bool = False
+    pooled_streams: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 class Queue(Protocol):
@@ -89,6 +98,13 @@ class Driver(Protocol):
 
 
 # Abilities: optional, asked for with isinstance.
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A Driver that knows what its devices are without opening them."""
+
+    def describe(self, index: int) -> DeviceProps: ...
 
 
 class Mark(Protocol):

@@ -156,7 +156,7 @@ with backends.registered(FakeDriver()):
     block.used_on(stream.handle)
     def check():
         global block
-        told(lambda: penstock.allocate(1, "fake:0"), "the 'spawn' method")
+        told(lambda: penstock.allocate(1, "fake:0"), "the 'spawn' start method")
         told(lambda: penstock.reopen("fake:0"), "cannot be opened again")
         block = None
     assert forked(check) == 0

@@ -17,7 +17,7 @@ from penstock.testing.fake import FakeDriver
 @pytest.fixture
 def clean():
     """The host device holds afterwards no more than before, in order, and the same is current."""
-    here = current._here
+    here = current.here()
     before = here.state()
     penstock.set_device("host:0")
     host = current.opened_for("host:0")

@@ -45,7 +45,11 @@ def test_devices_share_three_quarters_of_the_memory(monkeypatch):
 
 
 def test_every_variable_says_what_it_is_for():
-    assert [variable.name for variable in config.VARIABLES] == ["PENSTOCK_HOST_DEVICES", "PENSTOCK_HOST_MEMORY"]
+    assert [variable.name for variable in config.VARIABLES] == [
+        "PENSTOCK_HOST_DEVICES",
+        "PENSTOCK_HOST_MEMORY",
+        "PENSTOCK_EMULATE",
+    ]
     assert all(variable.meaning for variable in config.VARIABLES)
 
 

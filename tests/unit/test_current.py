@@ -149,7 +149,7 @@ def test_leaving_what_was_not_entered():
 
 def test_leaving_opens_nothing(fake):
     """The device before may never have been used."""
-    current._here.device = Device("fake:1")
+    current.here().device = Device("fake:1")
     with Stream("host:0"):
         pass
     assert current_device() == Device("fake:1")

@@ -140,8 +140,10 @@ def test_pinning_more_than_allowed_names_the_remedy(port, monkeypatch):
     def refuse(address, nbytes):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM), "mlock")
 
-    monkeypatch.setattr("penstock.backends.host.lock_memory", refuse)
-    monkeypatch.setattr("penstock.backends.host.unmap_memory", lambda *where: (unmapped.append(where), unmap(*where)))
+    monkeypatch.setattr("penstock.backends.machine.lock_memory", refuse)
+    monkeypatch.setattr(
+        "penstock.backends.machine.unmap_memory", lambda *where: (unmapped.append(where), unmap(*where))
+    )
     with pytest.raises(DeviceError, match="ulimit -l") as caught:
         port.pin(MIB)
     assert (caught.value.code, caught.value.call) == (errno.EPERM, "mlock")
@@ -154,7 +156,7 @@ def test_memory_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
 
     address = port.reserve(4 * MIB)
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.backends.host.unmap_memory", refuse)
+        patch.setattr("penstock.backends.machine.unmap_memory", refuse)
         with pytest.raises(DeviceError, match="cannot be returned: munmap"):
             port.release(address)
     assert port.memory_info()[0] == 60 * MIB

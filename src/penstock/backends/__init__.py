@@ -7,22 +7,31 @@ the Driver. A backend is imported when its kind is first asked for, and importin
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from penstock import config
 from penstock.device import Device
 from penstock.errors import DeviceError, PenstockError, PenstockWarning
 from penstock.spi import Driver, Port
 
-__all__ = ["GROUP", "driver", "drivers", "registered", "why_not"]
+__all__ = ["GROUP", "driver", "drivers", "emulating", "registered", "why_not"]
 
 GROUP = "penstock.backends"  # the group of entry points
 
 _BUILT_IN = {"host": ("penstock.backends.host", "HostDriver")}
-_PLANNED = ("cuda", "mps", "mtia")  # kinds that penstock knows and has nothing for yet
+# Kinds that penstock knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
+_PLANNED = {
+    "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
+    "from http://www.nvidia.com/Download/index.aspx\nThis version of penstock has no backend for cuda yet, but it can "
+    "emulate one: penstock.emulate('cuda')",
+    "mps": "this version of penstock has no backend for mps",
+    "mtia": "this version of penstock has no backend for mtia",
+}
 
 
 def drivers() -> Mapping[str, Driver]:
@@ -38,7 +47,7 @@ def driver(kind: str) -> Driver:
     if kind in _drivers:
         return _drivers[kind]
     if kind in _PLANNED:
-        return _Absent(kind, f"this version of penstock has no backend for {kind}")
+        return _Absent(kind, _PLANNED[kind])
     raise PenstockError(f"{kind!r} is not a kind of device; installed are {', '.join(sorted(_drivers))}")
 
 
@@ -58,6 +67,36 @@ def registered(new: Driver) -> Iterator[None]:
         yield
     finally:
         _drivers.put(new.kind, before)
+
+
+@contextmanager
+def emulating(kind: str, count: int, profile: str, memory: int | None = None) -> Iterator[None]:
+    """Emulated devices are the kind's, meanwhile. ValueError for a profile that is not the kind's."""
+    with registered(_emulator(kind, count, profile, memory)):
+        yield
+
+
+def _emulator(kind: str, count: int, profile: str, memory: int | None = None) -> Driver:
+    from penstock.backends.emulated import EmulatedDriver  # needs the core, and few programs need it
+
+    return EmulatedDriver(kind, count, profile, memory)
+
+
+def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
+    """What PENSTOCK_EMULATE asks for. If that makes no sense, a kind that it seems to name has that for a reason."""
+    try:
+        asked = config.EMULATE.value()
+    except ValueError as error:
+        named = os.environ[config.EMULATE.name]
+        return {kind: partial(_Absent, kind, str(error)) for kind in _PLANNED if kind in named}
+
+    def make(each: config.Emulated) -> Driver:
+        try:
+            return _emulator(each.kind, each.count, each.profile)
+        except (ValueError, ImportError) as error:
+            return _Absent(each.kind, f"environment variable {config.EMULATE.name}: {error}")
+
+    return {each.kind: partial(make, each) for each in asked}
 
 
 class _Absent:
@@ -87,6 +126,8 @@ class _Drivers(Mapping[str, Driver]):
     def __getitem__(self, kind: str) -> Driver:
         if made := self._made.get(kind):
             return made
+        if kind in (emulated := _emulated_by_environment()):
+            return self._made.setdefault(kind, emulated[kind]())
         # No lock is held: the import may run anything. Two threads may both make a driver; one is kept.
         if kind in _BUILT_IN:
             new = _load(kind, partial(_built_in, kind), "; `penstock doctor` says what to do")
@@ -95,10 +136,10 @@ class _Drivers(Mapping[str, Driver]):
         return self._made.setdefault(kind, new)
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._made or kind in _BUILT_IN or kind in self._found()
+        return any(kind in kinds for kinds in (self._made, _BUILT_IN, _emulated_by_environment(), self._found()))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(dict.fromkeys([*_BUILT_IN, *self._found(), *self._made])))
+        return iter(list(dict.fromkeys([*_BUILT_IN, *_emulated_by_environment(), *self._found(), *self._made])))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

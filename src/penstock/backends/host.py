@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import errno
-import os
 import platform
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
 from penstock import config
-from penstock.backends.arguments import integer_of, size_of
+from penstock.backends.arguments import integer_of
 from penstock.backends.host_queue import HostQueue
-from penstock.backends.host_space import HostSpaces
-from penstock.backends.mapping import lock_memory, map_memory, unmap_memory
-from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
-from penstock.sizes import format_bytes
+from penstock.backends.machine import MachinePort
+from penstock.errors import DeviceError
 from penstock.spi import DeviceProps
 
 __all__ = ["HostDriver", "HostPort", "HostQueue"]
@@ -51,119 +46,8 @@ class HostDriver:
         return HostPort(props)
 
 
-class HostPort:
-    """One host device, or a device of another kind that it stands for: `props` say which, and with what capacity.
-
-    A port that is dropped without being closed keeps its memory, as queued work may still use it.
-    """
-
-    def __init__(self, props: DeviceProps) -> None:
-        self.props = props
-        self.name = f"{props.kind}:{props.index}"
-        self._capacity = size_of(props.total_bytes, "total_bytes")
-        self._reserved = 0
-        self._segments: dict[int, int] = {}  # addresses, and how many bytes
-        self._pinned: dict[int, int] = {}
-        self._queues: dict[int, HostQueue] = {}
-        self._spaces = HostSpaces(self)
-        self._handles = 0
-        self._closed = False
-        self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
-        self._lock = (
-            threading.RLock()
-        )  # of all the above, never held during a call to the system; a destructor may re-enter
-
-    def reserve(self, nbytes: int) -> int:
-        nbytes, counted = size_of(nbytes), 0
-        try:
-            with self.locked():
-                self._reserved += nbytes  # first, as a destructor may come in between
-                counted = nbytes
-                if self.over():
-                    self._reserved -= nbytes
-                    counted = 0
-                    raise self.out_of_memory(nbytes)  # noqa: TRY301 -- whatever ends this, below is where the count is put right
-            return self._keep(self._segments, map_memory(nbytes), nbytes)
-        except BaseException as error:  # a signal's handler may raise anything
-            self._reserved -= counted
-            if isinstance(error, OSError):
-                raise self.out_of_memory(nbytes, error) from None
-            raise
-
-    def release(self, address: int) -> None:
-        nbytes = self._give_back(self._segments, address, "release", "reserve")
-        with self._lock:
-            self._reserved -= nbytes
-
-    def reserve_space(self, nbytes: int, page: int) -> int:
-        """Address space, of which no memory is counted."""
-        return self._spaces.reserve(nbytes, page)
-
-    def release_space(self, address: int) -> None:
-        """WrongState while any of its pages has memory."""
-        self._spaces.release(address)
-
-    def commit(self, address: int, nbytes: int) -> None:
-        """Zeroed memory, but for pages that have some already: those keep it."""
-        self._spaces.commit(address, nbytes)
-
-    def decommit(self, address: int, nbytes: int) -> None:
-        """What these pages held is lost, and the system has the memory when this returns."""
-        self._spaces.decommit(address, nbytes)
-
-    def memory_info(self) -> tuple[int, int]:
-        with self.locked():
-            return self._capacity - self.reserved, self._capacity
-
-    def set_capacity(self, nbytes: int) -> None:
-        nbytes = size_of(nbytes)
-        with self.locked():
-            if nbytes < self.reserved:
-                raise WrongState(
-                    f"the capacity of {self.name} cannot be {format_bytes(nbytes)} while "
-                    f"{format_bytes(self.reserved)} are reserved: release memory first"
-                )
-            self._capacity = nbytes
-
-    def pin(self, nbytes: int) -> int:
-        """Host memory that is never swapped out. It does not count as the device's; DeviceError where none is left."""
-        nbytes = size_of(nbytes)
-        with self.locked():
-            pass
-        try:
-            address = map_memory(nbytes)
-        except OSError as error:
-            raise self.refusal(error, f"there is no host memory for {format_bytes(nbytes)}") from None
-        try:
-            lock_memory(address, nbytes)
-        except OSError as error:
-            unmap_memory(address, nbytes)
-            message = f"{format_bytes(nbytes)} of host memory cannot be pinned"
-            remedy = ": pin less, or raise the limit on locked memory (`ulimit -l`, RLIMIT_MEMLOCK)"
-            raise self.refusal(error, message, remedy) from None
-        return self._keep(self._pinned, address, nbytes)
-
-    def unpin(self, address: int) -> None:
-        self._give_back(self._pinned, address, "unpin", "pin")
-
-    def queue(self, priority: int = 0) -> HostQueue:
-        priority = max(-100, min(integer_of(priority, "priority"), 100))
-        with self.locked():
-            queue = self._queues[self._handles] = HostQueue(self, self._handles, priority)
-            self._handles += 1
-        return queue
-
-    def close(self) -> None:
-        """Waits for all that is queued, then returns the memory; where a queue's thread still runs, it stays."""
-        if self.forked():
-            return
-        with self._lock:
-            self._closed = True
-            queues = list(self._queues.values())
-        with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
-            steps.callback(self._unmap_all)
-            for queue in queues:
-                steps.callback(queue.close)
+class HostPort(MachinePort):
+    """One host device. It can be opened again in a forked child."""
 
     def abandon(self) -> None:
         """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
@@ -172,93 +56,6 @@ class HostPort:
         for queue in self._queues.values():
             queue.abandon()
         self._queues = {}
-
-    def forked(self) -> bool:
-        """Whether it belongs to the process that this one was forked from."""
-        return self._process != os.getpid()
-
-    # For its queues and spaces
-
-    def forget(self, handle: int) -> None:
-        """For a queue that has ended."""
-        with self._lock:
-            self._queues.pop(handle, None)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """With the lock of a port that can be used; Forked or WrongState for one that cannot."""
-        if self.forked():  # before the lock, which a thread of the parent may have held
-            raise Forked(f"{self.name} was opened before this process was forked")
-        with self._lock:
-            if self._closed:
-                raise WrongState(f"{self.name} was closed")
-            yield
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of segments, and of pages that have memory."""
-        return self._reserved + self._spaces.held
-
-    def over(self) -> bool:
-        """Whether that is more than there may be."""
-        return self.reserved > self._capacity
-
-    def refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
-        call = str(error.filename)
-        message = f"{self.name}: {message}: {call} says {error.strerror!r}{remedy}"
-        return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
-
-    def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory:
-        free = self._capacity - self.reserved
-        message = f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free"
-        message += f" of {format_bytes(self._capacity)}, {format_bytes(self.reserved)} reserved"
-        if error:
-            message += f", but the system has no {lacks}: {error.filename} says {error.strerror!r}"
-        return OutOfMemory(
-            message,
-            wanted=nbytes,
-            free=free,
-            reserved=self.reserved,
-            capacity=self._capacity,
-            code=(error.errno or 0) if error else 0,
-            call=str(error.filename) if error else "reserve",
-            device=self.name,
-        )
-
-    def _unmap_all(self) -> None:
-        with self._lock:
-            if self._queues:
-                return
-            mappings = [*self._segments.items(), *self._pinned.items()]
-            self._segments.clear()
-            self._pinned.clear()
-        self._spaces.close()
-        for address, nbytes in mappings:
-            unmap_memory(address, nbytes)
-
-    def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
-        try:
-            with self.locked():
-                mappings[address] = nbytes
-        except BaseException:
-            mappings.pop(address, None)
-            unmap_memory(address, nbytes)
-            raise
-        return address
-
-    def _give_back(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
-        address = integer_of(address, "address")
-        with self.locked():
-            nbytes = mappings.pop(address, None)
-        if nbytes is None:
-            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
-            raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
-        try:
-            unmap_memory(address, nbytes)
-        except OSError as error:  # it has too many mappings to make a hole in one
-            self._keep(mappings, address, nbytes)
-            raise self.refusal(error, "the memory cannot be returned") from None
-        return nbytes
 
 
 @cache

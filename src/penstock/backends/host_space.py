@@ -17,15 +17,15 @@ from penstock.backends.spaces import Space, Spaces, space_of
 from penstock.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from penstock.backends.host import HostPort
+    from penstock.backends.machine import MachinePort
 
 __all__ = ["HostSpaces"]
 
 
 class HostSpaces:
-    """What a HostPort has of them."""
+    """What a MachinePort has of them."""
 
-    def __init__(self, port: HostPort) -> None:
+    def __init__(self, port: MachinePort) -> None:
         self._port = port
         self._spaces = Spaces(port.name)
         # Held during calls to the system: address space that was closed meanwhile may be somebody else's already.

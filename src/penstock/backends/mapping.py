@@ -16,6 +16,7 @@ _HUGE = getattr(constants, "MADV_HUGEPAGE", None)  # Linux only
 _EMPTIED = getattr(constants, "MADV_DONTNEED", None) if sys.platform == "linux" else None  # elsewhere it is a hint
 _NOTHING = getattr(constants, "PROT_NONE", 0)  # of these two Python may not tell, and they are the same everywhere
 _FIXED = getattr(constants, "MAP_FIXED", 0x10)
+_UNPROMISED = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE, of which Python does not tell either
 _USABLE = constants.PROT_READ | constants.PROT_WRITE
 _OWN = constants.MAP_PRIVATE | constants.MAP_ANONYMOUS
 
@@ -29,9 +30,12 @@ for _function in (_libc.madvise, _libc.mprotect):
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def map_memory(nbytes: int) -> int:
-    """The address of zeroed memory, aligned to ALIGNMENT; OSError where the system has none."""
-    address = _map_aligned(_pages(nbytes), _USABLE)
+def map_memory(nbytes: int, *, promised: bool = True) -> int:
+    """The address of zeroed memory, aligned to ALIGNMENT; OSError where the system has none.
+
+    What it has not promised it may lack when it is touched; but then there may be more of it than there is memory.
+    """
+    address = _map_aligned(_pages(nbytes), _USABLE, 0 if promised else _UNPROMISED)
     if nbytes >= ALIGNMENT:
         _advise_huge(address, _pages(nbytes))
     return address
@@ -77,10 +81,10 @@ def lock_memory(address: int, nbytes: int) -> None:
         raise _os_error(ctypes.get_errno(), "mlock")
 
 
-def _map_aligned(length: int, protection: int) -> int:
+def _map_aligned(length: int, protection: int, flags: int = 0) -> int:
     # More than is wanted, then both ends go back: mmap itself promises no more than a page.
     slack = ALIGNMENT - constants.PAGESIZE
-    base = _libc.mmap(None, length + slack, protection, _OWN, -1, 0) if length + slack < 1 << 63 else None
+    base = _libc.mmap(None, length + slack, protection, _OWN | flags, -1, 0) if length + slack < 1 << 63 else None
     if base is None or base == _FAILED:
         raise _os_error(errno.ENOMEM if base is None else ctypes.get_errno(), "mmap")
     address: int = -(-base // ALIGNMENT) * ALIGNMENT

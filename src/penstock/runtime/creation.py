@@ -15,7 +15,7 @@ from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current
 from penstock.runtime.storage import AnyBlock, Storage, allocate_block, array_at
-from penstock.runtime.stream import default_stream
+from penstock.runtime.stream import default_of
 from penstock.runtime.tensor import Tensor, new_tensor
 
 __all__ = ["allocate", "empty", "empty_pinned", "from_dlpack", "from_numpy", "full", "tensor", "zeros"]
@@ -32,7 +32,7 @@ def allocate(nbytes: int, device: Device | str | int | None = None) -> AnyBlock:
     >>> penstock.allocate(1000, "host:0").size
     1024
     """
-    stream = current.stream_on(device, default_stream)
+    stream = current.stream_on(device, default_of)
     return allocate_block(stream.opened, nbytes, stream.handle)
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from penstock import backends
 from penstock.device import Device
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREFERRED",
+    "Here",
     "current_device",
+    "current_index",
     "enter",
     "forget_in_child",
+    "forget_kind",
+    "here",
     "leave",
+    "make_current",
     "opened_for",
     "reopen",
     "resolve",
@@ -33,16 +39,21 @@ __all__ = [
 
 PREFERRED = ("cuda", "mps", "mtia")  # before any vendor's, and "host" last
 
-_State = tuple[Device | None, dict[str, int], "dict[Device, Stream]"]
+_State = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
 
 
-class _Here(threading.local):
+class Here:
+    """What is current in one thread. Read by the faces, changed only here."""
+
+    __slots__ = ("__weakref__", "device", "entered", "indices", "opened", "stream", "streams")
+
     def __init__(self) -> None:
         self.device: Device | None = None
         self.indices: dict[str, int] = {}  # of each kind, the one last made current
-        self.streams: dict[Device, Stream] = {}
+        self.streams: dict[OpenDevice, Stream] = {}
         self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
         self.forget()
+        _everywhere.add(self)
 
     def forget(self) -> None:
         """Something else is current: the current device and its stream are looked up by the next to ask."""
@@ -53,7 +64,18 @@ class _Here(threading.local):
         return self.device, dict(self.indices), dict(self.streams)
 
 
-_here = _Here()
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.now = Here()
+
+
+_everywhere: WeakSet[Here] = WeakSet()
+_threads = _Threads()
+
+
+def here() -> Here:
+    """This thread's."""
+    return _threads.now
 
 
 def _first_device() -> Device:
@@ -70,9 +92,15 @@ def current_device() -> Device:
     >>> penstock.current_device()
     device('host:0')
     """
-    if _here.device is None:
-        _here.device = _first_device()
-    return _here.device
+    state = _threads.now
+    if state.device is None:
+        state.device = _first_device()
+    return state.device
+
+
+def current_index(kind: str) -> int:
+    """Which of the kind's devices is meant when none is named."""
+    return _threads.now.indices.get(kind, 0)
 
 
 def resolve(device: Device | str | int | None = None) -> Device:
@@ -87,24 +115,30 @@ def resolve(device: Device | str | int | None = None) -> Device:
     if not isinstance(device, (str, Device)):
         raise TypeError(f"expected a device, its name, an index or None, not {type(device).__name__}")
     named = Device(device)
-    return named if named.index is not None else Device(named.kind, _here.indices.get(named.kind, 0))
+    return named if named.index is not None else Device(named.kind, current_index(named.kind))
 
 
 def opened_for(device: Device | str | int | None = None) -> OpenDevice:
     if device is not None:
         return open_device.open_device(resolve(device))
-    opened = _here.opened
-    if opened is None or opened.forked:
-        opened = _here.opened = open_device.open_device(resolve())
+    state = _threads.now
+    opened = state.opened
+    if opened is None or opened.gone:
+        opened = state.opened = open_device.open_device(resolve())
     return opened
 
 
 def set_device(device: Device | str | int) -> None:
     """Make the device this thread's current one, and open it. (`torch.cuda.set_device`)"""
-    chosen = opened_for(device).device
-    _here.device = chosen
-    _here.indices[chosen.kind] = chosen.index or 0
-    _here.forget()
+    make_current(opened_for(device).device)
+
+
+def make_current(device: Device) -> None:
+    """The device is this thread's current one, and of its kind. Opens nothing."""
+    state = _threads.now
+    state.device = device
+    state.indices[device.kind] = device.index or 0
+    state.forget()
 
 
 def reopen(device: Device | str | int | None = None) -> None:
@@ -124,51 +158,72 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     ...     penstock.empty(3).device == device
     True
     """
-    before, indices, _ = _here.state()
+    state = _threads.now
+    before, indices, _ = state.state()
     set_device(device)
     try:
         yield current_device()
     finally:
-        _here.device, _here.indices = before, indices
-        _here.forget()
+        state.device, state.indices = before, indices
+        state.forget()
 
 
-def stream_on(device: Device | str | int | None, default: Callable[[Device], Stream]) -> Stream:
+def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """This thread's current stream on the device, or else the device's default stream."""
-    if device is None and (known := _here.stream) is not None:
+    state = _threads.now
+    if device is None and (known := state.stream) is not None and not known.opened.gone:
         return known
-    place = resolve(device)
-    stream = _here.streams.get(place) or default(place)
+    opened = opened_for(device)
+    stream = state.streams.get(opened) or default(opened)
     if device is None:
-        _here.stream = stream
+        state.stream = stream
     return stream
 
 
 def set_stream_on(stream: Stream) -> None:
     """Make the stream this thread's current one on its device, and that the current device."""
-    set_device(stream.device)
-    _here.streams[stream.device] = stream
+    state, opened = _threads.now, stream.opened
+    if state.opened is not opened:
+        make_current(opened.device)
+        state.opened = opened
+    state.streams[opened] = state.stream = stream
 
 
 def enter(stream: Stream) -> None:
     """Make the stream current, and its device, until this thread leaves it; streams nest, each in itself too."""
-    before = _here.state()
+    state = _threads.now
+    before = state.state()
     set_stream_on(stream)
-    _here.entered.append((stream, before))
+    state.entered.append((stream, before))
 
 
 def leave(stream: Stream) -> None:
     """Everything current is as it was when this thread entered the stream last. Opens nothing."""
-    for at in reversed(range(len(_here.entered))):
-        if _here.entered[at][0] is stream:
-            _, (_here.device, _here.indices, _here.streams) = _here.entered.pop(at)
-            _here.forget()
+    state = _threads.now
+    entered = state.entered
+    for at in reversed(range(len(entered))):
+        if entered[at][0] is stream:
+            _, (state.device, state.indices, state.streams) = entered.pop(at)
+            state.forget()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
 
 
 def forget_in_child() -> None:
     """For the fork handler: the streams of the parent are gone, also those that are current again later."""
-    _here.streams = {}
-    _here.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in _here.entered]
-    _here.forget()
+    state = _threads.now
+    state.streams = {}
+    state.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.entered]
+    state.forget()
+
+
+def forget_kind(kind: str) -> None:
+    """No device of the kind is current any more, in no thread: there are none."""
+    for state in tuple(_everywhere):
+        if state.device is not None and state.device.kind == kind:
+            state.device = None
+        state.indices.pop(kind, None)
+        for opened in tuple(state.streams):
+            if opened.device.kind == kind:
+                state.streams.pop(opened, None)
+        state.forget()

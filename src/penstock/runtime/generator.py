@@ -25,6 +25,7 @@ __all__ = [
     "Generator",
     "default_generator",
     "forget_in_child",
+    "forget_kind",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
@@ -259,6 +260,16 @@ def set_rng_state_all(new_states: list[NDArray[np.uint8]], kind: str | None = No
     kind = kind or current.current_device().kind
     for index, state in enumerate(new_states):
         set_rng_state(state, Device(kind, index))
+
+
+def forget_kind(kind: str) -> None:
+    """As if no device of the kind had ever drawn: its emulation has ended."""
+    global _recent  # noqa: PLW0603 -- see above
+    with _lock:
+        _seeds.pop(kind, None)
+        for device in [device for device in _defaults if device.kind == kind]:
+            del _defaults[device]
+        _recent = None, None
 
 
 def forget_in_child() -> None:

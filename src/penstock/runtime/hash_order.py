@@ -98,9 +98,10 @@ class _Table(Generic[_Member]):
             at += 1
 
 
-def of_streams(device: int) -> HashOrder[int]:
-    """By PyTorch's id of the n-th stream that a program made on a device; 0 is the default stream."""
-    return HashOrder(lambda stream: 1 << 56 | device << 48 | ((stream - 1) * 32 + 3 if stream else 0))
+def of_streams(device: int, stream_id: Callable[[int], int] | None = None) -> HashOrder[int]:
+    """By PyTorch's ids of a device's streams; if nobody tells, stream n is the n-th that was made, 0 the default."""
+    id_of = stream_id or (lambda stream: (stream - 1) * 32 + 3 if stream else 0)
+    return HashOrder(lambda stream: 1 << 56 | device << 48 | id_of(stream))
 
 
 def of_pools() -> HashOrder[tuple[int, int]]:

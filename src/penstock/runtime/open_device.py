@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock.device import Device
-from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, complain
-from penstock.runtime import shared_settings
+from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
+from penstock.runtime import initialisation, shared_settings, statistics
 from penstock.runtime.allocator import Allocator
+from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.pinned_allocator import PinnedAllocator
+from penstock.runtime.private_pools import PoolId
 from penstock.runtime.settings import DEFAULT, AllocatorSettings
+from penstock.runtime.stream_pool import StreamPool
+from penstock.runtime.waiting_blocks import Order
 from penstock.spi import PinnedHost, Port, Queue, Reopens, Resizable
 
 if TYPE_CHECKING:
@@ -26,14 +30,17 @@ __all__ = [
     "Kept",
     "OpenDevice",
     "abandon_in_child",
+    "close_ended",
     "close_queues",
     "device_count",
+    "end_kind",
     "open_device",
     "reopen",
 ]
 
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind, over the port of the device that was asked first
+_ended: list[OpenDevice] = []  # whose emulation has ended, while somebody still has memory of theirs
 _opening = threading.RLock()
 
 
@@ -51,14 +58,21 @@ class OpenDevice:
     def __init__(self, device: Device, port: Port, settings: AllocatorSettings = DEFAULT) -> None:
         self.device = device
         self.port = port
-        self.forked = False
+        self.gone = ""  # why it cannot be used any more: "forked", or "ended" with its emulation
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
         self.default_queue = self._new_queue(0)
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
-        self.allocator = Allocator(str(device), port, self.queues, settings)
+        self.stream_pool = StreamPool(self._new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
+        self.allocator = Allocator(str(device), port, self.queues, settings, self._orders())
         self._capacity: int | None = None  # if it was set
+
+    def _orders(self) -> tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]]:
+        pool = self.stream_pool
+        if pool is None:
+            return set[int], set[PoolId]
+        return lambda: of_streams(self.device.index or 0, pool.id_of), of_pools
 
     @property
     def pinned(self) -> PinnedAllocator:
@@ -83,7 +97,7 @@ class OpenDevice:
 
         NumPy's handler is one that does.
         """
-        self.forked = True
+        self.gone = "forked"
         port = self.port
         if isinstance(port, Reopens):
             port.abandon()
@@ -93,9 +107,12 @@ class OpenDevice:
         self.allocator.abandon_queues(port)
 
     def check(self) -> None:
-        """Forked in a child of the process that opened it."""
-        if not self.forked:
+        """Forked in a child of the process that opened it, WrongState after the end of its emulation."""
+        if not self.gone:
             return
+        if self.gone == "ended":
+            raise WrongState(f"the emulation that {self.device} belonged to has ended, and what was made there with it")
+        initialisation.of(self.device.kind).check_fork()
         remedy = f" or call penstock.reopen('{self.device}')" if isinstance(self.port, Reopens) else ""
         if _opened.get(self.device) is not self:
             remedy = "; it was reopened since, and what is of before stays unusable"
@@ -104,19 +121,41 @@ class OpenDevice:
             f"open devices after the fork, start processes with the 'spawn' method{remedy}"
         )
 
+    def end(self) -> None:
+        """Its emulation has ended. Work is waited for; memory that somebody still has stays until it comes back."""
+        try:
+            self.synchronize()
+        except DeviceError as error:
+            complain(f"{error}; nobody had waited for it when the emulation of {self.device} ended")
+        self.gone = "ended"
+        if not self.close_if_empty():
+            _ended.append(self)
+
+    def close_if_empty(self) -> bool:
+        """Close the port, once nobody has any of its memory."""
+        self.allocator.empty()
+        empty = self.allocator.current(statistics.RESERVED_BYTES) == 0
+        if empty:
+            self.port.close()
+        return empty
+
     def _new_queue(self, priority: int) -> Queue:
         queue = self.port.queue(priority)
         self.queues[queue.handle] = queue
         return queue
 
     def borrow_queue(self, priority: int) -> Queue:
+        """A queue that nobody else's stream has, or the next one of the pool."""
+        if self.stream_pool is not None:
+            return self.stream_pool.next(priority)
         try:
             return self._spare[priority].pop()
         except (KeyError, IndexError):
             return self._new_queue(priority)
 
     def return_queue(self, queue: Queue, priority: int) -> None:
-        self._spare.setdefault(priority, []).append(queue)
+        if self.stream_pool is None:
+            self._spare.setdefault(priority, []).append(queue)
 
     @contextmanager
     def keeping(self, queue: Queue, *objects: object) -> Iterator[Kept]:
@@ -181,7 +220,7 @@ def open_device(device: Device) -> OpenDevice:
             found = _opened.get(device)
             if found is None:  # a signal handler or a destructor may open it meanwhile
                 found = _opened.setdefault(device, _open(device))
-    if found.forked:
+    if found.gone:
         found.check()
     return found
 
@@ -192,17 +231,44 @@ def _open(device: Device) -> OpenDevice:
     if device.index is None or device.index >= count:
         there = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
         raise PenstockError(f"no device {device}: {driver.why_not() or f'there is only {there}'}")
+    initialisation.of(device.kind).ensure()
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
     opened = OpenDevice(device, driver.open(device.index), settings)
     shared_settings.follow(opened.allocator)
     return opened
 
 
+def end_kind(kind: str) -> None:
+    """Nothing of the kind is open any more, and what was is unusable."""
+    with _opening:
+        ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
+        pinned = _pinned.pop(kind, None)
+    for opened in ended:
+        opened.end()
+    if pinned is not None:
+        pinned.close()
+
+
+def close_ended() -> None:
+    """Close the devices whose emulation has ended and whose memory has come back since."""
+    for opened in tuple(_ended):
+        if opened.close_if_empty():
+            _ended.remove(opened)
+
+
+def _reopening() -> frozenset[str]:
+    """The kinds of which every open device can be opened again in a forked child."""
+    kinds = {device.kind for device in _opened}
+    return frozenset(
+        kinds - {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
+    )
+
+
 def reopen(device: Device) -> None:
     """Forget a device of before the fork, so that its next use opens it."""
     with _opening:
         found = _opened.get(device)
-        if found is None or not found.forked:
+        if found is None or not found.gone:
             return
         if not isinstance(found.port, Reopens):
             raise Forked(f"{device} cannot be opened again in a forked process: use the 'spawn' method")
@@ -217,7 +283,8 @@ def abandon_in_child() -> None:
         pinned.abandon()
     _pinned.clear()
     for device in _opened.values():
-        device.forked = True
+        device.gone = "forked"
+    initialisation.forget_in_child(_reopening())
     for device in _opened.values():
         try:
             device.abandon()
@@ -231,7 +298,7 @@ def close_queues(seconds: float) -> int:
     Memory stays: arrays may outlive us.
     """
     end = time.monotonic() + seconds
-    devices = [device for device in tuple(_opened.values()) if not device.forked]
+    devices = [device for device in tuple(_opened.values()) if not device.gone]
     dropped = 0
     for device in devices:
         for queue in tuple(device.queues.values()):

@@ -15,7 +15,7 @@ from penstock.backends.drawing import draw_now
 from penstock.runtime import transfer
 from penstock.runtime.generator import Generator, default_generator
 from penstock.runtime.geometry import Geometry, geometry_of, launches
-from penstock.runtime.stream import current_stream
+from penstock.runtime.stream import stream_of
 from penstock.spi import Draw, Randoms
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ def _by_chances(target: Tensor, p: Tensor, generator: Generator | None) -> None:
 
 def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
     """By the queue, where it draws; else here, and copied there."""
-    stream = current_stream(target.device)
+    stream = stream_of(target.storage.opened)
     queue = stream.queue
     if _draws(type(queue)):
         drawing = cast("Randoms", queue)

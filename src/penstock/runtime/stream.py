@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.device import Device
 from penstock.runtime import current
@@ -13,7 +13,17 @@ from penstock.spi import Queue
 if TYPE_CHECKING:
     from penstock.runtime.event import Event
 
-__all__ = ["Stream", "current_stream", "default_stream", "set_stream", "synchronize", "wait_for"]
+__all__ = [
+    "Stream",
+    "current_stream",
+    "default_of",
+    "default_stream",
+    "set_stream",
+    "standing_on",
+    "stream_of",
+    "synchronize",
+    "wait_for",
+]
 
 
 class Stream:
@@ -35,10 +45,11 @@ class Stream:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise TypeError(f"priority is an int, lower is more urgent; got {priority!r}")
         opened = current.opened_for(device)
-        self._stand_on(opened, opened.borrow_queue(priority), priority)
+        self.stand_on(opened, opened.borrow_queue(priority), priority)
         self._borrowed = True
 
-    def _stand_on(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
+    def stand_on(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
+        """For the runtime: be the stream of that queue."""
         self.opened = opened  # the runtime's own, like `queue`
         self._queue = queue
         self._borrowed = False
@@ -47,15 +58,30 @@ class Stream:
         self.priority = priority
 
     def __del__(self) -> None:
-        if getattr(self, "_borrowed", False) and not self.opened.forked:
+        if getattr(self, "_borrowed", False) and not self.opened.gone:
             self.opened.return_queue(self._queue, self.priority)
 
     @property
     def queue(self) -> Queue:
         """The queue to submit work to. Raises Forked in a child of the process that opened the device."""
-        if self.opened.forked:
+        if self.opened.gone:
             self.opened.check()
         return self._queue
+
+    @property
+    def stream_id(self) -> int:
+        """What tells it from the other streams of its device: PyTorch's number where it has one, else the handle."""
+        pool = self.opened.stream_pool
+        return self.handle if pool is None else pool.id_of(self.handle)
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index or 0
+
+    @property
+    def native_handle(self) -> int:
+        """The driver's own handle; 0 for the default stream."""
+        return self.handle
 
     def query(self) -> bool:
         """Whether all work so far is done. Never waits."""
@@ -102,9 +128,14 @@ class Stream:
         return f"<penstock.Stream device={self.device} handle={self.handle}>"
 
 
-class _DefaultStream(Stream):
-    def __init__(self, opened: OpenDevice) -> None:
-        self._stand_on(opened, opened.default_queue, 0)
+_AnyStream = TypeVar("_AnyStream", bound=Stream)
+
+
+def standing_on(kind: type[_AnyStream], opened: OpenDevice, queue: Queue, priority: int = 0) -> _AnyStream:
+    """A stream object for a queue that is there already; objects for the same queue are equal."""
+    stream = kind.__new__(kind)
+    stream.stand_on(opened, queue, priority)
+    return stream
 
 
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:
@@ -117,15 +148,25 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
 
 def default_stream(device: Device | str | int | None = None) -> Stream:
     """The stream that a device has from the start. Opens the device. (`torch.cuda.default_stream`)"""
-    opened = current.opened_for(device)
+    return default_of(current.opened_for(device))
+
+
+def default_of(opened: OpenDevice) -> Stream:
     if opened.default_stream is None:
-        opened.default_stream = _DefaultStream(opened)
+        opened.default_stream = standing_on(Stream, opened, opened.default_queue)
     return opened.default_stream
+
+
+def stream_of(opened: OpenDevice) -> Stream:
+    """The stream that this thread's work on the device goes to. Forked or WrongState where it cannot be used."""
+    if opened.gone:
+        opened.check()
+    return current.here().streams.get(opened) or default_of(opened)
 
 
 def current_stream(device: Device | str | int | None = None) -> Stream:
     """The stream that this thread's work on the device goes to. Opens the device. (`torch.cuda.current_stream`)"""
-    return current.stream_on(device, default_stream)
+    return current.stream_on(device, default_of)
 
 
 def set_stream(stream: Stream) -> None:

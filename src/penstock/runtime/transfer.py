@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
 from penstock.runtime.storage import Storage, pinned_block
-from penstock.runtime.stream import Stream, current_stream
+from penstock.runtime.stream import Stream, stream_of
 from penstock.spi import Launches
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["copy_array", "copy_tensor", "fill", "read", "using"]
 
 def copy_tensor(target: Tensor, source: Tensor) -> None:
     """Queue a copy on the target's current stream where that can reach the source. Both streams stay in step."""
-    doing, other = current_stream(target.device), current_stream(source.device)
+    doing, other = stream_of(target.storage.opened), stream_of(source.storage.opened)
     apart = doing.device.kind != other.device.kind and not source.storage.host_visible
     if apart and not target.storage.host_visible:  # two vendors' devices: by way of the host
         copy_array(target, read(source), non_blocking=False)
@@ -42,7 +42,7 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
     """Queue a copy, and wait for it unless the source may be read later."""
-    stream = current_stream(target.device)
+    stream = stream_of(target.storage.opened)
     _check_cast(source.dtype, target.dtype)
     wide = np.broadcast_to(source, target.shape)
     if not target.numel():
@@ -134,7 +134,7 @@ def fill(target: Tensor, value: Any) -> None:
     element[()] = value
     if not target.numel():
         return
-    stream = current_stream(target.device)
+    stream = stream_of(target.storage.opened)
     array = target.raw_array()
     byte = set(element.tobytes())
     with using(stream, target.storage):
@@ -148,7 +148,7 @@ def fill(target: Tensor, value: Any) -> None:
 
 def read(source: Tensor) -> NDArray[Any]:
     """The elements in host memory, after waiting for the current stream; a copy, or the memory itself."""
-    stream = current_stream(source.device)
+    stream = stream_of(source.storage.opened)
     if source.storage.host_visible:
         stream.synchronize()
         return source.raw_array()

@@ -1,0 +1,87 @@
+"""Devices of another kind that this machine stands in for: its memory, its threads, and a profile's properties.
+
+Their memory is the machine's, so a page costs nothing until it is touched, and a profile may have more of it than there
+is. The host may not read it, as it could not read a GPU's; what is queued may.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from penstock import profiles
+from penstock.backends.arguments import integer_of
+from penstock.backends.machine import MachinePort
+from penstock.errors import DeviceError
+from penstock.spi import DeviceProps
+
+__all__ = ["EmulatedDriver", "EmulatedPort"]
+
+_NO_DEVICE = 101  # CUDA's number for an ordinal that is none
+_POOLED_STREAMS = {"cuda": 32}  # of each priority
+_FAMILY = uuid.UUID("8d1f5a0e-93c4-5b7e-a5a6-70656e73746f")  # of the names of emulated devices
+
+
+class EmulatedDriver:
+    """`count` devices of a kind, all with one profile; `memory` bytes each, or as many as the profile says.
+
+    Raises ValueError for an unknown profile, and for one of another kind.
+    """
+
+    emulated = True
+
+    def __init__(self, kind: str, count: int, profile: str, memory: int | None = None) -> None:
+        self.kind = kind
+        self.profile = profile
+        self._properties: Mapping[str, Any] = profiles.load(profile)
+        self._count = count
+        self._memory = memory or self._properties["total_memory"]
+
+    def count(self) -> int:
+        return self._count
+
+    def why_not(self) -> str:
+        return "" if self.count() else f"no emulated {self.kind} device is visible"
+
+    def describe(self, index: int) -> DeviceProps:
+        """What the device is; DeviceError where there is none."""
+        index = integer_of(index, "index")
+        if index not in range(self.count()):
+            name = f"{self.kind}:{index}"
+            raise DeviceError(f"invalid device ordinal: no {name}", code=_NO_DEVICE, call="describe", device=name)
+        properties = self._properties
+        return DeviceProps(
+            self.kind,
+            index,
+            f"{properties['name']} (emulated)",
+            self._memory,
+            queue_visible=True,
+            emulated=True,
+            pooled_streams=_POOLED_STREAMS.get(self.kind, 0),
+            multi_processor_count=properties.get("multi_processor_count", 0),
+            max_threads_per_multi_processor=properties.get("max_threads_per_multi_processor", 0),
+            details={**properties, "uuid": str(uuid.uuid5(_FAMILY, f"{self.profile} {index}"))},
+        )
+
+    def open(self, index: int) -> EmulatedPort:
+        return EmulatedPort(self.describe(index))
+
+
+class EmulatedPort(MachinePort):
+    """One emulated device. As with the real ones, a forked child cannot open it again."""
+
+    _handles_lock = threading.Lock()
+    _next_handle = 0x7E00_0000_0000  # all processes' handles look like the drivers': addresses of something
+
+    def __init__(self, props: DeviceProps) -> None:
+        super().__init__(props, promised=False)
+
+    def _new_handle(self) -> int:
+        """Unlike those of other devices, and even, so that a stream's id is never mistaken for one."""
+        if not self._queues_made:
+            return 0
+        with EmulatedPort._handles_lock:
+            EmulatedPort._next_handle += 0x80
+            return EmulatedPort._next_handle

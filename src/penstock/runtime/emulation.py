@@ -1,0 +1,74 @@
+"""Emulation: a named kind of device, served by this machine."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from penstock import backends
+from penstock.errors import WrongState
+from penstock.runtime import current, generator, initialisation, open_device
+from penstock.sizes import parse_bytes
+
+__all__ = ["Emulation", "emulate"]
+
+
+class Emulation:
+    """What `penstock.emulate` gives: its end is `stop()`, or that of its `with` block."""
+
+    def __init__(self, kind: str, steps: ExitStack) -> None:
+        self.kind = kind
+        self._steps = steps
+
+    def stop(self) -> None:
+        """End it, once its devices' work is done: what was made on them is unusable. Twice is once."""
+        self._steps.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int | str | None = None) -> Emulation:
+    """Let this machine stand in for devices of another kind, at once; as a context manager, until its end.
+
+    `profile` says what they are ("h200", if nothing is said of cuda; see docs/reference/profiles.md), `memory` how much
+    they have, if not as much as that: bytes, or a size as "4GiB". Names of such devices end in "(emulated)". Each
+    emulation starts anew: no stream, no seed, no statistics of another are there. Opens nothing. ValueError for what
+    makes no sense, WrongState while devices of the kind are in use.
+
+    >>> import penstock
+    >>> with penstock.emulate("cuda", count=2, profile="h200"):
+    ...     penstock.device_count("cuda"), penstock.empty(3, device="cuda:1").device
+    (2, device('cuda:1'))
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 64:
+        raise ValueError(f"count is a number of devices from 1 to 64, not {count!r}")
+    nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    if nbytes is not None and (not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 1):
+        raise ValueError(f"memory is a number of bytes or a size as '4GiB', not {memory!r}")
+    first = initialisation.of(kind)
+    first.check_fork()
+    if first.done:
+        raise WrongState(f"devices of kind {kind!r} are in use already: emulate them before, or stop their emulation")
+    open_device.close_ended()
+    steps = ExitStack()
+    steps.enter_context(backends.emulating(kind, count, profile or _PROFILES.get(kind, ""), nbytes))
+    steps.callback(_forget, kind)
+    return Emulation(kind, steps)
+
+
+_PROFILES = {"cuda": "h200"}
+
+
+def _forget(kind: str) -> None:
+    with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
+        steps.callback(initialisation.of(kind).reset)
+        steps.callback(generator.forget_kind, kind)
+        steps.callback(current.forget_kind, kind)
+        steps.callback(open_device.end_kind, kind)

@@ -1,0 +1,150 @@
+"""Devices of another kind that this machine stands in for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock import PenstockError, WrongState, backends
+
+pytestmark = pytest.mark.usefixtures("clean")
+MIB = 1 << 20
+
+
+def test_one_line_makes_devices_of_another_kind_and_says_so():
+    with penstock.emulate("cuda", count=2, profile="h200"):
+        assert penstock.device_count("cuda") == 2
+        assert penstock.why_not("cuda") == ""
+        assert backends.driver("cuda").describe(1).name == "NVIDIA H200 (emulated)"
+        made = penstock.full((2, 3), 1.5, device="cuda:1")
+        assert str(made.device) == "cuda:1"
+        assert made.cpu().numpy().tolist() == [[1.5] * 3] * 2
+        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+            made.numpy()
+        with pytest.raises(PenstockError, match="there is only cuda:0 to cuda:1"):
+            penstock.empty(1, device="cuda:2")
+    assert penstock.device_count("cuda") == 0
+    assert "penstock.emulate('cuda')" in penstock.why_not("cuda")
+
+
+def test_segments_are_pytorchs():
+    with penstock.emulate("cuda"):
+        block = penstock.allocate(3 * MIB, "cuda")
+        assert penstock.memory.memory_reserved("cuda") == 20 * MIB
+        del block
+
+
+def test_more_memory_than_there_is():
+    with penstock.emulate("cuda", memory="4TiB"):
+        block = penstock.allocate(3 << 40, "cuda")
+        assert penstock.memory.mem_get_info("cuda") == (1 << 40, 4 << 40)
+        with pytest.raises(penstock.OutOfMemory, match=r"Tried to allocate 2048\.00 GiB"):
+            penstock.allocate(2 << 40, "cuda")
+        del block
+
+
+def test_what_was_made_before_the_end_says_that_it_came():
+    emulation = penstock.emulate("cuda")
+    tensor, stream, event = penstock.zeros(3, device="cuda"), penstock.Stream("cuda"), penstock.Event("cuda")
+    event.record(stream)
+    emulation.stop()
+    emulation.stop()
+    for use in (
+        tensor.tolist,
+        tensor.zero_,
+        tensor.cpu,
+        stream.synchronize,
+        stream.query,
+        event.query,
+        event.synchronize,
+    ):
+        with pytest.raises(WrongState, match="the emulation that cuda:0 belonged to has ended"):
+            use()
+    with penstock.emulate("cuda"):
+        with pytest.raises(WrongState, match="has ended"):
+            tensor.tolist()
+        assert penstock.zeros(3, device="cuda").tolist() == [0, 0, 0]
+
+
+def test_each_emulation_starts_anew():
+    for _ in range(2):
+        with penstock.emulate("cuda", count=2):
+            assert penstock.memory.memory_stats("cuda")["num_device_alloc"] == 0
+    XX
+            penstock.set_device("cuda:1")
+            penstock.set_stream(penstock.Stream())
+            penstock.manual_seed(3, "cuda:1")
+            penstock.zeros(3)
+            assert penstock.random.initial_seed("cuda:1") == 3
+    assert penstock.current_device() == penstock.Device("host:0")
+    with penstock.emulate("cuda"):
+        assert penstock.random.initial_seed("cuda") != 3
+
+
+def test_memory_goes_back_with_the_last_that_has_it():
+    emulation = penstock.emulate("cuda")
+    tensor = penstock.zeros(1000, device="cuda")
+    port = tensor.storage.opened.port
+    emulation.stop()
+    assert port.memory_info()[0] < port.memory_info()[1]
+    del tensor
+    gc.collect()
+    with penstock.emulate("cuda"):
+        pass
+    with pytest.raises(WrongState, match="was closed"):
+        port.memory_info()
+
+
+def test_two_emulations_of_a_kind_take_turns():
+    with penstock.emulate("cuda"):
+        penstock.zeros(3, device="cuda")
+        with pytest.raises(WrongState, match="in use already"):
+            penstock.emulate("cuda")
+
+
+@pytest.mark.parametrize("count", [0, -1, 65, True, 1.5, "2"])
+def test_a_count_that_makes_no_sense(count):
+    with pytest.raises(ValueError, match="count is a number of devices from 1 to 64"):
+        penstock.emulate("cuda", count)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"profile": "h2000"}, "there is no profile 'h2000'"),
+        ({"memory": 0}, "memory"),
+        ({"memory": -1}, "memory"),
+        ({"memory": "much"}, "much"),
+        ({"kind": "banana"}, "there is no profile"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_changes_nothing(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        penstock.emulate(**{"kind": "cuda", **arguments})
+    assert penstock.device_count("cuda") == 0
+
+
+def said_by(code: str, asked: str) -> str:
+    environment = {**os.environ, "PENSTOCK_EMULATE": asked}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_environment_asks_for_it():
+    code = "import penstock; print(penstock.device_count('cuda'), penstock.zeros(2, device='cuda:1').tolist())"
+    assert said_by(code, "cuda:2@h200") == "2 [0.0, 0.0]"
+
+
+@pytest.mark.parametrize("asked", ["cuda:0", "cuda:2@", "cuda@none", "cuda,cuda", "cuda:100", "CUDA:cuda"])
+def test_the_environment_asks_for_nonsense(asked):
+    said = said_by("import penstock; print(penstock.device_count('cuda'), penstock.why_not('cuda'))", asked)
+    assert said.startswith("0 environment variable PENSTOCK_EMULATE: ")
