@@ -75,7 +75,7 @@ def test_each_emulation_starts_anew():
     for _ in range(2):
         with penstock.emulate("cuda", count=2):
             assert penstock.memory.memory_stats("cuda")["num_device_alloc"] == 0
-    XX
+            assert penstock.empty(1, device="cuda").device == penstock.Device("cuda:0")
             penstock.set_device("cuda:1")
             penstock.set_stream(penstock.Stream())
             penstock.manual_seed(3, "cuda:1")
