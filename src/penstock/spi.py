@@ -20,6 +20,7 @@ __all__ = [
     "Launches",
     "Mark",
     "Occupied",
+    "Peers",
     "PinnedHost",
     "Port",
     "Queue",
@@ -105,6 +106,13 @@ class Describes(Protocol):
     """A Driver that knows what its devices are without opening them."""
 
     def describe(self, index: int) -> DeviceProps: ...
+
+
+@runtime_checkable
+class Peers(Protocol):
+    """A Driver whose devices may reach each other's memory. None is opened."""
+
+    def can_access(self, index: int, peer: int) -> bool: ...
 
 
 class Mark(Protocol):

@@ -65,6 +65,10 @@ class EmulatedDriver:
             details={**properties, "uuid": str(uuid.uuid5(_FAMILY, f"{self.profile} {index}"))},
         )
 
+    def can_access(self, index: int, peer: int) -> bool:
+        """All memory is one machine's; to reach its own, a device needs nobody's leave."""
+        return index != peer
+
     def open(self, index: int) -> EmulatedPort:
         return EmulatedPort(self.describe(index))
 

@@ -14,16 +14,22 @@ from penstock.sizes import parse_bytes
 __all__ = ["Emulation", "emulate"]
 
 
+_running: dict[str, Emulation] = {}
+
+
 class Emulation:
     """What `penstock.emulate` gives: its end is `stop()`, or that of its `with` block."""
 
     def __init__(self, kind: str, steps: ExitStack) -> None:
         self.kind = kind
         self._steps = steps
+        _running[kind] = self  # whoever called and kept nothing has it for good
 
     def stop(self) -> None:
         """End it, once its devices' work is done: what was made on them is unusable. Twice is once."""
         self._steps.close()
+        if _running.get(self.kind) is self:
+            del _running[self.kind]
 
     def __enter__(self) -> Self:
         return self

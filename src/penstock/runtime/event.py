@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.device import Device
 from penstock.errors import Unsupported
 from penstock.runtime import current
+from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream, current_stream, wait_for
 from penstock.spi import Mark, Timing
 
@@ -27,6 +28,7 @@ class Event:
         self.device = None if device is None else current.resolve(device)
         self.enable_timing = enable_timing
         self._stream: Stream | None = None
+        self._opened: OpenDevice | None = None
         self._tick = 0
         self._mark: Mark | None = None
 
@@ -36,11 +38,18 @@ class Event:
         Raises RuntimeError when the stream is of another device than the event, Unsupported when timing was asked for
         and the backend has none.
         """
-        stream = current_stream(self.device) if stream is None else stream
+        self.record_on(current_stream(self.device) if stream is None else stream)
+
+    def record_on(self, stream: Stream) -> None:
         if not isinstance(stream, Stream):
             raise TypeError(f"expected a Stream, not {type(stream).__name__}")
-        if self.device not in {None, stream.device}:
-            raise RuntimeError(f"Event device {self.device} does not match recording stream's device {stream.device}.")
+        opened = stream.opened
+        if self._opened is not opened:
+            if self.device not in {None, stream.device}:
+                raise RuntimeError(
+                    f"Event device {self.device} does not match recording stream's device {stream.device}."
+                )
+            self._opened, self.device = opened, stream.device
         queue = stream.queue
         if not self.enable_timing:
             self._tick = queue.signal()
@@ -49,7 +58,11 @@ class Event:
             self._tick = self._mark.tick
         else:
             raise Unsupported(f"{stream.device.kind} cannot time events", ability="Timing")
-        self.device, self._stream = stream.device, stream
+        self._stream = stream
+
+    @property
+    def recorded(self) -> bool:
+        return self._stream is not None
 
     def query(self) -> bool:
         """Whether the point is reached; True for an event never recorded. Never waits."""

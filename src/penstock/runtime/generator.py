@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Generator",
+    "checked_state",
     "default_generator",
     "forget_in_child",
     "forget_kind",
@@ -118,11 +119,7 @@ class Generator:
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
         """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
-        state = _bytes_of(new_state)
-        if len(state) not in (8, 16):
-            raise RuntimeError("RNG state is wrong size")
-        seed, offset = _STATE.unpack(state.ljust(16, b"\0"))
-        _check_offset(offset)
+        seed, offset = _STATE.unpack(checked_state(new_state).tobytes())
         with _lock:
             self._state = seed, offset
         return self
@@ -156,6 +153,16 @@ def _random_seed() -> int:
 def _check_offset(offset: int) -> None:
     if offset % 4:
         raise RuntimeError("offset must be a multiple of 4")
+
+
+def checked_state(new_state: Any) -> NDArray[np.uint8]:
+    """A copy of a state, in 16 bytes; TypeError or RuntimeError for what is none."""
+    state = _bytes_of(new_state)
+    if len(state) not in (8, 16):
+        raise RuntimeError("RNG state is wrong size")
+    state = state.ljust(16, b"\0")
+    _check_offset(_STATE.unpack(state)[1])
+    return np.frombuffer(state, np.uint8)
 
 
 def _bytes_of(state: Any) -> bytes:

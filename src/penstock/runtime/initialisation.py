@@ -11,9 +11,9 @@ from typing import Any
 from penstock import backends
 from penstock.errors import Forked, PenstockError
 
-__all__ = ["DeferredCallError", "Initialisation", "forget_in_child", "of"]
+__all__ = ["DeferredCallError", "Initialisation", "SeedTracker", "forget_in_child", "of"]
 
-_Call = tuple[Callable[[], Any], list[str]]  # what to do, and the stack of who asked for it
+Call = tuple[Callable[[], Any], list[str]]  # what to do, and the stack of who asked for it
 
 
 class DeferredCallError(Exception):
@@ -21,7 +21,26 @@ class DeferredCallError(Exception):
 
 
 class _Here(threading.local):
-    at_it = False  # this thread runs the queued calls
+    is_initializing = False  # this thread runs the queued calls; PyTorch's name
+
+
+class SeedTracker:
+    """Of the calls that seed all devices, and of those that seed one, the last of each: the later one comes last."""
+
+    def __init__(self) -> None:
+        self._all: Call | None = None
+        self._one: Call | None = None
+        self._all_came_last = False
+
+    def queue_seed_all(self, cb: Callable[[], Any], traceback: list[str]) -> None:
+        self._all, self._all_came_last = (cb, traceback), True
+
+    def queue_seed(self, cb: Callable[[], Any], traceback: list[str]) -> None:
+        self._one, self._all_came_last = (cb, traceback), False
+
+    def get_calls(self) -> list[Call]:
+        calls = (self._one, self._all) if self._all_came_last else (self._all, self._one)
+        return [call for call in calls if call is not None]
 
 
 class Initialisation:
@@ -32,14 +51,13 @@ class Initialisation:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.done = False
+        self.done = False  # by this process
         self.bad_fork = False  # this process was forked from one that had used the kind
-        self.queued: list[_Call] = []
+        self.queued: list[Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
         self.lock = threading.RLock()
         self.here = _Here()
-        self._seeds: tuple[_Call | None, _Call | None] = None, None  # for all devices and for one: the last of each
-        self._all_came_last = False
+        self.seeds = SeedTracker()
         self._where = ""
 
     @property
@@ -49,10 +67,10 @@ class Initialisation:
 
     def ensure(self) -> None:
         """The kind is usable, or the reason why not is raised: Forked, PenstockError, or `deferred_error`."""
-        if self.done and not self.bad_fork:
+        if self.done:
             return
         self.check_fork()
-        if self.here.at_it:
+        if self.here.is_initializing:
             return
         with self.lock:
             if self.done:
@@ -77,24 +95,22 @@ class Initialisation:
 
         Of calls that seed "all" devices or "one" only the last of each counts, the later one last.
         """
-        if self.done or self.here.at_it:
+        if self.done or self.here.is_initializing:
             function()
             return
-        made = function, traceback.format_stack()[:-1]
+        stack = traceback.format_stack()[:-1]
         with self.lock:
-            every, one = self._seeds
-            if seeds:
-                self._all_came_last = seeds == "all"
-                self._seeds = (made, one) if seeds == "all" else (every, made)
+            if seeds == "all":
+                self.seeds.queue_seed_all(function, stack)
+            elif seeds == "one":
+                self.seeds.queue_seed(function, stack)
             else:
-                self.queued.append(made)
+                self.queued.append((function, stack))
 
     def _run(self) -> None:
-        every, one = self._seeds
-        seeds = (one, every) if self._all_came_last else (every, one)
-        self.here.at_it = True
+        self.here.is_initializing = True
         try:
-            for function, stack in [*self.queued, *filter(None, seeds)]:
+            for function, stack in [*self.queued, *self.seeds.get_calls()]:
                 try:
                     function()
                 except Exception as error:
@@ -103,12 +119,12 @@ class Initialisation:
                         f"{self.word} call was originally invoked at:\n\n{''.join(stack)}"
                     ) from error
         finally:
-            self.here.at_it = False
+            self.here.is_initializing = False
 
     def reset(self) -> None:
         """As if it had never been used: its emulation has ended. What is queued stays for the next."""
         with self.lock:
-            self.done, self._where, self._seeds = False, "", (None, None)
+            self.done, self._where, self.seeds = False, "", SeedTracker()
 
 
 _of: dict[str, Initialisation] = {}
@@ -125,10 +141,8 @@ def forget_in_child(reopen: frozenset[str]) -> None:
     for kind, found in _of.items():
         found.lock = threading.RLock()
         found.here = _Here()
-        if kind in reopen:
-            found.done = False
-        elif found.done:
-            found.bad_fork = True
+        found.bad_fork = found.bad_fork or (found.done and kind not in reopen)
+        found.done = False
 
 
 def _caller() -> str:

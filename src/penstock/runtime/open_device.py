@@ -35,6 +35,8 @@ __all__ = [
     "device_count",
     "end_kind",
     "open_device",
+    "opened_if",
+    "opened_indices",
     "reopen",
 ]
 
@@ -223,6 +225,18 @@ def open_device(device: Device) -> OpenDevice:
     if found.gone:
         found.check()
     return found
+
+
+def opened_if(device: Device) -> OpenDevice | None:
+    """The device, if this process has opened it."""
+    found = _opened.get(device)
+    return None if found is None or found.gone else found
+
+
+def opened_indices(kind: str) -> list[int]:
+    """Of the kind's devices, those that this process has opened."""
+    ours = (device for device, opened in tuple(_opened.items()) if device.kind == kind and not opened.gone)
+    return sorted(device.index or 0 for device in ours)
 
 
 def _open(device: Device) -> OpenDevice:

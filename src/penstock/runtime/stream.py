@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.device import Device
-from penstock.runtime import current
+from penstock.runtime import current, sync_debug
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Queue
 
@@ -89,7 +89,10 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work so far is done; a failure of that work is raised here, once."""
-        self.opened.wait(self.queue)
+        queue = self.queue
+        if sync_debug.mode:
+            sync_debug.waiting(self.opened)
+        self.opened.wait(queue)
 
     def wait_event(self, event: Event) -> None:
         """Work from here on waits for the event; the host does not."""

@@ -58,6 +58,15 @@ class Tensor(Exporter):
     def nbytes(self) -> int:
         return self.numel() * self.itemsize
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether its device is of kind cuda."""
+        return self.device.kind == "cuda"
+
+    def get_device(self) -> int:
+        """The index of its device; -1 on the host's."""
+        return -1 if self.device.kind == "host" else self.device.index or 0
+
     def numel(self) -> int:
         """How many elements."""
         return math.prod(self.shape)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
+from penstock.runtime import sync_debug
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
 from penstock.spi import Launches
@@ -53,9 +54,13 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
     pinned = pinned_block(wide) if non_blocking else None
     if pinned is not None:
         pinned.used_on(stream.queue)
+    elif non_blocking and not target.storage.host_visible:  # staged, as CUDA does
+        wide = wide.copy()
+    elif sync_debug.mode:
+        sync_debug.waiting(stream.opened)
     with stream.opened.keeping(stream.queue, target.storage, *([] if pinned else [wide])) as kept:
         _queue_copy(stream, target, wide, readable=True)
-    if pinned is None:
+    if not non_blocking or (pinned is None and target.storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
 
 
@@ -152,6 +157,8 @@ def read(source: Tensor) -> NDArray[Any]:
     if source.storage.host_visible:
         stream.synchronize()
         return source.raw_array()
+    if sync_debug.mode:
+        sync_debug.waiting(stream.opened)
     whole = source.contiguous()
     array = np.empty(source.shape, source.dtype)
     with stream.opened.keeping(stream.queue, array, whole.storage) as kept:

@@ -1,0 +1,138 @@
+"""The names of `torch.cuda`, over penstock's runtime: a list, and what only CUDA has. See docs/differences.md.
+
+>>> import penstock, penstock.cuda as cuda
+>>> with penstock.emulate("cuda", count=2, profile="h200"):
+...     with cuda.device(1):
+...         print(cuda.current_device(), cuda.get_device_name())
+1 NVIDIA H200 (emulated)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.cuda import random, streams
+from penstock.cuda._kind import CUDA as _CUDA
+from penstock.cuda._kind import DeferredCudaCallError
+from penstock.cuda.devices import (
+    _CudaDeviceProperties,
+    _DeviceGuard,
+    _primary_context_devices,
+    can_device_access_peer,
+    device,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+)
+from penstock.cuda.lifecycle import (
+    _exchange_device,
+    _is_compiled,
+    _is_in_bad_fork,
+    _lazy_call,
+    _lazy_init,
+    _LazySeedTracker,
+    _maybe_exchange_device,
+    _queued_calls,
+    _sleep,
+    current_device,
+    device_count,
+    get_sync_debug_mode,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    set_sync_debug_mode,
+    synchronize,
+)
+from penstock.cuda.random import generator as _get_generator
+from penstock.cuda.random import get_offset as _get_rng_state_offset
+from penstock.cuda.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from penstock.cuda.random import named as _get_device
+from penstock.cuda.random import set_offset as _set_rng_state_offset
+from penstock.cuda.streams import (
+    Event,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    get_stream_from_external,
+    set_stream,
+    stream,
+)
+from penstock.cuda.streams import set_stream_by_id as _set_stream_by_id
+from penstock.errors import OutOfMemory as OutOfMemoryError
+
+if TYPE_CHECKING:
+    from penstock.runtime.generator import Generator
+
+    default_generators: tuple[Generator, ...]
+
+__all__ = [
+    "DeferredCudaCallError",
+    "Event",
+    "ExternalStream",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "get_stream_from_external",
+    "get_sync_debug_mode",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "random",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_sync_debug_mode",
+    "stream",
+    "streams",
+    "synchronize",
+]
+
+# What is another thing each time it is asked for.
+_CHANGING: dict[str, Callable[[], Any]] = {
+    "default_generators": random.RANDOMS.default_generators,
+    "_initialized": lambda: _CUDA.initialisation.done,
+    "_initialization_lock": lambda: _CUDA.initialisation.lock,
+    "_tls": lambda: _CUDA.initialisation.here,
+    "_lazy_seed_tracker": lambda: _CUDA.initialisation.seeds,
+    "_cached_device_count": lambda: _CUDA.count() if _CUDA.initialised else None,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CHANGING:
+        return _CHANGING[name]()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,145 @@
+"""CUDA's devices: which is current, what they are, who reaches whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import backends
+from penstock.cuda._kind import CUDA
+from penstock.faces.devices import DeviceContext, DeviceGuard
+from penstock.runtime.open_device import opened_indices
+from penstock.spi import Peers
+
+__all__ = [
+    "_CudaDeviceProperties",
+    "_DeviceGuard",
+    "_primary_context_devices",
+    "can_device_access_peer",
+    "device",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+]
+
+
+class device(DeviceContext):  # noqa: N801 -- PyTorch's name
+    """The device is current inside, the one before it afterwards; None and a negative index change nothing.
+
+    Raises ValueError for what names no CUDA device, DeviceError on entering where there is none of that index.
+    (`torch.cuda.device`)
+    """
+
+    kind = CUDA
+
+
+class device_of(device):  # noqa: N801 -- PyTorch's name
+    """The device that the tensor is on is current inside; a tensor of another kind changes nothing.
+
+    AttributeError for what is no tensor. (`torch.cuda.device_of`)
+    """
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
+
+
+class _DeviceGuard(DeviceGuard):
+    """As `device`, for an index. (`torch.cuda._DeviceGuard`)"""
+
+    kind = CUDA
+
+
+_PROPERTIES = (
+    "major",
+    "minor",
+    "is_multi_gpu_board",
+    "is_integrated",
+    "multi_processor_count",
+    "max_threads_per_multi_processor",
+    "max_threads_per_block",
+    "warp_size",
+    "regs_per_multiprocessor",
+    "shared_memory_per_block",
+    "shared_memory_per_block_optin",
+    "shared_memory_per_multiprocessor",
+    "L2_cache_size",
+    "clock_rate",
+    "memory_clock_rate",
+    "memory_bus_width",
+    "gcnArchName",
+    "pci_bus_id",
+    "pci_device_id",
+    "pci_domain_id",
+    "uuid",
+)
+
+
+class _CudaDeviceProperties:
+    """What a device is: read-only, sizes in bytes, rates in kHz. Made by `get_device_properties`."""
+
+    name: str
+    total_memory: int
+
+    def __init__(self) -> None:
+        raise RuntimeError("Tried to instantiate dummy base class _CudaDeviceProperties")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"property {name!r} of a device cannot be set")
+
+    def __repr__(self) -> str:
+        first = ("name", "major", "minor", "total_memory", "multi_processor_count", "uuid")
+        said = (*first, "pci_bus_id", "pci_device_id", "pci_domain_id", "L2_cache_size")
+        return f"_CudaDeviceProperties({', '.join(f'{each}={self._said(each)}' for each in said)})"
+
+    def _said(self, name: str) -> str:
+        value = getattr(self, name)
+        if name in ("total_memory", "L2_cache_size"):
+            return f"{value >> 20}MB"
+        return repr(value) if name == "name" else str(value)
+
+
+def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
+    """What the device is. AssertionError for an index that is none. Initialises CUDA, opens nothing.
+
+    >>> import penstock, penstock.cuda as cuda
+    >>> with penstock.emulate("cuda", profile="h200"):
+    ...     cuda.get_device_properties().multi_processor_count
+    132
+    """
+    index = _valid(device, "Invalid device id")
+    props = CUDA.describe(index)
+    made = object.__new__(_CudaDeviceProperties)
+    known = {name: props.details.get(name, 0) for name in _PROPERTIES}
+    made.__dict__.update(known, name=props.name, total_memory=props.total_bytes)
+    return made
+
+
+def get_device_name(device: Any = None) -> str:
+    """Its name, which ends in "(emulated)" where that is so. (`torch.cuda.get_device_name`)"""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """Its compute capability. (`torch.cuda.get_device_capability`)"""
+    details = CUDA.describe(_valid(device, "Invalid device id")).details
+    return details["major"], details["minor"]
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether the device reaches the other's memory, its own not counting. AssertionError for what is no device."""
+    index, peer = _valid(device, "Invalid device id"), _valid(peer_device, "Invalid peer device id")
+    driver = backends.driver("cuda")
+    return isinstance(driver, Peers) and driver.can_access(index, peer)
+
+
+def _valid(device: Any, otherwise: str) -> int:
+    CUDA.initialisation.ensure()
+    index = CUDA.index(device, optional=True)
+    if not 0 <= index < CUDA.count():
+        raise AssertionError(otherwise)
+    return index
+
+
+def _primary_context_devices() -> list[int]:
+    """Of the devices, those that this process has opened. (`torch.cuda._primary_context_devices`)"""
+    return opened_indices("cuda")

@@ -1,0 +1,77 @@
+"""When CUDA is first used, and what waits for that: PyTorch's names for `penstock.runtime.initialisation`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from penstock.cuda._kind import CUDA
+from penstock.cuda.streams import current_stream
+from penstock.errors import Unsupported
+from penstock.faces.devices import Devices
+from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
+from penstock.spi import Launches
+
+__all__ = [
+    "_LazySeedTracker",
+    "_exchange_device",
+    "_is_compiled",
+    "_is_in_bad_fork",
+    "_lazy_call",
+    "_lazy_init",
+    "_maybe_exchange_device",
+    "_queued_calls",
+    "_sleep",
+    "current_device",
+    "device_count",
+    "get_sync_debug_mode",
+    "init",
+    "is_available",
+    "is_initialized",
+    "set_device",
+    "set_sync_debug_mode",
+    "synchronize",
+]
+
+_devices = Devices(CUDA)
+init = _devices.init
+is_initialized = _devices.is_initialized
+is_available = _devices.is_available
+device_count = _devices.device_count
+current_device = _devices.current_device
+set_device = _devices.set_device
+synchronize = _devices.synchronize
+set_sync_debug_mode = _devices.set_sync_debug_mode
+get_sync_debug_mode = _devices.get_sync_debug_mode
+_is_in_bad_fork = _devices.is_in_bad_fork
+_exchange_device = _maybe_exchange_device = _devices.exchange_device
+_lazy_init = _devices.init
+_queued_calls = CUDA.initialisation.queued
+
+_libc = ctypes.CDLL(None)
+
+
+def _is_compiled() -> bool:
+    """Whether this build could drive the kind: always, if only by emulation."""
+    return True
+
+
+def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:  # noqa: A002 -- PyTorch's name
+    """Call it now, or at CUDA's first use if that is to come; `seed_all=True` and `seed=True` as `SeedTracker` says."""
+    seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
+    CUDA.initialisation.call(callable, seeds=seeds)
+
+
+def _sleep(cycles: int) -> None:
+    """Keep the current stream busy for so many cycles of the device's clock; the host does not wait."""
+    stream = current_stream()
+    queue = stream.queue
+    if not isinstance(queue, Launches):
+        raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
+    clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
+    address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
+    queue.call_native(address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+
+
+_CLOCK = 1_000_000  # kHz, where a profile says nothing

@@ -1,0 +1,82 @@
+"""Random numbers of CUDA devices. (`torch.cuda.random`)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.cuda._kind import CUDA
+from penstock.device import Device
+from penstock.faces.random import Randoms
+from penstock.runtime.current import here
+from penstock.runtime.generator import Generator, default_generator
+
+__all__ = [
+    "generator",
+    "get_offset",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "named",
+    "seed",
+    "seed_all",
+    "set_offset",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
+RANDOMS = Randoms(CUDA)
+get_rng_state_all = RANDOMS.get_rng_state_all
+set_rng_state_all = RANDOMS.set_rng_state_all
+manual_seed = RANDOMS.manual_seed
+manual_seed_all = RANDOMS.manual_seed_all
+seed = RANDOMS.seed
+seed_all = RANDOMS.seed_all
+initial_seed = RANDOMS.initial_seed
+
+
+def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
+    """The state of the device's generator: 16 bytes, seed and offset. Initialises CUDA.
+
+    >>> import penstock, penstock.cuda as cuda
+    >>> with penstock.emulate("cuda"):
+    ...     cuda.manual_seed(123)
+    ...     cuda.get_rng_state()[:2].tolist()
+    [123, 0]
+    """
+    place = here().device  # the fast way: whoever made it current has initialised CUDA
+    if device == "cuda" and place is not None and place.kind == "cuda":
+        return default_generator(place).get_state()
+    return RANDOMS.get_rng_state(device)
+
+
+def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+    """Let the device's generator go on from a state that `get_rng_state` gave, here or in PyTorch.
+
+    RuntimeError, TypeError for what is no state.
+    """
+    RANDOMS.set_rng_state(new_state, device)
+
+
+def get_offset(device: Any = "cuda") -> int:
+    """How many words each thread of the device has drawn. (`torch.cuda._get_rng_state_offset`)"""
+    return RANDOMS.get_offset(device)
+
+
+def set_offset(offset: int, device: Any = "cuda") -> None:
+    """Where the device's generator goes on, a multiple of 4. (`torch.cuda._set_rng_state_offset`)"""
+    RANDOMS.set_offset(offset, device)
+
+
+def generator(device: Any) -> Generator:
+    """The device's generator. (`torch.cuda._get_generator`)"""
+    return RANDOMS.generator(device)
+
+
+def named(device: Any) -> Device:
+    """The device under its name; an int is an index. (`torch.cuda._get_device`)"""
+    return Device("cuda", device) if isinstance(device, int) else Device(device)

@@ -1,0 +1,285 @@
+"""Streams and events of CUDA devices, with PyTorch's names for what they are."""
+
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import Any
+
+from penstock.cuda._kind import CUDA
+from penstock.errors import DeviceError, PenstockError
+from penstock.runtime import current
+from penstock.runtime import event as events
+from penstock.runtime import stream as streams
+from penstock.runtime.current import here
+from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.stream_pool import MOST_URGENT
+
+__all__ = ["Event", "ExternalStream", "Stream"]
+
+_started = CUDA.initialisation
+_INVALID_HANDLE = 400
+_DEVICE_TYPE = 1  # PyTorch's number for CUDA
+
+
+class Stream(streams.Stream):
+    """One of the device's 32 streams of the priority, the next in turn: the 33rd is the first again.
+
+    `priority` is between 0 and -3, the most urgent; what lies outside counts as the nearest. Initialises CUDA and opens
+    the device. An existing stream is named by `stream_id`, `device_index` and `device_type`. (`torch.cuda.Stream`)
+    """
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        if "stream_ptr" in kwargs:
+            kwargs = {"stream_id": kwargs["stream_ptr"], "device_index": CUDA.index(device, optional=True)}
+        if "stream_id" in kwargs:
+            opened = CUDA.opened(kwargs.get("device_index", device))
+            self.stand_on(opened, _queue_of(opened, kwargs["stream_id"]), 0)
+            return
+        index = None if device is None else CUDA.index(device, optional=True)
+        opened = CUDA.opened(None if index is None or index < 0 else index)
+        priority = max(MOST_URGENT, min(priority, 0))
+        self.stand_on(opened, opened.borrow_queue(priority), priority)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the most urgent priority."""
+        return 0, MOST_URGENT
+
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's handle."""
+        return self.handle
+
+    @property
+    def device_type(self) -> int:
+        return _DEVICE_TYPE
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.handle)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The CUDA stream protocol: its version, and the handle."""
+        return 0, self.handle
+
+    def record_event(self, event: events.Event | None = None) -> events.Event:
+        """Record the event here, or a new one; gives it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __eq__(self, o: object) -> bool:
+        return isinstance(o, streams.Stream) and o.opened is self.opened and o.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash((self.handle, self.device))
+
+    def __repr__(self) -> str:
+        return f"<penstock.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream that others made, by its handle: they keep it, and see to it that it outlives this.
+
+    DeviceError where the device has no such stream. (`torch.cuda.ExternalStream`)
+    """
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        opened = CUDA.opened(kwargs.get("device_index", device))
+        self.stand_on(opened, _queue_of(opened, stream_ptr), 0)
+
+    @property
+    def stream_id(self) -> int:
+        return self.handle
+
+
+def _queue_of(opened: OpenDevice, stream_id: int) -> Any:
+    """By PyTorch's number or the driver's handle."""
+    if stream_id == 0:
+        return opened.default_queue
+    if stream_id & 1 and opened.stream_pool is not None:
+        try:
+            return opened.stream_pool.with_id(stream_id)
+        except ValueError as error:
+            raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
+    found = opened.queues.get(stream_id)
+    if found is None:
+        raise DeviceError(
+            f"CUDA error: invalid resource handle\n{opened.device} has no stream {stream_id:#x}",
+            code=_INVALID_HANDLE,
+            device=str(opened.device),
+        )
+    return found
+
+
+def of_cuda(stream: streams.Stream) -> Stream:
+    """The stream as one of this kind; in its place from now on, so that the next to ask need not do that."""
+    if isinstance(stream, Stream):
+        return stream
+    made = streams.standing_on(Stream, stream.opened, stream.queue, stream.priority)
+    state, opened = here(), stream.opened
+    if state.streams.get(opened) is stream:
+        state.streams[opened] = made
+    if opened.default_stream is stream:
+        opened.default_stream = made
+    if state.stream is stream:
+        state.stream = made
+    return made
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream that this thread's work on the device goes to. Initialises CUDA. (`torch.cuda.current_stream`)"""
+    if device is None:
+        known = here().stream
+        if known.__class__ is Stream and not known.opened.gone:
+            return known
+    return of_cuda(streams.stream_of(_opened(device)))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that the device has from the start. Initialises CUDA. (`torch.cuda.default_stream`)"""
+    return of_cuda(streams.default_of(_opened(device)))
+
+
+def _opened(device: Any) -> OpenDevice:
+    index = CUDA.index(device, optional=True)
+    CUDA.initialisation.ensure()
+    if not 0 <= index < (count := CUDA.count()):
+        raise PenstockError(f"Device index value {index} is out of index range [0, {count})")
+    opened = CUDA.opened(None if index == current.current_index("cuda") else index)
+    state = here()
+    if state.opened is opened and state.stream is None:
+        state.stream = streams.stream_of(opened)  # the fast way for the next to ask
+    return opened
+
+
+def set_stream(stream: streams.Stream | None) -> None:
+    """Make the stream this thread's current one, and its device the current device; None does nothing."""
+    if stream is not None:
+        streams.set_stream(stream)
+
+
+def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """The same by PyTorch's numbers. (`torch.cuda._set_stream_by_id`)"""
+    set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+
+def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+    """The stream of a handle, which its maker keeps. (`torch.cuda.get_stream_from_external`)"""
+    return ExternalStream(data_ptr, device)
+
+
+class StreamContext:
+    """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
+
+    It keeps what was before, so it must not be entered again before it is left. (`torch.cuda.StreamContext`)
+    """
+
+    def __init__(self, stream: streams.Stream | None) -> None:
+        self.stream = stream
+        if not _started.done:
+            _started.ensure()
+        self.idx = here().indices.get("cuda", 0)
+        self.src_prev_stream: streams.Stream | None = None
+        self.dst_prev_stream: streams.Stream | None = None
+
+    def __enter__(self) -> None:
+        new = self.stream
+        if new is None:
+            return
+        state = here()
+        before = state.stream
+        if before.__class__ is not Stream or before.opened.gone:
+            self._before = state.device  # perhaps of another kind
+            before = current_stream()
+        else:
+            self._before = None
+        self.src_prev_stream = before
+        opened = new.opened
+        if state.opened is opened and not opened.gone:
+            state.streams[opened] = state.stream = new
+        else:
+            self.dst_prev_stream = current_stream(new.device)
+            set_stream(new)
+
+    def __exit__(
+        self,
+        type: type[BaseException] | None,  # noqa: A002 -- PyTorch's name
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        new, before = self.stream, self.src_prev_stream
+        if new is None or before is None:
+            return
+        state, opened = here(), before.opened
+        if state.opened is opened and new.opened is opened:
+            state.streams[opened] = state.stream = before
+        else:
+            for stream in (self.dst_prev_stream, before):
+                if stream is not None and not stream.opened.gone:
+                    current.set_stream_on(stream)
+        if self._before is not None and self._before.kind != "cuda":
+            current.make_current(self._before)
+
+
+def stream(stream: streams.Stream | None) -> StreamContext:
+    """The stream is current inside. (`torch.cuda.stream`)
+
+    >>> import penstock, penstock.cuda as cuda
+    >>> with penstock.emulate("cuda"):
+    ...     s = cuda.Stream()
+    ...     with cuda.stream(s):
+    ...         cuda.current_stream() == s
+    True
+    """
+    return StreamContext(stream)
+
+
+class Event(events.Event):
+    """A point on a stream. `enable_timing` keeps the moment, `interprocess` lets other processes wait for it.
+
+    `blocking` and `external` are kept and change nothing here: a wait never spins for long, and captures see events
+    either way. Belongs to the device of its first record. (`torch.cuda.Event`)
+    """
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
+        super().__init__(enable_timing=enable_timing)
+        self.blocking = blocking
+        self.interprocess = interprocess
+        self.external = external
+
+    def record(self, stream: streams.Stream | None = None) -> None:
+        """Set the point after all work so far on the stream (the current one, if none is given), or move it there.
+
+        Raises RuntimeError when the stream is of another device than the event.
+        """
+        self.record_on(current_stream() if stream is None else stream)
+
+    def wait(self, stream: streams.Stream | None = None) -> None:
+        """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
+        super().wait(current_stream() if stream is None and self.recorded else stream)
+
+    def query(self) -> bool:
+        """Whether the point is reached; True for an event never recorded. Never waits."""
+        return super().query()
+
+    def synchronize(self) -> None:
+        """Wait for the point; a failure of the stream's work is raised here, once."""
+        super().synchronize()
+
+    @property
+    def cuda_event(self) -> int:
+        """What tells it from others in this process; 0 while it was not recorded."""
+        return id(self) if self.recorded else 0
+
+    event_id = cuda_event
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_event)
+
+    def __repr__(self) -> str:
+        return f"<penstock.cuda.Event {self.cuda_event:#x}>" if self.recorded else "<penstock.cuda.Event uninitialized>"

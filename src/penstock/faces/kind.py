@@ -1,0 +1,127 @@
+"""One kind of device as its face sees it: which device an argument means, and the way to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import backends
+from penstock.device import Device
+from penstock.errors import DeviceError
+from penstock.runtime import current, initialisation, open_device
+from penstock.runtime.open_device import OpenDevice
+from penstock.spi import Describes, DeviceProps
+
+__all__ = ["INVALID_DEVICE", "Kind"]
+
+INVALID_DEVICE = 101  # CUDA's number for an ordinal that is none
+
+
+class Kind:
+    """A kind by its name. Nothing here opens a device but `opened`."""
+
+    def __init__(self, name: str, *, deferred_error: type[Exception] | None = None) -> None:
+        self.name = name
+        self.initialisation = initialisation.of(name)
+        if deferred_error is not None:
+            self.initialisation.deferred_error = deferred_error
+
+    @property
+    def word(self) -> str:
+        """The kind as messages spell it."""
+        return self.initialisation.word
+
+    def count(self) -> int:
+        """How many devices there are; 0, not an error, where there is no such kind."""
+        return open_device.device_count(self.name)
+
+    def index(self, device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+        """The index that is meant: an int is itself, a kind alone the current one, if that is `optional`.
+
+        Raises ValueError for other kinds, for no index where it is not optional, and for what is no device; asking for
+        the current one initialises the kind. (`torch.cuda._utils._get_device_index`)
+        """
+        if isinstance(device, int):
+            return device
+        if device is None and optional:
+            return self.current_index()
+        named = Device(device) if isinstance(device, str) else device
+        if isinstance(named, Device):
+            if allow_cpu and named.kind in ("cpu", "host"):
+                return -1
+            if named.kind != self.name:
+                expected = f"{self.name} or cpu" if allow_cpu else self.name
+                raise ValueError(f"Expected a {expected} device, but got: {named}")
+            if named.index is not None:
+                return named.index
+            if optional:
+                return self.current_index()
+        elif isinstance(index := getattr(device, "idx", None), int):  # one of `with cuda.device(1)`
+            return index
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+
+    def device(self, device: Any = None) -> Device:
+        """The device that is meant. DeviceError, with CUDA's words, where there is none of that index."""
+        index = self.index(device, optional=True)
+        self.check(index)
+        return Device(self.name, index)
+
+    def check(self, index: int) -> None:
+        """Initialises the kind; DeviceError where it has no device of that index."""
+        self.initialisation.ensure()
+        count = self.count()
+        if not 0 <= index < count:
+            raise DeviceError(
+                f"{self.word} error: invalid device ordinal\n"
+                "GPU device may be out of range, do you have enough GPUs?\n"
+                f"There {'is' if count == 1 else 'are'} {count}; this is index {index}.",
+                code=INVALID_DEVICE,
+                device=f"{self.name}:{index}",
+            )
+
+    def current_index(self) -> int:
+        """The index of this thread's current device. Initialises the kind."""
+        if not self.initialisation.done:
+            self.initialisation.ensure()
+        return current.current_index(self.name)
+
+    def exchange(self, index: int, *, device: Device | None = None) -> int:
+        """Make that device current, gives the index of the one before; a negative one changes nothing and gives -1.
+
+        `device` becomes this thread's current device of all kinds, if it is another than that.
+        """
+        if index < 0:
+            return -1
+        before = self.current_index()
+        state = current.here()
+        if index != before or state.device is None or state.device.kind != self.name:
+            self.check(index)
+            current.make_current(Device(self.name, index))
+        if device is not None and device.kind != self.name:
+            current.make_current(device)
+        return before
+
+    def opened(self, device: Any = None) -> OpenDevice:
+        """The device that is meant, or the current one, opened if it is not yet."""
+        if device is None:
+            state = current.here()
+            found = state.opened
+            if found is not None and not found.gone and found.device.kind == self.name:
+                return found
+        return open_device.open_device(self.device(device))
+
+    def opened_if(self, device: Any = None) -> OpenDevice | None:
+        """The same, or None where it is not open: then nothing is initialised or touched."""
+        if not self.initialised:
+            return None
+        return open_device.opened_if(Device(self.name, self.index(device, optional=True)))
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the kind was used, by this process."""
+        return self.initialisation.done
+
+    def describe(self, device: Any = None) -> DeviceProps:
+        """What the device is. Initialises the kind, but opens the device only where its driver cannot tell before."""
+        index = self.device(device).index or 0
+        driver = backends.driver(self.name)
+        return driver.describe(index) if isinstance(driver, Describes) else self.opened(index).port.props
