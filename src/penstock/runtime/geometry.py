@@ -53,7 +53,10 @@ class Geometry:
         if isinstance(named, str):
             if named == "reference":
                 return REFERENCE
-            found = profiles.load(named)
+            profile = profiles.load(named)
+            if profile.kind != "cuda":
+                raise ValueError(f"{profile.name} is no GPU that PyTorch's CUDA kernels draw on")
+            found = profile.properties
             return cls(found["multi_processor_count"], found["max_threads_per_multi_processor"])
         return cls(*named)
 
