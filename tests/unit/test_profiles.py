@@ -212,34 +212,42 @@ COLUMNS = {
     "cuda": {
         "device": "{name}",
         "capability": "{major}.{minor}",
-        "`total_memory`": "{total_memory:,}",
-        "multiprocessors": "{multi_processor_count}",
-        "threads of each": "{max_threads_per_multi_processor}",
-        "`L2_cache_size`": "{L2_cache_size:,}",
-        "`clock_rate`": "{clock_rate:,}",
+        "memory": "{total_memory_mib}",
+        "L2": "{L2_cache_size_mib}",
+        "SMs": "{multi_processor_count}",
+        "threads": "{max_threads_per_multi_processor}",
+        "clock": "{clock_rate_mhz}",
     },
     "mps": {
         "device": "{name}",
-        "`core_count`": "{core_count}",
-        "`total_memory`": "{total_memory:,}",
-        "`recommended_max_memory`": "{recommended_max_memory:,}",
-        "`max_buffer_length`": "{max_buffer_length:,}",
+        "cores": "{core_count}",
+        "memory": "{total_memory_mib}",
+        "recommended": "{recommended_max_memory_mib}",
+        "buffer": "{max_buffer_length_mib}",
     },
     "mtia": {
         "device": "{name}",
         "capability": "{major}.{minor}",
-        "`core_count`": "{core_count}",
-        "`total_memory`": "{total_memory:,}",
-        "`on_chip_memory`": "{on_chip_memory:,}",
+        "cores": "{core_count}",
+        "memory": "{total_memory_mib}",
+        "on the chip": "{on_chip_memory_mib}",
     },
 }
+
+
+def shown(profile: Profile) -> dict[str, object]:
+    """The properties, and those in bytes and kHz also in larger units."""
+    numbers = {key: value for key, value in profile.properties.items() if isinstance(value, int)}
+    mib = {f"{key}_mib": f"{value >> 20:,}" for key, value in numbers.items()}
+    mhz = {f"{key}_mhz": f"{value // 1000:,}" for key, value in numbers.items()}
+    return {**profile.properties, **mib, **mhz}
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_the_page_has_them_all(kind: str):
     lines = [f"| profile | {' | '.join(COLUMNS[kind])} |", "|---" * (len(COLUMNS[kind]) + 1) + "|"]
     for name in names(kind):
-        cells = [cell.format(**load(name).properties) for cell in COLUMNS[kind].values()]
+        cells = [cell.format(**shown(load(name))) for cell in COLUMNS[kind].values()]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     table = "\n".join(lines)
     page = (ROOT / "docs/reference/profiles.md").read_text(encoding="utf-8")
