@@ -43,7 +43,17 @@ else:
     from penstock.runtime.generator import Generator, manual_seed
     from penstock.runtime.lifecycle import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
     from penstock.runtime.open_device import device_count
-    from penstock.runtime.random_creation import bernoulli, exponential, rand, randint, randn
+    from penstock.runtime.random_creation import (
+        bernoulli,
+        exponential,
+        rand,
+        rand_like,
+        randint,
+        randint_like,
+        randn,
+        randn_like,
+    )
+    from penstock.runtime.random_permutation import randperm
     from penstock.runtime.stream import Stream, current_stream, default_stream, set_stream, synchronize
     from penstock.runtime.tensor import Tensor
 
@@ -93,9 +103,13 @@ __all__ = [
     "manual_seed",
     "memory",
     "rand",
+    "rand_like",
     "randint",
+    "randint_like",
     "randn",
+    "randn_like",
     "random",
+    "randperm",
     "reopen",
     "set_device",
     "set_stream",

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.runtime.random_permutation import key_bits, permutation
 from penstock.testing import model_random
 
 REALS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]
@@ -116,3 +117,18 @@ def test_each_has_its_own_probability(dtype):
     words = [model_random.philox(9, at // 4, 2)[at % 4] for at in range(3000)]
     drawn = np.array(words, np.uint32).astype(np.float32) * np.float32(2**-32) + np.float32(2**-33)
     np.testing.assert_array_equal(found.numpy().astype(float), drawn <= limits)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 700), geometries, seeds, offsets)
+def test_permutations(count, geometry, seed, offset):
+    generator = penstock.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
+    found = penstock.randperm(count, generator=generator, device="host:0")
+    wanted = model_random.permuted(count, key_bits(count), geometry, (seed, 4 * offset))
+    assert found.tolist() == wanted
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=60), st.sampled_from([1, 2, 3, 32]), seeds, offsets)
+def test_equal_keys(keys, bits, seed, offset):
+    found = permutation(np.array(keys, np.int32), bits, seed, 4 * offset)
+    assert found.tolist() == model_random.shuffled(keys, bits, 32, (seed, 4 * offset))

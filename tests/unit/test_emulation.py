@@ -116,7 +116,8 @@ def test_a_count_that_makes_no_sense(count):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"profile": "h2000"}, "there is no profile 'h2000'"),
+        ({"profile": "h2000"}, "there is no profile 'h2000', the nearest is 'h200'"),
+        ({"profile": "Apple M4"}, "profile 'apple_m4' is of kind mps, not cuda: a100, b200"),
         ({"memory": 0}, "memory"),
         ({"memory": -1}, "memory"),
         ({"memory": "much"}, "much"),

@@ -7,9 +7,6 @@ is. The host may not read it, as it could not read a GPU's; what is queued may.
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Mapping
-from typing import Any
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
@@ -21,7 +18,6 @@ __all__ = ["EmulatedDriver", "EmulatedPort"]
 
 _NO_DEVICE = 101  # CUDA's number for an ordinal that is none
 _POOLED_STREAMS = {"cuda": 32}  # of each priority
-_FAMILY = uuid.UUID("8d1f5a0e-93c4-5b7e-a5a6-70656e73746f")  # of the names of emulated devices
 
 
 class EmulatedDriver:
@@ -34,10 +30,12 @@ class EmulatedDriver:
 
     def __init__(self, kind: str, count: int, profile: str, memory: int | None = None) -> None:
         self.kind = kind
-        self.profile = profile
-        self._properties: Mapping[str, Any] = profiles.load(profile)
+        self.profile = profiles.load(profile)
+        if self.profile.kind != kind:
+            wanted = ", ".join(profiles.names(kind))
+            raise ValueError(f"profile {self.profile.name!r} is of kind {self.profile.kind}, not {kind}: {wanted}")
         self._count = count
-        self._memory = memory or self._properties["total_memory"]
+        self._memory = memory or self.profile.properties["total_memory"]
 
     def count(self) -> int:
         return self._count
@@ -51,7 +49,7 @@ class EmulatedDriver:
         if index not in range(self.count()):
             name = f"{self.kind}:{index}"
             raise DeviceError(f"invalid device ordinal: no {name}", code=_NO_DEVICE, call="describe", device=name)
-        properties = self._properties
+        properties = self.profile.at(index)
         return DeviceProps(
             self.kind,
             index,
@@ -62,7 +60,7 @@ class EmulatedDriver:
             pooled_streams=_POOLED_STREAMS.get(self.kind, 0),
             multi_processor_count=properties.get("multi_processor_count", 0),
             max_threads_per_multi_processor=properties.get("max_threads_per_multi_processor", 0),
-            details={**properties, "uuid": str(uuid.uuid5(_FAMILY, f"{self.profile} {index}"))},
+            details=properties,
         )
 
     def can_access(self, index: int, peer: int) -> bool:

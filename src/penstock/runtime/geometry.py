@@ -13,7 +13,7 @@ from functools import lru_cache
 from penstock import profiles
 from penstock.spi import DeviceProps
 
-__all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches"]
+__all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches", "slowest_first"]
 
 _BLOCK = 256  # threads
 _MOST = (1 << 31) - 1  # what 32 bits count: elements, and bytes from the first to the last
@@ -53,7 +53,10 @@ class Geometry:
         if isinstance(named, str):
             if named == "reference":
                 return REFERENCE
-            found = profiles.load(named)
+            profile = profiles.load(named)
+            if profile.kind != "cuda":
+                raise ValueError(f"{profile.name} is no GPU that PyTorch's CUDA kernels draw on")
+            found = profile.properties
             return cls(found["multi_processor_count"], found["max_threads_per_multi_processor"])
         return cls(*named)
 
@@ -102,6 +105,26 @@ def in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """The dimensions, the one of the smallest steps first; of equal ones the last."""
     order = list(range(len(shape)))[::-1]
     return sorted(order, key=lambda dim: abs(strides[dim]))
+
+
+def slowest_first(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The dimensions, that of the largest steps first, as PyTorch orders them for a tensor like another.
+
+    Those that have no order stay as they are: a dimension of one step, as an expanded one, has none to any other.
+    """
+    order = list(range(len(shape)))
+    for new in reversed(order[:-1]):  # into those behind it, which are in order
+        at = new
+        for other in range(new + 1, len(shape)):
+            one, two = order[at], order[other]
+            step, next_step = abs(strides[one]), abs(strides[two])
+            if 0 in (step, next_step):
+                continue
+            if (step, shape[one]) < (next_step, shape[two]):
+                order[at], order[other], at = two, one, other
+            elif step > next_step:
+                break
+    return order
 
 
 _Axes = list[tuple[int, int]]

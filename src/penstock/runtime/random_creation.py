@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,11 +10,10 @@ from numpy.typing import DTypeLike
 from penstock.device import Device
 from penstock.runtime.creation import empty
 from penstock.runtime.generator import Generator
+from penstock.runtime.geometry import slowest_first
+from penstock.runtime.tensor import Tensor
 
-if TYPE_CHECKING:
-    from penstock.runtime.tensor import Tensor
-
-__all__ = ["bernoulli", "exponential", "rand", "randint", "randn"]
+__all__ = ["bernoulli", "exponential", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"]
 
 _Place = Device | str | int | None
 
@@ -86,3 +84,58 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     """
     made = empty(input.shape, dtype=input.dtype, device=input.device)
     return made.bernoulli_(input if p is None else p, generator=generator)
+
+
+def rand_like(
+    input: Tensor,  # noqa: A002 -- PyTorch's name
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike | None = None,
+    device: _Place = None,
+) -> Tensor:
+    """As `rand`, with the tensor's shape, dtype, device and order of its dimensions in memory. (`torch.rand_like`)
+
+    The order matters: the same seed gives transposed tensors the same numbers, transposed.
+    """
+    return _empty_like("rand_like", input, dtype, device).uniform_(generator=generator)
+
+
+def randn_like(
+    input: Tensor,  # noqa: A002 -- PyTorch's name
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike | None = None,
+    device: _Place = None,
+) -> Tensor:
+    """As `randn`, with what `rand_like` takes from the tensor. (`torch.randn_like`)"""
+    return _empty_like("randn_like", input, dtype, device).normal_(generator=generator)
+
+
+def randint_like(
+    input: Tensor,  # noqa: A002 -- PyTorch's name
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike | None = None,
+    device: _Place = None,
+) -> Tensor:
+    """As `randint`, with what `rand_like` takes from the tensor: also its dtype. (`torch.randint_like`)"""
+    if high is None:
+        low, high = 0, low
+    if high is None:
+        raise TypeError("randint_like() missing 1 required positional argument: 'high'")
+    return _empty_like("randint_like", input, dtype, device).random_(low or 0, high, generator=generator)
+
+
+def _empty_like(function: str, like: Tensor, dtype: DTypeLike | None, device: _Place) -> Tensor:
+    """A tensor without gaps whose dimensions lie in memory in the other's order, and that is empty."""
+    if not isinstance(like, Tensor):
+        raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
+    order = slowest_first(like.shape, like.byte_strides)
+    made = empty(
+        tuple(like.shape[dim] for dim in order),
+        dtype=like.dtype if dtype is None else dtype,
+        device=like.device if device is None else device,
+    )
+    return made.permute(*np.argsort(order).tolist()) if order != sorted(order) else made

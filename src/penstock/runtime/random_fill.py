@@ -6,7 +6,7 @@ import math
 import warnings
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,55 +16,17 @@ from penstock.runtime import transfer
 from penstock.runtime.generator import Generator, default_generator
 from penstock.runtime.geometry import Geometry, geometry_of, launches
 from penstock.runtime.stream import stream_of
+from penstock.runtime.torch_types import missing, named, torch_type
 from penstock.spi import Draw, Randoms
 
 if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
 
-__all__ = ["bernoulli", "exponential", "integers", "integers_below", "normal", "uniform"]
+__all__ = ["bernoulli", "exponential", "generator_for", "integers", "integers_below", "normal", "uniform"]
 
-
-class _Type(NamedTuple):
-    name: str  # PyTorch's
-    spelled: str  # what its messages call the C++ type
-    digits: int = 0  # of a float
-
-
-_TYPES = {
-    "bool": _Type("Bool", "bool"),
-    "uint8": _Type("Byte", "unsigned char"),
-    "int8": _Type("Char", "signed char"),
-    "uint16": _Type("UInt16", "short unsigned int"),
-    "int16": _Type("Short", "short int"),
-    "uint32": _Type("UInt32", "unsigned int"),
-    "int32": _Type("Int", "int"),
-    "uint64": _Type("UInt64", "long unsigned int"),
-    "int64": _Type("Long", "long int"),
-    "float16": _Type("Half", "c10::Half", 11),
-    "bfloat16": _Type("BFloat16", "c10::BFloat16", 8),
-    "float32": _Type("Float", "float", 24),
-    "float64": _Type("Double", "double", 53),
-    "complex64": _Type("ComplexFloat", "c10::complex<float>"),
-    "complex128": _Type("ComplexDouble", "c10::complex<double>"),
-}
 _BAREBONES = {"uint16", "uint32", "uint64"}
 _LEAST, _MOST = -1 << 63, (1 << 63) - 1
 _MANY = 1 << 28  # integers: from so many on, each is made of 64 bits
-
-
-@cache  # to ask NumPy takes microseconds
-def _named(dtype: np.dtype[Any]) -> str:
-    return dtype.name if dtype.isnative and dtype.name in _TYPES else ""
-
-
-@cache
-def _type(dtype: np.dtype[Any]) -> _Type:
-    return _TYPES.get(_named(dtype)) or _Type(str(dtype), str(dtype))
-
-
-def _missing(kernel: str, dtype: np.dtype[Any]) -> NotImplementedError:
-    """PyTorch's own error, type and words, for a dtype that its kernel does not serve either."""
-    return NotImplementedError(f"\"{kernel}\" not implemented for '{_type(dtype).name}'")
 
 
 # ---- The laws
@@ -74,10 +36,10 @@ def uniform(target: Tensor, low: float, high: float, generator: Generator | None
     """From `low` on, below `high`."""
     low, high = float(low), float(high)
     dtype = _real(target.dtype)
-    kind = _type(dtype)
+    kind = torch_type(dtype)
     if target.dtype.kind != "c" or target.numel():
         if not kind.digits:
-            raise _missing("check_uniform_bounds", dtype)
+            raise missing("check_uniform_bounds", dtype)
         most = _largest(dtype)
         for name, bound in (("from", low), ("to", high)):
             if not -most <= bound <= most:
@@ -97,8 +59,8 @@ def normal(target: Tensor, mean: float, std: float, generator: Generator | None)
     mean, std = float(mean), float(std)
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
-    if target.numel() and not _type(_real(target.dtype)).digits:
-        raise _missing(f"normal_kernel_{target.device.kind}", target.dtype)
+    if target.numel() and not torch_type(_real(target.dtype)).digits:
+        raise missing(f"normal_kernel_{target.device.kind}", target.dtype)
     if target.dtype.kind == "c":
         std /= math.sqrt(2)
     _fill(target, generator, "normal", (mean, std, 0.0))
@@ -108,10 +70,10 @@ def exponential(target: Tensor, lambd: float, generator: Generator | None) -> No
     lambd = float(lambd)
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
-    if target.numel() and not _type(target.dtype).digits:
+    if target.numel() and not torch_type(target.dtype).digits:
         raise RuntimeError(
             "Exponential distribution is a continuous probability distribution. dtype must be a floating point but you "
-            f"specified {_type(target.dtype).name}"
+            f"specified {torch_type(target.dtype).name}"
         )
     _fill(target, generator, "exponential", (lambd, 0.0, 0.0))
 
@@ -124,25 +86,25 @@ def bernoulli(target: Tensor, p: float | Tensor, generator: Generator | None) ->
     p = float(p)
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
-    if target.numel() and (_named(target.dtype) in {"", *_BAREBONES} or target.dtype.kind == "c"):
-        raise _missing(f"bernoulli_scalar_{target.device.kind}_", target.dtype)
+    if target.numel() and (named(target.dtype) in {"", *_BAREBONES} or target.dtype.kind == "c"):
+        raise missing(f"bernoulli_scalar_{target.device.kind}_", target.dtype)
     _fill(target, generator, "bernoulli", (p, 0.0, 0.0))
 
 
 def integers_below(target: Tensor, generator: Generator | None) -> None:
     """All that the dtype has from 0 on; of floats, all up to the first that has a gap behind it."""
-    dtype, kind = target.dtype, _type(target.dtype)
+    dtype, kind = target.dtype, torch_type(target.dtype)
     if not target.numel():
         return
-    if _named(dtype) in {"", *_BAREBONES} or dtype.kind == "c":
-        raise _missing(f"random_kernel_{target.device.kind}", dtype)
+    if named(dtype) in {"", *_BAREBONES} or dtype.kind == "c":
+        raise missing(f"random_kernel_{target.device.kind}", dtype)
     count = (1 << kind.digits) + 1 if kind.digits else _largest_integer(dtype) + 1
-    _fill(target, generator, "integers", range_=count, wide=_named(dtype) in {"int64", "float64"})
+    _fill(target, generator, "integers", range_=count, wide=named(dtype) in {"int64", "float64"})
 
 
 def integers(target: Tensor, low: int, high: int | None, generator: Generator | None) -> None:
     """From `low` on, below `high`, or where that is None, to the last there is."""
-    low, kind, full = _integer(low), _type(target.dtype), high is None and low == _LEAST
+    low, kind, full = _integer(low), torch_type(target.dtype), high is None and low == _LEAST
     if full:
         if target.numel():
             _check_all_bits(target)
@@ -179,7 +141,7 @@ def integers(target: Tensor, low: int, high: int | None, generator: Generator | 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type of a complex number's parts."""
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and _named(dtype) else dtype
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and named(dtype) else dtype
 
 
 @cache
@@ -195,9 +157,9 @@ def _largest_integer(dtype: np.dtype[Any]) -> int:
 
 
 def _last_integer(dtype: np.dtype[Any]) -> int:
-    if digits := _type(dtype).digits:
+    if digits := torch_type(dtype).digits:
         return 1 << digits
-    if not _named(dtype) or dtype.kind == "c":
+    if not named(dtype) or dtype.kind == "c":
         raise RuntimeError("random_from_to_impl handles only integral, floating-point and boolean types")
     last = _largest_integer(dtype)
     return last if last <= _MOST else -1  # as PyTorch, which then says that it is out of bounds
@@ -234,8 +196,8 @@ def _down(high: int, dtype: np.dtype[Any], digits: int) -> int:
 
 
 def _check_bounds(dtype: np.dtype[Any], low: int, last: int) -> None:
-    kind = _type(dtype)
-    if not _named(dtype) or dtype.kind == "c":
+    kind = torch_type(dtype)
+    if not named(dtype) or dtype.kind == "c":
         raise RuntimeError("check_random_bounds handles only integral, floating-point and boolean types")
     if kind.digits:
         least, most = -_largest(dtype), _largest(dtype)
@@ -256,9 +218,9 @@ def _check_bounds(dtype: np.dtype[Any], low: int, last: int) -> None:
 
 def _check_all_bits(target: Tensor) -> None:
     name = f"random_full_64_bits_range_kernel_{target.device.kind}"
-    known = _named(target.dtype)
+    known = named(target.dtype)
     if known in {"", "bool", "float16", *_BAREBONES} or target.dtype.kind == "c":
-        raise _missing(name, target.dtype)
+        raise missing(name, target.dtype)
     if known not in {"int64", "float64", "float32", "bfloat16"}:
         raise RuntimeError(f"{name} handles only int64, double, float and bfloat16")
 
@@ -266,7 +228,7 @@ def _check_all_bits(target: Tensor) -> None:
 # ---- The drawing
 
 
-def _generator_for(target: Tensor, generator: Generator | None) -> tuple[Generator, Geometry]:
+def generator_for(target: Tensor, generator: Generator | None) -> tuple[Generator, Geometry]:
     if generator is None:
         generator = default_generator(target.device)
     elif not isinstance(generator, Generator):
@@ -288,7 +250,7 @@ def _fill(
     base: int = 0,
     wide: bool = False,
 ) -> None:
-    using, geometry = _generator_for(target, generator)
+    using, geometry = generator_for(target, generator)
     if not target.numel():
         return
     shape, strides, dtype = target.shape, target.byte_strides, target.dtype
@@ -301,7 +263,7 @@ def _fill(
         dtype = _real(dtype)
         shape, strides = (*shape, 2), (*strides, dtype.itemsize)
     lanes = 2 if (wide if law == "integers" else dtype.itemsize == 8 and dtype.kind == "f") else 4
-    draws, element = [], _named(dtype)
+    draws, element = [], named(dtype)
     for launch in launches(shape, strides, dtype.itemsize, lanes, geometry):
         seed, offset = using.take(launch.skipped)
         if launch.count:
@@ -326,14 +288,14 @@ def _fill(
 
 def _by_chances(target: Tensor, p: Tensor, generator: Generator | None) -> None:
     """The order of the elements is that in which the steps of both tensors decrease, where they agree."""
-    using, _ = _generator_for(target, generator)
+    using, _ = generator_for(target, generator)
     chances = p.expand(*target.shape)
     if not target.numel():
         return
-    if not _type(p.dtype).digits:
-        raise RuntimeError(f"expected probabilities tensor to have floating type, got {_type(p.dtype).name}")
-    if _named(target.dtype) in {"", *_BAREBONES} or target.dtype.kind == "c":
-        raise _missing(f"bernoulli_tensor_{target.device.kind}_self_", target.dtype)
+    if not torch_type(p.dtype).digits:
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {torch_type(p.dtype).name}")
+    if named(target.dtype) in {"", *_BAREBONES} or target.dtype.kind == "c":
+        raise missing(f"bernoulli_tensor_{target.device.kind}_self_", target.dtype)
     order = list(range(target.ndim))
     both = [(target.byte_strides[dim], chances.byte_strides[dim]) for dim in order]
     for i in range(target.ndim):
@@ -349,7 +311,7 @@ def _by_chances(target: Tensor, p: Tensor, generator: Generator | None) -> None:
     seed, offset = using.take(10)
     plan = Draw(
         "chances",
-        _named(target.dtype),
+        named(target.dtype),
         target.data_ptr(),
         target.numel(),
         axes,

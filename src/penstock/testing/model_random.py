@@ -12,19 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["drawn", "philox", "skipped"]
+from penstock.runtime.random_permutation import philox
 
-_WORD = 0xFFFFFFFF
-
-
-def philox(seed: int, subsequence: int, draw: int) -> tuple[int, int, int, int]:
-    """The four words of one call."""
-    a, b, c, d = draw & _WORD, draw >> 32 & _WORD, subsequence & _WORD, subsequence >> 32 & _WORD
-    for turn in range(10):
-        k, h = seed + turn * 0x9E3779B9 & _WORD, (seed >> 32) + turn * 0xBB67AE85 & _WORD
-        p, q = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b, c, d = q >> 32 ^ b ^ k, q & _WORD, p >> 32 ^ d ^ h, p & _WORD
-    return a, b, c, d
+__all__ = ["drawn", "permuted", "philox", "shuffled", "skipped"]
 
 
 def _threads(count: int, geometry: tuple[int, int]) -> int:
@@ -64,6 +54,32 @@ def drawn(
         words = philox(seed, thread, offset // 4 + call)
         made[at] = _number(law, dtype, words, lane, wide, numbers)
     return made
+
+
+def permuted(count: int, bits: int, geometry: tuple[int, int], state: tuple[int, int]) -> list[int]:
+    """What randperm gives, whose keys are of so many bits: from the generator's state on."""
+    width = 32 if bits <= 32 else 64
+    first, several = -1 << (width - 1), (1 << width) - 1
+    keys = drawn("integers", np.dtype(f"i{width // 8}"), count, geometry, state, first, several)
+    seed, offset = state
+    return shuffled(keys.tolist(), bits, width, (seed, offset + skipped(count, 2, geometry)))
+
+
+def shuffled(keys: list[int], bits: int, width: int, state: tuple[int, int]) -> list[int]:
+    """Their places in order, equal ones shuffled from the last to the second."""
+    seed, offset = state
+    low = keys if bits == width else [key % (1 << bits) for key in keys]
+    order = sorted(range(len(keys)), key=low.__getitem__)
+    start = 0
+    while start < len(order):
+        run = [place for place in order[start:] if low[place] == low[order[start]]]
+        words = [word for call in range(len(run)) for word in philox(seed, start, offset // 4 + call)]
+        for last in range(len(run) - 1, 0, -1):
+            other = words[len(run) - 1 - last] % (last + 1)
+            run[last], run[other] = run[other], run[last]
+        order[start : start + len(run)] = run
+        start += len(run)
+    return order
 
 
 def _number(
