@@ -16,6 +16,7 @@ class DeviceContext:
     """The device is current inside, the one before it afterwards; None and a negative index change nothing."""
 
     kind: ClassVar[Kind]
+    __slots__ = ("_before", "idx", "prev_idx")
 
     def __init__(self, device: Any) -> None:
         self.idx = device if device.__class__ is int else self.kind.index(device, optional=True)

@@ -22,8 +22,14 @@ class Kind:
     def __init__(self, name: str, *, deferred_error: type[Exception] | None = None) -> None:
         self.name = name
         self.initialisation = initialisation.of(name)
+        self._named: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
+
+    def named(self, index: int) -> Device:
+        """The device of that index: one object, as to make one takes long."""
+        found = self._named.get(index)
+        return self._named.setdefault(index, Device(self.name, index)) if found is None else found
 
     @property
     def word(self) -> str:
@@ -63,7 +69,7 @@ class Kind:
         """The device that is meant. DeviceError, with CUDA's words, where there is none of that index."""
         index = self.index(device, optional=True)
         self.check(index)
-        return Device(self.name, index)
+        return self.named(index)
 
     def check(self, index: int) -> None:
         """Initialises the kind; DeviceError where it has no device of that index."""
@@ -95,7 +101,7 @@ class Kind:
         state = current.here()
         if index != before or state.device is None or state.device.kind != self.name:
             self.check(index)
-            current.make_current(Device(self.name, index))
+            current.make_current(self.named(index))
         if device is not None and device.kind != self.name:
             current.make_current(device)
         return before
@@ -113,7 +119,7 @@ class Kind:
         """The same, or None where it is not open: then nothing is initialised or touched."""
         if not self.initialised:
             return None
-        return open_device.opened_if(Device(self.name, self.index(device, optional=True)))
+        return open_device.opened_if(self.named(self.index(device, optional=True)))
 
     @property
     def initialised(self) -> bool:

@@ -39,7 +39,7 @@ class Randoms:
 
     def get_rng_state_all(self) -> list[NDArray[np.uint8]]:
         """The states of all devices."""
-        return [self.get_rng_state(Device(self._word, index)) for index in range(self._kind.count())]
+        return [self.get_rng_state(index) for index in range(self._kind.count())]
 
     def set_rng_state_all(self, new_states: Iterable[Any]) -> None:
         """One state for each device, from the first on; IndexError where there are more than devices."""
@@ -92,7 +92,7 @@ class Randoms:
     def _generator(self, index: int) -> Generator:
         if index not in range(self._kind.count()):
             raise IndexError(f"there is no {self._word}:{index}, so it has no generator")
-        return default_generator(Device(self._word, index))
+        return default_generator(self._kind.named(index))
 
     def _named(self, device: Any) -> int | None:
         """An index, or None for whichever is current then."""

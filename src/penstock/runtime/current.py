@@ -110,6 +110,8 @@ def resolve(device: Device | str | int | None = None) -> Device:
     """
     if device is None:
         return current_device()
+    if device.__class__ is Device and device.index is not None:
+        return device
     if isinstance(device, int) and not isinstance(device, bool):
         return Device(current_device().kind, device)
     if not isinstance(device, (str, Device)):
