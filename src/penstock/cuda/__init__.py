@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cuda import random, streams
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
+from penstock.cuda._utils import _get_device_index
 from penstock.cuda.devices import (
     _CudaDeviceProperties,
     _DeviceGuard,
@@ -73,6 +74,7 @@ from penstock.cuda.streams import (
     stream,
 )
 from penstock.cuda.streams import set_stream_by_id as _set_stream_by_id
+from penstock.errors import DeviceError as AcceleratorError
 from penstock.errors import OutOfMemory as OutOfMemoryError
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ class _CudaDeviceProperties:
     total_memory: int
 
     def __init__(self) -> None:
-        raise RuntimeError("Tried to instantiate dummy base class _CudaDeviceProperties")
+        raise TypeError("_CudaDeviceProperties is what get_device_properties gives: it has no constructor")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"property {name!r} of a device cannot be set")

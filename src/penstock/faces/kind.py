@@ -48,8 +48,6 @@ class Kind:
         """
         if isinstance(device, int):
             return device
-        if device is None and optional:
-            return self.current_index()
         named = Device(device) if isinstance(device, str) else device
         if isinstance(named, Device):
             if allow_cpu and named.kind in ("cpu", "host"):
@@ -59,10 +57,10 @@ class Kind:
                 raise ValueError(f"Expected a {expected} device, but got: {named}")
             if named.index is not None:
                 return named.index
-            if optional:
-                return self.current_index()
         elif isinstance(index := getattr(device, "idx", None), int):  # one of `with cuda.device(1)`
             return index
+        if optional:  # be it what it may, as in PyTorch
+            return self.current_index()
         raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
 
     def device(self, device: Any = None) -> Device:

@@ -38,9 +38,8 @@ class SeedTracker:
     def queue_seed(self, cb: Callable[[], Any], traceback: list[str]) -> None:
         self._one, self._all_came_last = (cb, traceback), False
 
-    def get_calls(self) -> list[Call]:
-        calls = (self._one, self._all) if self._all_came_last else (self._all, self._one)
-        return [call for call in calls if call is not None]
+    def get_calls(self) -> list[Call | None]:
+        return [self._one, self._all] if self._all_came_last else [self._all, self._one]
 
 
 class Initialisation:
@@ -110,7 +109,7 @@ class Initialisation:
     def _run(self) -> None:
         self.here.is_initializing = True
         try:
-            for function, stack in [*self.queued, *self.seeds.get_calls()]:
+            for function, stack in [*self.queued, *filter(None, self.seeds.get_calls())]:
                 try:
                     function()
                 except Exception as error:
