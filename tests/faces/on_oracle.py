@@ -146,13 +146,20 @@ class SceneFile:
         self.record.write_text(text + "\n")
 
 
+# Where no device is named, PyTorch takes the host, penstock the current device.
+_MADE_ON_THE_HOST = {"empty", "full", "rand", "randint", "randn", "tensor", "zeros"}
+
+
 class TorchLike:
     """Penstock under the few top-level names of torch that a scene needs."""
 
     def __getattr__(self, name: str):
         import penstock
 
-        return getattr(penstock, _TWINS.get(name, name))
+        found = getattr(penstock, _TWINS.get(name, name))
+        if name not in _MADE_ON_THE_HOST:
+            return found
+        return lambda *what, device="host:0", **how: found(*what, device=device, **how)
 
 
 def every_file() -> list[SceneFile]:

@@ -47,9 +47,8 @@ from penstock.cuda.lifecycle import (
     set_sync_debug_mode,
     synchronize,
 )
-from penstock.cuda.random import generator as _get_generator
-from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import (
+    _RANDOMS,
     get_rng_state,
     get_rng_state_all,
     initial_seed,
@@ -60,6 +59,8 @@ from penstock.cuda.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from penstock.cuda.random import generator as _get_generator
+from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import named as _get_device
 from penstock.cuda.random import set_offset as _set_rng_state_offset
 from penstock.cuda.streams import (
@@ -125,7 +126,7 @@ __all__ = [
 
 # What is another thing each time it is asked for.
 _CHANGING: dict[str, Callable[[], Any]] = {
-    "default_generators": random.RANDOMS.default_generators,
+    "default_generators": _RANDOMS.default_generators,
     "_initialized": lambda: _CUDA.initialisation.done,
     "_initialization_lock": lambda: _CUDA.initialisation.lock,
     "_tls": lambda: _CUDA.initialisation.here,

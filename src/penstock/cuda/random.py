@@ -29,14 +29,14 @@ __all__ = [
     "set_rng_state_all",
 ]
 
-RANDOMS = Randoms(CUDA)
-get_rng_state_all = RANDOMS.get_rng_state_all
-set_rng_state_all = RANDOMS.set_rng_state_all
-manual_seed = RANDOMS.manual_seed
-manual_seed_all = RANDOMS.manual_seed_all
-seed = RANDOMS.seed
-seed_all = RANDOMS.seed_all
-initial_seed = RANDOMS.initial_seed
+_RANDOMS = Randoms(CUDA)
+get_rng_state_all = _RANDOMS.get_rng_state_all
+set_rng_state_all = _RANDOMS.set_rng_state_all
+manual_seed = _RANDOMS.manual_seed
+manual_seed_all = _RANDOMS.manual_seed_all
+seed = _RANDOMS.seed
+seed_all = _RANDOMS.seed_all
+initial_seed = _RANDOMS.initial_seed
 
 
 def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
@@ -51,7 +51,7 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     place = here().device  # the fast way: whoever made it current has initialised CUDA
     if device == "cuda" and place is not None and place.kind == "cuda":
         return default_generator(place).get_state()
-    return RANDOMS.get_rng_state(device)
+    return _RANDOMS.get_rng_state(device)
 
 
 def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
@@ -59,22 +59,22 @@ def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
 
     RuntimeError, TypeError for what is no state.
     """
-    RANDOMS.set_rng_state(new_state, device)
+    _RANDOMS.set_rng_state(new_state, device)
 
 
 def get_offset(device: Any = "cuda") -> int:
     """How many words each thread of the device has drawn. (`torch.cuda._get_rng_state_offset`)"""
-    return RANDOMS.get_offset(device)
+    return _RANDOMS.get_offset(device)
 
 
 def set_offset(offset: int, device: Any = "cuda") -> None:
     """Where the device's generator goes on, a multiple of 4. (`torch.cuda._set_rng_state_offset`)"""
-    RANDOMS.set_offset(offset, device)
+    _RANDOMS.set_offset(offset, device)
 
 
 def generator(device: Any) -> Generator:
     """The device's generator. (`torch.cuda._get_generator`)"""
-    return RANDOMS.generator(device)
+    return _RANDOMS.generator(device)
 
 
 def named(device: Any) -> Device:

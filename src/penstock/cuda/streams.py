@@ -15,7 +15,19 @@ from penstock.runtime.current import here
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream_pool import MOST_URGENT
 
-__all__ = ["Event", "ExternalStream", "Stream"]
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "get_stream_from_external",
+    "of_cuda",
+    "set_stream",
+    "set_stream_by_id",
+    "stream",
+]
 
 _started = CUDA.initialisation
 _INVALID_HANDLE = 400

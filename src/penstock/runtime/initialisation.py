@@ -13,7 +13,7 @@ from penstock.errors import Forked, PenstockError
 
 __all__ = ["DeferredCallError", "Initialisation", "SeedTracker", "forget_in_child", "of"]
 
-Call = tuple[Callable[[], Any], list[str]]  # what to do, and the stack of who asked for it
+_Call = tuple[Callable[[], Any], list[str]]  # what to do, and the stack of who asked for it
 
 
 class DeferredCallError(Exception):
@@ -28,8 +28,8 @@ class SeedTracker:
     """Of the calls that seed all devices, and of those that seed one, the last of each: the later one comes last."""
 
     def __init__(self) -> None:
-        self._all: Call | None = None
-        self._one: Call | None = None
+        self._all: _Call | None = None
+        self._one: _Call | None = None
         self._all_came_last = False
 
     def queue_seed_all(self, cb: Callable[[], Any], traceback: list[str]) -> None:
@@ -38,7 +38,7 @@ class SeedTracker:
     def queue_seed(self, cb: Callable[[], Any], traceback: list[str]) -> None:
         self._one, self._all_came_last = (cb, traceback), False
 
-    def get_calls(self) -> list[Call | None]:
+    def get_calls(self) -> list[_Call | None]:
         return [self._one, self._all] if self._all_came_last else [self._all, self._one]
 
 
@@ -52,7 +52,7 @@ class Initialisation:
         self.kind = kind
         self.done = False  # by this process
         self.bad_fork = False  # this process was forked from one that had used the kind
-        self.queued: list[Call] = []
+        self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
         self.lock = threading.RLock()
         self.here = _Here()

@@ -15,7 +15,9 @@ def seeding(cuda, torch_like):
 
 
 def odd_seeds(cuda, torch_like):
-    return [(outcome(cuda, cuda.manual_seed, seed), cuda.initial_seed()) for seed in (1.9, -1, True, 1 << 63, (1 << 64) - 1)]
+    return [
+        (outcome(cuda, cuda.manual_seed, seed), cuda.initial_seed()) for seed in (1.9, -1, True, 1 << 63, (1 << 64) - 1)
+    ]
 
 
 def seeds_that_are_none(cuda, torch_like):

@@ -28,7 +28,7 @@ def waits(cuda, torch_like):
         "device": cuda.synchronize,
         "stream": stream.synchronize,
         "event": event.synchronize,
-        "item": lambda: there[0].item(),
+        "item": there[0].item,
         "list": there.tolist,
         "made from numbers": lambda: torch_like.tensor(numbers, device="cuda"),
         "cache": cuda.empty_cache,
