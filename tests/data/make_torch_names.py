@@ -78,7 +78,10 @@ SEED = {  # section 1.2, 1.3 and 1.5 of the reference
         "write_file_on_exit": {"is": "function", "signature": "(val)"},
     },
 }
-DUNDERS = "__enter__ __exit__ __call__ __eq__ __hash__ __repr__ __len__ __iter__ __getitem__ __cuda_stream__".split()
+MEMBERS = """
+__enter__ __exit__ __call__ __eq__ __hash__ __repr__ __len__ __iter__ __getitem__ __cuda_stream__
+_as_parameter_ _dtype _retain_pool _new_with_weak_ptr _new_shared_filename
+""".split()
 
 
 def own_names(body: list[ast.stmt]) -> Iterator[str]:
@@ -217,7 +220,7 @@ def class_lines(name: str, cls: type, homes: dict[type, str], stub: Stub) -> Ite
         if not is_torch(base) or base in known:
             continue
         for member, found in vars(base).items():
-            if member in seen or (member.startswith("_") and member not in DUNDERS):
+            if member in seen or (member.startswith("_") and member not in MEMBERS):
                 continue
             seen.add(member)
             if (entry := member_line(base, member, found, stub)) is not None:
