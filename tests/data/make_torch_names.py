@@ -18,7 +18,6 @@ import enum
 import importlib
 import inspect
 import json
-import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 if __name__ == "__main__":  # whoever looks for doctests has it not
     import torch
+    from signatures import signature_text
 
 HERE = Path(__file__).parent
 MODULES = """
@@ -36,7 +36,7 @@ torch.cuda.graph_annotations torch.cuda._utils torch.cuda._sanitizer torch.cuda.
 torch.cuda._device_limits torch.accelerator torch.accelerator.memory torch.accelerator.random torch.accelerator.graphs
 torch.accelerator._utils torch.mps torch.mps.profiler torch.mps.event torch.mps.streams torch.mtia torch.mtia.memory
 torch.mtia.mtia_graph torch.mtia._utils torch.storage
-""".split()
+"""
 ONLY = {"torch.storage": {"TypedStorage", "_LegacyStorage"}}  # the bases of torch.cuda.FloatStorage and the like
 # The private names that programs use: those of the reference, sections 1.2, 1.3, 1.5 to 1.8 and 2.
 PRIVATE = {
@@ -78,10 +78,11 @@ SEED = {  # section 1.2, 1.3 and 1.5 of the reference
         "write_file_on_exit": {"is": "function", "signature": "(val)"},
     },
 }
+VALUES = {"builtins", "torch", "collections", "_thread"}  # where the types of values come from
 MEMBERS = """
 __enter__ __exit__ __call__ __eq__ __hash__ __repr__ __len__ __iter__ __getitem__ __cuda_stream__
 _as_parameter_ _dtype _retain_pool _new_with_weak_ptr _new_shared_filename
-""".split()
+"""
 
 
 def own_names(body: list[ast.stmt]) -> Iterator[str]:
@@ -124,32 +125,6 @@ class Stub:
         scope: dict[str, Any] = {}
         exec(compile(function, "stub", "exec"), vars(torch) | {"torch": torch}, scope)
         return signature_text(inspect.signature(scope["f"]), bound="." in name)
-
-
-def default_text(value: object) -> str:
-    if isinstance(value, type) or callable(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-class _Default:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def signature_text(signature: inspect.Signature, *, bound: bool = False) -> str:
-    """Parameters without annotations, without the first of a method."""
-    parameters = [
-        parameter.replace(
-            annotation=parameter.empty,
-            default=parameter.empty if parameter.default is parameter.empty else _Default(default_text(parameter.default)),
-        )
-        for parameter in signature.parameters.values()
-    ]
-    return str(inspect.Signature(parameters[bound:]))
 
 
 def signature_of(found: Any, stub: Stub, name: str, *, bound: bool = False) -> dict[str, object]:
@@ -220,7 +195,7 @@ def class_lines(name: str, cls: type, homes: dict[type, str], stub: Stub) -> Ite
         if not is_torch(base) or base in known:
             continue
         for member, found in vars(base).items():
-            if member in seen or (member.startswith("_") and member not in MEMBERS):
+            if member in seen or (member.startswith("_") and member not in MEMBERS.split()):
                 continue
             seen.add(member)
             if (entry := member_line(base, member, found, stub)) is not None:
@@ -240,7 +215,7 @@ def lines_of(module: types.ModuleType, homes: dict[Any, str], stub: Stub) -> Ite
         if home is not None and home != here:
             yield name, {"is": what_it_is(found), "same as": home}
         elif isinstance(found, types.ModuleType):
-            if found.__name__ in {*MODULES, "torch._C._cudart"}:
+            if found.__name__ in {*MODULES.split(), "torch._C._cudart"}:
                 yield name, {"is": "module"}
         elif type(found).__name__ == "tensortype":
             yield name, {"is": "tensor type"}
@@ -249,7 +224,7 @@ def lines_of(module: types.ModuleType, homes: dict[Any, str], stub: Stub) -> Ite
                 yield from class_lines(name, found, homes, stub)
         elif is_written_in_torch(found):
             yield name, {"is": what_it_is(found)} | signature_of(found, stub, getattr(found, "__name__", name))
-        elif not callable(found) and type(found).__module__.partition(".")[0] in {"builtins", "torch", "collections", "_thread"}:
+        elif not callable(found) and type(found).__module__.partition(".")[0] in VALUES:
             line = value_line(found)
             if name.startswith("_"):  # it is state
                 line.pop("value", None)
@@ -258,8 +233,10 @@ def lines_of(module: types.ModuleType, homes: dict[Any, str], stub: Stub) -> Ite
 
 def what_it_is(found: object) -> str:
     if isinstance(found, type):
-        return "exception" if issubclass(found, BaseException) else "context class" if hasattr(found, "__enter__") else "class"
-    is_context = inspect.isgeneratorfunction(inspect.unwrap(found)) and hasattr(found, "__wrapped__")  # type: ignore[arg-type]  # callable
+        if issubclass(found, BaseException):
+            return "exception"
+        return "context class" if hasattr(found, "__enter__") else "class"
+    is_context = inspect.isgeneratorfunction(inspect.unwrap(found)) and hasattr(found, "__wrapped__")
     return "context function" if is_context else "function"
 
 
@@ -276,7 +253,7 @@ def homes_of(modules: list[types.ModuleType]) -> dict[Any, str]:
 
 
 def main() -> None:
-    modules = [importlib.import_module(name) for name in MODULES]
+    modules = [importlib.import_module(name) for name in MODULES.split()]
     homes, stub = homes_of(modules), Stub(Path(torch.__file__).parent / "_C/__init__.pyi")
     text = [f'{{"torch": {json.dumps(torch.__version__)}, "modules": {{']
     count = 0
