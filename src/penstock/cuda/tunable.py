@@ -155,7 +155,7 @@ def get_rotating_buffer_size() -> int:
     """
     if _state.rotating_mib >= 0:
         return _state.rotating_mib << 20
-    return int(opened_for("cuda").allocator.port.props.details.get("L2_cache_size", 0))
+    return int(opened_for("cuda").port.props.details.get("L2_cache_size", 0))
 
 
 def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
