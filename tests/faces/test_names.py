@@ -6,6 +6,7 @@ torch_names_differences.toml beside it: `here` is what this test finds, so one t
 
 from __future__ import annotations
 
+import dis
 import importlib
 import inspect
 import json
@@ -77,11 +78,18 @@ def difference(found: Any, line: dict[str, Any]) -> str | None:
     return here
 
 
+def attributes(cls: type) -> set[str]:
+    """What an instance has that the class has not: annotated, or assigned by __init__ or __new__."""
+    declared = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
+    makers = [vars(base).get(name) for base in cls.__mro__ for name in ("__init__", "__new__")]
+    stores = [step for maker in makers if inspect.isfunction(maker) for step in dis.get_instructions(maker)]
+    return declared | {step.argval for step in stores if step.opname == "STORE_ATTR"}
+
+
 def member_difference(cls: type, name: str, line: dict[str, Any]) -> str | None:
     found = inspect.getattr_static(cls, name, None)
     if found is None and line.get("type") != "NoneType":
-        declared = any(name in vars(base).get("__annotations__", ()) for base in cls.__mro__)
-        return None if declared and line["is"] in {"property", "value"} else "missing"
+        return None if name in attributes(cls) and line["is"] in {"property", "value"} else "missing"
     kind = {staticmethod: "static method", classmethod: "class method"}.get(type(found), "")
     what = line["is"]
     if what in {"property", "class property", "value"}:
@@ -176,7 +184,7 @@ class Base: ...
 class Scene(Base):
     size: int
     ready = True
-    def __init__(self, name='a'): ...
+    def __init__(self, name='a'): self.depth = 2
     def __enter__(self): ...
     def __eq__(self, whatever): ...
     @staticmethod
@@ -194,6 +202,7 @@ WANTED: dict[str, Any] = {
     "Error": {"is": "exception", "bases": ["RuntimeError"]},
     "Scene": {"is": "context class", "signature": "(name='a')"},
     "Scene.size": {"is": "property"},
+    "Scene.depth": {"is": "property"},
     "Scene.ready": {"is": "value", "type": "bool", "value": True},
     "Scene.__eq__": {"is": "method", "signature": "(o)"},
     "Scene.make": {"is": "static method", "signature": "(x=1)"},
@@ -228,6 +237,7 @@ def test_a_scene_that_is_as_wanted_has_no_difference():
         ("def __enter__", "def enter", {"Scene": "no context manager"}),
         ("name='a'", "name='b'", {"Scene": "(name='b')"}),
         ("size: int", "other: int", {"Scene.size": "missing"}),
+        ("self.depth = 2", "self.height = 2", {"Scene.depth": "missing"}),
         ("ready = True", "ready = False", {"Scene.ready": "False"}),
         ("def play", "def plays", {"Scene.play": "missing"}),
         ("speed=1.0", "speed=2.0", {"Scene.play": "(speed=2.0, **rest)"}),
