@@ -79,11 +79,11 @@ def difference(found: Any, line: dict[str, Any]) -> str | None:
 
 
 def attributes(cls: type) -> set[str]:
-    """What an instance has that the class has not: annotated, or assigned by __init__ or __new__."""
+    """What an instance has that the class has not: annotated, or assigned by a method."""
     declared = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
-    makers = [vars(base).get(name) for base in cls.__mro__ for name in ("__init__", "__new__")]
-    stores = [step for maker in makers if inspect.isfunction(maker) for step in dis.get_instructions(maker)]
-    return declared | {step.argval for step in stores if step.opname == "STORE_ATTR"}
+    methods = [found for base in cls.__mro__ for found in vars(base).values() if inspect.isfunction(found)]
+    steps = [step for method in methods for step in dis.get_instructions(method)]
+    return declared | {step.argval for step in steps if step.opname == "STORE_ATTR"}
 
 
 def member_difference(cls: type, name: str, line: dict[str, Any]) -> str | None:
