@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cuda import random, streams
+from penstock.cuda import amp, gds, green_contexts, jiterator, random, streams, tunable
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
+from penstock.cuda._libraries import _compile_kernel, current_blas_handle, current_solver_handle
 from penstock.cuda._utils import _get_device_index
 from penstock.cuda.devices import (
     _CudaDeviceProperties,
@@ -27,6 +28,7 @@ from penstock.cuda.devices import (
     get_device_name,
     get_device_properties,
 )
+from penstock.cuda.green_contexts import GreenContext
 from penstock.cuda.lifecycle import (
     _exchange_device,
     _is_compiled,
@@ -84,20 +86,26 @@ if TYPE_CHECKING:
     default_generators: tuple[Generator, ...]
 
 __all__ = [
+    "AcceleratorError",
     "DeferredCudaCallError",
     "Event",
     "ExternalStream",
+    "GreenContext",
     "OutOfMemoryError",
     "Stream",
     "StreamContext",
+    "amp",
     "can_device_access_peer",
+    "current_blas_handle",
     "current_device",
+    "current_solver_handle",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
     "device_of",
+    "gds",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
@@ -105,10 +113,12 @@ __all__ = [
     "get_rng_state_all",
     "get_stream_from_external",
     "get_sync_debug_mode",
+    "green_contexts",
     "init",
     "initial_seed",
     "is_available",
     "is_initialized",
+    "jiterator",
     "manual_seed",
     "manual_seed_all",
     "random",
@@ -122,6 +132,7 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "tunable",
 ]
 
 # What is another thing each time it is asked for.
