@@ -218,6 +218,8 @@ def open_device(device: Device) -> OpenDevice:
     """
     found = _opened.get(device)
     if found is None:
+        _check_there(device)
+        initialisation.of(device.kind).ensure()  # no lock is held: what was queued may open devices
         with _opening:
             found = _opened.get(device)
             if found is None:  # a signal handler or a destructor may open it meanwhile
@@ -239,15 +241,17 @@ def opened_indices(kind: str) -> list[int]:
     return sorted(device.index or 0 for device in ours)
 
 
-def _open(device: Device) -> OpenDevice:
+def _check_there(device: Device) -> None:
     driver = backends.driver(device.kind)
     count = driver.count()
     if device.index is None or device.index >= count:
         there = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
         raise PenstockError(f"no device {device}: {driver.why_not() or f'there is only {there}'}")
-    initialisation.of(device.kind).ensure()
+
+
+def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
-    opened = OpenDevice(device, driver.open(device.index), settings)
+    opened = OpenDevice(device, backends.driver(device.kind).open(device.index or 0), settings)
     shared_settings.follow(opened.allocator)
     return opened
 
