@@ -1,0 +1,40 @@
+"""An emulated GPU draws what people saw on the real one and published (all: tests/unit/test_random_published.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import cuda
+
+ROUNDED = 6e-5  # they were printed with four decimals
+
+
+def drawn(profile, seed, count, mean=0.0, std=1.0):
+    with penstock.emulate("cuda", profile=profile):
+        cuda.manual_seed(seed)
+        return penstock.empty(count, device="cuda").normal_(mean, std).cpu().numpy()
+
+
+def test_a_large_fill_is_that_of_the_named_gpu():
+    found = drawn("rtx_a6000", 43, 3 * 128 * 128)[[0, 16384, 32768]]  # pytorch#62467
+    assert np.abs(found - [1.9983, 0.8704, 2.1127]).max() <= ROUNDED * 3
+
+
+@pytest.mark.parametrize(
+    ("profile", "last"), [("h100", [-0.6970, -0.7780, 0.3267]), ("a100", [0.1549, -0.6797, -0.1656])]
+)
+def test_many_draws_a_thread_tell_two_gpus_apart(profile, last):
+    found = drawn(profile, 1, 9483264)  # pytorch#143086
+    assert np.abs(found[:3] - [-0.2963, 2.6764, -0.1408]).max() <= ROUNDED * 3
+    assert np.abs(found[-3:] - last).max() <= ROUNDED
+
+
+def test_two_calls_go_on_where_the_first_ended():
+    with penstock.emulate("cuda"):
+        cuda.manual_seed(42)
+        weight, bias = (penstock.empty(1, device="cuda").uniform_(-1, 1).item() for _ in range(2))
+        assert abs(weight - 0.2259) < ROUNDED  # mrdbourke/pytorch-deep-learning#759
+        assert abs(bias - 0.9754) < ROUNDED
+        assert cuda.get_rng_state().tolist()[8] == 8
