@@ -12,7 +12,7 @@ UNKNOWN_COUNT = 64  # so many are listed where the environment says nothing, and
 
 _E = TypeVar("_E")
 _F = TypeVar("_F")
-_NUMBER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?\d{1,4000}")  # int() reads no more than that
 
 
 def of_environment(environ: Mapping[str, str], *, amd: bool = False) -> list[int] | list[str]:
