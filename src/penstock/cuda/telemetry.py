@@ -7,6 +7,7 @@ None of them initialises CUDA. An emulated device answers for itself; a real one
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from penstock.cuda._kind import CUDA
@@ -141,11 +142,18 @@ def _get_amdsmi_clock_rate(device: Any = None) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """What is installed, found out when it is asked."""
-    libraries = {"PYNVML": nvml, "AMDSMI": amdsmi}
-    for word, library in libraries.items():
+    """Which libraries can be asked, and why not; found out when somebody wants to know, and not at import."""
+    for word, library in {"PYNVML": nvml, "AMDSMI": amdsmi}.items():
         if name == f"_HAS_{word}":
-            return library.import_error() is None
+            return _is_there(library.binding)
         if name == f"_{word}_ERR":
             return library.import_error()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _is_there(binding: Callable[[], object]) -> bool:
+    try:
+        binding()
+    except ModuleNotFoundError:
+        return False
+    return True

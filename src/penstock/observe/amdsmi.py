@@ -32,12 +32,11 @@ def in_charge() -> bool:
 
 
 def import_error() -> ImportError | None:
-    """Why `amdsmi` cannot be imported; None where it can."""
+    """Why `amdsmi` cannot be imported; None where it can, and where it is not installed."""
     try:
         binding()
     except ModuleNotFoundError as error:
-        cause = error.__cause__
-        return cause if isinstance(cause, ImportError) else error
+        return error if find_spec("amdsmi") else None
     return None
 
 

@@ -21,9 +21,11 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 
 def import_error() -> ImportError | None:
-    """Why `pynvml` cannot be imported; None where it can."""
+    """Why `pynvml` cannot be imported; None where it can, and where it is not installed."""
     try:
         _imported()
+    except ModuleNotFoundError:
+        return None
     except ImportError as error:
         return error
     return None
@@ -111,6 +113,8 @@ def _imported() -> Any:
     with warnings.catch_warnings():  # the package named pynvml, which is deprecated, says so to everybody who asks
         warnings.simplefilter("ignore", FutureWarning)
         import pynvml
+    if not hasattr(pynvml, "nvmlInit"):
+        raise ImportError("what is installed as pynvml is not nvidia-ml-py", name="pynvml")
     return pynvml
 
 

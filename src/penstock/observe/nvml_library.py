@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from penstock.errors import DeviceError
 
@@ -68,9 +68,7 @@ class NvmlLibrary:
 
     def __init__(self) -> None:
         self._library = CDLL(LIBRARY)
-        for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"):
-            self._function(function).argtypes = [c_void_p, c_char_p, c_uint]
-        self._function("nvmlErrorString").restype = c_char_p
+        self._library.nvmlErrorString.restype = c_char_p
 
     def nvmlInit(self) -> None:  # noqa: N802 -- as all that follow: nvidia-ml-py's names
         """As often as one likes; each needs an `nvmlShutdown` before the library lets go."""
@@ -134,16 +132,13 @@ class NvmlLibrary:
 
     def _text(self, function: str, handle: c_void_p) -> str:
         room = create_string_buffer(_LONGEST_TEXT)
-        self._call(function, handle, room, _LONGEST_TEXT)
+        self._call(function, handle, room, c_uint(_LONGEST_TEXT))
         return room.value.decode("ascii", "replace")
 
     def _call(self, function: str, *arguments: object) -> None:
-        code = int(self._function(function)(*arguments))
+        code = int(getattr(self._library, function)(*arguments))  # AttributeError: the library is too old for it
         if not code:
             return
         said = self._library.nvmlErrorString(code)
         kind = NVMLErrorDriverNotLoaded if code == _DRIVER_NOT_LOADED else NVMLError
         raise kind(said.decode("ascii", "replace") if said else f"error {code}", code=code, call=function)
-
-    def _function(self, name: str) -> Any:
-        return getattr(self._library, name)
