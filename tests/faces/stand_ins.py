@@ -8,6 +8,9 @@ import subprocess
 from types import ModuleType, SimpleNamespace
 
 UUIDS = ["GPU-a0a1", "GPU-b0b1"]
+SENSORS = ("device_memory_used", "memory_usage", "utilization", "temperature", "power_draw", "clock_rate")
+NO_AMDSMI = "amdsmi does not seem to be installed or it can't be imported."
+NO_UUIDS = r"^Can't get device UUIDs$"
 
 # `refuse(function, code)`: that one, as "refused"; the answers tell the devices apart.
 NVML_SOURCE = r"""
@@ -127,3 +130,12 @@ def amdsmi_module() -> ModuleType:
     module.amdsmi_get_clock_info = lambda handle, kind: {"clk": 1700 + at(handle)} if kind == "gfx" else {}
     module.amdsmi_get_gpu_process_list = lambda handle: [{"pid": 200, "memory_usage": {"vram_mem": 9 << 20}}]
     return module
+
+
+def refuse(error):
+    """A function that fails so."""
+
+    def refusing(*_arguments):
+        raise error
+
+    return refusing

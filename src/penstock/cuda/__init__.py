@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cuda import random, streams
+from penstock.cuda import random, streams, telemetry
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
 from penstock.cuda._utils import _get_device_index
@@ -75,6 +75,34 @@ from penstock.cuda.streams import (
     stream,
 )
 from penstock.cuda.streams import set_stream_by_id as _set_stream_by_id
+from penstock.cuda.telemetry import (
+    _device_count_amdsmi,
+    _device_count_nvml,
+    _get_amdsmi_clock_rate,
+    _get_amdsmi_device_index,
+    _get_amdsmi_device_memory_used,
+    _get_amdsmi_handler,
+    _get_amdsmi_memory_usage,
+    _get_amdsmi_power_draw,
+    _get_amdsmi_temperature,
+    _get_amdsmi_utilization,
+    _get_nvml_device_index,
+    _get_pynvml_handler,
+    _nvml_based_avail,
+    _parse_visible_devices,
+    _raw_device_count_amdsmi,
+    _raw_device_count_nvml,
+    _raw_device_uuid_amdsmi,
+    _raw_device_uuid_nvml,
+    _transform_uuid_to_ordinals,
+    clock_rate,
+    device_memory_used,
+    list_gpu_processes,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 from penstock.errors import DeviceError as AcceleratorError
 from penstock.errors import OutOfMemory as OutOfMemoryError
 
@@ -91,12 +119,14 @@ __all__ = [
     "Stream",
     "StreamContext",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "get_device_capability",
     "get_device_name",
@@ -109,8 +139,11 @@ __all__ = [
     "initial_seed",
     "is_available",
     "is_initialized",
+    "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
+    "memory_usage",
+    "power_draw",
     "random",
     "seed",
     "seed_all",
@@ -122,6 +155,8 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "temperature",
+    "utilization",
 ]
 
 # What is another thing each time it is asked for.
@@ -132,6 +167,7 @@ _CHANGING: dict[str, Callable[[], Any]] = {
     "_tls": lambda: _CUDA.initialisation.here,
     "_lazy_seed_tracker": lambda: _CUDA.initialisation.seeds,
     "_cached_device_count": lambda: _CUDA.count() if _CUDA.initialised else None,
+    **telemetry.LIBRARIES,
 }
 
 

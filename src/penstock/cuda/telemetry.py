@@ -10,11 +10,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from penstock.backends.visible_devices import ordinals_of
 from penstock.cuda._kind import CUDA
 from penstock.faces import telemetry
 from penstock.observe import amdsmi, nvml
 
 __all__ = [
+    "LIBRARIES",
     "clock_rate",
     "device_memory_used",
     "list_gpu_processes",
@@ -68,8 +70,6 @@ def _parse_visible_devices() -> list[int] | list[str]:
 
 
 def _transform_uuid_to_ordinals(candidates: list[str], uuids: list[str]) -> list[int]:
-    from penstock.backends.visible_devices import ordinals_of
-
     return ordinals_of(candidates, uuids, amd=telemetry.on_amd(CUDA))
 
 
@@ -141,19 +141,18 @@ def _get_amdsmi_clock_rate(device: Any = None) -> int:
     return telemetry.amd_sensors(CUDA, device).clock()
 
 
-def __getattr__(name: str) -> Any:
-    """Which libraries can be asked, and why not; found out when somebody wants to know, and not at import."""
-    for word, library in {"PYNVML": nvml, "AMDSMI": amdsmi}.items():
-        if name == f"_HAS_{word}":
-            return _is_there(library.binding)
-        if name == f"_{word}_ERR":
-            return library.import_error()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def _is_there(binding: Callable[[], object]) -> bool:
     try:
         binding()
     except ModuleNotFoundError:
         return False
     return True
+
+
+# Which libraries can be asked, and why not: found out when somebody wants to know, and not at import.
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "_HAS_PYNVML": lambda: _is_there(nvml.binding),
+    "_PYNVML_ERR": nvml.import_error,
+    "_HAS_AMDSMI": lambda: _is_there(amdsmi.binding),
+    "_AMDSMI_ERR": amdsmi.import_error,
+}

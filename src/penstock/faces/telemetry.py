@@ -11,9 +11,11 @@ from typing import TypeVar
 
 from penstock import backends
 from penstock.backends.visible_devices import of_environment, ordinals_of, visible_indices
+from penstock.device import Device
 from penstock.faces.kind import Kind
 from penstock.observe import amdsmi, nvml
 from penstock.observe.nvml_library import NVMLError, NvmlLibrary
+from penstock.runtime.current import current_index
 from penstock.spi import Sensors, Telemetry
 
 __all__ = [
@@ -74,7 +76,7 @@ def nvidia_handle(kind: Kind, device: object) -> object:
 
 def machine_index(kind: Kind, device: object) -> int:
     """What the machine counts the device as; RuntimeError for one that the process is not to see."""
-    index, visible = kind.index(device, optional=True), visible_devices(kind)
+    index, visible = _index(kind, device), visible_devices(kind)
     ordinals = _ordinals(visible, lambda: uuids_nvidia(kind), amd=False)
     if index not in range(len(ordinals)):
         raise RuntimeError(f"device {index} is not visible (CUDA_VISIBLE_DEVICES={ordinals})")
@@ -83,7 +85,7 @@ def machine_index(kind: Kind, device: object) -> int:
 
 def amd_device_index(kind: Kind, device: object) -> int:
     """The same of AMD's library, which counts otherwise than HIP does."""
-    index, visible = kind.index(device, optional=True), of_environment(os.environ, amd=True)
+    index, visible = _index(kind, device), of_environment(os.environ, amd=True)
     ordinals = _ordinals(visible, uuids_amd, amd=True)
     if index not in range(len(ordinals)):
         raise RuntimeError(f"device {index} is not visible (HIP_VISIBLE_DEVICES={ordinals})")
@@ -183,6 +185,14 @@ def _own(kind: Kind) -> Telemetry | None:
     """The kind's driver, if it reads its devices itself."""
     driver = backends.driver(kind.name)
     return driver if isinstance(driver, Telemetry) else None
+
+
+def _index(kind: Kind, device: object) -> int:
+    """As `kind.index`, which initialises the kind to say which device is current."""
+    named = Device(device) if isinstance(device, str) else device
+    if named is None or named == Device(kind.name):
+        return current_index(kind.name)
+    return kind.index(named)
 
 
 def _are_names(visible: list[int] | list[str]) -> bool:
