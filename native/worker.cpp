@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "busy.hpp"
 #include "draw.hpp"
 
 namespace penstock {
@@ -99,6 +100,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   std::shared_ptr<Timeline> waiting_on;
   Failure failure;
   std::vector<Command> inbox, batch, spent;  // they rotate, so that a steady state allocates nothing
+  BusyMeter busy;
 
   alignas(kCacheLine) std::atomic<size_t> next{0};  // in the batch; stepping over a command owns it: thread or close()
   std::atomic<bool> working{false};                 // a batch has been taken and is not finished
@@ -153,6 +155,7 @@ void Worker::State::work(std::shared_ptr<State> self) {
 // Takes what has been queued as the next batch; polls first, then sleeps. False when the thread is to end.
 bool Worker::State::refill() {
   working = false;
+  busy.end(steady_nanos());
   spin_until(kSpinNanos, [&] { return news.load(std::memory_order_acquire); });
   auto lock = lock_soon(mutex);
   sleeping = true;
@@ -165,6 +168,7 @@ bool Worker::State::refill() {
   news = false;
   working = true;
   lock.unlock();
+  busy.begin(steady_nanos());
   if (spent.capacity() > kKept) spent = std::vector<Command>();
   spent.clear();
   return true;
@@ -196,7 +200,9 @@ void Worker::State::operator()(const WaitFor& c) {
   };
   if (c.timeline->reached() >= c.tick) return;
   waiting(c.timeline);  // so that discard() can call us back
+  busy.end(steady_nanos());
   const Wait result = c.timeline->wait(c.tick, kForever, &discarded);
+  busy.begin(steady_nanos());
   waiting(nullptr);
   if (result == Wait::Never && !discarded) fail(Failure::LostQueue, 0);
 }
@@ -289,6 +295,10 @@ bool Worker::idle() const {
   if (!alive()) return true;
   auto lock = lock_soon(state_->mutex);
   return state_->done();
+}
+
+std::vector<int64_t> Worker::busy() const {
+  return alive() ? state_->busy.read(steady_nanos()) : std::vector<int64_t>();
 }
 
 bool Worker::calls_pending() const noexcept { return state_->calls > 0; }

@@ -46,6 +46,7 @@ class Worker {
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
   uint64_t reached() const noexcept { return timeline_->reached(); }
   bool idle() const;                        // all that was queued is done
+  std::vector<int64_t> busy() const;        // as BusyMeter::read; to wait for another queue is no work
   bool calls_pending() const noexcept;      // a host-language call is queued or running: spinning may be in its way
   bool soon(uint64_t tick) const noexcept;  // reached, or within a spin that is in nobody's way; takes no lock
   Wait wait(uint64_t tick, int64_t timeout_ns = kForever);  // spins, then sleeps. Never, too, on the queue's own thread

@@ -15,3 +15,4 @@ def root() -> Path:
 
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # children buffer as a user's programs do, whoever runs the tests
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it hides emulated devices, too

@@ -197,6 +197,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         const shared_ptr[Timeline]& timeline()
         uint64_t reached()
         cbool idle() except +
+        vector[int64_t] busy() except +
         cbool soon(uint64_t tick)
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
         cbool failed()

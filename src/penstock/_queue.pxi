@@ -86,6 +86,7 @@ cdef class Queue:
     def signal(self): return self.worker.get().signal()
     def reached(self): return self.worker.get().reached()
     def idle(self): return self.worker.get().idle()
+    def busy(self): return self.worker.get().busy()
     def abandon(self): self.worker.get().abandon()
     @property
     def closed(self): return self.worker.get().closed()

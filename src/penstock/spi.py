@@ -27,6 +27,8 @@ __all__ = [
     "Randoms",
     "Reopens",
     "Resizable",
+    "Sensors",
+    "Telemetry",
     "Timing",
 ]
 
@@ -210,3 +212,26 @@ class Reopens(Protocol):
     """A Port whose device can be opened again in a forked child; the old one is forgotten there, not closed."""
 
     def abandon(self) -> None: ...
+
+
+class Sensors(Protocol):
+    """What one device says of itself. Each call reads anew, opens nothing and starts nothing."""
+
+    def uuid(self) -> str: ...  # "GPU-…" where it is one
+    def memory(self) -> tuple[int, int]: ...  # bytes in use by anybody, and in all
+    def busy(self) -> tuple[int, int]: ...  # percent of the last second: computing, and using its memory
+    def temperature(self) -> int: ...  # °C
+    def power(self) -> int: ...  # mW
+    def clock(self) -> int: ...  # MHz, of its multiprocessors
+    def processes(self) -> Mapping[int, int | None]: ...  # process ids, and the bytes they hold if it can tell
+
+
+@runtime_checkable
+class Telemetry(Protocol):
+    """A Driver, or a library, that reads devices without opening them, by the machine's own numbering.
+
+    That numbering has the devices that the environment hides from the process, too.
+    """
+
+    def machine_count(self) -> int: ...
+    def sensors(self, index: int) -> Sensors: ...  # DeviceError where there is no such device

@@ -1,8 +1,44 @@
-"""The tests here share `on_oracle` (its docstring tells how to write a scene), which importlib mode would not find."""
+"""What the tests of the faces share: `on_oracle` (its docstring tells how to write a scene) and stand-in libraries.
+
+Importlib mode would not find them.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+
+from penstock.observe import amdsmi, nvml_library
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine without any of these libraries."""
+    monkeypatch.setattr(nvml_library, "LIBRARY", str(tmp_path / "none.so"))
+    for name in ("pynvml", "amdsmi", "psutil"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(amdsmi, "find_spec", sys.modules.get)
+    for name in ("CUDA", "HIP", "ROCR"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def pynvml(monkeypatch):
+    from stand_ins import pynvml_module
+
+    module = pynvml_module()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+@pytest.fixture
+def rocm(monkeypatch):
+    from stand_ins import amdsmi_module
+
+    module = amdsmi_module()
+    monkeypatch.setitem(sys.modules, "amdsmi", module)
+    return module

@@ -160,3 +160,8 @@ class TestOutcome:
 )  # fmt: skip
 def test_what_is_not_compared(theirs, ours):
     assert comparable({"text": [theirs]}) == {"text": [ours]}
+
+
+def test_forks_of_a_new_process_tell_what_this_one_does():
+    found = SceneFile(on_oracle.SCENES / "visible_devices.py")
+    assert found.on("penstock", "rows")["scenes"] == {"rows": found.here("rows")}

@@ -6,11 +6,14 @@ is. The host may not read it, as it could not read a GPU's; what is queued may.
 
 from __future__ import annotations
 
+import os
 import threading
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
+from penstock.backends.emulated_telemetry import EmulatedTelemetry
 from penstock.backends.machine import MachinePort
+from penstock.backends.visible_devices import of_environment, visible_indices
 from penstock.errors import DeviceError
 from penstock.spi import DeviceProps
 
@@ -20,10 +23,11 @@ _NO_DEVICE = 101  # CUDA's number for an ordinal that is none
 _POOLED_STREAMS = {"cuda": 32}  # of each priority
 
 
-class EmulatedDriver:
+class EmulatedDriver(EmulatedTelemetry):
     """`count` devices of a kind, all with one profile; `memory` bytes each, or as many as the profile says.
 
-    Raises ValueError for an unknown profile, and for one of another kind.
+    Of kind cuda, CUDA_VISIBLE_DEVICES says which of them there are and in which order, until one is opened. Raises
+    ValueError for an unknown profile, and for one of another kind.
     """
 
     emulated = True
@@ -34,22 +38,34 @@ class EmulatedDriver:
         if self.profile.kind != kind:
             wanted = ", ".join(profiles.names(kind))
             raise ValueError(f"profile {self.profile.name!r} is of kind {self.profile.kind}, not {kind}: {wanted}")
-        self._count = count
         self._memory = memory or self.profile.properties["total_memory"]
+        self._settled: list[int] | None = None
+        self._uuids = [f"GPU-{self.profile.at(index)['uuid']}" for index in range(count)]
+        super().__init__(kind, self._uuids, self._memory, self.profile.sensors)
+
+    def visible(self) -> list[int]:
+        """Which of the emulated machine's devices the process sees, in its order."""
+        if self._settled is not None:
+            return self._settled
+        if self.kind != "cuda":
+            return list(range(self.machine_count()))
+        return visible_indices(of_environment(os.environ), self.machine_count(), lambda: self._uuids)
 
     def count(self) -> int:
-        return self._count
+        return len(self.visible())
 
     def why_not(self) -> str:
-        return "" if self.count() else f"no emulated {self.kind} device is visible"
+        said = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return "" if self.count() else f"no emulated {self.kind} device is visible: CUDA_VISIBLE_DEVICES is {said!r}"
 
     def describe(self, index: int) -> DeviceProps:
         """What the device is; DeviceError where there is none."""
         index = integer_of(index, "index")
-        if index not in range(self.count()):
+        visible = self.visible()
+        if index not in range(len(visible)):
             name = f"{self.kind}:{index}"
             raise DeviceError(f"invalid device ordinal: no {name}", code=_NO_DEVICE, call="describe", device=name)
-        properties = self.profile.at(index)
+        properties = self.profile.at(visible[index])
         return DeviceProps(
             self.kind,
             index,
@@ -68,7 +84,11 @@ class EmulatedDriver:
         return index != peer
 
     def open(self, index: int) -> EmulatedPort:
-        return EmulatedPort(self.describe(index))
+        settled = self.visible()
+        port = EmulatedPort(self.describe(index))
+        self._settled = settled
+        self.sensors(settled[index]).watch(port)
+        return port
 
 
 class EmulatedPort(MachinePort):

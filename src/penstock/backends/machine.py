@@ -124,6 +124,10 @@ class MachinePort:
             self._queues_made += 1
         return queue
 
+    def queues(self) -> list[HostQueue]:
+        """Those that have not ended."""
+        return list(self._queues.values())
+
     def _new_handle(self) -> int:
         return self._queues_made
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cuda import amp, gds, green_contexts, jiterator, random, streams, tunable
+from penstock.cuda import amp, gds, green_contexts, jiterator, random, streams, telemetry, tunable
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
 from penstock.cuda._libraries import _compile_kernel, current_blas_handle, current_solver_handle
@@ -77,6 +77,34 @@ from penstock.cuda.streams import (
     stream,
 )
 from penstock.cuda.streams import set_stream_by_id as _set_stream_by_id
+from penstock.cuda.telemetry import (
+    _device_count_amdsmi,
+    _device_count_nvml,
+    _get_amdsmi_clock_rate,
+    _get_amdsmi_device_index,
+    _get_amdsmi_device_memory_used,
+    _get_amdsmi_handler,
+    _get_amdsmi_memory_usage,
+    _get_amdsmi_power_draw,
+    _get_amdsmi_temperature,
+    _get_amdsmi_utilization,
+    _get_nvml_device_index,
+    _get_pynvml_handler,
+    _nvml_based_avail,
+    _parse_visible_devices,
+    _raw_device_count_amdsmi,
+    _raw_device_count_nvml,
+    _raw_device_uuid_amdsmi,
+    _raw_device_uuid_nvml,
+    _transform_uuid_to_ordinals,
+    clock_rate,
+    device_memory_used,
+    list_gpu_processes,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 from penstock.errors import DeviceError as AcceleratorError
 from penstock.errors import OutOfMemory as OutOfMemoryError
 
@@ -96,6 +124,7 @@ __all__ = [
     "StreamContext",
     "amp",
     "can_device_access_peer",
+    "clock_rate",
     "current_blas_handle",
     "current_device",
     "current_solver_handle",
@@ -104,6 +133,7 @@ __all__ = [
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "gds",
     "get_device_capability",
@@ -119,8 +149,11 @@ __all__ = [
     "is_available",
     "is_initialized",
     "jiterator",
+    "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
+    "memory_usage",
+    "power_draw",
     "random",
     "seed",
     "seed_all",
@@ -132,7 +165,9 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "temperature",
     "tunable",
+    "utilization",
 ]
 
 # What is another thing each time it is asked for.
@@ -143,6 +178,7 @@ _CHANGING: dict[str, Callable[[], Any]] = {
     "_tls": lambda: _CUDA.initialisation.here,
     "_lazy_seed_tracker": lambda: _CUDA.initialisation.seeds,
     "_cached_device_count": lambda: _CUDA.count() if _CUDA.initialised else None,
+    **telemetry.LIBRARIES,
 }
 
 
