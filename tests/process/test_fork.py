@@ -330,3 +330,24 @@ if __name__ == "__main__":
     )
     assert lines[1:] == ["fork [3, 3]", "spawn [3, 3]", "spawn [3, 3]"]
     assert sys.version_info >= (3, 12) or done.err == ""
+
+
+def test_sensors_can_be_read_in_a_child(runner):
+    succeeds(
+        runner,
+        """
+import penstock.cuda as cuda
+
+with penstock.emulate("cuda", count=2):
+    tensor = penstock.zeros(1000, device="cuda:1")
+    assert cuda.device_memory_used(1) == 2 << 20
+
+    def look():
+        assert (cuda.utilization(1), cuda.device_memory_used(1)) == (0, 0)
+        assert cuda.list_gpu_processes(1) == "GPU:1\\nno processes are running"
+        assert cuda.temperature() and cuda.power_draw()
+
+    assert forked(look) == 0
+    assert str(os.getpid()) in cuda.list_gpu_processes(1)
+""",
+    )
