@@ -202,8 +202,9 @@ class Tensor(Exporter):
     def copy_(self, source: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
         """Copy from a tensor of any device or anything NumPy understands, broadcast and converted as NumPy does.
 
-        Between devices of a kind the host never waits. From host memory it waits, unless `non_blocking` and the memory
-        is pinned (`empty_pinned`); then the source must not change until the stream is done. Gives this tensor.
+        Between devices of a kind the host never waits. From host memory it waits, unless `non_blocking`: then pinned
+        memory (`empty_pinned`) must not change until the stream is done, and other memory is copied aside first, but
+        for a device whose memory the host reads. Gives this tensor.
         """
         if isinstance(source, Tensor):
             if source is not self:
