@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of

@@ -50,9 +50,9 @@ from penstock.cuda.lifecycle import (
     synchronize,
 )
 from penstock.cuda.memory import (
-    _use_uvm,
     CUDAPluggableAllocator,
     MemPool,
+    _use_uvm,
     caching_allocator_alloc,
     caching_allocator_delete,
     caching_allocator_disabled,

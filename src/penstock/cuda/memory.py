@@ -13,8 +13,8 @@ from penstock.cuda._kind import CUDA
 from penstock.faces.memory_blocks import AllocatorHandle, KindPool, MemoryBlocks, PluggableAllocator
 from penstock.faces.memory_history import MemoryHistory
 from penstock.faces.memory_statistics import MemoryStatistics
-from penstock.faces.memory_statistics import flatten as _recurse_add_to_result  # noqa: F401 -- PyTorch's name
-from penstock.runtime.labels import metadata as _get_memory_metadata  # noqa: F401 -- PyTorch's name
+from penstock.faces.memory_statistics import flatten as _recurse_add_to_result
+from penstock.runtime.labels import metadata as _get_memory_metadata
 
 __all__ = [
     "CUDAPluggableAllocator",
@@ -70,10 +70,11 @@ class MemPool(KindPool):
     kind = CUDA
 
 
-_CUDAAllocator = AllocatorHandle
+class _CUDAAllocator(AllocatorHandle):
+    __doc__ = AllocatorHandle.__doc__
 
 
-class CUDAPluggableAllocator(PluggableAllocator):
+class CUDAPluggableAllocator(PluggableAllocator, _CUDAAllocator):
     __doc__ = PluggableAllocator.__doc__
 
 
@@ -102,7 +103,7 @@ get_per_process_memory_fraction = _STATISTICS.get_per_process_memory_fraction
 list_gpu_processes = _STATISTICS.list_gpu_processes
 _set_allocator_settings = _STATISTICS.set_allocator_settings
 
-_BLOCKS = MemoryBlocks(CUDA, MemPool)
+_BLOCKS = MemoryBlocks(CUDA, MemPool, _CUDAAllocator)
 caching_allocator_alloc = _BLOCKS.caching_allocator_alloc
 caching_allocator_delete = _BLOCKS.caching_allocator_delete
 caching_allocator_enable = _BLOCKS.caching_allocator_enable

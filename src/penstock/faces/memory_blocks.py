@@ -99,9 +99,10 @@ class ManagedMemory:
 class MemoryBlocks:
     """Of one kind."""
 
-    def __init__(self, kind: Kind, pool: type[KindPool]) -> None:
+    def __init__(self, kind: Kind, pool: type[KindPool], handle: type[AllocatorHandle] = AllocatorHandle) -> None:
         self._kind = kind
         self._pool = pool
+        self._handle = handle
 
     def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
         """The address of so many bytes, for other libraries; 0 for none. `caching_allocator_delete` gives them back.
@@ -178,7 +179,7 @@ class MemoryBlocks:
 
     @contextmanager
     def use_uvm(self, device: Any = None) -> Iterator[KindPool]:
-        """What this thread allocates meanwhile is managed: the host reads it too, and there may be more than the device has.
+        """What this thread allocates meanwhile is managed: the host reads it too, and it may exceed the device's.
 
         Gives the pool it is in. Raises Unsupported where the device has no such memory.
         """
@@ -202,7 +203,7 @@ class MemoryBlocks:
     # Who serves
 
     def get_allocator_backend(self) -> str:
-        """ "native", or "pluggable" where a program brought its own allocator. Initialises nothing."""
+        """One of "native" and "pluggable", where a program brought its own allocator. Initialises nothing."""
         return "native" if plugged.current(self._kind.name) is None else "pluggable"
 
     def change_current_allocator(self, allocator: AllocatorHandle) -> None:
@@ -218,4 +219,4 @@ class MemoryBlocks:
 
     def current_allocator(self) -> AllocatorHandle:
         """Who serves the kind."""
-        return AllocatorHandle(plugged.current(self._kind.name))
+        return self._handle(plugged.current(self._kind.name))

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, Unsupported
 from penstock.faces.kind import Kind
 from penstock.runtime import open_device, plugged, shared_settings, statistics
 from penstock.runtime.open_device import OpenDevice
-from penstock.runtime.pinned_allocator import nothing_pinned
+from penstock.runtime.pinned_allocator import PinnedAllocator
 from penstock.runtime.summary import memory_summary
 from penstock.spi import Occupied
 
@@ -165,7 +165,7 @@ class MemoryStatistics:
         if not self._kind.initialised:
             return {}
         pinned = open_device.pinned_if(self._kind.name)
-        return nothing_pinned() if pinned is None else pinned.stats_as_nested_dict()
+        return PinnedAllocator.nothing_counted() if pinned is None else pinned.stats_as_nested_dict()
 
     def host_memory_stats(self) -> dict[str, Any]:
         """The same by flat keys, "active_bytes.current", in order. Sizes are bytes, times µs."""

@@ -25,7 +25,7 @@ from penstock.runtime.pinned_tables import HostBlock, Loan, Step, Tables, Times,
 if TYPE_CHECKING:
     from penstock.spi import PinnedHost, Queue
 
-__all__ = ["PinnedAllocator", "PinnedBlock", "nothing_pinned"]
+__all__ = ["PinnedAllocator", "PinnedBlock"]
 
 _MOVES = ("current", "peak", "allocated", "freed")
 
@@ -266,6 +266,11 @@ class PinnedAllocator:
         """All that is counted, in PyTorch's order. Sizes are bytes, times µs."""
         return _counted(self._versions.now())
 
+    @staticmethod
+    def nothing_counted() -> dict[str, Any]:
+        """What one that was never used would tell."""
+        return _counted(Tables({}))
+
     def stats(self) -> dict[str, int]:
         """The same with flat keys ("active_bytes.current"), in alphabetical order."""
         flat: dict[str, int] = {}
@@ -353,11 +358,6 @@ def _signal(queue: Queue) -> int:
 def _idle(tables: Tables) -> tuple[HostBlock, ...]:
     free = (block for bucket in tables.buckets.values() for block in bucket.free)
     return (*free, *tables.leaving, *(block for block, _ in tables.going))
-
-
-def nothing_pinned() -> dict[str, Any]:
-    """What an allocator that was never used would tell."""
-    return _counted(Tables({}))
 
 
 def _counted(tables: Tables) -> dict[str, Any]:

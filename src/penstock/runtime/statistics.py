@@ -42,7 +42,7 @@ _counters = attrgetter(*COUNTERS)
 
 def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
     """Flat keys taken apart at their dots; a private pool's "0_1" becomes (0, 1)."""
-    result: dict[Any, Any] = {}
+    result: dict[Any, Any] = {"reserved_bytes_by_private_pools": {}} if numbers else {}
     for key, value in numbers.items():
         *path, last = key.split(".")
         place = result
