@@ -60,7 +60,6 @@ class TestLooking:
         cuda.init()
         assert memory.memory_stats(1)["allocated_bytes.all.current"] == 0
         assert "device ID 1" in memory.memory_summary(1)
-        assert memory.list_gpu_processes(1) == "GPU:1\nno processes are running"
         memory.reset_peak_memory_stats(1)
         assert memory.get_per_process_memory_fraction(1) == 1.0
         assert memory.mem_get_info(1) == (64 * MIB, 64 * MIB)
@@ -76,11 +75,6 @@ class TestLooking:
     def test_the_summary_before_the_first_use_is_of_zeros(self, emulated):
         assert "device ID 1" in memory.memory_summary(1)
         assert not cuda.is_initialized()
-
-    def test_who_uses_a_device(self, emulated):
-        block = penstock.allocate(2 * MIB, "cuda")
-        assert "MB GPU memory" in memory.list_gpu_processes()
-        del block
 
     def test_a_setting_is_the_fraction_of_a_device_that_nobody_opened(self, emulated):
         cuda.init()

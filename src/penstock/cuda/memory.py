@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any
 
 from penstock.cuda._kind import CUDA
+from penstock.cuda.telemetry import list_gpu_processes
 from penstock.faces.memory_blocks import AllocatorHandle, KindPool, MemoryBlocks, PluggableAllocator
 from penstock.faces.memory_history import MemoryHistory
 from penstock.faces.memory_statistics import MemoryStatistics
@@ -100,7 +101,6 @@ mem_get_info = _STATISTICS.mem_get_info
 empty_cache = _STATISTICS.empty_cache
 set_per_process_memory_fraction = _STATISTICS.set_per_process_memory_fraction
 get_per_process_memory_fraction = _STATISTICS.get_per_process_memory_fraction
-list_gpu_processes = _STATISTICS.list_gpu_processes
 _set_allocator_settings = _STATISTICS.set_allocator_settings
 
 _BLOCKS = MemoryBlocks(CUDA, MemPool, _CUDAAllocator)

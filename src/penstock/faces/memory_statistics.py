@@ -18,7 +18,6 @@ from penstock.runtime import open_device, plugged, shared_settings, statistics
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.pinned_allocator import PinnedAllocator
 from penstock.runtime.summary import memory_summary
-from penstock.spi import Occupied
 
 __all__ = ["MemoryStatistics", "flatten", "opened_or_none", "refuse_plugged"]
 
@@ -239,12 +238,3 @@ class MemoryStatistics:
             f"{name} is deprecated. Use penstock.memory.set_allocator_settings instead.", FutureWarning, stacklevel=2
         )
         shared_settings.apply(env)
-
-    def list_gpu_processes(self, device: Any = None) -> str:
-        """Which processes use the device, and how much of its memory, as far as it tells, for people. Opens nothing."""
-        kind = self._kind
-        index = kind.index(device, optional=True) if kind.initialised or device is not None else 0
-        opened = kind.opened_if(index)
-        using = opened.port.occupants() if opened is not None and isinstance(opened.port, Occupied) else {}
-        rows = [f"process {pid:>10d} uses {nbytes / (1 << 20):>12.3f} MB GPU memory" for pid, nbytes in using.items()]
-        return "\n".join([f"GPU:{index}", *(rows or ["no processes are running"])])
