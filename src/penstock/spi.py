@@ -18,6 +18,7 @@ __all__ = [
     "Driver",
     "Growable",
     "Launches",
+    "Managed",
     "Mark",
     "Occupied",
     "Peers",
@@ -177,6 +178,14 @@ class PinnedHost(Protocol):
 
     def pin(self, nbytes: int) -> int: ...
     def unpin(self, address: int) -> None: ...
+
+
+@runtime_checkable
+class Managed(Protocol):
+    """A Port that lends memory which both its queues and the host read and write; it does not count as the device's."""
+
+    def reserve_managed(self, nbytes: int) -> int: ...  # an address, aligned as by `reserve`; OutOfMemory
+    def release_managed(self, address: int) -> None: ...
 
 
 @runtime_checkable

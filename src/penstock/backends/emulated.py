@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
@@ -99,6 +100,10 @@ class EmulatedPort(MachinePort):
 
     def __init__(self, props: DeviceProps) -> None:
         super().__init__(props, promised=False)
+
+    def occupants(self) -> Mapping[int, int]:
+        """Nobody but this process."""
+        return {os.getpid(): self.reserved}
 
     def _new_handle(self) -> int:
         """Unlike those of other devices, and even, so that a stream's id is never mistaken for one."""

@@ -34,6 +34,7 @@ class MachinePort:
         self._reserved = 0
         self._segments: dict[int, int] = {}  # addresses, and how many bytes
         self._pinned: dict[int, int] = {}
+        self._managed: dict[int, int] = {}
         self._queues: dict[int, HostQueue] = {}
         self._spaces = HostSpaces(self)
         self._queues_made = 0
@@ -115,6 +116,20 @@ class MachinePort:
 
     def unpin(self, address: int) -> None:
         self._give_back(self._pinned, address, "unpin", "pin")
+
+    def reserve_managed(self, nbytes: int) -> int:
+        """Memory that the system sees when it is touched, as much as it has."""
+        nbytes = size_of(nbytes)
+        with self.locked():
+            pass
+        try:
+            address = map_memory(nbytes, promised=False)
+        except OSError as error:
+            raise self.out_of_memory(nbytes, error) from None
+        return self._keep(self._managed, address, nbytes)
+
+    def release_managed(self, address: int) -> None:
+        self._give_back(self._managed, address, "release_managed", "reserve_managed")
 
     def queue(self, priority: int = 0) -> HostQueue:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
@@ -199,9 +214,10 @@ class MachinePort:
         with self._lock:
             if self._queues:
                 return
-            mappings = [*self._segments.items(), *self._pinned.items()]
+            mappings = [*self._segments.items(), *self._pinned.items(), *self._managed.items()]
             self._segments.clear()
             self._pinned.clear()
+            self._managed.clear()
         self._spaces.close()
         for address, nbytes in mappings:
             unmap_memory(address, nbytes)

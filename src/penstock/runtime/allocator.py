@@ -20,6 +20,7 @@ from penstock.runtime.labels import Labels
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.private_pools import PoolId, PrivatePools
 from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings
+from penstock.runtime.sources import Sources
 from penstock.runtime.statistics import RESERVED_BYTES
 from penstock.runtime.waiting_blocks import Order, WaitingBlocks
 from penstock.snapshot.model import SEGMENT
@@ -66,7 +67,8 @@ class Allocator(Pool):
         self.capturing: set[int] = set()  # queues whose work is being recorded: they may not be asked anything
         self._queues = queues
         self._given = WaitingBlocks(queues, self.settle, orders[0])
-        self._leaving = Leaving(self)
+        self.sources = Sources(self)
+        self.leaving = Leaving(self)
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._refusal: OutOfMemory | None = None  # the port's own words, of last time
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
@@ -234,6 +236,8 @@ class Allocator(Pool):
                 self.num_oom_rejections += 1
                 raise out_of_memory.rejected(self.name, request)
         growth = self._growth if self.settings.expandable_segments else None
+        if self.private.source_of(request.home) is not None:
+            growth = None
         block = self._reserve(request) if growth is None else self._grow_pages(growth, request)
         if block is not None and request.home:
             self.private.grown.add(request.home)
@@ -253,7 +257,7 @@ class Allocator(Pool):
 
     def _reserve(self, request: Request) -> Block | None:
         try:
-            address = self.port.reserve(request.segment)
+            address = self.sources.reserve(request)
         except OutOfMemory as refusal:
             self._refusal = refusal.with_traceback(None)
             return None
@@ -261,7 +265,7 @@ class Allocator(Pool):
             block = self.adopt_for(request.nbytes, address, request.segment, request.queue, request.home)
         except BaseException:
             if not self.owns(address):
-                self.port.release(address)
+                self.sources.release(address)
             raise
         self.num_device_alloc += 1
         return block
@@ -331,20 +335,19 @@ class Allocator(Pool):
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        self._leaving.add([address for address in addresses if address not in self._inherited])
-        entries = self._leaving.entries()
+        self.leaving.add([address for address in addresses if address not in self._inherited])
+        entries = self.leaving.entries()
         try:
             for queue in tuple(self._queues.values()) if entries else ():
                 self._wait_for_all_of(queue)
         except WrongState:  # this is a queue's own thread, which cannot wait for itself: the next to come releases them
             return
-        self._leaving.release(entries)
+        self.leaving.release(entries)
 
-    def release_uncached(self, address: int) -> None:
-        """Memory that the port gave and the pool never had."""
+    def wait_for_all(self) -> None:
+        """Until the queues have done all that they have."""
         for queue in tuple(self._queues.values()):
             self._wait_for_all_of(queue)
-        self.port.release(address)
 
     def _wait_for(self, handle: int) -> None:
         if (queue := self._queues.get(handle)) is not None:
@@ -384,7 +387,7 @@ class Allocator(Pool):
         """
         self.forget_queues()
         self.port = port
-        self._leaving = Leaving(self)
+        self.leaving = Leaving(self)
         self.private.abandon()
         self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())

@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock import backends
 from penstock.errors import WrongState
-from penstock.runtime import current, generator, initialisation, open_device
+from penstock.runtime import current, generator, initialisation, open_device, plugged, recording
 from penstock.sizes import parse_bytes
 
 __all__ = ["Emulation", "emulate"]
@@ -77,4 +77,6 @@ def _forget(kind: str) -> None:
         steps.callback(initialisation.of(kind).reset)
         steps.callback(generator.forget_kind, kind)
         steps.callback(current.forget_kind, kind)
+        steps.callback(plugged.forget_kind, kind)
+        steps.callback(recording.forget_kind, kind)
         steps.callback(open_device.end_kind, kind)

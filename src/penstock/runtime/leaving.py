@@ -22,7 +22,7 @@ class Leaving:
         self._allocator = allocator
         self._serial = count()
         self._entries: deque[tuple[int, int]] = deque()  # numbered, as an address may come twice
-        self._releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
+        self.releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
@@ -33,14 +33,14 @@ class Leaving:
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
         """Give these back, as far as nobody else did."""
-        with self._releasing:  # so that whoever comes second finds the memory with the port
+        with self.releasing:  # so that whoever comes second finds the memory with the port
             for entry in entries:
                 try:
                     self._entries.remove(entry)
                 except ValueError:  # another thread was quicker
                     continue
                 try:
-                    self._allocator.port.release(entry[0])
+                    self._allocator.sources.release(entry[0])
                 except DeviceError:
                     self._entries.append(entry)
                     raise

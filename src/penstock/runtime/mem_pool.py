@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.runtime.open_device import OpenDevice
     from penstock.runtime.private_pools import PoolId
+    from penstock.runtime.sources import Source
 
 __all__ = ["MemPool", "use_mem_pool"]
 
@@ -25,8 +26,8 @@ _numbers = count(1)
 class MemPool:
     """Memory apart from all other (`torch.cuda.MemPool`): its blocks go to no one else, and it gets no one else's.
 
-    `use_on_oom` lends its idle memory to others before they run out; with `no_split` its blocks stay whole. When it
-    goes, its idle memory goes back to the device, and the rest with its blocks.
+    `use_on_oom` lends its idle memory to others before they run out; with `no_split` its blocks stay whole; `source`
+    brings its segments instead of the device. When it goes, its idle memory goes back, and the rest with its blocks.
 
     >>> import penstock
     >>> pool = penstock.memory.MemPool()
@@ -36,28 +37,32 @@ class MemPool:
     1
     """
 
-    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False) -> None:
+    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False, source: Source | None = None) -> None:
         self.id: PoolId = (0, next(_numbers))
         self._use_on_oom, self._no_split = use_on_oom, no_split
+        self.source = source
         self._homes: dict[Device, OpenDevice] = {}  # where it was used
         self._joining = threading.Lock()
 
     def use_count(self, device: Device | str | int | None = None) -> int:
         """How many use it on the device: itself, and each `use_mem_pool` or graph under way."""
-        opened = opened_for(device)
+        return self.users(opened_for(device))
+
+    def users(self, opened: OpenDevice) -> int:
         return opened.allocator.private[self.id].users if self._homes.get(opened.device) is opened else 1
 
     def snapshot(self, device: Device | str | int | None = None) -> list[dict[str, Any]]:
         """Its segments on the device, in the schema of `torch.cuda.memory_snapshot`."""
-        everything = torch_snapshot.of_allocators([opened_for(device).allocator])
-        return [segment for segment in everything["segments"] if segment["segment_pool_id"] == self.id]
+        return torch_snapshot.of_pool(opened_for(device).allocator, self.id)
 
     def _join(self, opened: OpenDevice) -> None:
         with self._joining:
             if self._homes.get(opened.device) is opened:
                 return
             # It was never used there, or the device was opened anew after a fork.
-            opened.allocator.private.make(self.id, use_on_oom=self._use_on_oom, no_split=self._no_split)
+            opened.allocator.private.make(
+                self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
+            )
             self._homes[opened.device] = opened
 
     def __del__(self) -> None:

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import backends
+from penstock._core import Block
 from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
-from penstock.runtime import initialisation, shared_settings, statistics
+from penstock.runtime import initialisation, plugged, recording, shared_settings, statistics
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.pinned_allocator import PinnedAllocator
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.settings import DEFAULT, AllocatorSettings
 from penstock.runtime.stream_pool import StreamPool
+from penstock.runtime.uncached import UncachedBlock
 from penstock.runtime.waiting_blocks import Order
 from penstock.spi import PinnedHost, Port, Queue, Reopens, Resizable
 
@@ -30,6 +32,7 @@ __all__ = [
     "Kept",
     "OpenDevice",
     "abandon_in_child",
+    "all_opened",
     "close_ended",
     "close_queues",
     "device_count",
@@ -37,6 +40,7 @@ __all__ = [
     "open_device",
     "opened_if",
     "opened_indices",
+    "pinned_if",
     "reopen",
 ]
 
@@ -69,6 +73,8 @@ class OpenDevice:
         self.stream_pool = StreamPool(self._new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
         self.allocator = Allocator(str(device), port, self.queues, settings, self._orders())
         self._capacity: int | None = None  # if it was set
+        self.plugged = plugged.current(device.kind)  # who serves instead of the allocator
+        self.raw: dict[int, Block | UncachedBlock] = {}  # by address: blocks that a program has only the address of
 
     def _orders(self) -> tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]]:
         pool = self.stream_pool
@@ -85,6 +91,8 @@ class OpenDevice:
                 raise Unsupported(f"{self.device.kind} lends no pinned host memory", ability="PinnedHost")
             made = PinnedAllocator(str(self.device), self.port, shared_settings.current)
             found = _pinned.setdefault(self.device.kind, made)
+            if found is made:
+                recording.follow_pinned(self.device.kind, made.history)
         return found
 
     def set_capacity(self, nbytes: int) -> None:
@@ -130,6 +138,7 @@ class OpenDevice:
         except DeviceError as error:
             complain(f"{error}; nobody had waited for it when the emulation of {self.device} ended")
         self.gone = "ended"
+        self.raw.clear()
         if not self.close_if_empty():
             _ended.append(self)
 
@@ -253,7 +262,19 @@ def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
     opened = OpenDevice(device, backends.driver(device.kind).open(device.index or 0), settings)
     shared_settings.follow(opened.allocator)
+    recording.follow(device.kind, opened.allocator)
     return opened
+
+
+def all_opened(kind: str) -> list[OpenDevice]:
+    """The kind's devices that this process has opened, by index."""
+    found = [opened for device, opened in tuple(_opened.items()) if device.kind == kind and not opened.gone]
+    return sorted(found, key=lambda opened: opened.device.index or 0)
+
+
+def pinned_if(kind: str) -> PinnedAllocator | None:
+    """The kind's pinned allocator, if anybody has used it."""
+    return _pinned.get(kind)
 
 
 def end_kind(kind: str) -> None:

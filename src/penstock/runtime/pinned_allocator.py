@@ -264,21 +264,12 @@ class PinnedAllocator:
 
     def stats_as_nested_dict(self) -> dict[str, Any]:
         """All that is counted, in PyTorch's order. Sizes are bytes, times µs."""
-        tables = self._versions.now()
-        requests, nbytes = steps.in_use(tables)
-        counts = {
-            "allocations": tables.allocations,
-            "active_requests": requests,
-            "allocated_bytes": tables.nbytes,
-            "active_bytes": nbytes,
-        }
-        return {
-            "num_host_alloc": tables.allocations[2],
-            "num_host_free": tables.allocations[3],
-            **{name: dict(zip(_MOVES, count, strict=True)) for name, count in counts.items()},
-            "host_alloc_time": _shown(tables.pinning),
-            "host_free_time": _shown(tables.unpinning),
-        }
+        return _counted(self._versions.now())
+
+    @staticmethod
+    def nothing_counted() -> dict[str, Any]:
+        """What one that was never used would tell."""
+        return _counted(Tables({}))
 
     def stats(self) -> dict[str, int]:
         """The same with flat keys ("active_bytes.current"), in alphabetical order."""
@@ -367,6 +358,23 @@ def _signal(queue: Queue) -> int:
 def _idle(tables: Tables) -> tuple[HostBlock, ...]:
     free = (block for bucket in tables.buckets.values() for block in bucket.free)
     return (*free, *tables.leaving, *(block for block, _ in tables.going))
+
+
+def _counted(tables: Tables) -> dict[str, Any]:
+    requests, nbytes = steps.in_use(tables)
+    counts = {
+        "allocations": tables.allocations,
+        "active_requests": requests,
+        "allocated_bytes": tables.nbytes,
+        "active_bytes": nbytes,
+    }
+    return {
+        "num_host_alloc": tables.allocations[2],
+        "num_host_free": tables.allocations[3],
+        **{name: dict(zip(_MOVES, count, strict=True)) for name, count in counts.items()},
+        "host_alloc_time": _shown(tables.pinning),
+        "host_free_time": _shown(tables.unpinning),
+    }
 
 
 def _shown(times: Times) -> dict[str, int]:

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock._core import Pool
+    from penstock.runtime.sources import Source
     from penstock.runtime.waiting_blocks import Order
 
 __all__ = ["COMMON", "Covers", "PoolId", "PrivatePool", "PrivatePools"]
@@ -29,6 +30,7 @@ class PrivatePool:
     id: PoolId
     home: int
     users: int = 1
+    source: Source | None = None  # of its segments, if that is not the port
 
 
 class PrivatePools:
@@ -63,7 +65,14 @@ class PrivatePools:
     def id_of(self, home: int) -> PoolId:
         return self._ids[home]
 
-    def make(self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False) -> PrivatePool:
+    def source_of(self, home: int) -> Source | None:
+        """What brings the segments of that home, if it is not the port."""
+        found = self._of.get(self._ids[home]) if home else None
+        return None if found is None else found.source
+
+    def make(
+        self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: Source | None = None
+    ) -> PrivatePool:
         """A new pool with one user, or one more user of it."""
         with self._changing:
             found = self._of.get(pool)
@@ -74,7 +83,7 @@ class PrivatePools:
             home = next(self._homes)
             self._pool.make_home(home, not no_split)
             self._ids[home] = pool
-            made = self._of[pool] = PrivatePool(pool, home)
+            made = self._of[pool] = PrivatePool(pool, home, source=source)
             if use_on_oom:
                 self._lenders.add(made.id)
             return made

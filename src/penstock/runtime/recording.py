@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
@@ -11,11 +11,27 @@ from penstock.runtime.torch_snapshot import ACTIONS
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
+    from penstock.runtime.pinned_history import PinnedHistory
 
-__all__ = ["UNLIMITED", "check", "start"]
+__all__ = [
+    "UNLIMITED",
+    "check",
+    "check_actions",
+    "follow",
+    "follow_pinned",
+    "forget_kind",
+    "keep_for",
+    "kept_for",
+    "start",
+]
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
+_BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
+
+# What a kind's devices record that are opened from now on, and its pinned memory.
+_devices: dict[str, Callable[[Allocator], object]] = {}
+_pinned: dict[str, Callable[[PinnedHistory], object]] = {}
 
 
 def check(enabled: str | None, context: str | None, stacks: str, max_entries: int) -> None:
@@ -28,6 +44,13 @@ def check(enabled: str | None, context: str | None, stacks: str, max_entries: in
         raise PenstockError("expected stacks to be 'python', or 'all'")
     if max_entries < 0:
         raise ValueError(f"max_entries cannot be negative: {max_entries}")
+
+
+def check_actions(names: Collection[str]) -> None:
+    """Raises PenstockError for the first that is none."""
+    for name in names:
+        if name not in _BY_NAME:
+            raise PenstockError(f"Unknown TraceEntry action: {name}")
 
 
 def start(
@@ -50,10 +73,7 @@ def start(
     `clear_history`. Raises as `check`, and for unknown actions.
     """
     check(enabled, context, stacks, max_entries)
-    by_name = {name: int(action) for action, name in ACTIONS.items()}
-    for name in skip_actions:
-        if name not in by_name:
-            raise PenstockError(f"Unknown TraceEntry action: {name}")
+    check_actions(skip_actions)
     if enabled is None:
         allocator.record(0)
         allocator.labels = labels.Labels()
@@ -68,7 +88,39 @@ def start(
         0 if context is None else depth,
         stacks=context in ("alloc", "all"),
         frees=context == "all",
-        skip=sum(1 << by_name[name] for name in set(skip_actions)),
+        skip=sum(1 << _BY_NAME[name] for name in set(skip_actions)),
         keep=not clear_history,
     )
     labels.listen(allocator)
+
+
+def keep_for(
+    kind: str, device: Callable[[Allocator], object] | None, pinned: Callable[[PinnedHistory], object] | None
+) -> None:
+    """How those of the kind begin to record that come later; None: they do not."""
+    for table, begin in ((_devices, device), (_pinned, pinned)):
+        if begin is None:
+            table.pop(kind, None)
+        else:
+            table[kind] = begin  # type: ignore[assignment]  # each has its own argument
+
+
+def kept_for(kind: str) -> Callable[[Allocator], object] | None:
+    return _devices.get(kind)
+
+
+def follow(kind: str, allocator: Allocator) -> None:
+    """The device was opened now."""
+    if (begin := _devices.get(kind)) is not None:
+        begin(allocator)
+
+
+def follow_pinned(kind: str, history: PinnedHistory) -> None:
+    """Pinned memory of the kind is there now."""
+    if (begin := _pinned.get(kind)) is not None:
+        begin(history)
+
+
+def forget_kind(kind: str) -> None:
+    """Its emulation has ended."""
+    keep_for(kind, None, None)

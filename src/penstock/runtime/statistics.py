@@ -10,8 +10,9 @@ from penstock._core import METRICS
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
+    from penstock.runtime.settings import AllocatorSettings
 
-__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat", "nested"]
+__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat", "nested", "nothing"]
 
 KINDS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
@@ -41,7 +42,7 @@ _counters = attrgetter(*COUNTERS)
 
 def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
     """Flat keys taken apart at their dots; a private pool's "0_1" becomes (0, 1)."""
-    result: dict[Any, Any] = {}
+    result: dict[Any, Any] = {"reserved_bytes_by_private_pools": {}} if numbers else {}
     for key, value in numbers.items():
         *path, last = key.split(".")
         place = result
@@ -54,8 +55,8 @@ def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
 
 def flat(allocator: Allocator) -> dict[str, int]:
     """Every number under its key of `torch.cuda.memory_stats`, in alphabetical order."""
-    shown = allocator.shown_max_split
-    rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), -1 if shown >= 1 << 63 else shown]
+    shown = _shown_split(allocator.shown_max_split)
+    rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), shown]
     numbers = dict(zip(_KEYS, _in_order(rows), strict=True))
     homes = tuple(allocator.private.grown)
     for home in homes:
@@ -63,3 +64,12 @@ def flat(allocator: Allocator) -> dict[str, int]:
         keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
         numbers |= zip(keys, allocator.reserved_by(home), strict=True)
     return dict(sorted(numbers.items())) if homes else numbers
+
+
+def nothing(settings: AllocatorSettings) -> dict[str, int]:
+    """What `flat` tells of a device that was never used."""
+    return dict.fromkeys(_KEYS, 0) | {"max_split_size": _shown_split(settings.max_split_size)}
+
+
+def _shown_split(nbytes: int) -> int:
+    return -1 if nbytes >= 1 << 63 else nbytes

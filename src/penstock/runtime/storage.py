@@ -11,6 +11,7 @@ from penstock._core import Block
 from penstock.runtime import out_of_memory, shared_settings
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.pinned_allocator import PinnedBlock
+from penstock.runtime.plugged import PluggedBlock
 from penstock.runtime.uncached import UncachedBlock
 
 __all__ = ["AnyBlock", "Storage", "allocate_block", "array_at", "pinned_block"]
@@ -22,6 +23,8 @@ AnyBlock = Block | UncachedBlock
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     if nbytes >= out_of_memory.MOST_BYTES:  # more than the core's ints hold, perhaps
         raise out_of_memory.beyond(str(opened.device), nbytes)
+    if opened.plugged is not None:
+        return PluggedBlock(opened.plugged, opened, nbytes, queue)
     if shared_settings.caching:
         return opened.allocator.allocate(nbytes, queue)
     return UncachedBlock(opened.allocator, nbytes, queue)

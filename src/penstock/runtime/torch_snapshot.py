@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.runtime.pinned_allocator import PinnedAllocator
     from penstock.runtime.private_pools import PoolId
 
-__all__ = ["ACTIONS", "of_allocators", "segments", "trace"]
+__all__ = ["ACTIONS", "frames_of", "of_allocators", "of_pool", "segments", "trace"]
 
 ACTIONS = {
     Action.TAKE: "alloc",
@@ -65,6 +65,22 @@ def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | Non
         "host_segments": [] if pinned is None else pinned.segments(),
         "host_traces": [] if pinned is None else pinned.history.traces(),
     }
+
+
+def of_pool(allocator: Allocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """The segments of one pool, or of all; the history does not note it."""
+    props = allocator.port.props
+    taken = history.snapshot(allocator, allocator.name, props.total_bytes, trace=False)
+    rows = segments(taken, props.index, allocator.private.id_of)
+    return rows if pool is None else [row for row in rows if row["segment_pool_id"] == pool]
+
+
+def frames_of(allocator: Allocator, address: int) -> list[dict[str, Any]] | None:
+    """Where the block at that very address was allocated; None where none is, or nobody recorded it."""
+    taken = history.snapshot(allocator, allocator.name, allocator.port.props.total_bytes, trace=False)
+    blocks = taken.blocks
+    found = blocks[(blocks["address"] == address) & (blocks["state"] == State.LIVE) & (blocks["stack"] != 0)]
+    return _Frames(taken)[int(found["stack"][0])] if len(found) else None
 
 
 class _Frames(dict[int, list[dict[str, Any]]]):

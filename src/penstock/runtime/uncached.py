@@ -23,7 +23,7 @@ class UncachedBlock:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
         self._allocator, self._port = allocator, allocator.port
         self.nbytes, self.queue = nbytes, queue
-        self.address = self._port.reserve(nbytes)
+        self.address = self._take()
         self.freed = False
 
     @property
@@ -40,7 +40,14 @@ class UncachedBlock:
             self.freed = True
             if self._allocator.port is not self._port:  # a forked child's copy of its parent's memory
                 return
-            self._allocator.release_uncached(self.address)
+            self._give_back()
+
+    def _take(self) -> int:
+        return self._port.reserve(self.nbytes)
+
+    def _give_back(self) -> None:
+        self._allocator.wait_for_all()
+        self._port.release(self.address)
 
     def __del__(self) -> None:
         try:

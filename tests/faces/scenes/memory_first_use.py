@@ -1,0 +1,74 @@
+"""What is told of memory before CUDA's first use, and what makes it."""
+
+from __future__ import annotations
+
+from on_oracle import outcome
+
+FRESH_PROCESS = True
+
+
+def asking_makes_nothing(cuda, torch_like):
+    asked = [
+        (cuda.memory_stats,), (cuda.memory_stats, 99), (cuda.memory_stats, "cpu"), (cuda.memory_stats_as_nested_dict,),
+        (cuda.memory_allocated,), (cuda.max_memory_allocated, 99), (cuda.memory_reserved,), (cuda.max_memory_reserved,),
+        (cuda.memory_snapshot,), (cuda.memory_snapshot, (0, 1)), (cuda.host_memory_stats_as_nested_dict,),
+        (cuda.empty_cache,), (cuda.get_allocator_backend,), (cuda.memory_cached,), (cuda.max_memory_cached,),
+        (cuda.memory._allocation_traceback, 1234), (cuda.memory._memory_metadata_supported,),
+        (cuda.memory._get_memory_metadata,), (cuda.caching_allocator_delete, 0), (cuda.caching_allocator_enable, False),
+        (cuda.caching_allocator_enable, "x"),
+    ]  # fmt: skip
+    return [outcome(cuda, call, *arguments) for call, *arguments in asked], cuda.is_initialized()
+
+
+def an_empty_snapshot(cuda, torch_like):
+    snapshot = cuda.memory._snapshot()
+    settings = snapshot.pop("allocator_settings")
+    return snapshot, sorted(settings), cuda.is_initialized()
+
+
+def resets_of_the_current_device_initialise(cuda, torch_like):
+    return outcome(cuda, cuda.reset_peak_memory_stats), cuda.is_initialized()
+
+
+def resets_of_a_number_do_not(cuda, torch_like):
+    return outcome(cuda, cuda.reset_accumulated_memory_stats, 99)["error"], cuda.is_initialized()
+
+
+def a_summary_of_the_current_device(cuda, torch_like):
+    return cuda.memory_summary().count("\n"), cuda.memory_summary(abbreviated=True).count("\n")
+
+
+def a_fraction_initialises_before_it_looks(cuda, torch_like):
+    return outcome(cuda, cuda.set_per_process_memory_fraction, 1), cuda.is_initialized()
+
+
+def words_of_a_recording_are_looked_at_first(cuda, torch_like):
+    record = cuda.memory._record_memory_history
+    wrong = [
+        (("foo",), {}), (("all", "foo"), {}), (("all", "all", "foo"), {}),
+        ((None,), {"record_pinned_host_memory": True}),
+        (("all",), {"skip_actions": ["x"]}), ((True,), {"skip_actions": ["x"]}),
+        ((False,), {"record_pinned_host_memory": True}),
+    ]  # fmt: skip
+    return [outcome(cuda, record, *arguments, **named) for arguments, named in wrong]
+
+
+def information_initialises(cuda, torch_like):
+    return cuda.mem_get_info(1), cuda.is_initialized(), cuda.current_device()
+
+
+def allocating_initialises(cuda, torch_like):
+    return cuda.caching_allocator_alloc(0), cuda.is_initialized()
+
+
+def metadata_waits_for_nothing(cuda, torch_like):
+    memory = cuda.memory
+    memory._set_memory_metadata({"step": 1, "of": ["a", None]})
+    first = memory._get_memory_metadata()
+    memory._set_memory_metadata("")
+    return first, memory._get_memory_metadata(), outcome(cuda, memory._set_memory_metadata, 5)["error"]
+
+
+def a_library_that_is_none(cuda, torch_like):
+    found = outcome(cuda, cuda.memory.CUDAPluggableAllocator, "/nowhere.so", "a", "b")
+    return found["error"], found["says"]
