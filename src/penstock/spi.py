@@ -22,6 +22,7 @@ __all__ = [
     "Occupied",
     "Peers",
     "PinnedHost",
+    "PinsInPlace",
     "Port",
     "Queue",
     "Randoms",
@@ -177,6 +178,14 @@ class PinnedHost(Protocol):
 
     def pin(self, nbytes: int) -> int: ...
     def unpin(self, address: int) -> None: ...
+
+
+@runtime_checkable
+class PinsInPlace(Protocol):
+    """A Port that pins host memory which is somebody else's, and stays where it is."""
+
+    def pin_there(self, address: int, nbytes: int) -> None: ...
+    def unpin_there(self, address: int) -> None: ...  # exactly what `pin_there` was given
 
 
 @runtime_checkable
