@@ -12,11 +12,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cuda import amp, gds, green_contexts, jiterator, random, streams, telemetry, tunable
+from penstock.cuda import (
+    _cudart,
+    _device_limits,
+    amp,
+    gds,
+    green_contexts,
+    jiterator,
+    nccl,
+    nvtx,
+    profiler,
+    random,
+    streams,
+    telemetry,
+    tunable,
+)
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
 from penstock.cuda._libraries import _compile_kernel, current_blas_handle, current_solver_handle
 from penstock.cuda._utils import _get_device_index
+from penstock.cuda.capability import (
+    DEVICE_REQUIREMENT,
+    DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION,
+    PYTORCH_RELEASES_CODE_CC,
+    _check_bf16_tensor_supported,
+    _check_capability,
+    _check_cubins,
+    _code_compatible_with_device,
+    _CompatInterval,
+    _CompatSet,
+    _device_requirement,
+    _extract_arch_version,
+    _host_arch_key,
+    _warn_unsupported_code,
+    check_real_devices,
+    get_arch_list,
+    get_gencode_flags,
+    has_half,
+    has_magma,
+    is_bf16_supported,
+    is_tf32_supported,
+)
 from penstock.cuda.devices import (
     _CudaDeviceProperties,
     _DeviceGuard,
@@ -65,6 +101,7 @@ from penstock.cuda.random import generator as _get_generator
 from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import named as _get_device
 from penstock.cuda.random import set_offset as _set_rng_state_offset
+from penstock.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart, cudaStatus
 from penstock.cuda.streams import (
     Event,
     ExternalStream,
@@ -105,7 +142,6 @@ from penstock.cuda.telemetry import (
     temperature,
     utilization,
 )
-from penstock.errors import DeviceError as AcceleratorError
 from penstock.errors import OutOfMemory as OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -114,7 +150,11 @@ if TYPE_CHECKING:
     default_generators: tuple[Generator, ...]
 
 __all__ = [
+    "DEVICE_REQUIREMENT",
+    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION",
+    "PYTORCH_RELEASES_CODE_CC",
     "AcceleratorError",
+    "CudaError",
     "DeferredCudaCallError",
     "Event",
     "ExternalStream",
@@ -124,7 +164,10 @@ __all__ = [
     "StreamContext",
     "amp",
     "can_device_access_peer",
+    "check_error",
     "clock_rate",
+    "cudaStatus",
+    "cudart",
     "current_blas_handle",
     "current_device",
     "current_solver_handle",
@@ -136,24 +179,33 @@ __all__ = [
     "device_memory_used",
     "device_of",
     "gds",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_gencode_flags",
     "get_rng_state",
     "get_rng_state_all",
     "get_stream_from_external",
     "get_sync_debug_mode",
     "green_contexts",
+    "has_half",
+    "has_magma",
     "init",
     "initial_seed",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
+    "is_tf32_supported",
     "jiterator",
     "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
     "memory_usage",
+    "nccl",
+    "nvtx",
     "power_draw",
+    "profiler",
     "random",
     "seed",
     "seed_all",
@@ -169,6 +221,8 @@ __all__ = [
     "tunable",
     "utilization",
 ]
+
+_CUDA.initialisation.call(check_real_devices)  # as PyTorch: at the first use
 
 # What is another thing each time it is asked for.
 _CHANGING: dict[str, Callable[[], Any]] = {
