@@ -39,6 +39,11 @@ class DeviceError(PenstockError):
         self.call = call
         self.device = device
 
+    @property
+    def error_code(self) -> int:
+        """`code`, under the name that it has in `torch.AcceleratorError`."""
+        return self.code
+
 
 class OutOfMemory(DeviceError, MemoryError):
     """The device has no room; the fields are bytes: asked for, free on the device, held by our segments, in all."""

@@ -23,6 +23,7 @@ __all__ = [
     "Occupied",
     "Peers",
     "PinnedHost",
+    "PinsInPlace",
     "Port",
     "Queue",
     "Randoms",
@@ -186,6 +187,14 @@ class Managed(Protocol):
 
     def reserve_managed(self, nbytes: int) -> int: ...  # an address, aligned as by `reserve`; OutOfMemory
     def release_managed(self, address: int) -> None: ...
+
+
+@runtime_checkable
+class PinsInPlace(Protocol):
+    """A Port that pins host memory which is somebody else's, and stays where it is."""
+
+    def pin_there(self, address: int, nbytes: int) -> None: ...
+    def unpin_there(self, address: int) -> None: ...  # exactly what `pin_there` was given
 
 
 @runtime_checkable

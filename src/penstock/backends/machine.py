@@ -6,12 +6,12 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from penstock.backends.arguments import integer_of, size_of
+from penstock.backends.arguments import address_of, integer_of, size_of
 from penstock.backends.host_queue import HostQueue
 from penstock.backends.host_space import HostSpaces
-from penstock.backends.mapping import lock_memory, map_memory, unmap_memory
+from penstock.backends.mapping import lock_memory, map_memory, unlock_memory, unmap_memory
 from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
@@ -35,6 +35,7 @@ class MachinePort:
         self._segments: dict[int, int] = {}  # addresses, and how many bytes
         self._pinned: dict[int, int] = {}
         self._managed: dict[int, int] = {}
+        self._pinned_there: dict[int, int] = {}  # somebody else's
         self._queues: dict[int, HostQueue] = {}
         self._spaces = HostSpaces(self)
         self._queues_made = 0
@@ -131,6 +132,31 @@ class MachinePort:
     def release_managed(self, address: int) -> None:
         self._give_back(self._managed, address, "release_managed", "reserve_managed")
 
+    def pin_there(self, address: int, nbytes: int) -> None:
+        """DeviceError where the process may lock no more, or has no memory there."""
+        address, nbytes = address_of(address, "address"), size_of(nbytes)
+        with self.locked():
+            try:
+                lock_memory(address, nbytes)
+            except OSError as error:
+                message = f"{format_bytes(nbytes)} of host memory at {address:#x} cannot be pinned"
+                raise self.refusal(error, message) from None
+            self._pinned_there[address] = nbytes
+
+    def unpin_there(self, address: int) -> None:
+        with self.locked():
+            nbytes = self._pinned_there.pop(address, None)
+            if nbytes is None:
+                message = f"{self.name}: {address:#x} is not the address of memory that was pinned there"
+                raise DeviceError(message, code=errno.EINVAL, call="unpin_there", device=self.name)
+            self._unlock(address, nbytes)
+            for other, length in self._pinned_there.items():  # they may share a page
+                lock_memory(other, length)
+
+    def _unlock(self, address: int, nbytes: int) -> None:
+        with suppress(OSError):  # its owner has unmapped it meanwhile
+            unlock_memory(address, nbytes)
+
     def queue(self, priority: int = 0) -> HostQueue:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
         with self.locked():
@@ -218,7 +244,10 @@ class MachinePort:
             self._segments.clear()
             self._pinned.clear()
             self._managed.clear()
+            others, self._pinned_there = self._pinned_there, {}
         self._spaces.close()
+        for address, nbytes in others.items():
+            self._unlock(address, nbytes)
         for address, nbytes in mappings:
             unmap_memory(address, nbytes)
 

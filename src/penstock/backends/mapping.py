@@ -8,7 +8,16 @@ import mmap as constants
 import os
 import sys
 
-__all__ = ["ALIGNMENT", "close_pages", "lock_memory", "map_memory", "map_space", "open_pages", "unmap_memory"]
+__all__ = [
+    "ALIGNMENT",
+    "close_pages",
+    "lock_memory",
+    "map_memory",
+    "map_space",
+    "open_pages",
+    "unlock_memory",
+    "unmap_memory",
+]
 
 ALIGNMENT = 2 << 20  # what a port promises, and the size of a huge page
 
@@ -23,7 +32,7 @@ _OWN = constants.MAP_PRIVATE | constants.MAP_ANONYMOUS
 _libc = ctypes.CDLL(None, use_errno=True)  # lets the interpreter go meanwhile: unmapping gigabytes takes milliseconds
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-for _function in (_libc.munmap, _libc.mlock):
+for _function in (_libc.munmap, _libc.mlock, _libc.munlock):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 for _function in (_libc.madvise, _libc.mprotect):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -77,8 +86,16 @@ def unmap_memory(address: int, nbytes: int) -> None:
 
 def lock_memory(address: int, nbytes: int) -> None:
     """Keeps memory from being swapped out, until it is unmapped; OSError where the process may not."""
-    if _libc.mlock(address, _pages(nbytes)):
+    start, length = _covering(address, nbytes)
+    if _libc.mlock(start, length):
         raise _os_error(ctypes.get_errno(), "mlock")
+
+
+def unlock_memory(address: int, nbytes: int) -> None:
+    """All pages that it touches may be swapped out again."""
+    start, length = _covering(address, nbytes)
+    if _libc.munlock(start, length):
+        raise _os_error(ctypes.get_errno(), "munlock")
 
 
 def _map_aligned(length: int, protection: int, flags: int = 0) -> int:
@@ -103,6 +120,12 @@ def _advise_huge(address: int, length: int) -> None:
 
 def _pages(nbytes: int) -> int:
     return -(-nbytes // constants.PAGESIZE) * constants.PAGESIZE
+
+
+def _covering(address: int, nbytes: int) -> tuple[int, int]:
+    """Whole pages that cover it."""
+    start = address // constants.PAGESIZE * constants.PAGESIZE
+    return start, _pages(address + nbytes - start)
 
 
 def _os_error(number: int, call: str) -> OSError:

@@ -12,11 +12,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cuda import amp, gds, green_contexts, jiterator, memory, random, streams, telemetry, tunable
+from penstock.cuda import (
+    _cudart,
+    _device_limits,
+    amp,
+    gds,
+    green_contexts,
+    jiterator,
+    memory,
+    nccl,
+    nvtx,
+    profiler,
+    random,
+    streams,
+    telemetry,
+    tunable,
+)
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
 from penstock.cuda._libraries import _compile_kernel, current_blas_handle, current_solver_handle
 from penstock.cuda._utils import _get_device_index
+from penstock.cuda.capability import (
+    DEVICE_REQUIREMENT,
+    DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION,
+    PYTORCH_RELEASES_CODE_CC,
+    _check_bf16_tensor_supported,
+    _check_capability,
+    _check_cubins,
+    _code_compatible_with_device,
+    _CompatInterval,
+    _CompatSet,
+    _device_requirement,
+    _extract_arch_version,
+    _host_arch_key,
+    _warn_unsupported_code,
+    check_real_devices,
+    get_arch_list,
+    get_gencode_flags,
+    has_half,
+    has_magma,
+    is_bf16_supported,
+    is_tf32_supported,
+)
 from penstock.cuda.devices import (
     _CudaDeviceProperties,
     _DeviceGuard,
@@ -99,6 +136,7 @@ from penstock.cuda.random import generator as _get_generator
 from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import named as _get_device
 from penstock.cuda.random import set_offset as _set_rng_state_offset
+from penstock.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart, cudaStatus
 from penstock.cuda.streams import (
     Event,
     ExternalStream,
@@ -139,7 +177,6 @@ from penstock.cuda.telemetry import (
     temperature,
     utilization,
 )
-from penstock.errors import DeviceError as AcceleratorError
 from penstock.errors import OutOfMemory as OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -148,8 +185,12 @@ if TYPE_CHECKING:
     default_generators: tuple[Generator, ...]
 
 __all__ = [
+    "DEVICE_REQUIREMENT",
+    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION",
+    "PYTORCH_RELEASES_CODE_CC",
     "AcceleratorError",
     "CUDAPluggableAllocator",
+    "CudaError",
     "DeferredCudaCallError",
     "Event",
     "ExternalStream",
@@ -165,7 +206,10 @@ __all__ = [
     "caching_allocator_enable",
     "can_device_access_peer",
     "change_current_allocator",
+    "check_error",
     "clock_rate",
+    "cudaStatus",
+    "cudart",
     "current_blas_handle",
     "current_device",
     "current_solver_handle",
@@ -179,21 +223,27 @@ __all__ = [
     "empty_cache",
     "gds",
     "get_allocator_backend",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_gencode_flags",
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "get_stream_from_external",
     "get_sync_debug_mode",
     "green_contexts",
+    "has_half",
+    "has_magma",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
+    "is_tf32_supported",
     "jiterator",
     "list_gpu_processes",
     "manual_seed",
@@ -211,7 +261,10 @@ __all__ = [
     "memory_stats_as_nested_dict",
     "memory_summary",
     "memory_usage",
+    "nccl",
+    "nvtx",
     "power_draw",
+    "profiler",
     "random",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
@@ -235,6 +288,8 @@ __all__ = [
     "use_mem_pool",
     "utilization",
 ]
+
+_CUDA.initialisation.call(check_real_devices)  # as PyTorch: at the first use
 
 # What is another thing each time it is asked for.
 _CHANGING: dict[str, Callable[[], Any]] = {

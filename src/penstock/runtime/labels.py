@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
 
-__all__ = ["Labels", "annotate", "compile_context", "listen", "metadata", "metadata_for_now", "set_metadata"]
+__all__ = ["Labels", "annotate", "compile_context", "listen", "mark", "metadata", "metadata_for_now", "set_metadata"]
 
 
 class _Said(threading.local):
@@ -94,14 +95,17 @@ def compile_context(name: str) -> Iterator[None]:
 @contextmanager
 def annotate(name: str, **details: str) -> Iterator[None]:
     """A span of time with a name, beside the history of every device whose recording asked for annotations."""
-    _mark(name, "START", details)
+    mark(name, "START", details)
     try:
         yield
     finally:
-        _mark(name, "END", details)
+        mark(name, "END", details)
 
 
-def _mark(name: str, stage: str, details: Mapping[str, str]) -> None:
+def mark(name: str, stage: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
+    """One end of a span, "START" or "END"."""
+    if not _listening:
+        return
     said = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
     for allocator in tuple(_listening):
         if (marks := allocator.labels.annotations) is not None:

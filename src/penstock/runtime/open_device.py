@@ -14,7 +14,7 @@ from penstock import backends
 from penstock._core import Block
 from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
-from penstock.runtime import initialisation, plugged, recording, shared_settings, statistics
+from penstock.runtime import initialisation, plugged, recording, registered_memory, shared_settings, statistics
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.pinned_allocator import PinnedAllocator
@@ -67,10 +67,10 @@ class OpenDevice:
         self.gone = ""  # why it cannot be used any more: "forked", or "ended" with its emulation
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
-        self.default_queue = self._new_queue(0)
+        self.default_queue = self.new_queue(0)
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
-        self.stream_pool = StreamPool(self._new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
+        self.stream_pool = StreamPool(self.new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
         self.allocator = Allocator(str(device), port, self.queues, settings, self._orders())
         self._capacity: int | None = None  # if it was set
         self.plugged = plugged.current(device.kind)  # who serves instead of the allocator
@@ -150,7 +150,7 @@ class OpenDevice:
             self.port.close()
         return empty
 
-    def _new_queue(self, priority: int) -> Queue:
+    def new_queue(self, priority: int) -> Queue:
         queue = self.port.queue(priority)
         self.queues[queue.handle] = queue
         return queue
@@ -162,7 +162,7 @@ class OpenDevice:
         try:
             return self._spare[priority].pop()
         except (KeyError, IndexError):
-            return self._new_queue(priority)
+            return self.new_queue(priority)
 
     def return_queue(self, queue: Queue, priority: int) -> None:
         if self.stream_pool is None:
@@ -282,6 +282,7 @@ def end_kind(kind: str) -> None:
     with _opening:
         ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
         pinned = _pinned.pop(kind, None)
+    registered_memory.end_kind(kind)
     for opened in ended:
         opened.end()
     if pinned is not None:
@@ -321,6 +322,7 @@ def abandon_in_child() -> None:
     for pinned in _pinned.values():
         pinned.abandon()
     _pinned.clear()
+    registered_memory.forget_in_child()
     for device in _opened.values():
         device.gone = "forked"
     initialisation.forget_in_child(_reopening())

@@ -62,6 +62,12 @@ class Storage:
     def host_visible(self) -> bool:
         return self.opened.port.props.host_visible
 
+    @property
+    def queue_visible(self) -> bool:
+        """Functions that a queue runs may touch it."""
+        props = self.opened.port.props
+        return props.host_visible or props.queue_visible
+
 
 class _At:
     """Tells NumPy of memory by its address; NumPy keeps it as the array's base, and so its owner."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
-from penstock.runtime import sync_debug
+from penstock.runtime import registered_memory, sync_debug
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
 from penstock.spi import Launches
@@ -37,7 +37,7 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
         array = source.raw_array()
     with using(doing, target.storage, source.storage):
         doing.wait_stream(other)
-        _queue_copy(doing, target, array, readable=source.storage.host_visible)
+        _queue_copy(doing, target, array, readable=source.storage.queue_visible)
     other.wait_stream(doing)  # so that the source's memory is not reused under the copy
 
 
@@ -52,15 +52,16 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         # NumPy does here and now what a copy of bytes cannot, and tells what is wrong with objects and texts.
         wide = np.array(wide, target.dtype, order="C", copy=None)
     pinned = pinned_block(wide) if non_blocking else None
+    held = pinned is not None or (non_blocking and registered_memory.covers(stream.device.kind, wide))
     if pinned is not None:
         pinned.used_on(stream.queue)
-    elif non_blocking and not target.storage.host_visible:  # staged, as CUDA does
+    elif non_blocking and not held and not target.storage.host_visible:  # staged, as CUDA does
         wide = wide.copy()
-    elif sync_debug.mode:
+    elif sync_debug.mode and not held:
         sync_debug.waiting(stream.opened)
     with stream.opened.keeping(stream.queue, target.storage, *([] if pinned else [wide])) as kept:
         _queue_copy(stream, target, wide, readable=True)
-    if not non_blocking or (pinned is None and target.storage.host_visible):
+    if not non_blocking or (not held and target.storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
 
 
@@ -76,14 +77,14 @@ def using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
 
 
 def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
-    """By the queue's own copies where plain bytes move, else by NumPy in the queue where the host can see both ends."""
+    """By the queue's own copies where plain bytes move, else by NumPy in the queue where that can see both ends."""
     array = target.raw_array()
     _check_cast(source.dtype, array.dtype)
     source = np.broadcast_to(source, target.shape)
     if not target.numel():
         return
     queue = stream.queue
-    by_numpy = readable and target.storage.host_visible and isinstance(queue, Launches)
+    by_numpy = readable and target.storage.queue_visible and isinstance(queue, Launches)
     most = _FEW_RUNS if by_numpy else _MOST_RUNS
     if array.dtype == source.dtype and not _overlap(array, source) and (runs := _runs(array, source, most)) is not None:
         for dst, src, nbytes in runs:
@@ -145,7 +146,7 @@ def fill(target: Tensor, value: Any) -> None:
     with using(stream, target.storage):
         if len(byte) == 1 and array.flags.c_contiguous:
             stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
-        elif target.storage.host_visible and isinstance(queue := stream.queue, Launches):
+        elif target.storage.queue_visible and isinstance(queue := stream.queue, Launches):
             queue.call(lambda: np.copyto(array, element))
         else:
             copy_array(target, element, non_blocking=False)

@@ -1,0 +1,47 @@
+"""CUDA's error codes. Emulated devices fail with the same, and programs see them in PyTorch's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from penstock.errors import DeviceError
+
+__all__ = ["accelerator_error", "codes", "text_of"]
+
+_UNKNOWN = "unrecognized error code"  # CUDA's own words for a code that is none
+_HINTS = {101: "GPU device may be out of range, do you have enough GPUs?"}
+_MANUAL = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+
+
+@cache
+def codes() -> Mapping[int, tuple[str, str]]:
+    """Of each code its name and its text.
+
+    >>> codes()[2]
+    ('cudaErrorMemoryAllocation', 'out of memory')
+    """
+    from importlib import resources  # late: nobody needs it before something fails
+
+    lines = (resources.files(__package__) / "cuda_errors.tsv").read_text().splitlines()
+    rows = (line.split("\t") for line in lines if not line.startswith("#"))
+    return {int(code): (name, text) for code, name, text in rows}
+
+
+def text_of(code: int) -> str:
+    """CUDA's words for the code. (`cudaGetErrorString`)"""
+    return codes().get(code, ("", _UNKNOWN))[1]
+
+
+def accelerator_error(code: int, *, call: str = "", device: str = "", note: str = "") -> DeviceError:
+    """The error that a program sees when CUDA gives the code, in PyTorch's words; `note` is a line of our own.
+
+    >>> print(accelerator_error(400))
+    CUDA error: invalid resource handle
+    Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/... for more information.
+    <BLANKLINE>
+    """
+    name = codes().get(code, ("", ""))[0]
+    hint = _HINTS.get(code) or (f"Search for `{name}' in {_MANUAL} for more information." if name else "")
+    lines = [f"CUDA error: {text_of(code)}", hint, note]
+    return DeviceError("".join(f"{line}\n" for line in lines if line), code=code, call=call, device=device)

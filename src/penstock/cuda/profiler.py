@@ -1,0 +1,40 @@
+"""When a profiler is to look at the program. (`torch.cuda.profiler`)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.cuda.runtime_api import check_error, cudart
+
+__all__ = ["DEFAULT_FLAGS", "profile", "start", "stop"]
+
+DEFAULT_FLAGS = [  # of `nvprof`, which nothing uses any more
+    "gpustarttimestamp",
+    "gpuendtimestamp",
+    "gridsize3d",
+    "threadblocksize",
+    "streamid",
+    "enableonstart 0",
+    "conckerneltrace",
+]
+
+
+def start() -> None:
+    """Tell profilers to begin. Initialises CUDA; CudaError where CUDA refuses."""
+    check_error(cudart().cudaProfilerStart())
+
+
+def stop() -> None:
+    """Tell profilers to end. Initialises CUDA; CudaError where CUDA refuses."""
+    check_error(cudart().cudaProfilerStop())
+
+
+@contextmanager
+def profile() -> Iterator[None]:
+    """From `start` to `stop`, which comes also after an error."""
+    try:
+        start()
+        yield
+    finally:
+        stop()

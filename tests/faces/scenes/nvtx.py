@@ -1,0 +1,44 @@
+"""Ranges where no profiler listens."""
+
+from __future__ import annotations
+
+from on_oracle import outcome
+
+
+def ranges_have_no_depth(cuda, torch_like):
+    nvtx = cuda.nvtx
+    return [nvtx.range_push("a"), nvtx.range_push("b"), nvtx.range_pop(), nvtx.range_pop(), nvtx.range_pop()]
+
+
+def ranges_of_any_thread_have_no_number(cuda, torch_like):
+    nvtx = cuda.nvtx
+    return [nvtx.range_start("a"), nvtx.range_end(0), nvtx.range_end(99), nvtx.mark("b")]
+
+
+def what_is_a_name(cuda, torch_like):
+    names = ("", "ü€", b"bytes", None, 5, "\ud800")
+    found = [outcome(cuda, cuda.nvtx.range_push, name).get("error") for name in names]
+    for _ in names:
+        cuda.nvtx.range_pop()
+    return found
+
+
+def what_is_no_number_of_a_range(cuda, torch_like):
+    return [outcome(cuda, cuda.nvtx.range_end, number).get("error") for number in (1, -1, "x", None, 1 << 64)]
+
+
+def a_range_is_formatted(cuda, torch_like):
+    def inside(*arguments, **named):
+        with cuda.nvtx.range(*arguments, **named):
+            return 5
+
+    @cuda.nvtx.range("call")
+    def decorated():
+        return 6
+
+    found = [outcome(cuda, inside, "x {}", 5), outcome(cuda, inside, "x {}"), outcome(cuda, inside, "{a}", a=4)]
+    return [found, outcome(cuda, inside, 5), decorated(), decorated()]
+
+
+def the_public_names(cuda, torch_like):
+    return sorted(cuda.nvtx.__all__)

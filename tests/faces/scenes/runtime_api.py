@@ -1,0 +1,103 @@
+"""The functions of CUDA's runtime library, its codes as errors, the profiler's switch."""
+
+from __future__ import annotations
+
+import ctypes
+
+from on_oracle import outcome
+
+CODES = (
+    0,
+    1,
+    2,
+    3,
+    35,
+    100,
+    101,
+    209,
+    400,
+    600,
+    900,
+    999,
+    11,
+    7777,
+)  # what the stand-in knows, and two that nobody knows
+
+
+def every_code_has_its_text(cuda, torch_like):
+    runtime = cuda.cudart()
+    return {code: runtime.cudaGetErrorString(runtime.cudaError(code)) for code in CODES}
+
+
+def a_code_becomes_an_error_without_initialising(cuda, torch_like):
+    found = [outcome(cuda, cuda.check_error, code) for code in (0, 2, 7777)]
+    return [found, str(cuda.CudaError(2)), repr(cuda.CudaError(600)), cuda.is_initialized()]
+
+
+def a_code_is_an_int(cuda, torch_like):
+    return [outcome(cuda, call, "x")["error"] for call in (cuda.CudaError, cuda.check_error)]
+
+
+def an_error_code_is_no_plain_int(cuda, torch_like):
+    return outcome(cuda, cuda.cudart().cudaGetErrorString, 2)["error"]
+
+
+def success_has_a_name_and_others_none(cuda, torch_like):
+    kind = cuda.cudart().cudaError
+    return [
+        repr(kind.success),
+        kind.success == 0,
+        kind.success.name,
+        repr(kind(2)),
+        int(kind(2)),
+        list(kind.__members__),
+    ]
+
+
+def the_two_codes_of_cuda_status(cuda, torch_like):
+    return [cuda.cudaStatus.SUCCESS, cuda.cudaStatus.ERROR_NOT_READY]
+
+
+def cudart_initialises(cuda, torch_like):
+    before = cuda.is_initialized()
+    return [before, cuda.cudart() is cuda.cudart(), cuda.is_initialized()]
+
+
+def a_missing_device_has_no_memory(cuda, torch_like):
+    found = outcome(cuda, cuda.cudart().cudaMemGetInfo, 99)
+    return [found["error"], found["says"].splitlines()[:2]]
+
+
+def an_accelerator_error_has_cudas_code(cuda, torch_like):
+    try:
+        cuda.cudart().cudaMemGetInfo(99)
+    except cuda.AcceleratorError as error:
+        return [error.error_code, isinstance(error, RuntimeError)]
+    return None
+
+
+def all_memory_of_the_current_device(cuda, torch_like):
+    runtime = cuda.cudart()
+    return [runtime.cudaMemGetInfo(device)[1] for device in (0, 1, -1)]
+
+
+def a_stream_is_made_and_destroyed(cuda, torch_like):
+    runtime, handle = cuda.cudart(), ctypes.c_uint64()
+    made = int(runtime.cudaStreamCreate(ctypes.addressof(handle)))
+    return [made, handle.value != 0, handle.value % 2, int(runtime.cudaStreamDestroy(handle.value))]
+
+
+def host_memory_is_registered(cuda, torch_like):
+    runtime, memory = cuda.cudart(), ctypes.create_string_buffer(1 << 16)
+    address = ctypes.addressof(memory)
+    return [int(runtime.cudaHostRegister(address, 1 << 16, 0)), int(runtime.cudaHostUnregister(address))]
+
+
+def the_profiler_is_switched_on_and_off(cuda, torch_like):
+    def inside():
+        with cuda.profiler.profile():
+            raise KeyError("out")
+
+    runtime = cuda.cudart()
+    codes = [int(runtime.cudaProfilerStart()), int(runtime.cudaProfilerStop())]
+    return [cuda.profiler.start(), cuda.profiler.stop(), codes, outcome(cuda, inside), cuda.profiler.DEFAULT_FLAGS]
