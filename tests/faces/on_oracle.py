@@ -155,6 +155,7 @@ class TorchLike:
 
     def __getattr__(self, name: str):
         import penstock
+        import penstock.accelerator
 
         found = getattr(penstock, _TWINS.get(name, name))
         if name not in _MADE_ON_THE_HOST:

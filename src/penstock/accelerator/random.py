@@ -1,0 +1,31 @@
+"""The accelerator's generators. (`torch.accelerator.random`)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.accelerator._kind import accelerator
+from penstock.accelerator._utils import _get_device_index
+from penstock.faces.random import Randoms
+
+__all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
+
+
+def initial_seed(device: Any = None, /) -> int:
+    """The seed of the device's generator. Initialises the kind."""
+    index = _get_device_index(device, optional=True)
+    return Randoms(accelerator()).generator(index).initial_seed()
+
+
+def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
+    """The state of the device's generator, 16 bytes. Initialises the kind."""
+    index = _get_device_index(device, optional=True)
+    return Randoms(accelerator()).get_rng_state(index)
+
+
+def get_rng_state_all() -> list[NDArray[np.uint8]]:
+    """The states of all the kind's devices. Initialises the kind."""
+    return Randoms(accelerator()).get_rng_state_all()
