@@ -27,6 +27,7 @@ __all__ = [
     "forget_kind",
     "here",
     "leave",
+    "look_again",
     "make_current",
     "opened_for",
     "reopen",
@@ -45,10 +46,11 @@ _State = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
 class Here:
     """What is current in one thread. Read by the faces, changed only here."""
 
-    __slots__ = ("__weakref__", "device", "entered", "indices", "opened", "stream", "streams")
+    __slots__ = ("__weakref__", "chosen", "device", "entered", "indices", "opened", "stream", "streams")
 
     def __init__(self) -> None:
         self.device: Device | None = None
+        self.chosen = False  # the program said so, it is not just the best that there was
         self.indices: dict[str, int] = {}  # of each kind, the one last made current
         self.streams: dict[OpenDevice, Stream] = {}
         self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
@@ -61,7 +63,7 @@ class Here:
         self.stream: Stream | None = None
 
     def state(self) -> _State:
-        return self.device, dict(self.indices), dict(self.streams)
+        return self.device if self.chosen else None, dict(self.indices), dict(self.streams)
 
 
 class _Threads(threading.local):
@@ -138,7 +140,7 @@ def set_device(device: Device | str | int) -> None:
 def make_current(device: Device) -> None:
     """The device is this thread's current one, and of its kind. Opens nothing."""
     state = _threads.now
-    state.device = device
+    state.device, state.chosen = device, True
     state.indices[device.kind] = device.index or 0
     state.forget()
 
@@ -166,7 +168,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     try:
         yield current_device()
     finally:
-        state.device, state.indices = before, indices
+        state.device, state.chosen, state.indices = before, before is not None, indices
         state.forget()
 
 
@@ -206,6 +208,7 @@ def leave(stream: Stream) -> None:
     for at in reversed(range(len(entered))):
         if entered[at][0] is stream:
             _, (state.device, state.indices, state.streams) = entered.pop(at)
+            state.chosen = state.device is not None
             state.forget()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
@@ -219,11 +222,19 @@ def forget_in_child() -> None:
     state.forget()
 
 
+def look_again() -> None:
+    """There are other devices than before: where the program has chosen none, another one may be the best."""
+    for state in tuple(_everywhere):
+        if not state.chosen:
+            state.device = None
+            state.forget()
+
+
 def forget_kind(kind: str) -> None:
     """No device of the kind is current any more, in no thread: there are none."""
     for state in tuple(_everywhere):
         if state.device is not None and state.device.kind == kind:
-            state.device = None
+            state.device, state.chosen = None, False
         state.indices.pop(kind, None)
         for opened in tuple(state.streams):
             if opened.device.kind == kind:

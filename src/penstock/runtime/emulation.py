@@ -66,6 +66,7 @@ def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int |
     steps = ExitStack()
     steps.enter_context(backends.emulating(kind, count, profile or _PROFILES.get(kind, ""), nbytes))
     steps.callback(_forget, kind)
+    current.look_again()
     return Emulation(kind, steps)
 
 
