@@ -5,33 +5,25 @@ PyTorch runs where its oracle is set up (../shared/torch-oracle/setup.sh): the r
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
 
+import beside_pytorch
 from allocator_programs import LIVE, SIZES_OF_GROWTH, THREADS, calls, timed
+from beside_pytorch import Row, ratio, shown
 from measure import show, table
 
 from penstock.runtime.allocator import Allocator
 from penstock.testing.fake import FakePort
 
-ROUNDS = 7
 HERE = Path(__file__).parent
-ORACLE = Path(os.environ.get("ORACLE", HERE.parents[1] / "shared" / "torch-oracle" / "run.sh"))
-ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch-oracle"))
 NATIVE = ("pool", "segments", "accounts", "growing", "free_list", "check")
 
-SIDES = ("penstock", "PyTorch")
-
-# What it is, our figure, PyTorch's, the least ratio.
-Row = tuple[str, str, str, float | None]
 PAIRS: tuple[Row, ...] = (
     ("allocate + free, 1 KiB: blocks | raw alloc", "pair", "pair", 4),
     ("blocks | caching_allocator_alloc", "pair", "pair, public", 12),
@@ -52,42 +44,8 @@ STATISTICS: tuple[Row, ...] = (
 )
 
 
-def measured(side: str, group: str) -> dict[str, Any]:
-    interpreter = [sys.executable] if side == "penstock" else ["bash", str(ORACLE)]
-    program = [*interpreter, str(HERE / "allocator_programs.py"), side, group]
-    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(done.stdout))
-
-
-def both(group: str, rounds: int = ROUNDS) -> tuple[dict[str, float], dict[str, float]]:
-    """Medians of the rounds, in which both take turns, so that a slow moment of the machine hits both."""
-    runs: dict[str, list[dict[str, Any]]] = {"penstock": [], "pytorch": []}
-    oracle = (ORACLE_HOME / "lib").is_dir() and ORACLE.exists()
-    for _ in range(rounds):
-        for side in runs if oracle else ("penstock",):
-            runs[side].append(measured(side, group))
-    ours, theirs = (
-        {key: median(run[key] for run in side) for key in side[0]} if side else {} for side in runs.values()
-    )
-    return ours, theirs
-
-
-def ratio(mine: float, other: float | None) -> tuple[str, str]:
-    return ("not set up", "") if other is None else (shown(other), f"{other / mine:.1f}")
-
-
-def shown(nanoseconds: float) -> str:
-    return f"{nanoseconds:,.0f}"
-
-
-def rows(title: str, group: str, wanted: tuple[Row, ...]) -> None:
-    ours, theirs = both(group)
-    made = table(
-        f"{title}, medians of {ROUNDS} fresh processes", "penstock | PyTorch", "penstock", "PyTorch", "ratio", "bound"
-    )
-    for name, mine, other, bound in wanted:
-        made.add_row(name, shown(ours[mine]), *ratio(ours[mine], theirs.get(other)), f"≥ {bound}" if bound else "")
-    show(made)
+both = partial(beside_pytorch.both, "allocator_programs")
+rows = partial(beside_pytorch.rows, "allocator_programs")
 
 
 def floors() -> None:

@@ -1,0 +1,36 @@
+"""penstock.cuda on an emulated device beside torch.cuda over a stand-in runtime: what streams, events and devices cost.
+
+Nanoseconds of processor time of the calling thread: what the queue's own thread does meanwhile is not counted, and
+PyTorch's stand-in has no queue at all.
+"""
+
+from __future__ import annotations
+
+import os
+
+from beside_pytorch import Row, rows
+
+BOUNDS: dict[str, float | None] = {
+    "with cuda.stream(s): pass": 8,
+    "current_stream()": 10,
+    "Event.record()": 8,
+    "get_rng_state()": 3,
+    "with cuda.device(0): pass": 1,
+}
+STREAMS = ("with cuda.stream(s) of another device: pass", "default_stream()", "set_stream(s)", "Stream()")
+STREAMS += ("Stream.query()", "Stream.synchronize()", "Stream.wait_stream(other)", "Stream.wait_event(event)")
+EVENTS = ("Event()", "Event(enable_timing=True)", "timed Event.record()", "Event.query()", "Event.synchronize()")
+EVENTS += ("Event.elapsed_time(other)",)
+DEVICES = ("with cuda.device(1): pass", "current_device()", "set_device(0)", "device_count()", "is_available()")
+DEVICES += ("get_device_properties()", "get_device_name()", "synchronize()")
+
+
+def main() -> None:
+    os.environ["FAKE_CUDA_DEVICES"] = "2"  # the stand-in reads it when it is loaded
+    named = [*BOUNDS, *STREAMS, *EVENTS, *DEVICES]
+    wanted: tuple[Row, ...] = tuple((name, name, name, BOUNDS.get(name)) for name in named)
+    rows("cuda_programs", "Nanoseconds a call", "calls", wanted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The same calls of both: `cuda_programs.py penstock|pytorch calls` prints JSON, nanoseconds a call.
+
+One text for both, given the module: `penstock.cuda` on two emulated devices, or `torch.cuda` on two of the stand-in's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from allocator_programs import calls, timed
+
+Loop = Callable[[int], Any]
+
+
+def in_stream(cuda: Any, stream: Any) -> Loop:
+    def loop(count: int) -> None:
+        for _ in range(count):
+            with cuda.stream(stream):
+                pass
+
+    return loop
+
+
+def on_device(cuda: Any, index: int) -> Loop:
+    def loop(count: int) -> None:
+        for _ in range(count):
+            with cuda.device(index):
+                pass
+
+    return loop
+
+
+def measured(cuda: Any) -> dict[str, float]:
+    cuda.set_device(0)
+    stream, other, elsewhere = cuda.Stream(), cuda.Stream(), cuda.Stream(device=1)
+    event, start, end = cuda.Event(), cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    for each in (event, start, end):
+        each.record()
+    cuda.synchronize()
+    few, some, many = 2_000, 5_000, 20_000
+    loops: dict[str, tuple[Loop, int]] = {
+        "with cuda.stream(s): pass": (in_stream(cuda, stream), some),
+        "with cuda.stream(s) of another device: pass": (in_stream(cuda, elsewhere), few),
+        "current_stream()": (calls(cuda.current_stream), many),
+        "default_stream()": (calls(cuda.default_stream), some),
+        "set_stream(s)": (calls(lambda: cuda.set_stream(stream)), some),
+        "Stream()": (calls(cuda.Stream), some),
+        "Stream.query()": (calls(stream.query), some),
+        "Stream.synchronize()": (calls(stream.synchronize), some),
+        "Stream.wait_stream(other)": (calls(lambda: stream.wait_stream(other)), few),
+        "Stream.wait_event(event)": (calls(lambda: stream.wait_event(event)), few),
+        "Event()": (calls(cuda.Event), some),
+        "Event(enable_timing=True)": (calls(lambda: cuda.Event(enable_timing=True)), some),
+        "Event.record()": (calls(event.record), some),
+        "timed Event.record()": (calls(end.record), some),
+        "Event.query()": (calls(event.query), some),
+        "Event.synchronize()": (calls(event.synchronize), few),
+        "get_rng_state()": (calls(cuda.get_rng_state), some),
+        "with cuda.device(0): pass": (on_device(cuda, 0), some),
+        "with cuda.device(1): pass": (on_device(cuda, 1), few),
+        "current_device()": (calls(cuda.current_device), many),
+        "set_device(0)": (calls(lambda: cuda.set_device(0)), some),
+        "device_count()": (calls(cuda.device_count), some),
+        "is_available()": (calls(cuda.is_available), some),
+        "get_device_properties()": (calls(cuda.get_device_properties), some),
+        "get_device_name()": (calls(cuda.get_device_name), some),
+        "synchronize()": (calls(cuda.synchronize), few),
+    }
+    found = {}
+    for name, (loop, count) in loops.items():
+        cuda.set_device(0)
+        cuda.set_stream(cuda.default_stream())
+        found[name] = timed(loop, count)
+        cuda.synchronize()
+    found["Event.elapsed_time(other)"] = timed(calls(lambda: start.elapsed_time(end)), some)
+    return found
+
+
+def penstock() -> dict[str, float]:
+    import penstock
+    from penstock import cuda
+
+    with penstock.emulate("cuda", count=2):
+        return measured(cuda)
+
+
+def pytorch() -> dict[str, float]:
+    from torch import cuda
+
+    return measured(cuda)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"penstock": penstock, "pytorch": pytorch}[sys.argv[1]]()))
