@@ -44,8 +44,8 @@ def drivers() -> Mapping[str, Driver]:
 
 def driver(kind: str) -> Driver:
     """The driver of a kind; PenstockError, with the kinds there are, for one that nobody knows."""
-    if kind in _drivers:
-        return _drivers[kind]
+    if (found := _drivers.get(kind)) is not None:
+        return found
     if kind in _PLANNED:
         return _Absent(kind, _PLANNED[kind])
     raise PenstockError(f"{kind!r} is not a kind of device; installed are {', '.join(sorted(_drivers))}")

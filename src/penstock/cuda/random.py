@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.cuda._kind import CUDA
 from penstock.device import Device
 from penstock.faces.random import Randoms
-from penstock.runtime.current import here
+from penstock.runtime.current import local
 from penstock.runtime.generator import Generator, default_generator
 
 __all__ = [
@@ -48,7 +48,7 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    place = here().device  # the fast way: whoever made it current has initialised CUDA
+    place = local.here.device  # the fast way: whoever made it current has initialised CUDA
     if device == "cuda" and place is not None and place.kind == "cuda":
         return default_generator(place).get_state()
     return _RANDOMS.get_rng_state(device)

@@ -11,7 +11,7 @@ from penstock.errors import DeviceError, PenstockError
 from penstock.runtime import current
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
-from penstock.runtime.current import here
+from penstock.runtime.current import local
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream_pool import MOST_URGENT
 
@@ -130,7 +130,7 @@ def of_cuda(stream: streams.Stream) -> Stream:
     if isinstance(stream, Stream):
         return stream
     made = streams.standing_on(Stream, stream.opened, stream.queue, stream.priority)
-    state, opened = here(), stream.opened
+    state, opened = local.here, stream.opened
     if state.streams.get(opened) is stream:
         state.streams[opened] = made
     if opened.default_stream is stream:
@@ -142,11 +142,16 @@ def of_cuda(stream: streams.Stream) -> Stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's work on the device goes to. Initialises CUDA. (`torch.cuda.current_stream`)"""
+    state = local.here
     if device is None:
-        known = here().stream
+        known = state.stream
         if known.__class__ is Stream and not known.opened.gone:
             return known
-    return of_cuda(streams.stream_of(_opened(device)))
+    opened = _opened(device)
+    found = of_cuda(streams.stream_of(opened))
+    if state.opened is opened:
+        state.stream = found  # for the next to ask
+    return found
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -155,15 +160,13 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def _opened(device: Any) -> OpenDevice:
+    if device is None:
+        return CUDA.opened()
     index = CUDA.index(device, optional=True)
     CUDA.initialisation.ensure()
     if not 0 <= index < (count := CUDA.count()):
         raise PenstockError(f"Device index value {index} is out of index range [0, {count})")
-    opened = CUDA.opened(None if index == current.current_index("cuda") else index)
-    state = here()
-    if state.opened is opened and state.stream is None:
-        state.stream = streams.stream_of(opened)  # the fast way for the next to ask
-    return opened
+    return CUDA.opened(None if index == current.current_index("cuda") else index)
 
 
 def set_stream(stream: streams.Stream | None) -> None:
@@ -192,7 +195,7 @@ class StreamContext:
         self.stream = stream
         if not _started.done:
             _started.ensure()
-        self.idx = here().indices.get("cuda", 0)
+        self.idx = local.here.indices.get("cuda", 0)
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
 
@@ -200,7 +203,7 @@ class StreamContext:
         new = self.stream
         if new is None:
             return
-        state = here()
+        state = local.here
         before = state.stream
         if before.__class__ is not Stream or before.opened.gone:
             self._before = state.device  # perhaps of another kind
@@ -224,7 +227,7 @@ class StreamContext:
         new, before = self.stream, self.src_prev_stream
         if new is None or before is None:
             return
-        state, opened = here(), before.opened
+        state, opened = local.here, before.opened
         if state.opened is opened and new.opened is opened:
             state.streams[opened] = state.stream = before
         else:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from penstock.errors import PenstockError
 from penstock.faces.kind import Kind
-from penstock.runtime import current, sync_debug
+from penstock.runtime import sync_debug
+from penstock.runtime.current import local
 
 __all__ = ["DeviceContext", "DeviceGuard", "Devices"]
 
@@ -23,7 +24,7 @@ class DeviceContext:
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        before = self._before = current.here().device  # perhaps of another kind
+        before = self._before = local.here.device  # perhaps of another kind
         if before is not None and before.index == self.idx and before.kind == self.kind.name:
             self.prev_idx = self.idx  # it is current already, and so initialised
         else:
@@ -35,7 +36,7 @@ class DeviceContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if current.here().device is not self._before:
+        if local.here.device is not self._before:
             self.idx = self.kind.exchange(self.prev_idx, device=self._before)
 
 

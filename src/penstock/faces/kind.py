@@ -37,8 +37,9 @@ class Kind:
         return self.initialisation.word
 
     def count(self) -> int:
-        """How many devices there are; 0, not an error, where there is no such kind."""
-        return open_device.device_count(self.name)
+        """How many devices there are; 0 for a kind that nobody knows. They are counted anew until the first use."""
+        first = self.initialisation
+        return first.count if first.done else open_device.device_count(self.name)
 
     def index(self, device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
         """The index that is meant: an int is itself, a kind alone the current one, if that is `optional`.
@@ -71,7 +72,9 @@ class Kind:
 
     def check(self, index: int) -> None:
         """Initialises the kind; DeviceError where it has no device of that index."""
-        self.initialisation.ensure()
+        first = self.initialisation
+        if not first.done:
+            first.ensure()
         count = self.count()
         if not 0 <= index < count:
             raise DeviceError(
@@ -96,7 +99,7 @@ class Kind:
         if index < 0:
             return -1
         before = self.current_index()
-        state = current.here()
+        state = current.local.here
         if index != before or state.device is None or state.device.kind != self.name:
             self.check(index)
             current.make_current(self.named(index))
@@ -106,12 +109,14 @@ class Kind:
 
     def opened(self, device: Any = None) -> OpenDevice:
         """The device that is meant, or the current one, opened if it is not yet."""
-        if device is None:
-            state = current.here()
-            found = state.opened
-            if found is not None and not found.gone and found.device.kind == self.name:
-                return found
-        return open_device.open_device(self.device(device))
+        if device is not None:
+            return open_device.open_device(self.device(device))
+        found = current.local.here.opened
+        if found is not None and not found.gone and found.device.kind == self.name:
+            return found
+        found = open_device.open_device(self.device())
+        current.keep(found)
+        return found
 
     def opened_if(self, device: Any = None) -> OpenDevice | None:
         """The same, or None where it is not open: then nothing is initialised or touched."""
@@ -126,6 +131,9 @@ class Kind:
 
     def describe(self, device: Any = None) -> DeviceProps:
         """What the device is. Initialises the kind, but opens the device only where its driver cannot tell before."""
-        index = self.device(device).index or 0
+        named = self.device(device)
+        index, opened = named.index or 0, open_device.opened_if(named)
+        if opened is not None:
+            return opened.port.props
         driver = backends.driver(self.name)
         return driver.describe(index) if isinstance(driver, Describes) else self.opened(index).port.props

@@ -41,9 +41,7 @@ class Profile:
         >>> [load("h200").at(index)["pci_bus_id"] for index in range(2)]
         [24, 25]
         """
-        from uuid import UUID, uuid5  # late: a program that has no such devices need not wait for it
-
-        own: dict[str, Any] = {"uuid": str(uuid5(UUID(_FAMILY), f"{self.name} {index}"))}
+        own: dict[str, Any] = {"uuid": _uuid(f"{self.name} {index}")}
         if self.kind == "cuda":
             further, own["pci_bus_id"] = divmod(self.properties["pci_bus_id"] + index, 256)
             own["pci_domain_id"] = self.properties["pci_domain_id"] + further
@@ -75,6 +73,13 @@ def load(name: str) -> Profile:
 
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower()
+
+
+@cache
+def _uuid(name: str) -> str:
+    from uuid import UUID, uuid5  # late: a program that has no such devices need not wait for it
+
+    return str(uuid5(UUID(_FAMILY), name))
 
 
 @cache

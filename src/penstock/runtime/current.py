@@ -26,7 +26,9 @@ __all__ = [
     "forget_in_child",
     "forget_kind",
     "here",
+    "keep",
     "leave",
+    "local",
     "look_again",
     "make_current",
     "opened_for",
@@ -66,18 +68,18 @@ class Here:
         return self.device if self.chosen else None, dict(self.indices), dict(self.streams)
 
 
-class _Threads(threading.local):
+class _Local(threading.local):
     def __init__(self) -> None:
-        self.now = Here()
+        self.here = Here()
 
 
 _everywhere: WeakSet[Here] = WeakSet()
-_threads = _Threads()
+local = _Local()
 
 
 def here() -> Here:
-    """This thread's."""
-    return _threads.now
+    """This thread's. What has to be fast says `local.here`."""
+    return local.here
 
 
 def _first_device() -> Device:
@@ -94,7 +96,7 @@ def current_device() -> Device:
     >>> penstock.current_device()
     device('host:0')
     """
-    state = _threads.now
+    state = local.here
     if state.device is None:
         state.device = _first_device()
     return state.device
@@ -102,7 +104,7 @@ def current_device() -> Device:
 
 def current_index(kind: str) -> int:
     """Which of the kind's devices is meant when none is named."""
-    return _threads.now.indices.get(kind, 0)
+    return local.here.indices.get(kind, 0)
 
 
 def resolve(device: Device | str | int | None = None) -> Device:
@@ -125,11 +127,17 @@ def resolve(device: Device | str | int | None = None) -> Device:
 def opened_for(device: Device | str | int | None = None) -> OpenDevice:
     if device is not None:
         return open_device.open_device(resolve(device))
-    state = _threads.now
+    state = local.here
     opened = state.opened
     if opened is None or opened.gone:
         opened = state.opened = open_device.open_device(resolve())
     return opened
+
+
+def keep(opened: OpenDevice) -> None:
+    """For the next to ask, if it is this thread's current device."""
+    if current_device() == opened.device:
+        local.here.opened = opened
 
 
 def set_device(device: Device | str | int) -> None:
@@ -139,7 +147,7 @@ def set_device(device: Device | str | int) -> None:
 
 def make_current(device: Device) -> None:
     """The device is this thread's current one, and of its kind. Opens nothing."""
-    state = _threads.now
+    state = local.here
     state.device, state.chosen = device, True
     state.indices[device.kind] = device.index or 0
     state.forget()
@@ -162,7 +170,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     ...     penstock.empty(3).device == device
     True
     """
-    state = _threads.now
+    state = local.here
     before, indices, _ = state.state()
     set_device(device)
     try:
@@ -174,7 +182,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
 
 def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """This thread's current stream on the device, or else the device's default stream."""
-    state = _threads.now
+    state = local.here
     if device is None and (known := state.stream) is not None and not known.opened.gone:
         return known
     opened = opened_for(device)
@@ -186,7 +194,7 @@ def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice],
 
 def set_stream_on(stream: Stream) -> None:
     """Make the stream this thread's current one on its device, and that the current device."""
-    state, opened = _threads.now, stream.opened
+    state, opened = local.here, stream.opened
     if state.opened is not opened:
         make_current(opened.device)
         state.opened = opened
@@ -195,7 +203,7 @@ def set_stream_on(stream: Stream) -> None:
 
 def enter(stream: Stream) -> None:
     """Make the stream current, and its device, until this thread leaves it; streams nest, each in itself too."""
-    state = _threads.now
+    state = local.here
     before = state.state()
     set_stream_on(stream)
     state.entered.append((stream, before))
@@ -203,7 +211,7 @@ def enter(stream: Stream) -> None:
 
 def leave(stream: Stream) -> None:
     """Everything current is as it was when this thread entered the stream last. Opens nothing."""
-    state = _threads.now
+    state = local.here
     entered = state.entered
     for at in reversed(range(len(entered))):
         if entered[at][0] is stream:
@@ -216,7 +224,7 @@ def leave(stream: Stream) -> None:
 
 def forget_in_child() -> None:
     """For the fork handler: the streams of the parent are gone, also those that are current again later."""
-    state = _threads.now
+    state = local.here
     state.streams = {}
     state.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.entered]
     state.forget()

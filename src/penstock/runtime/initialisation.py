@@ -51,6 +51,7 @@ class Initialisation:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.done = False  # by this process
+        self.count = 0  # of devices, since it was done: no more than PyTorch do we count again
         self.bad_fork = False  # this process was forked from one that had used the kind
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
@@ -75,7 +76,8 @@ class Initialisation:
             if self.done:
                 return
             driver = backends.driver(self.kind)
-            if not driver.count():
+            self.count = driver.count()
+            if not self.count:
                 raise PenstockError(driver.why_not())
             self._where = _caller()
             self._run()
