@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import penstock
@@ -30,6 +31,18 @@ def test_one_line_makes_devices_of_another_kind_and_says_so():
             penstock.empty(1, device="cuda:2")
     assert penstock.device_count("cuda") == 0
     assert "penstock.emulate('cuda')" in penstock.why_not("cuda")
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_queues_convert_and_copy_in_any_steps(far):
+    with penstock.emulate("cuda", count=2):
+        numbers = penstock.from_numpy(np.arange(20_000.0).reshape(100, 200)).to("cuda:0")
+        assert numbers.to(dtype="int32").tolist() == numbers.tolist()
+        target = penstock.zeros(200, 100, dtype="float16", device="cuda:1" if far else "cuda:0").permute(1, 0)
+        target.copy_(numbers)
+        assert target[7, ::50].tolist() == [1400, 1450, 1500, 1550]
+        target[::2, ::3].fill_(2.5)
+        assert target[6:8, 3:5].tolist() == [[2.5, 1204], [1403, 1404]]
 
 
 def test_segments_are_pytorchs():
