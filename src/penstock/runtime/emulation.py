@@ -11,7 +11,7 @@ from penstock.errors import WrongState
 from penstock.runtime import current, generator, initialisation, open_device, plugged, recording
 from penstock.sizes import parse_bytes
 
-__all__ = ["Emulation", "emulate"]
+__all__ = ["Emulation", "emulate", "forget_kind"]
 
 
 _running: dict[str, Emulation] = {}
@@ -65,7 +65,7 @@ def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int |
     open_device.close_ended()
     steps = ExitStack()
     steps.enter_context(backends.emulating(kind, count, profile or _PROFILES.get(kind, ""), nbytes))
-    steps.callback(_forget, kind)
+    steps.callback(forget_kind, kind)
     current.look_again()
     return Emulation(kind, steps)
 
@@ -73,7 +73,8 @@ def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int |
 _PROFILES = {"cuda": "h200"}
 
 
-def _forget(kind: str) -> None:
+def forget_kind(kind: str) -> None:
+    """As if no device of the kind had ever been used, once its work is done; what was made there is unusable."""
     with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
         steps.callback(initialisation.of(kind).reset)
         steps.callback(generator.forget_kind, kind)

@@ -2,21 +2,28 @@
 
 A test file that says `from penstock.testing.conformance import *` and `pytest_plugins = ["penstock.testing.plugin"]`
 runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
-tells why.
+tells why. Where nothing of kind cuda is, an emulated one stands in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
-from penstock.backends import drivers
+import penstock
+from penstock.backends import drivers, registered
+from penstock.backends.emulated import EmulatedDriver
+from penstock.device import Device
+from penstock.runtime import current
+from penstock.runtime.emulation import forget_kind
+from penstock.runtime.open_device import opened_indices
 from penstock.spi import Driver, Port
 from penstock.testing.fake import FakeDriver
 
-__all__ = ["FoundDevice", "driver", "port", "pytest_generate_tests"]
+__all__ = ["FoundDevice", "device", "driver", "port", "pytest_generate_tests"]
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,46 @@ def port(driver: Driver, penstock_device: FoundDevice) -> Iterator[Port]:
     opened.close()
 
 
+@pytest.fixture
+def device(penstock_device: FoundDevice) -> Iterator[Device]:
+    """The same as a program sees it, in the runtime: the current device of this thread, during the test.
+
+    Afterwards nothing of its kind is in use, unless something was before.
+    """
+    driver = penstock_device.driver()
+    in_use = opened_indices(driver.kind)
+    here = current.here()
+    before = here.state()
+    with registered(driver):
+        try:
+            found = Device(driver.kind, penstock_device.index)
+            penstock.set_device(found)
+            state = penstock.random.get_rng_state(found)
+            yield found
+            penstock.random.set_rng_state(state, found)
+        finally:
+            here.device, here.indices, here.streams = before
+            here.chosen = here.device is not None
+            here.forget()
+            if not in_use:
+                forget_kind(driver.kind)
+
+
 def _found() -> Iterator[object]:
-    sources: dict[str, Callable[[], Driver]] = {kind: _getter(kind) for kind in drivers()}
-    for kind, source in {**sources, "fake": FakeDriver}.items():
+    for kind in drivers():
+        source = partial(drivers().__getitem__, kind)
         driver = source()
         for index in range(driver.count()):
             yield pytest.param(FoundDevice(source, index), id=f"{kind}:{index}")
         if not driver.count():
             yield pytest.param(FoundDevice(source, 0), id=f"{kind}:none", marks=pytest.mark.skip(driver.why_not()))
+    for name, stand_in in _stand_ins().items():
+        yield pytest.param(FoundDevice(stand_in, 0), id=f"{name}:0")
 
 
-def _getter(kind: str) -> Callable[[], Driver]:
-    return lambda: drivers()[kind]
+def _stand_ins() -> dict[str, Callable[[], Driver]]:
+    """Each has two devices, so that the one that is tested has a neighbour."""
+    found: dict[str, Callable[[], Driver]] = {"fake": partial(FakeDriver, 2)}
+    if not penstock.device_count("cuda"):
+        found["emulated-cuda"] = partial(EmulatedDriver, "cuda", 2, "h200", 1 << 30)
+    return found

@@ -1,4 +1,6 @@
-"""The suite that every backend must pass, written against `penstock.spi` alone. A vendor's whole test file:
+"""The suite that every backend must pass: what `penstock.spi` asks of it, and what programs ask of the runtime over it.
+
+A vendor's whole test file:
 
     from penstock.testing.conformance import *
     pytest_plugins = ["penstock.testing.plugin"]
@@ -22,6 +24,8 @@ pytest.register_assert_rewrite(
             "queues",
             "reopens",
             "resizable",
+            "runtime_random",
+            "runtime_streams",
             "scenes",
             "timing",
         ]
@@ -37,6 +41,8 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     queues,
     reopens,
     resizable,
+    runtime_random,
+    runtime_streams,
     timing,
 )
 from penstock.testing.conformance.driver import *  # noqa: E402, F403 - each module's list is its part of the suite
@@ -47,6 +53,8 @@ from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.queues import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
@@ -58,4 +66,6 @@ __all__ += pinned.__all__
 __all__ += queues.__all__
 __all__ += reopens.__all__
 __all__ += resizable.__all__
+__all__ += runtime_random.__all__
+__all__ += runtime_streams.__all__
 __all__ += timing.__all__

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 import warnings
@@ -14,7 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
-from penstock.spi import Port, Queue
+from penstock.device import Device
+from penstock.runtime.current import opened_for
+from penstock.spi import Launches, Port, Queue, Randoms, Timing
 
 __all__ = [
     "BAD_SIZES",
@@ -25,15 +29,19 @@ __all__ = [
     "Scratch",
     "drain",
     "in_child",
+    "in_new_process",
     "native",
     "needs",
     "not_imaginary",
+    "port_of",
     "read",
 ]
 
 MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
 _LIMIT = 20  # seconds, for what would else wait for ever
+
+_OF_QUEUES = (Launches, Randoms, Timing)
 
 _Test = Callable[..., None]
 
@@ -46,17 +54,32 @@ class Imaginary(Protocol):
     def imaginary(self) -> bool: ...
 
 
+def port_of(device: Device) -> Port:
+    """The port that the runtime has opened."""
+    return opened_for(device).port
+
+
+def _port(fixtures: dict[str, Any]) -> Port:
+    """The one that the test is about."""
+    port: Port = fixtures["port"] if "port" in fixtures else port_of(fixtures["device"])
+    return port
+
+
 def needs(*abilities: type) -> Callable[[_Test], _Test]:
-    """Skips a test where neither the port nor its queues have an ability, one of the protocols in `penstock.spi`."""
+    """Skips a test where neither the port nor its queues have an ability, one of the protocols in `penstock.spi`.
+
+    The test asks for `port`, or for `device`.
+    """
 
     def decorate(test: _Test) -> _Test:
         @functools.wraps(test)
         def checked(**fixtures: Any) -> None:
-            port: Port = fixtures["port"]
+            port = _port(fixtures)
             queue = port.queue()
             queue.close()
             for ability in abilities:
-                if not (isinstance(port, ability) or isinstance(queue, ability)):
+                # A queue may have a method of a port's ability for itself, as `abandon`, and the other way round.
+                if not isinstance(queue if ability in _OF_QUEUES else port, ability):
                     pytest.skip(f"{port.props.kind} lacks the ability {ability.__name__}")
             test(**fixtures)
 
@@ -70,7 +93,7 @@ def not_imaginary(test: _Test) -> _Test:
 
     @functools.wraps(test)
     def checked(**fixtures: Any) -> None:
-        if isinstance(fixtures["port"], Imaginary):
+        if isinstance(_port(fixtures), Imaginary):
             pytest.skip("there is no memory behind this port's addresses")
         test(**fixtures)
 
@@ -159,3 +182,19 @@ def in_child(check: Callable[[], None]) -> str:
         told = pipe.read()
     _, status = os.waitpid(child, 0)
     return told or (f"it hung, and was killed by signal {status}" if status else "")
+
+
+def in_new_process(device: Device, program: str) -> str:
+    """What the program prints, which finds `penstock`, and the device's name as `name`. It says nothing else."""
+    props = port_of(device).props
+    emulated = {"PENSTOCK_EMULATE": f"{device.kind}:{(device.index or 0) + 1}@h200"} if props.emulated else {}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import penstock\nname = {str(device)!r}\n{program}"],
+        env={**os.environ, **emulated},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
