@@ -60,7 +60,7 @@ _LAWS: dict[str, tuple[Callable[[Tensor, Generator], Tensor], tuple[str, ...]]] 
 _FILLS = [pytest.param(law, dtype, id=f"{law}-{dtype}") for law, (_, dtypes) in _LAWS.items() for dtype in dtypes]
 
 
-def drawn(device: Device, generator: Generator | None = None, count: int = 40) -> list[float]:
+def _drawn(device: Device, generator: Generator | None = None, count: int = 40) -> list[float]:
     found: list[float] = penstock.rand(count, device=device, generator=generator).tolist()
     return found
 
@@ -72,13 +72,13 @@ def drawn(device: Device, generator: Generator | None = None, count: int = 40) -
 def test_the_same_seed_gives_the_same(device: Device) -> None:
     random.manual_seed(11, device)
     assert random.initial_seed(device) == 11
-    first, second = drawn(device), drawn(device)
+    first, second = _drawn(device), _drawn(device)
     random.manual_seed(11, device)
-    assert [drawn(device), drawn(device)] == [first, second]
+    assert [_drawn(device), _drawn(device)] == [first, second]
     assert first != second
     random.manual_seed(12, device)
-    assert drawn(device) != first
-    assert drawn(device, Generator(device).manual_seed(11)) == first
+    assert _drawn(device) != first
+    assert _drawn(device, Generator(device).manual_seed(11)) == first
 
 
 def test_drawing_moves_the_offset(device: Device) -> None:
@@ -97,17 +97,17 @@ def test_drawing_moves_the_offset(device: Device) -> None:
 @not_imaginary
 def test_a_state_is_where_it_goes_on(device: Device) -> None:
     random.manual_seed(-1, device)
-    drawn(device)
+    _drawn(device)
     state = random.get_rng_state(device)
     assert state.dtype == np.uint8
     assert state.tolist() == [255] * 8 + [4] + [0] * 7
-    expected = drawn(device)
-    drawn(device)
+    expected = _drawn(device)
+    _drawn(device)
     random.set_rng_state(state, device)
-    assert drawn(device) == expected
+    assert _drawn(device) == expected
     own = Generator(device).set_state(state)
-    assert drawn(device, own) == expected
-    assert drawn(device, own.set_offset(4)) == expected
+    assert _drawn(device, own) == expected
+    assert _drawn(device, own.set_offset(4)) == expected
     with pytest.raises(RuntimeError, match="wrong size"):
         random.set_rng_state(state[:15], device)
 
@@ -115,10 +115,10 @@ def test_a_state_is_where_it_goes_on(device: Device) -> None:
 @not_imaginary
 def test_a_generator_of_its_own_leaves_the_devices_alone(device: Device) -> None:
     state, own = random.get_rng_state(device), Generator(device)
-    first = drawn(device, own)
-    assert drawn(device, own) != first
+    first = _drawn(device, own)
+    assert _drawn(device, own) != first
     np.testing.assert_array_equal(random.get_rng_state(device), state)
-    assert drawn(device, Generator(device)) == first  # a new one's seed is always the same
+    assert _drawn(device, Generator(device)) == first  # a new one's seed is always the same
 
 
 def test_a_generator_is_of_a_kind(device: Device) -> None:
@@ -134,7 +134,7 @@ def test_a_generator_is_of_a_kind(device: Device) -> None:
 @not_imaginary
 def test_seeds_of_before_the_first_use(device: Device) -> None:
     program = "{}; print(penstock.rand(40, device=name).tolist())"
-    expected = f"{drawn(device, Generator(device).manual_seed(7))}\n"
+    expected = f"{_drawn(device, Generator(device).manual_seed(7))}\n"
     for seed in ("manual_seed(7)", "random.manual_seed(7, name)", "random.manual_seed_all(7, name.split(':')[0])"):
         assert in_new_process(device, program.format(f"penstock.{seed}")) == expected, seed
 
@@ -212,11 +212,11 @@ def test_a_fill_is_in_the_order_of_its_stream(device: Device) -> None:
 @not_imaginary
 def test_two_threads_share_no_numbers(device: Device) -> None:
     random.manual_seed(21, device)
-    expected = sorted(tuple(drawn(device, count=4)) for _ in range(100))
+    expected = sorted(tuple(_drawn(device, count=4)) for _ in range(100))
     random.manual_seed(21, device)
 
     def work(_: int) -> list[tuple[float, ...]]:
-        return [tuple(drawn(device, count=4)) for _ in range(50)]
+        return [tuple(_drawn(device, count=4)) for _ in range(50)]
 
     with ThreadPoolExecutor(2) as threads:
         found = sorted(each for both in threads.map(work, range(2)) for each in both)

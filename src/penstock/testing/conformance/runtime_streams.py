@@ -53,13 +53,13 @@ __all__ = [
 ]
 
 
-def call(stream: Stream, function: Callable[[], object]) -> None:
+def _call(stream: Stream, function: Callable[[], object]) -> None:
     queue = stream.queue
     assert isinstance(queue, Launches)
     queue.call(function)
 
 
-def neighbour(device: Device) -> Device:
+def _neighbour(device: Device) -> Device:
     """Another device of the kind; without one the test is skipped."""
     count = penstock.device_count(device.kind)
     if count < 2:
@@ -92,7 +92,7 @@ def test_new_streams_are_apart_or_come_in_turn(device: Device) -> None:
 def test_every_priority_works(device: Device, priority: int) -> None:
     stream, done = Stream(device, priority), list[int]()
     assert stream.handle
-    call(stream, lambda: done.append(1))
+    _call(stream, lambda: done.append(1))
     stream.synchronize()
     assert done == [1]
 
@@ -120,9 +120,9 @@ def test_what_is_no_stream(device: Device, wrong: Any) -> None:
 @needs(Launches)
 def test_work_of_a_stream_is_done_in_order(device: Device) -> None:
     stream, gate, done = Stream(device), Gate(), list[int]()
-    call(stream, gate)
+    _call(stream, gate)
     for number in range(100):
-        call(stream, lambda number=number: done.append(number))  # type: ignore[misc]  # mypy does not see the default
+        _call(stream, lambda number=number: done.append(number))  # type: ignore[misc]  # mypy does not see the default
     assert not stream.query()
     assert done == []
     gate.open()
@@ -134,8 +134,8 @@ def test_work_of_a_stream_is_done_in_order(device: Device) -> None:
 @needs(Launches)
 def test_streams_are_not_in_each_others_way(device: Device) -> None:
     held, free, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(held, gate)
-    call(free, lambda: done.append("free"))
+    _call(held, gate)
+    _call(free, lambda: done.append("free"))
     free.synchronize()
     assert done == ["free"]
     assert not held.query()
@@ -146,10 +146,10 @@ def test_streams_are_not_in_each_others_way(device: Device) -> None:
 @needs(Launches)
 def test_a_stream_waits_for_another(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(first, gate)
-    call(first, lambda: done.append("first"))
+    _call(first, gate)
+    _call(first, lambda: done.append("first"))
     second.wait_stream(first)
-    call(second, lambda: done.append("second"))
+    _call(second, lambda: done.append("second"))
     first.wait_stream(first)  # itself: nothing to wait for
     assert not second.query()
     gate.open()
@@ -161,14 +161,14 @@ def test_a_stream_waits_for_another(device: Device) -> None:
 @needs(Launches)
 def test_a_stream_waits_for_an_event(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(first, gate)
-    call(first, lambda: done.append("before"))
+    _call(first, gate)
+    _call(first, lambda: done.append("before"))
     event = first.record_event()
-    call(first, lambda: done.append("behind"))
+    _call(first, lambda: done.append("behind"))
     second.wait_event(event)
     with second:
         event.wait()  # of the current stream; twice is once
-    call(second, lambda: done.append("second"))
+    _call(second, lambda: done.append("second"))
     assert not event.query()
     assert not second.query()
     gate.open()
@@ -192,7 +192,7 @@ def test_streams_that_wait_in_turn(device: Device) -> None:
 def test_synchronize_waits_for_every_stream(device: Device) -> None:
     streams, done = [Stream(device) for _ in range(4)], list[int]()
     for stream in streams:
-        call(stream, lambda: done.append(1))
+        _call(stream, lambda: done.append(1))
     penstock.synchronize()
     assert done == [1] * 4
     assert all(stream.query() for stream in streams)
@@ -204,7 +204,7 @@ def test_two_threads_use_one_stream(device: Device) -> None:
 
     def work(number: int) -> None:
         for _ in range(200):
-            call(stream, lambda: done.append(number))
+            _call(stream, lambda: done.append(number))
         stream.synchronize()
 
     with ThreadPoolExecutor(2) as threads:
@@ -215,13 +215,13 @@ def test_two_threads_use_one_stream(device: Device) -> None:
 
 @needs(Launches)
 def test_streams_of_two_devices_wait_for_each_other(device: Device) -> None:
-    here, there, gate, done = Stream(device), Stream(neighbour(device)), Gate(), list[str]()
-    call(here, gate)
-    call(here, lambda: done.append("here"))
+    here, there, gate, done = Stream(device), Stream(_neighbour(device)), Gate(), list[str]()
+    _call(here, gate)
+    _call(here, lambda: done.append("here"))
     there.wait_stream(here)
-    call(there, lambda: done.append("there"))
+    _call(there, lambda: done.append("there"))
     here.wait_event(there.record_event())
-    call(here, lambda: done.append("here again"))
+    _call(here, lambda: done.append("here again"))
     assert not there.query()
     gate.open()
     here.synchronize()
@@ -245,7 +245,7 @@ def test_a_moved_event_is_where_it_is_now(device: Device) -> None:
     event, early, late, gate = Event(), Stream(device), Stream(device), Gate()
     event.record(early)
     event.synchronize()
-    call(late, gate)
+    _call(late, gate)
     event.record(late)
     assert not event.query()
     early.wait_event(event)
@@ -258,7 +258,7 @@ def test_a_moved_event_is_where_it_is_now(device: Device) -> None:
 
 
 def test_an_event_stays_on_its_device(device: Device) -> None:
-    other = neighbour(device)
+    other = _neighbour(device)
     event = Stream(device).record_event()
     with pytest.raises(RuntimeError, match=rf"^Event device {device} does not match recording stream's device {other}"):
         event.record(Stream(other))
@@ -287,7 +287,7 @@ def test_what_cannot_be_timed(device: Device) -> None:
         timed.elapsed_time(plain)
     with pytest.raises(ValueError, match="must be recorded before"):
         timed.elapsed_time(timed)
-    call(stream, gate)
+    _call(stream, gate)
     timed.record(stream)
     with pytest.raises(RuntimeError, match="must be completed before"):
         timed.elapsed_time(timed)
@@ -326,7 +326,7 @@ def test_a_stream_left_by_an_error_is_left(device: Device) -> None:
 
 
 def test_a_stream_of_another_device_is_current_inside(device: Device) -> None:
-    other = neighbour(device)
+    other = _neighbour(device)
     with Stream(other) as stream:
         assert penstock.current_device() == other
         assert penstock.current_stream() == penstock.current_stream(other) == stream
@@ -363,8 +363,8 @@ def test_a_failure_of_work_is_told_once(device: Device, wait: Callable[[Stream],
     def fail() -> None:
         raise LookupError("seven")
 
-    call(stream, fail)
-    call(stream, lambda: done.append(1))
+    _call(stream, fail)
+    _call(stream, lambda: done.append(1))
     with pytest.raises(DeviceError, match="LookupError: seven") as caught:
         wait(stream)
     assert isinstance(caught.value.__cause__, LookupError)
@@ -379,7 +379,7 @@ def test_a_stream_and_its_memory_may_go_before_their_work_is_done(device: Device
     stream, gate = Stream(device), Gate()
     kept = penstock.zeros(MIB, dtype="uint8", device=device)
     stream.wait_stream(penstock.current_stream())
-    call(stream, gate)
+    _call(stream, gate)
     with stream:
         going = penstock.full((MIB,), 7, dtype="uint8", device=device)
         kept.copy_(going)
@@ -395,9 +395,9 @@ def test_a_stream_and_its_memory_may_go_before_their_work_is_done(device: Device
 def test_a_child_of_a_process_that_uses_the_device(device: Device) -> None:
     stream, event, gate, done = Stream(device), Event(), Gate(), threading.Event()
     tensor = penstock.zeros(4, device=device)
-    call(stream, gate)
+    _call(stream, gate)
     event.record(stream)
-    call(stream, done.set)
+    _call(stream, done.set)
 
     def check() -> None:
         for use in (
@@ -423,14 +423,14 @@ def test_a_child_of_a_process_that_uses_the_device(device: Device) -> None:
 @needs(Reopens, Launches)
 def test_a_child_opens_the_device_again(device: Device) -> None:
     before = Stream(device)
-    call(before, lambda: None)
+    _call(before, lambda: None)
     before.synchronize()
 
     def check() -> None:
         penstock.reopen(device)
         done: list[int] = []
         with Stream(device) as stream:
-            call(stream, lambda: done.append(1))
+            _call(stream, lambda: done.append(1))
         penstock.synchronize()
         assert done == [1]
         with pytest.raises(Forked):
