@@ -15,6 +15,7 @@
 
 #include "busy.hpp"
 #include "draw.hpp"
+#include "program.hpp"
 
 namespace penstock {
 namespace {
@@ -43,6 +44,11 @@ struct Drawing {
   std::unique_ptr<char[]> packed;
 };
 
+struct Program {
+  std::unique_ptr<char[]> bytes;
+  size_t nbytes;
+};
+
 struct Run {
   Function function;
   void* argument;
@@ -62,7 +68,7 @@ struct WaitFor {
 
 // ---- The queue, as its thread sees it
 
-using Command = std::variant<Copy, Fill, Drawing, Run, Signal, WaitFor>;
+using Command = std::variant<Copy, Fill, Drawing, Program, Run, Signal, WaitFor>;
 
 struct Worker::State : std::enable_shared_from_this<Worker::State> {
   static constexpr size_t kTaken = std::numeric_limits<size_t>::max() / 2;  // beyond the end of any batch
@@ -82,6 +88,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   void operator()(const Copy& c) { std::memmove(c.dst, c.src, c.nbytes); }  // as fast as memcpy, and may overlap
   void operator()(const Fill& c) { std::memset(c.dst, c.byte, c.nbytes); }
   void operator()(const Drawing& c);
+  void operator()(const Program& c);
   void operator()(const Run& c);
   void operator()(const Signal& c);
   void operator()(const WaitFor& c);
@@ -183,6 +190,10 @@ void Worker::State::operator()(const Drawing& c) {
   if (const int code = draw_packed(c.packed.get())) fail(Failure::Code, code);
 }
 
+void Worker::State::operator()(const Program& c) {
+  if (const int code = run_program(c.bytes.get(), c.nbytes, discarded)) fail(Failure::Code, code);
+}
+
 void Worker::State::operator()(const Run& c) {
   if (const int code = c.function(c.argument)) fail(c.host_call ? Failure::HostCall : Failure::Code, code);
   if (c.host_call) --calls;
@@ -271,6 +282,13 @@ void Worker::draw(const void* packed, size_t nbytes) {
   Drawing drawing{std::make_unique<char[]>(nbytes)};
   std::memcpy(drawing.packed.get(), packed, nbytes);
   open().push(std::move(drawing));
+}
+
+void Worker::program(const void* bytes, size_t nbytes) {
+  if (!readable_program(bytes, nbytes)) throw std::invalid_argument("these bytes are no program");
+  Program program{std::unique_ptr<char[]>(new char[nbytes]), nbytes};
+  std::memcpy(program.bytes.get(), bytes, nbytes);
+  open().push(std::move(program));
 }
 
 void Worker::run(Function function, void* argument, bool host_call) { open().push(Run{function, argument, host_call}); }

@@ -35,7 +35,8 @@ class Worker {
   // thread can start.
   void copy(void* dst, const void* src, size_t nbytes);
   void fill(void* dst, int byte, size_t nbytes);
-  void draw(const void* packed, size_t nbytes);  // a Draw and its axes; std::invalid_argument if they are none
+  void draw(const void* packed, size_t nbytes);    // a Draw and its axes; std::invalid_argument if they are none
+  void program(const void* bytes, size_t nbytes);  // Steps; std::invalid_argument if they make no program
   // A host-language call that is discarded gives its argument back, through close(). One refused has never had it.
   void run(Function function, void* argument, bool host_call = false);
   uint64_t signal();             // "reach the next tick here"; ticks count from 1

@@ -190,6 +190,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         void copy(void* dst, const void* src, size_t nbytes) except +
         void fill(void* dst, int byte, size_t nbytes) except +
         void draw(const void* packed, size_t nbytes) except +
+        void program(const void* bytes, size_t nbytes) except +
         void run(Function function, void* argument, cbool host_call) except +
         uint64_t signal() except +
         shared_ptr[NativeMark] mark() except +

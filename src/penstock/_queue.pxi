@@ -28,6 +28,7 @@ cdef class Queue:
         self.worker.get().fill(<void*>dst, byte, nbytes)
 
     def draw_packed(self, bytes packed not None): self.worker.get().draw(<char*>packed, len(packed))
+    def run_program(self, bytes program not None): self.worker.get().program(<char*>program, len(program))
 
     def call(self, function):
         call = (self, function)

@@ -7,11 +7,12 @@ penstock. Host and device addresses are one space: `copy` finds out by itself wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
+    "Captures",
     "Describes",
     "DeviceProps",
     "Draw",
@@ -27,6 +28,8 @@ __all__ = [
     "Port",
     "Queue",
     "Randoms",
+    "Recorded",
+    "Recording",
     "Reopens",
     "Resizable",
     "Sensors",
@@ -171,6 +174,54 @@ class Randoms(Protocol):
     """A Queue that fills memory with random numbers. A chance that is none fails as work does, with code 710."""
 
     def draw(self, draw: Draw) -> None: ...
+
+
+class Recorded(NamedTuple):
+    """One piece of recorded work: what it does, and the numbers of those that it comes after."""
+
+    what: str  # copy fill draw call native if while set again
+    after: tuple[int, ...]
+    details: Mapping[str, Any]
+    body: range = range(0)  # of if and while: the pieces that are done only then
+
+
+class Recording(Protocol):
+    """The work of queues, recorded instead of done.
+
+    `queues` are those that take part now, by their handles, each with the tick behind what it did before. `launch`
+    does it all on a queue, in an order that it allows and behind what was launched before; `sources` are a seed and an
+    offset for each source of random numbers.
+    """
+
+    @property
+    def queues(self) -> Mapping[int, int]: ...
+    @property
+    def work(self) -> Sequence[Recorded]: ...
+    def retain(self, *objects: object) -> None: ...  # as long as it may be launched
+    def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None: ...
+    def begin_if(self, queue: Queue, address: int) -> None: ...  # what follows there is done if this byte is not 0
+    def begin_while(self, queue: Queue, address: int) -> None: ...  # or again, as long as it is not 0 when `set_again`
+    def set_again(self, queue: Queue, address: int) -> None: ...
+    def end_body(self, queue: Queue) -> None: ...
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """A Queue whose work can be recorded. Between `begin_capture` and `end_capture` nothing of it is done.
+
+    `signal` gives ticks below 0 meanwhile. A queue that waits for one takes part in the recording from then on, and the
+    first queue must wait for it before the end. The seed of a draw is then the number of its source, its offset counts
+    from the source's. What cannot be recorded raises DeviceError with CUDA's number, and mostly breaks the recording.
+    """
+
+    @property
+    def capture(self) -> Recording | None: ...  # that it takes part in
+    def begin_capture(  # mode: or "thread_local", "relaxed"; queues: what becomes the recording's
+        self, mode: str = "global", queues: MutableMapping[int, int] | None = None
+    ) -> Recording: ...
+    def end_capture(self) -> Recording: ...
+    def break_capture(self) -> None: ...  # nothing more can be recorded, and its end will say so
+    def abandon_capture(self) -> None: ...  # no such recording; never fails
 
 
 @runtime_checkable

@@ -17,9 +17,10 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-from penstock.accelerator import memory, random
+from penstock.accelerator import graphs, memory, random
 from penstock.accelerator._kind import accelerator as _accelerator
 from penstock.accelerator._utils import _get_device_index
+from penstock.accelerator.graphs import Graph
 from penstock.accelerator.memory import (
     empty_cache,
     empty_host_cache,
@@ -38,6 +39,7 @@ from penstock.faces.devices import Devices as _Devices
 from penstock.runtime import stream as _streams
 
 __all__ = [
+    "Graph",
     "current_accelerator",
     "current_device_idx",
     "current_device_index",
@@ -48,6 +50,7 @@ __all__ = [
     "empty_host_cache",
     "get_device_capability",
     "get_memory_info",
+    "graphs",
     "is_available",
     "max_memory_allocated",
     "max_memory_reserved",

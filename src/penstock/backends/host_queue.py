@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from operator import index
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
@@ -12,7 +12,13 @@ from penstock.backends.drawing import packed
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
 from penstock.spi import Draw, Mark
 
-__all__ = ["HostQueue", "Owner"]
+if TYPE_CHECKING:
+    from penstock.backends.host_capture import HostRecording
+
+__all__ = ["CAPTURED_EVENT", "NO_CAPTURE", "HostQueue", "Owner"]
+
+NO_CAPTURE = 401, "the operation cannot be performed in the present state"
+CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream"
 
 _native = _core.Queue
 _SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
@@ -34,9 +40,10 @@ class HostQueue(_core.Queue):
     A failure that nobody waited for is told by a warning when the queue is closed.
     """
 
-    __slots__ = ("owner",)
+    __slots__ = ("owner", "recording")
 
     owner: Owner
+    recording: HostRecording  # there while the queue takes part in one: it is a RecordingQueue then
 
     def __new__(cls, owner: Owner, handle: int, priority: int) -> Self:
         self = super().__new__(cls, handle, priority)
@@ -119,7 +126,8 @@ class HostQueue(_core.Queue):
             while not self.wait_within(index(tick), _SLICE):
                 pass
         except (ValueError, TypeError, OverflowError) as error:
-            index_of(tick, "tick")
+            if index(tick) < 0:
+                raise self.refused(CAPTURED_EVENT, "wait") from None
             raise self._refusal(error) from None
         if (failure := self.take_failure()) is not None:
             raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
@@ -130,8 +138,35 @@ class HostQueue(_core.Queue):
         try:
             _native.wait_for(self, other, index(tick))
         except _REFUSED as error:
-            index_of(tick, "tick")
+            if index(tick) < 0:
+                from penstock.backends.host_capture import join
+
+                return join(self, other, tick)
             raise self._refusal(error) from None
+
+    @property
+    def capture(self) -> HostRecording | None:
+        return None
+
+    def begin_capture(self, mode: str = "global", queues: MutableMapping[int, int] | None = None) -> HostRecording:
+        from penstock.backends.host_capture import HostRecording
+
+        return HostRecording(self, mode, {} if queues is None else queues)
+
+    def end_capture(self) -> HostRecording:
+        raise self.refused(NO_CAPTURE, "end_capture")
+
+    def break_capture(self) -> None:
+        """There is none."""
+
+    def abandon_capture(self) -> None:
+        """There is none."""
+
+    def refused(self, reason: tuple[int, str], call: str) -> DeviceError:
+        """CUDA's error of that number, in its words."""
+        code, words = reason
+        name = self.owner.name
+        return DeviceError(f"{name.partition(':')[0].upper()} error: {words}", code=code, call=call, device=name)
 
     def close(self, timeout: float | None = None) -> bool:
         if timeout is not None:

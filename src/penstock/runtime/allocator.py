@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
 
 import numpy as np
 
@@ -64,7 +65,8 @@ class Allocator(Pool):
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
         self._asking: set[int] = set()  # threads that ask them
         self.labels = Labels()  # of the recording, if there is one
-        self.capturing: set[int] = set()  # queues whose work is being recorded: they may not be asked anything
+        self._captures: dict[PoolId, MutableMapping[int, int]] = {}
+        self.capturing: Mapping[int, int] = {}  # queues whose work is being recorded; see `begin_capture`
         self._queues = queues
         self._given = WaitingBlocks(queues, self.settle, orders[0])
         self.sources = Sources(self)
@@ -283,13 +285,15 @@ class Allocator(Pool):
 
     # Graphs
 
-    def begin_capture(self, queue: int, pool: PoolId) -> None:
-        """What is allocated for that queue goes to the pool; the queue is not asked anything until `end_capture`."""
-        self.private.begin(pool, lambda handle: handle == queue)
-        self.capturing.add(queue)
+    def begin_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
+        """What is allocated for those queues, each with its last tick of before, goes to the pool; others may join."""
+        self.private.begin(pool, queues.__contains__)
+        self._captures[pool] = queues
+        self.capturing = ChainMap(*self._captures.values())
 
-    def end_capture(self, queue: int, pool: PoolId) -> None:
-        self.capturing.discard(queue)
+    def end_capture(self, pool: PoolId) -> None:
+        self._captures.pop(pool, None)
+        self.capturing = ChainMap(*self._captures.values())
         self.private.end(pool)
 
     # Giving back
@@ -354,7 +358,9 @@ class Allocator(Pool):
             self._wait_for_all_of(queue)
 
     def _wait_for_all_of(self, queue: Queue) -> None:
-        if not queue.idle():
+        if queue.handle in self.capturing:
+            self._wait(queue, self.capturing[queue.handle])
+        elif not queue.idle():
             self._wait(queue, queue.signal())
 
     def _reaches(self, queue: Queue, tick: int) -> bool:

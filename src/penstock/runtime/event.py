@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from penstock.device import Device
 from penstock.errors import Unsupported
-from penstock.runtime import current
+from penstock.runtime import capturing, current
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream, current_stream, wait_for
 from penstock.spi import Mark, Queue, Timing
@@ -72,8 +72,17 @@ class Event:
         return self._stream is not None
 
     def query(self) -> bool:
-        """Whether the point is reached; True for an event never recorded. Never waits."""
-        return self._stream is None or self._stream.queue.reached() >= self._tick
+        """Whether the point is reached; True for an event never recorded. Never waits.
+
+        DeviceError where a capture minds that, or for a point in a graph, which each replay reaches anew.
+        """
+        if self._stream is None:
+            return True
+        if capturing.under_way:
+            capturing.forbid(self._stream.device.kind, "query")
+        if self._tick < 0:
+            raise capturing.refusal(self._stream.device.kind, capturing.CAPTURED, "query")
+        return self._stream.queue.reached() >= self._tick
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""

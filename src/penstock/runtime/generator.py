@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.device import Device
-from penstock.runtime import current
+from penstock.runtime import capturing, current
 from penstock.runtime.geometry import Geometry
 from penstock.runtime.open_device import device_count
 
 if TYPE_CHECKING:
+    from penstock.runtime.open_device import OpenDevice
     from penstock.runtime.tensor import Tensor
 
 __all__ = [
@@ -84,12 +85,16 @@ class Generator:
     def manual_seed(self, seed: int) -> Self:
         """Begin anew with this seed, from -2**63 to 2**64 - 1; those below 0 are taken modulo 2**64."""
         number = _long(seed, "manual_seed")
+        if capturing.under_way and self._captured() is not None:
+            self._check_seed(number)
+            return self
         with _lock:
             self._state = number, 0
         return self
 
     def seed(self) -> int:
         """Begin anew with a seed from the system's randomness; gives it."""
+        self._check_not_captured("seed")
         number = _random_seed()
         self.manual_seed(number)
         return number
@@ -99,10 +104,12 @@ class Generator:
 
     def get_offset(self) -> int:
         """How many words each thread of the GPU has drawn."""
+        self._check_not_captured("get_offset")
         return self._state[1]
 
     def set_offset(self, offset: int) -> Self:
         """Go on from there; RuntimeError unless it is a multiple of 4."""
+        self._check_not_captured("set_offset")
         number = _long(offset, "manual_offset")
         _check_offset(number)
         with _lock:
@@ -110,7 +117,9 @@ class Generator:
         return self
 
     def get_state(self) -> NDArray[np.uint8]:
-        """Seed and offset, 16 bytes."""
+        """Seed and offset, 16 bytes. While a graph is captured, the offset counts from the start of each replay."""
+        if capturing.under_way and (capture := self._captured()) is not None:
+            return np.frombuffer(_STATE.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
         packed = self._packed
         state = self._state
         if packed[0] is not state:  # to pack takes twice as long as to copy
@@ -120,12 +129,17 @@ class Generator:
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
         """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
         seed, offset = _STATE.unpack(checked_state(new_state).tobytes())
+        if capturing.under_way and (capture := self._captured()) is not None:
+            self._check_seed(seed)
+            capture.drawn[self] = offset
+            return self
         with _lock:
             self._state = seed, offset
         return self
 
     def clone_state(self) -> Generator:
         """Another one that goes on from here."""
+        self._check_not_captured("clone_impl")
         cloned = Generator(self.device, geometry=self._geometry)
         cloned._state = self._state
         return cloned
@@ -136,6 +150,37 @@ class Generator:
             seed, offset = self._state
             self._state = seed, (offset + -(-words // 4) * 4) & _WHOLE
             return seed, offset
+
+    def take_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
+        """The same for this thread's current stream there; where that is captured, in the terms of `spi.Captures`."""
+        if capturing.under_way:
+            stream = current.here().streams.get(opened)
+            if stream is not None and (capture := stream.capture) is not None:
+                return capture.draw(self, words)
+        return self.take(words)
+
+    def _captured(self) -> capturing.Capture | None:
+        """What records this thread's work on devices of the kind."""
+        streams = tuple(current.here().streams.items())
+        found = (stream.capture for opened, stream in streams if opened.device.kind == self.device.kind)
+        return next((capture for capture in found if capture is not None), None)
+
+    def _check_not_captured(self, function: str) -> None:
+        if capturing.under_way and self._captured() is not None:
+            word = self.device.kind.upper()
+            raise RuntimeError(
+                f"Cannot call {word}GeneratorImpl::{function} during {word} graph capture. If you need this call to be "
+                f"captured, please file an issue. Current {self.device.kind}StreamCaptureStatus: "
+                f"{self.device.kind}StreamCaptureStatusActive"
+            )
+
+    def _check_seed(self, seed: int) -> None:
+        if seed != self._state[0]:
+            word = self.device.kind.upper()
+            raise RuntimeError(
+                f"{word}GeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
+                "same as the original seed."
+            )
 
 
 def _long(number: Any, function: str) -> int:
@@ -193,10 +238,7 @@ def default_generator(device: _Place = None) -> Generator:
         made = Generator(place)
         with _lock:
             seed = _seeds.get(place.kind, _seeds.get(None))
-            if seed is None:
-                made.seed()
-            else:
-                made.manual_seed(seed)
+            made._state = _random_seed() if seed is None else seed, 0  # noqa: SLF001 -- also while a graph is captured
             found = _defaults.setdefault(place, made)
     _recent = place, found
     return found

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from penstock.runtime.private_pools import PoolId
     from penstock.runtime.sources import Source
 
-__all__ = ["MemPool", "use_mem_pool"]
+__all__ = ["MemPool", "new_id", "use_mem_pool"]
 
 _numbers = count(1)
+
+
+def new_id() -> PoolId:
+    """Of a pool that is none yet. (`torch.cuda.graph_pool_handle`)"""
+    return 0, next(_numbers)
 
 
 class MemPool:
@@ -38,7 +43,7 @@ class MemPool:
     """
 
     def __init__(self, *, use_on_oom: bool = False, no_split: bool = False, source: Source | None = None) -> None:
-        self.id: PoolId = (0, next(_numbers))
+        self.id: PoolId = new_id()
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self.source = source
         self._homes: dict[Device, OpenDevice] = {}  # where it was used
@@ -55,7 +60,8 @@ class MemPool:
         """Its segments on the device, in the schema of `torch.cuda.memory_snapshot`."""
         return torch_snapshot.of_pool(opened_for(device).allocator, self.id)
 
-    def _join(self, opened: OpenDevice) -> None:
+    def join(self, opened: OpenDevice) -> None:
+        """For the runtime: be a pool of that device, too."""
         with self._joining:
             if self._homes.get(opened.device) is opened:
                 return
@@ -85,6 +91,6 @@ def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Ite
     if not isinstance(pool, MemPool):
         raise TypeError(f"expected a MemPool, not {type(pool).__name__}")
     opened = opened_for(device)
-    pool._join(opened)  # noqa: SLF001 -- one idea in two names
+    pool.join(opened)
     with opened.allocator.private.use(pool.id):
         yield

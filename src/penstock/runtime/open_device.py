@@ -14,7 +14,15 @@ from penstock import backends
 from penstock._core import Block
 from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
-from penstock.runtime import initialisation, plugged, recording, registered_memory, shared_settings, statistics
+from penstock.runtime import (
+    capturing,
+    initialisation,
+    plugged,
+    recording,
+    registered_memory,
+    shared_settings,
+    statistics,
+)
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.pinned_allocator import PinnedAllocator
@@ -170,14 +178,21 @@ class OpenDevice:
 
     @contextmanager
     def keeping(self, queue: Queue, *objects: object) -> Iterator[Kept]:
-        """Keep what the work queued inside reads or writes alive until it is done, whatever interrupts us meanwhile."""
+        """Keep what the work queued inside reads or writes alive until it is done, whatever interrupts us meanwhile.
+
+        What a graph records may be done as long as there is the graph.
+        """
+        if capturing.under_way and (capture := capturing.capture_of(queue)) is not None:
+            capture.recording.retain(*objects)
+            yield Kept(objects)
+            return
         self._drop_kept(queue)
         kept = Kept(objects)
         self._kept.setdefault(queue.handle, deque()).append(kept)
         try:
             yield kept
         finally:
-            kept.tick = queue.signal()
+            kept.tick = capturing.signal(queue)
 
     def _drop_kept(self, queue: Queue) -> None:
         kept = self._kept.get(queue.handle)
@@ -191,7 +206,12 @@ class OpenDevice:
                 return
 
     def wait(self, queue: Queue, tick: int | None = None) -> None:
-        """The host waits, for the tick or for all that is queued; a failure of that work is raised, once."""
+        """The host waits, for the tick or for all that is queued; a failure of that work is raised, once.
+
+        DeviceError where a capture minds that.
+        """
+        if capturing.under_way:
+            capturing.forbid(self.device.kind, "synchronize")
         if tick is None:  # to signal an idle queue would start its thread, or find it closed
             tick = queue.reached() if queue.idle() else queue.signal()
         queue.wait(tick)
@@ -201,6 +221,8 @@ class OpenDevice:
 
     def synchronize(self) -> None:
         """Wait for all queues; of several failures the first is raised, with the others as its notes."""
+        if capturing.under_way:
+            capturing.forbid(self.device.kind, "synchronize")
         first: DeviceError | None = None
         for queue in tuple(self.queues.values()):
             try:
@@ -279,6 +301,7 @@ def pinned_if(kind: str) -> PinnedAllocator | None:
 
 def end_kind(kind: str) -> None:
     """Nothing of the kind is open any more, and what was is unusable."""
+    capturing.abandon(kind)
     with _opening:
         ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
         pinned = _pinned.pop(kind, None)
@@ -319,6 +342,7 @@ def abandon_in_child() -> None:
     """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
     global _opening  # noqa: PLW0603 -- another thread of the parent may have held the old one
     _opening = threading.RLock()
+    capturing.forget_in_child()
     for pinned in _pinned.values():
         pinned.abandon()
     _pinned.clear()

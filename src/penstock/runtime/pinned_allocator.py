@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
+from penstock.runtime import capturing
 from penstock.runtime import pinned_steps as steps
 from penstock.runtime import settings as rules
 from penstock.runtime.pinned_history import ALL, STATE, Frames, PinnedHistory, segment
@@ -350,7 +351,7 @@ def _first(items: deque[Any]) -> Any:
 def _signal(queue: Queue) -> int:
     """The tick behind all that is queued; 0 for a queue that was closed, or that a fork left behind."""
     try:
-        return queue.signal()
+        return capturing.signal(queue)
     except (WrongState, Forked):
         return 0
 

@@ -265,7 +265,7 @@ def _fill(
     lanes = 2 if (wide if law == "integers" else dtype.itemsize == 8 and dtype.kind == "f") else 4
     draws, element = [], named(dtype)
     for launch in launches(shape, strides, dtype.itemsize, lanes, geometry):
-        seed, offset = using.take(launch.skipped)
+        seed, offset = using.take_on(target.storage.opened, launch.skipped)
         if launch.count:
             draws.append(
                 Draw(
@@ -308,7 +308,7 @@ def _by_chances(target: Tensor, p: Tensor, generator: Generator | None) -> None:
     kind = np.dtype("f8" if target.dtype == np.float64 else "f4")
     chances = chances.permute(*order).to(target.device).to(dtype=kind).contiguous()
     axes = tuple((target.shape[dim], target.byte_strides[dim]) for dim in reversed(order))
-    seed, offset = using.take(10)
+    seed, offset = using.take_on(target.storage.opened, 10)
     plan = Draw(
         "chances",
         named(target.dtype),

@@ -33,7 +33,7 @@ def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
 class Storage:
     """`nbytes` at `address` on a device; as long as it lives, `owner` does. An empty one has neither."""
 
-    __slots__ = ("address", "nbytes", "opened", "owner")
+    __slots__ = ("__weakref__", "address", "nbytes", "opened", "owner")
 
     def __init__(self, opened: OpenDevice, nbytes: int, address: int, owner: object) -> None:
         self.opened = opened

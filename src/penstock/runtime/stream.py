@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.device import Device
-from penstock.runtime import current, sync_debug
+from penstock.runtime import capturing, current, sync_debug
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Queue
 
@@ -84,8 +84,19 @@ class Stream:
         return self.handle
 
     def query(self) -> bool:
-        """Whether all work so far is done. Never waits."""
+        """Whether all work so far is done. Never waits. DeviceError where a capture minds that."""
+        if capturing.under_way:
+            capturing.forbid(self.device.kind, "query")
         return self.queue.idle()
+
+    @property
+    def capture(self) -> capturing.Capture | None:
+        """What records the stream's work now, instead of its being done."""
+        return capturing.capture_of(self.queue) if capturing.under_way else None
+
+    def is_capturing(self) -> bool:
+        """Whether its work is recorded now."""
+        return self.capture is not None
 
     def synchronize(self) -> None:
         """Wait until all work so far is done; a failure of that work is raised here, once."""

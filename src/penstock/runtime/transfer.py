@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
-from penstock.runtime import registered_memory, sync_debug
+from penstock.runtime import capturing, registered_memory, sync_debug
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
 from penstock.spi import Launches
@@ -53,13 +53,19 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         wide = np.array(wide, target.dtype, order="C", copy=None)
     pinned = pinned_block(wide) if non_blocking else None
     held = pinned is not None or (non_blocking and registered_memory.covers(stream.device.kind, wide))
-    if pinned is not None:
+    captured = capturing.under_way and stream.capture is not None
+    if captured:
+        if not held:
+            raise _uncapturable(stream)
+    elif pinned is not None:
         pinned.used_on(stream.queue)
     elif non_blocking and not held and not target.storage.host_visible:  # staged, as CUDA does
         wide = wide.copy()
     elif sync_debug.mode and not held:
         sync_debug.waiting(stream.opened)
-    with stream.opened.keeping(stream.queue, target.storage, *([] if pinned else [wide])) as kept:
+    needed: list[object] = [] if captured and not target.storage.borrowed else [target.storage]
+    needed += [wide] if captured or pinned is None else []
+    with stream.opened.keeping(stream.queue, *needed) as kept:
         _queue_copy(stream, target, wide, readable=True)
     if not non_blocking or (not held and target.storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
@@ -68,6 +74,9 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
 def using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
     """For what is queued inside: memory that is not the allocator's is kept, or the pinned allocator keeps it."""
     borrowed = []
+    if capturing.under_way and stream.capture is not None:
+        stream.capture.use(storages)
+        return stream.opened.keeping(stream.queue, *(storage for storage in storages if storage.borrowed))
     for storage in storages:
         if (pinned := pinned_block(storage.owner)) is not None:
             pinned.used_on(stream.queue)
@@ -98,6 +107,14 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
             ability="Launches",
         )
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
+
+
+def _uncapturable(stream: Stream) -> RuntimeError:
+    word = stream.device.kind.upper()
+    return RuntimeError(
+        f"Cannot copy between CPU and {word} tensors during {word} graph capture unless the CPU tensor is pinned. "
+        "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+    )
 
 
 def _check_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
@@ -158,6 +175,8 @@ def read(source: Tensor) -> NDArray[Any]:
     if source.storage.host_visible:
         stream.synchronize()
         return source.raw_array()
+    if capturing.under_way and stream.capture is not None:
+        raise _uncapturable(stream)
     if sync_debug.mode:
         sync_debug.waiting(stream.opened)
     whole = source.contiguous()

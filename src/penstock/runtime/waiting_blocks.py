@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from penstock.errors import WrongState
+from penstock.runtime import capturing
 from penstock.spi import Queue
 
 __all__ = ["Order", "WaitingBlocks"]
@@ -145,8 +146,8 @@ def _remove(items: deque[_T], item: _T) -> None:
 
 
 def _signal(queue: Queue) -> int:
-    """The tick behind all that is queued; 0 for a queue that was closed."""
+    """The tick behind all that is queued; 0 for a queue that was closed. What a graph records, nobody waits for."""
     try:
-        return queue.signal()
+        return capturing.signal(queue)
     except WrongState:
         return 0

@@ -160,15 +160,15 @@ class Device(Streams):
         if self._capture is not None:
             raise WrongState(f"stream {self._capture[0]} is being captured: end that first")
         pool = pool or (next(self._world.graphs), 0)
-        self._allocator.begin_capture(stream, pool)
+        self._allocator.begin_capture(pool, {stream: 0})
         self._capture = stream, pool
         return pool
 
     def end_capture(self) -> None:
         if self._capture is None:
             raise WrongState("no capture is under way")
-        capture, self._capture = self._capture, None
-        self._allocator.end_capture(*capture)
+        (_, pool), self._capture = self._capture, None
+        self._allocator.end_capture(pool)
 
     def release_capture(self, pool: PoolId) -> None:
         """The end of a graph: its idle memory may go, and does when the cache is emptied."""

@@ -16,6 +16,7 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{noun}"
         for noun in [
+            "captures",
             "driver",
             "growable",
             "launches",
@@ -33,6 +34,7 @@ pytest.register_assert_rewrite(
 )
 
 from penstock.testing.conformance import (  # noqa: E402 - what is rewritten must not be imported before
+    captures,
     driver,
     growable,
     launches,
@@ -45,7 +47,8 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     runtime_streams,
     timing,
 )
-from penstock.testing.conformance.driver import *  # noqa: E402, F403 - each module's list is its part of the suite
+from penstock.testing.conformance.captures import *  # noqa: E402, F403 - each module's list is its part of the suite
+from penstock.testing.conformance.driver import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.growable import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.launches import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.memory import *  # noqa: E402, F403 - as above
@@ -58,6 +61,7 @@ from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 -
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
+__all__ += captures.__all__
 __all__ += driver.__all__
 __all__ += growable.__all__
 __all__ += launches.__all__

@@ -1,0 +1,213 @@
+"""The names of torch.cuda.graphs and torch.accelerator.graphs, over the same graphs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+
+import pytest
+
+import penstock
+from penstock import cuda
+from penstock.accelerator.graphs import Graph as AcceleratorGraph
+from penstock.cuda import graph_annotations, graphs
+from penstock.errors import DeviceError
+
+
+@pytest.fixture(autouse=True)
+def emulation():
+    with penstock.emulate("cuda", count=2, profile="h200", memory=64 << 20), penstock.use_device("cuda:0"):
+        yield
+
+
+def ones(*shape):
+    return penstock.full(shape, 1.0, device="cuda")
+
+
+def test_the_context_manager_captures():
+    numbers, graph = penstock.zeros(3), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        numbers.fill_(4)
+        assert cuda.is_current_stream_capturing()
+    assert not cuda.is_current_stream_capturing()
+    assert numbers.tolist() == [0] * 3
+    graph.replay()
+    assert numbers.tolist() == [4] * 3
+
+
+def test_its_stream_is_kept_as_long_as_there_is_its_device():
+    with cuda.graph(cuda.CUDAGraph()):
+        ones(1)
+    first = cuda.graph.default_capture_stream
+    with cuda.graph(cuda.CUDAGraph()):
+        ones(1)
+    assert cuda.graph.default_capture_stream is first
+    assert first.opened.gone == ""  # it is another one than the emulation of the test before had
+
+
+def test_a_body_that_breaks_the_capture():
+    before, numbers = cuda.current_stream(), penstock.zeros(1)
+    with (
+        pytest.raises(DeviceError, match="CUDA error: operation failed due to a previous error"),
+        cuda.graph(cuda.CUDAGraph()),
+    ):
+        cuda.synchronize()
+    assert cuda.current_stream() == before
+    numbers.fill_(1)
+    assert numbers.tolist() == [1]
+
+
+def test_a_capture_that_cannot_begin_leaves_the_stream():
+    before = cuda.current_stream()
+    with (
+        pytest.raises(RuntimeError, match="Unknown capture error mode"),
+        cuda.graph(cuda.CUDAGraph(), capture_error_mode="x"),
+    ):
+        pass
+    assert cuda.current_stream() == before
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"key_by": "source"}, "sourceGraphNodeId"),
+        ({"backend": "cupti"}, "backend='cupti' could not register CUPTI"),
+        ({"record_py_stacks": True}, "record_py_stacks=True could not register CUPTI"),
+    ],
+)
+def test_what_takes_a_profiler_in_the_driver(config, message):
+    with (
+        pytest.raises(RuntimeError, match=message),
+        cuda.graph(cuda.CUDAGraph(), enable_annotations=True, annotation_config=config),
+    ):
+        pass
+    with cuda.graph(cuda.CUDAGraph(), annotation_config=config):  # nobody wants it
+        ones(1)
+
+
+def test_annotations_go_with_their_graph():
+    graph, numbers = cuda.CUDAGraph(keep_graph=True), penstock.zeros(3)
+    with cuda.graph(graph, enable_annotations=True):
+        numbers.fill_(1)
+        with graph_annotations.mark_kernels({"name": "outer", "of": 1}):
+            numbers.fill_(2)
+            with graph_annotations.mark_kernels("inner"):
+                numbers.uniform_()
+    assert dict(graph_annotations.get_kernel_annotations()) == {}
+    told = []
+    with graphs.register_graph_destroy_hook(told.append):
+        graph.instantiate()
+        graph.instantiate()
+        nodes = graph.get_graph_data()["nodes"]
+        found = graph_annotations.get_kernel_annotations()
+        assert [found.get(node["tools_id"]) for node in nodes] == [
+            None,
+            [{"name": "outer", "of": 1}],
+            [{"name": "inner", "of": 1}],
+        ]
+        assert len(found) == 2
+        graph.reset()
+    assert len(told) == 1
+    assert len(told[0]) == 2
+    assert dict(found) == {}
+
+
+def test_scopes_where_nothing_is_captured(tmp_path):
+    with graph_annotations.mark_kernels("nothing"):
+        ones(1)
+    with cuda.graph(cuda.CUDAGraph()), graph_annotations.mark_kernels("not wanted"):
+        ones(1)
+    assert dict(graph_annotations.get_kernel_annotations()) == {}
+    graph_annotations.clear_kernel_annotations()
+    graph_annotations.dump_kernel_py_stacks(str(tmp_path / "stacks"))
+    assert json.loads(gzip.decompress((tmp_path / "stacks").read_bytes())) == {}
+    assert graph_annotations.is_available()
+
+
+def test_a_graphed_callable_replays_what_it_did_once():
+    calls, weights = [], ones(2)
+
+    def work(given, more):
+        calls.append(1)
+        out = penstock.empty(2).copy_(given)
+        return {"out": out, "both": (out, more["x"].clone())}
+
+    graphed = cuda.make_graphed_callables(work, (penstock.zeros(2), {"x": weights}), num_warmup_iters=2)
+    assert len(calls) == 3
+    given = penstock.zeros(2)
+    for number in (1, 2):
+        given.fill_(number)
+        made = graphed(given, {"x": weights})
+        assert made["out"].tolist() == made["both"][0].tolist() == [number] * 2
+        assert made["both"][1].tolist() == [1, 1]
+    assert len(calls) == 3
+    with pytest.raises(TypeError, match="captured with 2 tensors as arguments, called with 1"):
+        graphed(given)
+
+
+def test_several_callables_share_a_pool():
+    one, other = cuda.make_graphed_callables(
+        (lambda x: x.clone(), lambda x: penstock.empty(1).copy_(x)), ((ones(1),), (ones(1),))
+    )
+    assert one(penstock.zeros(1)).tolist() == [0]
+    assert other(ones(1)).tolist() == [1]
+
+
+@pytest.mark.parametrize("sample", [(3,), (ones, 3), ([3],)], ids=["an int", "a function", "a list"])
+def test_samples_are_tensors(sample):
+    with pytest.raises(AssertionError, match="sample_args for each callable must contain only Tensors"):
+        cuda.make_graphed_callables(lambda x: x, sample)
+
+
+def test_a_callable_that_fails_leaves_no_capture():
+    def work(_):
+        raise KeyError("in it")
+
+    with pytest.raises(KeyError), pytest.warns(UserWarning, match="empty"):
+        cuda.make_graphed_callables(work, (ones(1),), num_warmup_iters=0)
+    assert not cuda.is_current_stream_capturing()
+
+
+def test_exports(tmp_path):
+    graph, numbers = cuda.CUDAGraph(), penstock.zeros(2)
+    graph.register_capture_end_hook(cuda.export_dot(str(tmp_path / "dot")))
+    graph.register_post_instantiate_hook(cuda.export_graph_data(str(tmp_path / "data")))
+    with cuda.graph(graph):
+        numbers.zero_()
+    assert "fill 8 B" in (tmp_path / "dot").read_text()
+    data = pickle.loads((tmp_path / "data").read_bytes())
+    assert data["exec_graph_id"] == graph.raw_cuda_graph_exec()
+    assert [node["node_type"] for node in data["nodes"]] == ["memset"]
+
+
+def test_an_accelerators_graph():
+    numbers, graph = penstock.zeros(2), AcceleratorGraph(pool=cuda.graph_pool_handle(), capture_error_mode="relaxed")
+    with penstock.Stream("cuda:0"), graph:
+        numbers.fill_(3)
+    graph.replay()
+    assert numbers.tolist() == [3, 3]
+    assert graph.pool() == graph.graph_pool
+    with (
+        pytest.raises(RuntimeError, match="Expected `default`, `global`, `thread_local`, or `relaxed`, got x"),
+        penstock.Stream(),
+    ):
+        AcceleratorGraph(capture_error_mode="x").capture_begin()
+    kept = AcceleratorGraph(keep_graph=True)
+    assert (kept.graph_pool, kept.capture_error_mode) == (None, "default")
+
+
+def test_a_second_device():
+    with cuda.device(1):
+        numbers, graph = penstock.zeros(2, device="cuda:1"), cuda.CUDAGraph()
+        with cuda.graph(graph, stream=cuda.Stream()):
+            numbers.fill_(2)
+    graph.replay()  # on its own device, whatever is current
+    with cuda.device(1):
+        cuda.synchronize()
+        assert numbers.tolist() == [2, 2]
+
+
+def test_registering_a_generator_is_not_needed_any_more():
+    with pytest.warns(UserWarning, match=r"register_generator_state\(\) is deprecated"):
+        cuda.CUDAGraph().register_generator_state(penstock.Generator("cuda"))
