@@ -237,10 +237,8 @@ class Allocator(Pool):
             if reserved > int(self.settings.per_process_memory_fraction * total):
                 self.num_oom_rejections += 1
                 raise out_of_memory.rejected(self.name, request)
-        growth = self._growth if self.settings.expandable_segments else None
-        if self.private.source_of(request.home) is not None:
-            growth = None
-        block = self._reserve(request) if growth is None else self._grow_pages(growth, request)
+        growth = self._growth if self.private.source_of(request.home) is None else None
+        block = self._grow_pages(growth, request) if growth and self.grows else self._reserve(request)
         if block is not None and request.home:
             self.private.grown.add(request.home)
         return block
