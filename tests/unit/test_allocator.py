@@ -56,7 +56,7 @@ class Scene:
         theirs = dict(self.port._memory._taken)
         ours = dict(zip(segments["address"].tolist(), segments["nbytes"].tolist(), strict=True))
         assert {address: theirs[address] for address in ours} == ours
-        assert theirs.keys() - ours.keys() == {address for address, _ in self.allocator._leaving.entries()}
+        assert theirs.keys() - ours.keys() == {address for address, _ in self.allocator.leaving.entries()}
         assert self.stat("reserved_bytes.all.current") == sum(ours.values())
 
 
@@ -425,7 +425,7 @@ def test_a_queues_own_thread_cannot_wait_for_itself():
     assert failures == []
     assert allocator.broken() is None
     allocator.empty()
-    assert allocator._leaving.entries() == ()
+    assert allocator.leaving.entries() == ()
 
 
 # Interruptions

@@ -84,7 +84,7 @@ class Scene:
 
     def on_its_way(self) -> int:
         """Bytes of segments that the pool gave up and the port still has."""
-        return sum(self.size_of(address) for address, _ in self.allocator._leaving.entries())
+        return sum(self.size_of(address) for address, _ in self.allocator.leaving.entries())
 
     def size_of(self, address) -> int:
         return dict(self.port._memory._taken)[address]
