@@ -16,12 +16,12 @@ MIB, GIB = 1 << 20, 1 << 30
 def describe_devices():
     for index in range(cuda.device_count()):
         known = cuda.get_device_properties(index)
-        name = known.name.removesuffix(" (emulated)")
-        print(f"device {index}: {name}, {known.multi_processor_count} multiprocessors, {known.total_memory // MIB} MiB")
+        name, mib = known.name.removesuffix(" (emulated)"), known.total_memory // MIB
+        print(f"device {index}: {name}, {known.multi_processor_count} multiprocessors, {mib} MiB")
 
 
 def pipeline(batches):
-    """Each batch goes up, is worked on, and comes back on a stream of its own; the host waits once, at the end."""
+    """Each batch goes up, is worked on and comes back, each on its stream; the host waits once."""
     up, work, down = cuda.Stream(), cuda.Stream(priority=-1), cuda.Stream()
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record(up)
@@ -33,7 +33,7 @@ def pipeline(batches):
         work.wait_event(up.record_event())
         with cuda.stream(work):
             worked = arrived.clone()
-        arrived.record_stream(work)  # its memory is not lent to others before that is done
+        arrived.record_stream(work)  # nobody else gets its memory before that is done
         down.wait_stream(work)
         result = np.empty_like(batch)
         with cuda.stream(down):
@@ -42,14 +42,16 @@ def pipeline(batches):
         results.append(result)
     end.record(down)
     end.synchronize()
-    same = all(np.array_equal(result, batch) for result, batch in zip(results, batches, strict=True))
-    print(f"pipeline: {len(results)} batches, came back unchanged: {same}, took time: {start.elapsed_time(end) >= 0}")
+    same = all(map(np.array_equal, results, batches))
+    print(f"pipeline: {len(results)} batches came back, unchanged: {same}")
+    print(f"it took time: {start.elapsed_time(end) >= 0}")
 
 
 def copy_to_the_other_device():
     there = torch.tensor([1.0, 2.0, 3.0], device="cuda:0").to("cuda:1")
     with cuda.device(1):
-        print(f"device {cuda.current_device()} got {there.tolist()}; peers: {cuda.can_device_access_peer(0, 1)}")
+        print(f"device {cuda.current_device()} got {there.tolist()}")
+    print(f"the two are peers: {cuda.can_device_access_peer(0, 1)}")
 
 
 def as_large_as_it_can_be(nbytes):
@@ -64,12 +66,13 @@ def as_large_as_it_can_be(nbytes):
 
 def stop_and_go_on():
     cuda.manual_seed(0)
-    print("random:", [round(number, 4) for number in torch.rand(5, device="cuda").tolist()])
+    numbers = torch.rand(5, device="cuda").tolist()
+    print("random:", [round(number, 4) for number in numbers])
     state = cuda.get_rng_state()
     torch.rand(1000, device="cuda")
-    moved = cuda.get_rng_state().tolist() != state.tolist()
+    print(f"the generator moved: {cuda.get_rng_state().tolist() != state.tolist()}")
     cuda.set_rng_state(state)
-    print(f"generator: it moved: {moved}, and is back: {cuda.get_rng_state().tolist() == state.tolist()}")
+    print(f"and went back: {cuda.get_rng_state().tolist() == state.tolist()}")
 
 
 def main():
