@@ -54,6 +54,18 @@ def copy_to_the_other_device():
     print(f"the two are peers: {cuda.can_device_access_peer(0, 1)}")
 
 
+def watch_memory():
+    cuda.synchronize()
+    cuda.empty_cache()
+    cuda.reset_peak_memory_stats()
+    small, large = (torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (3, 30))
+    del large
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
+        print(f"{name}: {getattr(cuda, name)() // MIB} MiB")
+    segments = sorted(segment["total_size"] // MIB for segment in cuda.memory_snapshot())
+    print(f"{small.numel() // MIB} MiB are in use; the segments have {segments} MiB")
+
+
 def as_large_as_it_can_be(nbytes):
     """A buffer of that size, or of half of it, and so on."""
     while True:
@@ -79,6 +91,7 @@ def main():
     describe_devices()
     pipeline([np.full(1 << 20, number, np.float32) for number in range(8)])
     copy_to_the_other_device()
+    watch_memory()
     buffer = as_large_as_it_can_be(512 * GIB)
     print(f"buffer: {buffer.numel() // GIB} GiB")
     stop_and_go_on()

@@ -35,6 +35,7 @@ def ours(example):
 def test_it_runs_on_two_emulated_devices(ours):
     assert ours[:2] == [f"device {index}: NVIDIA H200, 132 multiprocessors, 143156 MiB" for index in (0, 1)]
     assert "pipeline: 8 batches came back, unchanged: True" in ours
+    assert "3 MiB are in use; the segments have [20, 30] MiB" in ours
     assert "buffer: 128 GiB" in ours
     assert "random: [0.399, 0.5167, 0.0249, 0.9401, 0.9459]" in ours  # as GPUs gave them, pytorch#47347
 
