@@ -23,3 +23,12 @@ default_role = "code"  # one backtick in a docstring means what it means in thes
 html_theme = "furo"
 html_title = "penstock"
 html_show_copyright = False
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: _says_nothing(obj) or None)
+
+
+def _says_nothing(obj) -> bool:
+    """Whether it is the field of a named tuple, whose docstring Python made."""
+    return (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
