@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-FACES = ("penstock.cuda",)
+FACES = ("penstock.accelerator", "penstock.cuda")
 _NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|``([\w.]+)``", re.MULTILINE)
 
 
