@@ -1,4 +1,4 @@
-"""A program for torch.cuda: streams, events, memory and its end, random numbers. Only two of its imports were changed.
+"""A program for torch.cuda: streams, events, memory and its end, graphs, random numbers. Two imports were changed.
 
     PENSTOCK_EMULATE=cuda:2@h200 python examples/torch_like_program.py
 
@@ -66,6 +66,18 @@ def watch_memory():
     print(f"{small.numel() // MIB} MiB are in use; the segments have {segments} MiB")
 
 
+def record_once_and_replay():
+    given = torch.zeros(3, device="cuda")
+    results = torch.zeros(3, device="cuda")
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        results.copy_(given.clone())
+    for number in (1.0, 2.0):
+        given.copy_(torch.tensor([number] * 3, device="cuda"))
+        graph.replay()
+        print(f"replayed: {results.tolist()}")
+
+
 def as_large_as_it_can_be(nbytes):
     """A buffer of that size, or of half of it, and so on."""
     while True:
@@ -92,6 +104,7 @@ def main():
     pipeline([np.full(1 << 20, number, np.float32) for number in range(8)])
     copy_to_the_other_device()
     watch_memory()
+    record_once_and_replay()
     buffer = as_large_as_it_can_be(512 * GIB)
     print(f"buffer: {buffer.numel() // GIB} GiB")
     stop_and_go_on()

@@ -22,6 +22,11 @@ def printed_by(*command, **settings):
     return done.stdout.splitlines()
 
 
+def comparable(line):
+    """Without the numbers that the oracle's stand-in does not compute: it runs no kernels, and replays nothing."""
+    return line.partition(":")[0] if line.startswith(("random:", "replayed:")) else line
+
+
 @pytest.fixture(scope="module")
 def example(root):
     return root / "examples/torch_like_program.py"
@@ -36,6 +41,7 @@ def test_it_runs_on_two_emulated_devices(ours):
     assert ours[:2] == [f"device {index}: NVIDIA H200, 132 multiprocessors, 143156 MiB" for index in (0, 1)]
     assert "pipeline: 8 batches came back, unchanged: True" in ours
     assert "3 MiB are in use; the segments have [20, 30] MiB" in ours
+    assert [line for line in ours if "replayed" in line] == [f"replayed: {[number] * 3}" for number in (1.0, 2.0)]
     assert "buffer: 128 GiB" in ours
     assert "random: [0.399, 0.5167, 0.0249, 0.9401, 0.9459]" in ours  # as GPUs gave them, pytorch#47347
 
@@ -53,8 +59,4 @@ def test_pytorch_prints_the_same(example, ours, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(source)
     theirs = printed_by("bash", ORACLE, program, FAKE_CUDA_DEVICES="2")
-    drawn = [line.startswith("random:") for line in ours]  # the oracle's stand-in runs no kernels
-    assert drawn.count(True) == 1
-    assert [line for line, kernel in zip(theirs, drawn, strict=True) if not kernel] == [
-        line for line, kernel in zip(ours, drawn, strict=True) if not kernel
-    ]
+    assert [*map(comparable, theirs)] == [*map(comparable, ours)]
