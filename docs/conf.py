@@ -8,7 +8,7 @@ project_copyright = "the penstock authors"
 version = release = version_of("penstock")
 
 # No intersphinx: it would fetch inventories, and a build must not need the network.
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
@@ -18,8 +18,17 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-napoleon_google_docstring = False  # parameters are documented in NumPy's style
+default_role = "code"  # one backtick in a docstring means what it means in these pages
 
 html_theme = "furo"
 html_title = "penstock"
 html_show_copyright = False
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: _says_nothing(obj) or None)
+
+
+def _says_nothing(obj) -> bool:
+    """Whether it is the field of a named tuple, whose docstring Python made."""
+    return (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
