@@ -16,6 +16,7 @@ from penstock.errors import PenstockError, Unsupported
 from penstock.faces.kind import Kind
 from penstock.runtime import open_device, plugged, shared_settings, statistics
 from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.peak import Peak
 from penstock.runtime.pinned_allocator import PinnedAllocator
 from penstock.runtime.summary import memory_summary
 
@@ -156,6 +157,13 @@ class MemoryStatistics:
             FutureWarning,
             stacklevel=3,
         )
+
+    def peak(self, device: Any = None) -> Peak:
+        """Measure the most memory that a part of the program has, as `penstock.memory.peak`.
+
+        Initialises the kind and opens the device.
+        """
+        return Peak(self._kind.opened(device))
 
     # Pinned host memory, which the kind's devices share.
 
