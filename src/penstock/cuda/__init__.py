@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cuda import (
     _cudart,
     _device_limits,
+    _memory_viz,
     amp,
     gds,
     graph_annotations,
