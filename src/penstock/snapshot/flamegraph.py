@@ -163,16 +163,21 @@ def _boxes(root: _Box, bottom: float) -> Iterator[str]:
 
 
 def _box(box: _Box, left: float, top: float, width: float, kind: str, share: float) -> str:
-    name = foreign(box.name)
+    name = _clean(box.name)
     said = f"{name}: {format_bytes(box.nbytes)}, {share:.1%}"
     paint = kind if kind != "used" else _color(box.name)
     room = int((width - 6) / _LETTER)
     text = ""
     if room >= 3:
         ink = ' class="label"' if kind == "used" else ""
-        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{foreign(_shortened(box.name, room))}</text>'
+        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{_clean(_shortened(box.name, room))}</text>'
     place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_ROW}" rx="1.5"'
     return f'<g><title>{said}</title><rect class="{paint}" {place}/>{text}</g>\n'
+
+
+def _clean(text: str) -> str:
+    """Text that XML may hold, where its letters mean nothing."""
+    return foreign(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
 
 
 def _shortened(name: str, room: int) -> str:
