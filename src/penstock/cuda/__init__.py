@@ -223,6 +223,9 @@ if TYPE_CHECKING:
     default_generators: tuple[Generator, ...]
 
 __all__ = [
+    "DEVICE_REQUIREMENT",
+    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION",
+    "PYTORCH_RELEASES_CODE_CC",
     "AcceleratorError",
     "BFloat16Storage",
     "BFloat16Tensor",
@@ -237,8 +240,6 @@ __all__ = [
     "ComplexDoubleStorage",
     "ComplexFloatStorage",
     "CudaError",
-    "DEVICE_REQUIREMENT",
-    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION",
     "DeferredCudaCallError",
     "DoubleStorage",
     "DoubleTensor",
@@ -255,7 +256,6 @@ __all__ = [
     "LongTensor",
     "MemPool",
     "OutOfMemoryError",
-    "PYTORCH_RELEASES_CODE_CC",
     "ShortStorage",
     "ShortTensor",
     "Stream",
