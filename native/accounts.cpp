@@ -74,6 +74,18 @@ void Pool::reset_accumulated() {
   for (auto& [number, home] : homes_) home->reserved.reset_accumulated();
 }
 
+uint64_t Pool::begin_meter() {
+  Lock lock(mutex_);
+  return ledger_.begin_meter();
+}
+
+std::vector<int64_t> Pool::meter(uint64_t number, bool end) {
+  Lock lock(mutex_);
+  const Peaks peaks = ledger_.meter(number);
+  if (end) ledger_.end_meter(number);
+  return {peaks.allocated, peaks.reserved, peaks.allocated_before, peaks.reserved_before};
+}
+
 void Pool::record(size_t most, bool stacks, uint32_t skip, bool keep) {
   Lock lock(mutex_);
   auto ring = most == 0 ? nullptr : std::make_unique<Ring>(most);

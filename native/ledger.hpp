@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,27 @@ class Tally {
   int64_t peak_ = 0;
 };
 
+// The highest that bytes were since somebody began to watch, and what they were then.
+struct Peaks {
+  int64_t allocated, reserved, allocated_before, reserved_before;
+};
+
 class Ledger {
  public:
-  void add(Metric metric, bool small, int64_t change) { tallies_[metric].add(small, change); }
+  void add(Metric metric, bool small, int64_t change) {
+    tallies_[metric].add(small, change);
+    if ((metric == kAllocatedBytes || metric == kReservedBytes) && change > 0 && !meters_.empty()) watch();
+  }
+
+  // Meters know nothing of each other, nor of `reset_peaks`.
+  uint64_t begin_meter() {
+    const int64_t allocated = read(kAllocatedBytes, kAll).current, reserved = read(kReservedBytes, kAll).current;
+    meters_[++meters_begun_] = {allocated, reserved, allocated, reserved};
+    return meters_begun_;
+  }
+
+  const Peaks& meter(uint64_t number) const { return meters_.at(number); }
+  void end_meter(uint64_t number) { meters_.erase(number); }
 
   Count read(Metric metric, Kind kind) const { return tallies_[metric].read(kind); }
 
@@ -89,7 +108,16 @@ class Ledger {
   }
 
  private:
+  void watch() {
+    for (auto& [number, peaks] : meters_) {
+      peaks.allocated = std::max(peaks.allocated, read(kAllocatedBytes, kAll).current);
+      peaks.reserved = std::max(peaks.reserved, read(kReservedBytes, kAll).current);
+    }
+  }
+
   std::array<Tally, kMetrics> tallies_;
+  std::map<uint64_t, Peaks> meters_;
+  uint64_t meters_begun_ = 0;
 };
 
 }  // namespace penstock

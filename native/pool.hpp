@@ -119,6 +119,8 @@ class Pool {
   std::vector<int64_t> counts() const;                // every Count, metric by metric, kind by kind
   Count oversize(bool segments) const;                // of max_split or more: blocks handed out, or segments
   std::vector<int64_t> oversize() const;              // the four numbers of both
+  uint64_t begin_meter();
+  std::vector<int64_t> meter(uint64_t number, bool end);  // Peaks; std::out_of_range for one that ended
   void reset_peaks();
   void reset_accumulated();
 

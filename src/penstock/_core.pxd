@@ -132,6 +132,8 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         Count count(unsigned metric, unsigned kind) except +
         vector[int64_t] counts() except +
         vector[int64_t] oversize() except +
+        uint64_t begin_meter() except +
+        vector[int64_t] meter(uint64_t number, bint end) except +
         void reset_peaks()
         void reset_accumulated()
         void record(size_t most, cbool stacks, uint32_t skip, cbool keep) except +

@@ -187,6 +187,8 @@ cdef class Pool:
     def peak(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).peak
     def counts(self): return self.native.counts()
     def oversize(self): return self.native.oversize()
+    def begin_meter(self): return self.native.begin_meter()
+    def meter(self, uint64_t number, bint end=False): return self.native.meter(number, end)
     def reset_peaks(self): self.native.reset_peaks()
     def reset_accumulated(self): self.native.reset_accumulated()
     @property

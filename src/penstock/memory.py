@@ -13,6 +13,7 @@ from penstock.runtime.allocator import Observer
 from penstock.runtime.current import opened_for
 from penstock.runtime.labels import annotate, compile_context, metadata, set_metadata
 from penstock.runtime.mem_pool import MemPool, use_mem_pool
+from penstock.runtime.peak import Peak
 from penstock.runtime.summary import memory_summary as summary_of
 from penstock.sizes import parse_bytes
 from penstock.snapshot.model import Snapshot
@@ -44,6 +45,7 @@ __all__ = [
     "memory_stats_as_nested_dict",
     "memory_summary",
     "metadata",
+    "peak",
     "record_history",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
@@ -108,6 +110,22 @@ def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:
 def reset_accumulated_memory_stats(device: Device | str | int | None = None) -> None:
     """Everything counted since the start becomes 0: "allocated", "freed", retries, ooms."""
     opened_for(device).allocator.reset_accumulated()
+
+
+def peak(device: Device | str | int | None = None) -> Peak:
+    """Measure the most memory that a part of the program has on the device, all threads together. Opens it.
+
+    `.allocated`, `.reserved`: the most bytes at once; `.allocated_above`, `.reserved_above`: above what there was. They
+    nest, and neither they nor `reset_peak_memory_stats` disturb each other.
+
+    >>> import penstock
+    >>> with penstock.memory.peak("host:0") as p:
+    ...     penstock.zeros(1 << 20, dtype="uint8", device="host:0").tolist()[:1]
+    [0]
+    >>> p.allocated_above
+    1048576
+    """
+    return Peak(opened_for(device))
 
 
 def empty_cache(device: Device | str | int | None = None) -> None:

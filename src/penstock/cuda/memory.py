@@ -42,6 +42,7 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "peak",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
@@ -97,6 +98,7 @@ host_memory_stats = _STATISTICS.host_memory_stats
 host_memory_stats_as_nested_dict = _STATISTICS.host_memory_stats_as_nested_dict
 reset_peak_host_memory_stats = _STATISTICS.reset_peak_host_memory_stats
 reset_accumulated_host_memory_stats = _STATISTICS.reset_accumulated_host_memory_stats
+peak = _STATISTICS.peak
 mem_get_info = _STATISTICS.mem_get_info
 empty_cache = _STATISTICS.empty_cache
 set_per_process_memory_fraction = _STATISTICS.set_per_process_memory_fraction

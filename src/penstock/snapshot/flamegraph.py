@@ -5,6 +5,7 @@ It is drawn from folded stacks, a line each: frames from the outside in, joined 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +16,32 @@ from penstock.snapshot.page.view import foreign
 
 __all__ = ["block_frames", "draw", "fold", "of_segments", "of_streams"]
 
+_FRAME = re.compile(r"^.*:\d+:(?=.)")  # its file and line
 _WIDTH, _ROW, _MARGIN, _TOP = 1200.0, 18, 12.0, 64
 _LETTER = 6.65  # width of one, at 11 px
 _LEAST = 0.3  # px: what is narrower cannot be seen
 _HUES = (28, 12, 40, 350, 20, 48, 5, 34)
-_STYLE = """\
-svg { color-scheme: light dark; background: var(--page); --page: #fdfdfc; --ink: #1b2330; --soft: #5c6675;
-  --label: #22160c; --idle: #dfe3e8; font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
-text { fill: var(--ink); } .soft { fill: var(--soft); } .label { fill: var(--label); pointer-events: none; }
-.title { font: 600 17px system-ui, sans-serif; } rect { stroke: var(--page); stroke-width: .6; }
-.idle { fill: var(--idle); } .root { fill: var(--idle); } g:hover > rect { stroke: var(--ink); stroke-width: 1.4; }
-@media (prefers-color-scheme: dark) {
-  svg { --page: #10151c; --ink: #e8ecf1; --soft: #9aa5b3; --label: #fff5ea; --idle: #2f3945; }
-}"""
+_COLORS = 2 * len(_HUES)
+
+
+def _palette(saturation: int, light: int) -> str:
+    """Each hue in two depths."""
+    colors = ((hue, light + 8 * deep) for deep in range(2) for hue in _HUES)
+    return " ".join(f".c{at}{{fill:hsl({hue} {saturation}% {depth}%)}}" for at, (hue, depth) in enumerate(colors))
+
+
+_STYLE = f"""
+svg {{ color-scheme: light dark; background: var(--page); --page: #fdfdfc; --ink: #1b2330; --soft: #5c6675;
+  --label: #22160c; --idle: #dfe3e8; font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+text {{ fill: var(--ink); }} .soft {{ fill: var(--soft); }} .label {{ fill: var(--label); pointer-events: none; }}
+.title {{ font: 600 17px system-ui, sans-serif; }} rect {{ stroke: var(--page); stroke-width: .6; }}
+.idle, .root {{ fill: var(--idle); }} g:hover > rect {{ stroke: var(--ink); stroke-width: 1.4; }}
+{_palette(82, 72)}
+@media (prefers-color-scheme: dark) {{
+  svg {{ --page: #10151c; --ink: #e8ecf1; --soft: #9aa5b3; --label: #fff5ea; --idle: #2f3945; }}
+  {_palette(48, 29)}
+}}
+"""
 
 _NO_FUNCTIONS = (
     "unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp", "_start", "__libc_start_main", "PyEval_",
@@ -149,23 +163,30 @@ def _boxes(root: _Box, bottom: float) -> Iterator[str]:
 
 
 def _box(box: _Box, left: float, top: float, width: float, kind: str, share: float) -> str:
-    name = foreign(box.name)
+    name = _clean(box.name)
     said = f"{name}: {format_bytes(box.nbytes)}, {share:.1%}"
-    paint = f' class="{kind}"' if kind != "used" else f' style="fill:{_color(box.name)}"'
+    paint = kind if kind != "used" else _color(box.name)
     room = int((width - 6) / _LETTER)
     text = ""
     if room >= 3:
-        shown = box.name if len(box.name) <= room else f"{box.name[: room - 1]}…"
-        ink = "" if kind != "used" else ' class="label"'
-        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{foreign(shown)}</text>'
-    return (
-        f'<g><title>{said}</title><rect{paint} x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_ROW}" '
-        f'rx="1.5"/>{text}</g>\n'
-    )
+        ink = ' class="label"' if kind == "used" else ""
+        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{_clean(_shortened(box.name, room))}</text>'
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_ROW}" rx="1.5"'
+    return f'<g><title>{said}</title><rect class="{paint}" {place}/>{text}</g>\n'
+
+
+def _clean(text: str) -> str:
+    """Text that XML may hold, where its letters mean nothing."""
+    return foreign(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+
+
+def _shortened(name: str, room: int) -> str:
+    """What fits: of a frame rather its function than its file."""
+    if len(name) > room:
+        name = _FRAME.sub("", name)
+    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 def _color(name: str) -> str:
-    """Of a name always the same; the browser darkens it where the page is dark."""
-    number = zlib.crc32(name.encode("utf-8", "replace"))
-    hue, depth = _HUES[number % len(_HUES)], number // len(_HUES) % 12
-    return f"light-dark(hsl({hue} 82% {70 + depth}%),hsl({hue} 45% {30 + depth // 2}%))"
+    """Of a name always the same."""
+    return f"c{zlib.crc32(name.encode('utf-8', 'replace')) % _COLORS}"

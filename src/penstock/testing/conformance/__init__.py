@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
             "queues",
             "reopens",
             "resizable",
+            "runtime_memory",
             "runtime_random",
             "runtime_streams",
             "scenes",
@@ -43,6 +44,7 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     queues,
     reopens,
     resizable,
+    runtime_memory,
     runtime_random,
     runtime_streams,
     timing,
@@ -56,6 +58,7 @@ from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.queues import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
@@ -70,6 +73,7 @@ __all__ += pinned.__all__
 __all__ += queues.__all__
 __all__ += reopens.__all__
 __all__ += resizable.__all__
+__all__ += runtime_memory.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += timing.__all__

@@ -1,0 +1,132 @@
+"""Snapshots as text: the same numbers, drawn with the same letters."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+
+from on_oracle import outcome
+
+MIB = 1 << 20
+FRAMES = [
+    {"filename": "/a/b/layer.py", "line": 3, "name": "forward"},
+    {"filename": "run.py", "line": 9, "name": "main"},
+]
+NATIVE = [{"filename": "/x/ceval.c", "line": 1, "name": "eval"}, {"filename": "x.cpp", "line": 2, "name": "PyEval_x"}]
+
+
+def block(address, size, requested, state="active_allocated", frames=FRAMES):
+    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}
+
+
+def segment(address, blocks, stream=0):
+    total = sum(each["size"] for each in blocks)
+    live = sum(each["size"] for each in blocks if each["state"] == "active_allocated")
+    return {
+        "device": 0, "address": address, "total_size": total, "allocated_size": live, "active_size": live,
+        "requested_size": sum(each["requested_size"] for each in blocks), "stream": stream, "segment_type": "large",
+        "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks,
+    }  # fmt: skip
+
+
+def snapshot():
+    return {
+        "segments": [
+            segment(0, [block(0, 2 * MIB, 1000, "inactive", [])]),
+            segment(100 * MIB, [
+                block(100 * MIB, 21 * MIB, 21 * MIB - 100), block(121 * MIB, 3 * MIB, 3 * MIB, frames=[]),
+                block(124 * MIB, 16 * MIB, 0, "inactive", []), block(140 * MIB, 20 * MIB, 20 * MIB, frames=NATIVE),
+                block(160 * MIB, 5 * MIB, 5 * MIB, "active_pending_free"),
+            ]),
+            segment(300 * MIB, [block(300 * MIB, 40 * MIB, 40 * MIB)], stream=7),
+        ],
+        "device_traces": [history(), [], [entry("alloc", 5, 600), entry("free_completed", 5, 600)]],
+    }  # fmt: skip
+
+
+def entry(action, address, size, **more):
+    return {"action": action, "addr": address, "size": size, "stream": 0, "frames": FRAMES, **more}
+
+
+def history():
+    return [
+        entry("segment_alloc", 500 * MIB, 20 * MIB), entry("alloc", 500 * MIB, MIB), entry("alloc", 502 * MIB, 300),
+        entry("free_requested", 500 * MIB, MIB), entry("free_completed", 500 * MIB, MIB),
+        entry("alloc", 500 * MIB, 2 * MIB), entry("alloc", 101 * MIB, 5), entry("alloc", 9000 * MIB, 1 << 44),
+        entry("annotate", 101 * MIB, 5, user_metadata="weights"), entry("free_requested", 7, 70),
+        {"action": "oom", "device_free": 5 * MIB, "size": 1 << 33, "stream": 0},
+        entry("segment_free", 500 * MIB, 20 * MIB), entry("segment_free", 8, 80), entry("snapshot", 0, 0),
+    ] + [entry("alloc", 1000 + at, 1) for at in range(30)]  # fmt: skip
+
+
+def sizes(cuda, torch_like):
+    viz = cuda._memory_viz
+    numbers = [0, 1023, 1024, 1536, -2048, MIB, 5 << 70, 5 << 80, 1.5]
+    return [repr(viz.Bytes(n)) for n in numbers], repr(viz.Bytes(5) + 1024), viz._format_size(2048), viz.PAGE_SIZE
+
+
+def active(cuda, torch_like):
+    return [cuda._memory_viz.calc_active(each) for each in snapshot()["segments"]], cuda._memory_viz.legend
+
+
+def stats(cuda, torch_like):
+    nothing = {"segments": [], "device_traces": []}
+    return cuda._memory_viz.segsum(snapshot()).split("\n"), cuda._memory_viz.segsum(nothing).split("\n")
+
+
+def stats_that_do_not_add_up(cuda, torch_like):
+    broken = snapshot()
+    broken["segments"][1]["total_size"] += 512
+    return outcome(cuda, cuda._memory_viz.segsum, broken)
+
+
+def traces(cuda, torch_like):
+    text = cuda._memory_viz.trace(snapshot())
+    return [line for line in text.split("\n") if "TOTAL" not in line], text.count("TOTAL MEM: ")
+
+
+def total_of_a_trace(cuda, torch_like):
+    return cuda._memory_viz.trace(snapshot()).split("\n")[-1]
+
+
+def flames(cuda, torch_like):
+    viz = cuda._memory_viz
+    return viz.segments(snapshot(), str.splitlines), viz.memory(snapshot(), format_flamegraph=str.splitlines)
+
+
+def old_snapshots(cuda, torch_like):
+    old = segment(0, [block(0, 1024, 1000)])
+    del old["blocks"][0]["frames"]
+    told = [{"real_size": 500, "frames": FRAMES}, {"real_size": 100}]
+    older = {**old, "blocks": [{"size": 1024, "state": "active_allocated", "history": told}]}
+    viz = cuda._memory_viz
+    return [viz.memory({"segments": [row]}, str.splitlines) for row in (old, older)]
+
+
+def comparison(cuda, torch_like):
+    before, after = snapshot()["segments"], snapshot()["segments"][:2]
+    after.append(segment(600 * MIB, [block(600 * MIB, 1024, 1000)]))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        folded = cuda._memory_viz.compare(before, after, str.splitlines)
+    return folded, said.getvalue()
+
+
+def what_was_not_freed(cuda, torch_like):
+    data = snapshot()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        found = cuda._memory_viz.filter_alloc_free_pairs(data)
+    kept = [[[each["action"], each.get("addr")] for each in trace] for trace in found["device_traces"]]
+    return kept, found is data, said.getvalue()
+
+
+def nothing_else_is_changed(cuda, torch_like):
+    data = snapshot()
+    cuda._memory_viz.segsum(data)
+    cuda._memory_viz.trace(data)
+    return data == copy.deepcopy(snapshot())
+
+
+DIFFERS = {"total_of_a_trace": "PyTorch's total is of the last entry alone"}

@@ -1,0 +1,112 @@
+"""Legacy storages and tensor types beyond what the scenes compare with PyTorch (tests/faces/scenes/storages.py)."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import PenstockError, cuda
+from penstock.faces import tensor_types, typed_storage
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture(autouse=True)
+def warned_already(monkeypatch):
+    monkeypatch.setattr(typed_storage, "_warned", True)
+    monkeypatch.setattr(tensor_types, "_warned", {"cuda"})
+
+
+@pytest.fixture
+def emulated():
+    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
+        yield emulation
+
+
+def test_nothing_without_devices():
+    for make in (cuda.FloatStorage, cuda.FloatTensor, cuda._CudaBase):
+        with pytest.raises(PenstockError, match="Found no NVIDIA driver"):
+            make()
+
+
+def test_conversions_convert(emulated):
+    storage = cuda.FloatStorage([0, 1.5, -2])
+    assert storage.int().tolist() == [0, 1, -2]
+    assert storage.bool().tolist() == [False, True, True]
+    assert storage.complex_float()[1] == 1.5
+    assert storage.type("penstock.cuda.LongStorage").tolist() == storage.type(cuda.LongStorage).tolist() == [0, 1, -2]
+    with pytest.raises(PenstockError, match="'nonsense' is no storage of cuda"):
+        storage.type("nonsense")
+
+
+def test_bfloat16(emulated):
+    pytest.importorskip("ml_dtypes", reason="the extra for bfloat16")
+    assert cuda.FloatStorage([1.5]).bfloat16().tolist() == [1.5]
+    assert cuda.BFloat16Storage(3).nbytes() == 6
+
+
+def test_elements_are_set(emulated):
+    storage = cuda.IntStorage(4).fill_(7)
+    storage[1] = 5
+    storage[2:] = 0
+    assert (storage.tolist(), storage[-3], list(storage)) == ([7, 5, 0, 0], 5, [7, 5, 0, 0])
+
+
+def test_it_is_shown(emulated):
+    assert repr(cuda.IntStorage([1, 2])) == " 1\n 2\n[penstock.cuda.IntStorage(dtype=int32, device=cuda:0) of size 2]"
+
+
+def test_elsewhere_it_is_a_tensor(emulated):
+    storage = cuda.IntStorage([1, 2])
+    assert storage.cpu().numpy().tolist() == [1, 2]
+    assert isinstance(storage.to(device="host:0"), penstock.Tensor)
+    assert storage.to(device="cuda:0") is storage.cuda() is storage
+    assert isinstance(storage.to(device="cuda:1"), cuda.IntStorage)
+    with pytest.raises(penstock.Unsupported, match="no devices of kind 'hpu'"):
+        storage.hpu()
+
+
+def test_memory_of_another_kind_is_not_wrapped(emulated):
+    class HostStorage(typed_storage.TypedStorage):
+        element = "float32"
+
+    host = HostStorage.over(penstock.zeros(3, device="host:0"))
+    with pytest.raises(PenstockError, match="Device of 'wrap_storage' must be cuda, but got host"):
+        cuda.FloatStorage(wrap_storage=host)
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, ValueError), (1 << 62, penstock.OutOfMemory)]
+)
+def test_sizes_that_are_none(emulated, size, error):
+    with pytest.raises(error):
+        cuda.FloatStorage(size)
+
+
+def test_a_file_is_not_a_storage():
+    with pytest.raises(PenstockError, match="from_file: Not available for CUDA storage"):
+        cuda.FloatStorage.from_file("x", False, 3)
+
+
+def test_a_mixin_of_cuda(emulated):
+    class Beside:
+        def type(self, name):
+            return name
+
+    class Mixed(cuda._CudaBase, Beside):
+        pass
+
+    assert Mixed().type("x") == "x"
+    assert cuda.is_initialized()
+
+
+def test_a_tensor_of_its_type_is_itself(emulated):
+    tensor = penstock.zeros(3, device="cuda")
+    assert cuda.FloatTensor(tensor) is tensor
+    assert cuda.FloatTensor(np.ones((2, 2))).tolist() == [[1, 1], [1, 1]]
+    assert cuda.FloatTensor(2, device=1).device == penstock.Device("cuda:1")
+    with pytest.raises(TypeError, match=re.escape("expected a tensor of float32 on cuda, got <penstock.Tensor")):
+        cuda.FloatTensor(penstock.zeros(3, device="host:0"))
