@@ -26,6 +26,7 @@ from penstock.cuda import (
     nvtx,
     profiler,
     random,
+    sparse,
     streams,
     telemetry,
     tunable,
@@ -148,6 +149,7 @@ from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import named as _get_device
 from penstock.cuda.random import set_offset as _set_rng_state_offset
 from penstock.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart, cudaStatus
+from penstock.cuda.sparse import _register_triton_kernels, _WrappedTritonKernel
 from penstock.cuda.streams import (
     Event,
     ExternalStream,
@@ -300,6 +302,7 @@ __all__ = [
     "set_rng_state_all",
     "set_stream",
     "set_sync_debug_mode",
+    "sparse",
     "stream",
     "streams",
     "synchronize",
