@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.config import SANITIZER
 from penstock.cuda import (
     _cudart,
     _device_limits,
+    _gpu_trace,
+    _sanitizer,
     amp,
     gds,
     graph_annotations,
@@ -313,6 +316,9 @@ __all__ = [
 ]
 
 _CUDA.initialisation.call(check_real_devices)  # as PyTorch: at the first use
+
+if SANITIZER.value():
+    _sanitizer.enable_cuda_sanitizer()
 
 # What is another thing each time it is asked for.
 _CHANGING: dict[str, Callable[[], Any]] = {

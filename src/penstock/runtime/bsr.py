@@ -213,7 +213,7 @@ def _queue(before: Tensor, bsr: BsrTensor, dense: Tensor, out: Tensor, beta: com
             np.copyto(outs[0], total, casting="unsafe")
 
     ins = [before, dense, *bsr.parts()]
-    together([stream] * len(ins), ins, [out], work, of=[0])
+    together([stream] * len(ins), ins, [out], work, of=[0], name="bsr_dense_addmm")
     return out
 
 

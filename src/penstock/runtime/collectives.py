@@ -45,7 +45,7 @@ def all_reduce(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, stre
         for out in outs:
             np.copyto(out, total, casting="unsafe")
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="all_reduce")
 
 
 def reduce(inputs: Sequence[Tensor], output: Tensor, root: int, op: Op, streams: Sequence[Stream]) -> None:
@@ -55,7 +55,7 @@ def reduce(inputs: Sequence[Tensor], output: Tensor, root: int, op: Op, streams:
         ins, outs = _flat(ins), _flat(outs)
         np.copyto(outs[0], combined(ins, op), casting="unsafe")
 
-    together(streams, inputs, [output], work, of=[root])
+    together(streams, inputs, [output], work, of=[root], name="reduce")
 
 
 def broadcast(tensors: Sequence[Tensor], root: int, streams: Sequence[Stream]) -> None:
@@ -67,7 +67,7 @@ def broadcast(tensors: Sequence[Tensor], root: int, streams: Sequence[Stream]) -
             if rank != root:
                 np.copyto(out, ins[root])
 
-    together(streams, tensors, tensors, work)
+    together(streams, tensors, tensors, work, name="broadcast")
 
 
 def all_gather(inputs: Sequence[Tensor], outputs: Sequence[Tensor], streams: Sequence[Stream]) -> None:
@@ -79,7 +79,7 @@ def all_gather(inputs: Sequence[Tensor], outputs: Sequence[Tensor], streams: Seq
         for out in outs:
             np.copyto(out, whole)
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="all_gather")
 
 
 def reduce_scatter(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, streams: Sequence[Stream]) -> None:
@@ -91,7 +91,7 @@ def reduce_scatter(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, 
         for rank, out in enumerate(outs):
             np.copyto(out, total[rank * out.size : (rank + 1) * out.size], casting="unsafe")
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="reduce_scatter")
 
 
 def combined(arrays: Arrays, op: Op) -> NDArray[Any]:

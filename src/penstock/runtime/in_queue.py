@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
+from penstock.runtime import listening
 from penstock.runtime.storage import array_at
 from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor
@@ -30,11 +31,12 @@ def together(
     work: Callable[[Arrays, Arrays], None],
     *,
     of: Sequence[int] | None = None,
+    name: str = "",
 ) -> None:
     """Queue the work on the tensors' arrays in the first stream's queue, so that every stream is in step with it.
 
     Input number i is used on stream number i, and output number i on stream `of[i]`, or i. Raises Unsupported where
-    queued functions may not touch the memory.
+    queued functions may not touch the memory. `name` is for who listens (penstock.runtime.listening).
     """
     doing = streams[0]
     queue = doing.queue
@@ -51,8 +53,12 @@ def together(
         for other in others:
             doing.wait_stream(other)
         queue.call(lambda: work(ins, outs))
-        for other in others:
-            other.wait_stream(doing)
+        try:
+            for listener in listening.listeners:
+                listener.launched(doing, name, tuple(inputs), tuple(outputs))
+        finally:
+            for other in others:
+                other.wait_stream(doing)
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
