@@ -16,6 +16,7 @@ __all__ = [
     "EMULATE",
     "HOST_DEVICES",
     "HOST_MEMORY",
+    "SANITIZER",
     "VARIABLES",
     "Emulated",
     "Variable",
@@ -140,7 +141,13 @@ EMULATE: Variable[tuple[Emulated, ...]] = Variable(
     parse_emulated,
     tuple,
 )
-VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE)
+SANITIZER = Variable(
+    "TORCH_CUDA_SANITIZER",
+    "anything: from `import penstock.cuda` on, races between CUDA's streams raise an error (`penstock.observe.races`)",
+    bool,
+    bool,
+)
+VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE, SANITIZER)
 
 # The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.
 ALLOCATOR_SETTINGS = ("PENSTOCK_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

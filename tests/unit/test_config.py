@@ -49,6 +49,7 @@ def test_every_variable_says_what_it_is_for():
         "PENSTOCK_HOST_DEVICES",
         "PENSTOCK_HOST_MEMORY",
         "PENSTOCK_EMULATE",
+        "TORCH_CUDA_SANITIZER",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)
 

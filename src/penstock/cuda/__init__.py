@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.config import SANITIZER
 from penstock.cuda import (
     _cudart,
     _device_limits,
+    _gpu_trace,
     _memory_viz,
+    _sanitizer,
     amp,
     gds,
     graph_annotations,
@@ -27,6 +30,7 @@ from penstock.cuda import (
     nvtx,
     profiler,
     random,
+    sparse,
     streams,
     telemetry,
     tunable,
@@ -149,6 +153,7 @@ from penstock.cuda.random import get_offset as _get_rng_state_offset
 from penstock.cuda.random import named as _get_device
 from penstock.cuda.random import set_offset as _set_rng_state_offset
 from penstock.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart, cudaStatus
+from penstock.cuda.sparse import _register_triton_kernels, _WrappedTritonKernel
 from penstock.cuda.storages import (
     BFloat16Storage,
     BFloat16Tensor,
@@ -349,6 +354,7 @@ __all__ = [
     "set_rng_state_all",
     "set_stream",
     "set_sync_debug_mode",
+    "sparse",
     "stream",
     "streams",
     "synchronize",
@@ -359,6 +365,9 @@ __all__ = [
 ]
 
 _CUDA.initialisation.call(check_real_devices)  # as PyTorch: at the first use
+
+if SANITIZER.value():
+    _sanitizer.enable_cuda_sanitizer()
 
 # What is another thing each time it is asked for.
 _CHANGING: dict[str, Callable[[], Any]] = {

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.device import Device
 from penstock.errors import PenstockError, Unsupported
 from penstock.faces.kind import Kind
-from penstock.runtime import open_device, plugged, shared_settings, statistics
+from penstock.runtime import current, open_device, plugged, shared_settings, statistics
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.peak import Peak
 from penstock.runtime.pinned_allocator import PinnedAllocator

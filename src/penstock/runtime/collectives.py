@@ -1,31 +1,25 @@
 """Collective operations: several devices' tensors at once, each device's part in its own stream, ordered as NCCL's.
 
 An operation begins when the streams of all ranks have come to it, and none of them goes on before it is done; the host
-never waits. The devices' memory must be what queued functions may touch (`host_visible`, `queue_visible`): NumPy does
-the arithmetic, in the queue of the first rank. Ranks are added up in their order, 16-bit floats and smaller as float32.
-Tensors are contiguous, of one dtype, and checked by the caller; a rank's input may be its output.
+never waits: NumPy does the arithmetic, in the queue of the first rank (penstock.runtime.in_queue). Ranks are added up
+in their order, 16-bit floats and smaller as float32. Tensors are contiguous, of one dtype, and checked by the caller; a
+rank's input may be its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import Unsupported
-from penstock.runtime.storage import array_at
+from penstock.runtime.in_queue import Arrays, together
 from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor
-from penstock.runtime.transfer import using
-from penstock.spi import Launches
 
-__all__ = ["Op", "all_gather", "all_reduce", "broadcast", "combined", "reduce", "reduce_scatter", "together"]
-
-_Arrays = list[NDArray[Any]]
+__all__ = ["Op", "all_gather", "all_reduce", "broadcast", "combined", "reduce", "reduce_scatter"]
 
 
 class Op(IntEnum):
@@ -45,57 +39,62 @@ _FUNCTIONS = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MAX: np.fmax, Op.MIN: np.
 def all_reduce(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, streams: Sequence[Stream]) -> None:
     """Each output becomes the combination of all inputs."""
 
-    def work(ins: _Arrays, outs: _Arrays) -> None:
+    def work(ins: Arrays, outs: Arrays) -> None:
+        ins, outs = _flat(ins), _flat(outs)
         total = combined(ins, op)
         for out in outs:
             np.copyto(out, total, casting="unsafe")
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="all_reduce")
 
 
 def reduce(inputs: Sequence[Tensor], output: Tensor, root: int, op: Op, streams: Sequence[Stream]) -> None:
     """The output, which is of rank `root`, becomes the combination of all inputs."""
 
-    def work(ins: _Arrays, outs: _Arrays) -> None:
+    def work(ins: Arrays, outs: Arrays) -> None:
+        ins, outs = _flat(ins), _flat(outs)
         np.copyto(outs[0], combined(ins, op), casting="unsafe")
 
-    together(streams, inputs, [output], work, of=[root])
+    together(streams, inputs, [output], work, of=[root], name="reduce")
 
 
 def broadcast(tensors: Sequence[Tensor], root: int, streams: Sequence[Stream]) -> None:
     """Each tensor becomes the root's."""
 
-    def work(ins: _Arrays, outs: _Arrays) -> None:
+    def work(ins: Arrays, outs: Arrays) -> None:
+        ins, outs = _flat(ins), _flat(outs)
         for rank, out in enumerate(outs):
             if rank != root:
                 np.copyto(out, ins[root])
 
-    together(streams, tensors, tensors, work)
+    together(streams, tensors, tensors, work, name="broadcast")
 
 
 def all_gather(inputs: Sequence[Tensor], outputs: Sequence[Tensor], streams: Sequence[Stream]) -> None:
     """Each output becomes all inputs, one behind the other."""
 
-    def work(ins: _Arrays, outs: _Arrays) -> None:
+    def work(ins: Arrays, outs: Arrays) -> None:
+        ins, outs = _flat(ins), _flat(outs)
         whole = np.concatenate(ins)
         for out in outs:
             np.copyto(out, whole)
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="all_gather")
 
 
 def reduce_scatter(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, streams: Sequence[Stream]) -> None:
     """Each output becomes its rank's part of the combination of all inputs."""
 
-    def work(ins: _Arrays, outs: _Arrays) -> None:
+    def work(ins: Arrays, outs: Arrays) -> None:
+        ins, outs = _flat(ins), _flat(outs)
         total = combined(ins, op)
         for rank, out in enumerate(outs):
             np.copyto(out, total[rank * out.size : (rank + 1) * out.size], casting="unsafe")
 
-    together(streams, inputs, outputs, work)
+    together(streams, inputs, outputs, work, name="reduce_scatter")
 
 
-def combined(arrays: _Arrays, op: Op) -> NDArray[Any]:
+def combined(arrays: Arrays, op: Op) -> NDArray[Any]:
     """A new array; of 16-bit floats, and smaller ones, it is of float32."""
     dtype = arrays[0].dtype
     if dtype.kind == "b":  # bytes, as NCCL counts them, of which any but 0 is true
@@ -122,38 +121,5 @@ def _divided(total: NDArray[Any], ranks: int) -> NDArray[Any]:
     return quotient
 
 
-def together(
-    streams: Sequence[Stream],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    work: Callable[[_Arrays, _Arrays], None],
-    *,
-    of: Sequence[int] | None = None,
-) -> None:
-    """Queue the work on flat arrays of the tensors, so that every stream is in step with it.
-
-    Input number i is used on stream number i, and output number i on stream `of[i]`, or i. Raises Unsupported where
-    queued functions may not touch the memory.
-    """
-    doing = streams[0]
-    queue = doing.queue
-    if not isinstance(queue, Launches) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
-        raise Unsupported(f"{doing.device} and others do no arithmetic in their queues", ability="Launches")
-    used = [*zip(inputs, streams, strict=True)]
-    used += zip(outputs, streams if of is None else [streams[rank] for rank in of], strict=True)
-    ins, outs = ([_flat(tensor) for tensor in tensors] for tensors in (inputs, outputs))
-    others = [stream for stream in dict.fromkeys(streams) if stream != doing]
-    with ExitStack() as steps:
-        for tensor, stream in used:
-            tensor.record_stream(stream)
-            steps.enter_context(using(stream, tensor.storage))
-        for other in others:
-            doing.wait_stream(other)
-        queue.call(lambda: work(ins, outs))
-        for other in others:
-            other.wait_stream(doing)
-
-
-def _flat(tensor: Tensor) -> NDArray[Any]:
-    """Its elements in a row. The array keeps nothing alive: the streams' order does."""
-    return array_at(tensor.data_ptr(), (tensor.numel(),), (tensor.itemsize,), tensor.dtype, None)
+def _flat(arrays: Arrays) -> Arrays:
+    return [array.reshape(-1) for array in arrays]

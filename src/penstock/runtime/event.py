@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from penstock.device import Device
 from penstock.errors import Unsupported
-from penstock.runtime import capturing, current
+from penstock.runtime import capturing, current, listening
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream, current_stream, wait_for
 from penstock.spi import Mark, Queue, Timing
@@ -57,6 +57,8 @@ class Event:
                     f"Event device {self.device} does not match recording stream's device {stream.device}."
                 )
             self._opened, self.device = opened, stream.device
+            if listening.listeners:
+                listening.created(self, opened)
         queue = stream.queue
         if not self.enable_timing:
             self._tick = queue.signal()
@@ -66,6 +68,8 @@ class Event:
         else:
             raise Unsupported(f"{stream.device.kind} cannot time events", ability="Timing")
         self._stream = stream
+        for listener in listening.listeners:
+            listener.event_recorded(self, stream)
 
     @property
     def recorded(self) -> bool:
@@ -91,11 +95,15 @@ class Event:
         stream = current_stream() if stream is None else stream
         if stream.queue is not self._stream.queue:
             wait_for(stream, self._stream, self._tick)
+        for listener in listening.listeners:
+            listener.event_waited(self, stream)
 
     def synchronize(self) -> None:
         """Wait for the point; a failure of the stream's work, be it of later work, is raised here, once."""
         if self._stream is not None:
             self._stream.opened.wait(self._stream.queue, self._tick)
+            for listener in listening.listeners:
+                listener.event_synchronized(self)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this point to the other's; both must be reached. Never waits."""

@@ -17,6 +17,7 @@ from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, Wro
 from penstock.runtime import (
     capturing,
     initialisation,
+    listening,
     plugged,
     recording,
     registered_memory,
@@ -161,6 +162,8 @@ class OpenDevice:
     def new_queue(self, priority: int) -> Queue:
         queue = self.port.queue(priority)
         self.queues[queue.handle] = queue
+        for listener in listening.listeners:
+            listener.stream_created(self, queue)
         return queue
 
     def borrow_queue(self, priority: int) -> Queue:
@@ -232,6 +235,8 @@ class OpenDevice:
                     first = failure
                 else:
                     first.add_note(f"and {failure}")
+        for listener in listening.listeners:
+            listener.device_synchronized(self)
         if first is not None:
             raise first
 
@@ -347,6 +352,7 @@ def abandon_in_child() -> None:
         pinned.abandon()
     _pinned.clear()
     registered_memory.forget_in_child()
+    listening.forget_in_child()
     for device in _opened.values():
         device.gone = "forked"
     initialisation.forget_in_child(_reopening())

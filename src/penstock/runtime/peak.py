@@ -15,7 +15,7 @@ __all__ = ["Peak"]
 class Peak:
     """What a device's memory came to inside of `with penstock.memory.peak() as p:`; all threads' allocations count.
 
-    It can be read inside, and after the end, when it changes no more. What it costs an allocation is too little to measure.
+    It can be read inside, and after the end, when it changes no more. What it costs an allocation cannot be measured.
     """
 
     def __init__(self, opened: OpenDevice) -> None:

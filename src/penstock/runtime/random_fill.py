@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.drawing import draw_now
-from penstock.runtime import transfer
+from penstock.runtime import listening, transfer
 from penstock.runtime.generator import Generator, default_generator
 from penstock.runtime.geometry import Geometry, geometry_of, launches
 from penstock.runtime.stream import stream_of
@@ -332,6 +332,8 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
         with transfer.using(stream, target.storage, *(tensor.storage for tensor in read)):
             for draw in draws:
                 drawing.draw(draw)
+        for listener in listening.listeners:
+            listener.launched(stream, draws[0].law if draws else "random", read, (target,))
         return
     chances = [transfer.read(tensor) for tensor in read]  # in host memory
     low, high = _extent(target.shape, target.byte_strides, target.itemsize)

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock.device import Device
 from penstock.dtypes import as_dtype
-from penstock.runtime import random_fill, transfer
+from penstock.runtime import listening, random_fill, transfer
 from penstock.runtime.creation import empty
 from penstock.runtime.generator import Generator
 from penstock.runtime.stream import stream_of
@@ -89,6 +89,8 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     if (props.host_visible or props.queue_visible) and isinstance(queue, Launches):
         drawn, array = keys.raw_array(), target.raw_array()
         queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
+        for listener in listening.listeners:
+            listener.launched(stream_of(opened), "randperm", (keys,), (target,))
     else:
         target.copy_(permutation(transfer.read(keys), bits, seed, offset))
 

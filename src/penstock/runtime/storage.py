@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._core import Block
-from penstock.runtime import out_of_memory, shared_settings
+from penstock.runtime import listening, out_of_memory, shared_settings
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.pinned_allocator import PinnedBlock
 from penstock.runtime.plugged import PluggedBlock
@@ -46,7 +46,10 @@ class Storage:
         if nbytes == 0:
             return cls(opened, 0, 0, None)
         block = allocate_block(opened, nbytes, queue)
-        return cls(opened, nbytes, block.address, block)
+        made = cls(opened, nbytes, block.address, block)
+        if listening.listeners:
+            listening.allocated(made, queue)
+        return made
 
     @property
     def block(self) -> AnyBlock | None:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.device import Device
-from penstock.runtime import capturing, current, sync_debug
+from penstock.runtime import capturing, current, listening, sync_debug
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Queue
 
@@ -104,6 +104,8 @@ class Stream:
         if sync_debug.mode:
             sync_debug.waiting(self.opened)
         self.opened.wait(queue)
+        for listener in listening.listeners:
+            listener.stream_synchronized(self)
 
     def wait_event(self, event: Event) -> None:
         """Work from here on waits for the event; the host does not."""
@@ -113,6 +115,8 @@ class Stream:
         """Work from here on waits for all work so far on the other stream; the host does not."""
         if stream.queue is not self.queue:
             wait_for(self, stream, stream.queue.signal())
+            for listener in listening.listeners:
+                listener.stream_waited(self, stream)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record the event here, or a new one; gives it."""

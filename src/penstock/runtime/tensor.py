@@ -13,7 +13,7 @@ from penstock import backends
 from penstock._core import Exporter
 from penstock.device import Device
 from penstock.dtypes import as_dtype
-from penstock.runtime import current, random_fill, transfer
+from penstock.runtime import current, listening, random_fill, transfer
 from penstock.runtime.generator import Generator
 from penstock.runtime.storage import Storage, array_at, pinned_block
 from penstock.runtime.stream import Stream, current_stream
@@ -310,6 +310,8 @@ class Tensor(Exporter):
             if stream.device != self.device:
                 raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
             block.used_on(stream.handle)
+            for listener in listening.listeners:
+                listener.used(self.storage, stream)
 
     # Lending.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
-from penstock.runtime import capturing, registered_memory, sync_debug
+from penstock.runtime import capturing, listening, registered_memory, sync_debug
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
 from penstock.spi import Launches
@@ -38,7 +38,11 @@ def copy_tensor(target: Tensor, source: Tensor) -> None:
     with using(doing, target.storage, source.storage):
         doing.wait_stream(other)
         _queue_copy(doing, target, array, readable=source.storage.queue_visible)
-    other.wait_stream(doing)  # so that the source's memory is not reused under the copy
+    try:
+        for listener in listening.listeners:
+            listener.launched(doing, "copy_", (source,), (target,))
+    finally:
+        other.wait_stream(doing)  # so that the source's memory is not reused under the copy
 
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
@@ -69,6 +73,10 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         _queue_copy(stream, target, wide, readable=True)
     if not non_blocking or (not held and target.storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
+        for listener in listening.listeners:
+            listener.stream_synchronized(stream)
+    for listener in listening.listeners:
+        listener.launched(stream, "copy_", (), (target,))
 
 
 def using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
@@ -167,11 +175,16 @@ def fill(target: Tensor, value: Any) -> None:
             queue.call(lambda: np.copyto(array, element))
         else:
             copy_array(target, element, non_blocking=False)
+            return
+    for listener in listening.listeners:
+        listener.launched(stream, "fill_", (), (target,))
 
 
 def read(source: Tensor) -> NDArray[Any]:
     """The elements in host memory, after waiting for the current stream; a copy, or the memory itself."""
     stream = stream_of(source.storage.opened)
+    for listener in listening.listeners:
+        listener.launched(stream, "read", (source,), ())
     if source.storage.host_visible:
         stream.synchronize()
         return source.raw_array()
@@ -185,6 +198,8 @@ def read(source: Tensor) -> NDArray[Any]:
         if array.nbytes:
             stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
     stream.opened.wait(stream.queue, kept.tick)
+    for listener in listening.listeners:
+        listener.stream_synchronized(stream)
     return array
 
 

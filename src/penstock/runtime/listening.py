@@ -1,0 +1,98 @@
+"""What the runtime does with devices, for whoever listens. Where nobody does, a place costs one look at `listeners`.
+
+A listener is told after the thing was done, in the thread that did it; what it raises, the program sees. `freed` may
+come from a destructor at any moment, so it must neither wait nor raise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import finalize
+
+if TYPE_CHECKING:
+    from penstock.runtime.event import Event
+    from penstock.runtime.open_device import OpenDevice
+    from penstock.runtime.storage import Storage
+    from penstock.runtime.stream import Stream
+    from penstock.runtime.tensor import Tensor
+    from penstock.spi import Queue
+
+__all__ = ["Listener", "add", "allocated", "created", "forget_in_child", "listeners", "listening_to", "remove"]
+
+
+class Listener:
+    """Hears what it has a method for."""
+
+    def stream_created(self, opened: OpenDevice, queue: Queue) -> None: ...
+    def stream_waited(self, stream: Stream, other: Stream) -> None: ...  # for all work so far of the other
+    def stream_synchronized(self, stream: Stream) -> None: ...  # by the host, also to read or copy
+    def device_synchronized(self, opened: OpenDevice) -> None: ...
+    def event_created(self, event: Event) -> None: ...  # when it is recorded first, as CUDA's events are
+    def event_deleted(self, opened: OpenDevice, number: int) -> None: ...  # number: `id` of what was created
+    def event_recorded(self, event: Event, stream: Stream) -> None: ...
+    def event_waited(self, event: Event, stream: Stream) -> None: ...
+    def event_synchronized(self, event: Event) -> None: ...
+    def allocated(self, storage: Storage, queue: int) -> None: ...  # of a tensor, for the queue of that handle
+    def freed(self, opened: OpenDevice, address: int) -> None: ...
+    def used(self, storage: Storage, stream: Stream) -> None: ...  # `record_stream`
+    def launched(
+        self, stream: Stream, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]
+    ) -> None: ...  # work on tensors was queued
+
+
+listeners: tuple[Listener, ...] = ()
+_changing = threading.Lock()
+
+
+def add(listener: Listener) -> None:
+    global listeners  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
+    with _changing:
+        listeners = (*listeners, listener)
+
+
+def remove(listener: Listener) -> None:
+    global listeners  # noqa: PLW0603 -- as above
+    with _changing:
+        listeners = tuple(each for each in listeners if each is not listener)
+
+
+@contextmanager
+def listening_to(listener: Listener) -> Iterator[None]:
+    add(listener)
+    try:
+        yield
+    finally:
+        remove(listener)
+
+
+def forget_in_child() -> None:
+    """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
+    global listeners, _changing
+    listeners, _changing = (), threading.Lock()  # another thread of the parent may have held the old one
+
+
+def allocated(storage: Storage, queue: int) -> None:
+    """Tell of it and, when it goes, of that."""
+    finalize(storage, _freed, storage.opened, storage.address).atexit = False
+    for listener in listeners:
+        listener.allocated(storage, queue)
+
+
+def _freed(opened: OpenDevice, address: int) -> None:
+    for listener in listeners:
+        listener.freed(opened, address)
+
+
+def created(event: Event, opened: OpenDevice) -> None:
+    """As `allocated`."""
+    finalize(event, _deleted, opened, id(event)).atexit = False
+    for listener in listeners:
+        listener.event_created(event)
+
+
+def _deleted(opened: OpenDevice, number: int) -> None:
+    for listener in listeners:
+        listener.event_deleted(opened, number)
