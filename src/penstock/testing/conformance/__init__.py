@@ -28,6 +28,7 @@ pytest.register_assert_rewrite(
             "runtime_random",
             "runtime_streams",
             "scenes",
+            "shares",
             "timing",
         ]
     )
@@ -45,6 +46,7 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     resizable,
     runtime_random,
     runtime_streams,
+    shares,
     timing,
 )
 from penstock.testing.conformance.captures import *  # noqa: E402, F403 - each module's list is its part of the suite
@@ -58,6 +60,7 @@ from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as abov
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.shares import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
@@ -72,4 +75,5 @@ __all__ += reopens.__all__
 __all__ += resizable.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
+__all__ += shares.__all__
 __all__ += timing.__all__
