@@ -125,3 +125,6 @@ uint64_t penstock_since([[maybe_unused]] uint64_t process) {
   return 1;
 #endif
 }
+
+EXPORTED int penstock_pause(Worker* worker, int64_t timeout_ns) { return worker->pause(timeout_ns); }
+EXPORTED void penstock_resume(Worker* worker) { worker->resume(); }

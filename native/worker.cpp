@@ -15,7 +15,6 @@
 
 #include "busy.hpp"
 #include "draw.hpp"
-#include "exported.hpp"
 #include "program.hpp"
 
 namespace penstock {
@@ -340,10 +339,8 @@ bool Worker::pause(int64_t timeout_ns) {
   if (here == &state) return true;
   const auto at_rest = [&] { return state.parked || state.aside || !state.working || state.finished; };
   const int64_t end = steady_nanos() + timeout_ns;
-  while (!at_rest()) {  // of these only the first one wakes us
-    const int64_t left = end - steady_nanos();
-    if (left <= 0) return false;
-    wait_until(state.changed, lock, std::min(left, kSpinNanos), at_rest);
+  while (!wait_until(state.changed, lock, kSpinNanos, at_rest)) {  // only the first of these wakes us
+    if (steady_nanos() >= end) return false;
   }
   return true;
 }
@@ -419,6 +416,3 @@ bool Worker::close(int64_t timeout_ns, std::vector<void*>* dropped) {
 }
 
 }  // namespace penstock
-
-EXPORTED int penstock_pause(penstock::Worker* worker, int64_t timeout_ns) { return worker->pause(timeout_ns); }
-EXPORTED void penstock_resume(penstock::Worker* worker) { worker->resume(); }

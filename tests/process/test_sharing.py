@@ -1,4 +1,7 @@
-"""Memory and events of two and three real processes: passed, waited for, and left behind by who ends early."""
+"""Memory and events of two and three real processes: passed, waited for, and left behind by who ends early.
+
+Each scene is two programs, which makes the lines.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def settles(condition):
 allocated = penstock.memory.memory_allocated
 
 def out():
-    sharing.collect()
+    cuda.ipc_collect()
     return sharing.sent_count()
 """
 END = """
