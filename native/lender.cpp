@@ -26,7 +26,10 @@ void zero(void* memory, size_t nbytes, [[maybe_unused]] bool pages) {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uintptr_t>(memory), end = begin + nbytes;
     const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-    if (madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0) {
+    void* const pages_of_it = reinterpret_cast<void*>(first);
+    // Of what other processes have mapped too, the first one makes zeros; of what is ours alone, the second.
+    if (madvise(pages_of_it, last - first, MADV_REMOVE) == 0 ||
+        madvise(pages_of_it, last - first, MADV_DONTNEED) == 0) {
       memset(memory, 0, first - begin);
       memset(reinterpret_cast<void*>(last), 0, end - last);
       return;

@@ -80,6 +80,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   [[noreturn]] void refuse(const char* why) const;
   uint64_t push(Command&& command);
   static void work(std::shared_ptr<State> self);
+  void park();
   bool refill();
   bool done() const;
   void fail(Failure::Cause cause, int code);
@@ -97,12 +98,14 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   const uint64_t handle;
   const int priority;
   std::atomic<bool> closed{false}, discarded{false}, failed{false};
-  std::atomic<bool> news{false};  // something to look at: what an idle thread polls
-  std::atomic<int> calls{0};      // host-language calls, queued or running
+  std::atomic<bool> news{false};   // something to look at: what an idle thread polls
+  std::atomic<int> calls{0};       // host-language calls, queued or running
+  std::atomic<int> paused{0};      // by so many; raised under the mutex
+  std::atomic<bool> aside{false};  // what it does waits, and touches no memory
 
   std::mutex mutex;  // of what stands here; the batch taken is the thread's to read, and `spent` is its own
   std::condition_variable changed;
-  bool started = false, sleeping = false, finished = false, ends_in_signal = false;
+  bool started = false, sleeping = false, finished = false, ends_in_signal = false, parked = false;
   std::thread thread;
   std::shared_ptr<Timeline> waiting_on;
   Failure failure;
@@ -115,7 +118,9 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 
 namespace {
 thread_local const void* here = nullptr;  // the state of the queue whose thread this is
-}
+thread_local std::atomic<bool>* here_aside = nullptr;
+thread_local BusyMeter* here_busy = nullptr;
+}  // namespace
 
 void Worker::State::refuse(const char* why) const {
   throw std::invalid_argument("queue " + std::to_string(handle) + " " + why);
@@ -144,12 +149,15 @@ uint64_t Worker::State::push(Command&& command) {
 
 void Worker::State::work(std::shared_ptr<State> self) {
   here = self.get();
+  here_aside = &self->aside;
+  here_busy = &self->busy;
 #ifdef __linux__
   pthread_setname_np(pthread_self(), "penstock");
   if (self->priority) setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + self->priority);  // 0: this thread
 #endif
   while (self->refill()) {
     for (size_t i; (i = self->next.fetch_add(1)) < self->batch.size();) {
+      if (self->paused) self->park();  // looked at after `next` has moved, as pause() looks after it has said so
       std::visit(*self, self->batch[i]);
       if (self->timeline->forked()) return;  // a call forked, and this is the child: the rest is the parent's
     }
@@ -157,6 +165,14 @@ void Worker::State::work(std::shared_ptr<State> self) {
   std::lock_guard<std::mutex> lock(self->mutex);
   self->finished = true;
   self->changed.notify_all();
+}
+
+void Worker::State::park() {
+  std::unique_lock<std::mutex> lock(mutex);
+  parked = true;
+  changed.notify_all();
+  changed.wait(lock, [&] { return paused == 0; });
+  parked = false;
 }
 
 // Takes what has been queued as the next batch; polls first, then sleeps. False when the thread is to end.
@@ -211,9 +227,9 @@ void Worker::State::operator()(const WaitFor& c) {
   };
   if (c.timeline->reached() >= c.tick) return;
   waiting(c.timeline);  // so that discard() can call us back
-  busy.end(steady_nanos());
+  stand_aside(true);
   const Wait result = c.timeline->wait(c.tick, kForever, &discarded);
-  busy.begin(steady_nanos());
+  stand_aside(false);
   waiting(nullptr);
   if (result == Wait::Never && !discarded) fail(Failure::LostQueue, 0);
 }
@@ -245,6 +261,12 @@ std::vector<void*> Worker::State::discard(std::unique_lock<std::mutex>& lock) {
   for (const Command& command : inbox) drop(command);
   lock.lock();
   return dropped;
+}
+
+void stand_aside(bool on) noexcept {
+  if (!here_aside) return;
+  on ? here_busy->end(steady_nanos()) : here_busy->begin(steady_nanos());
+  *here_aside = on;
 }
 
 // ---- The queue, as its callers see it
@@ -307,6 +329,27 @@ bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {
   if (tick > other->promised()) return false;
   if (other == timeline_ || other->reached() >= tick) return true;
   return !other->ended() && state.push(WaitFor{other, tick});
+}
+
+bool Worker::pause(int64_t timeout_ns) {
+  if (!alive()) return true;
+  State& state = *state_;
+  std::unique_lock<std::mutex> lock(state.mutex);
+  ++state.paused;
+  if (here == &state) return true;
+  const auto at_rest = [&] { return state.parked || state.aside || !state.working || state.finished; };
+  const int64_t end = steady_nanos() + timeout_ns;
+  while (!wait_until(state.changed, lock, kSpinNanos, at_rest)) {  // only the first of these wakes us
+    if (steady_nanos() >= end) return false;
+  }
+  return true;
+}
+
+void Worker::resume() {
+  if (!alive()) return;
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  --state_->paused;
+  state_->changed.notify_all();
 }
 
 bool Worker::idle() const {

@@ -21,6 +21,10 @@ struct Failure {
   uint64_t tick = 0;  // the first tick behind the failed command
 };
 
+// For a function that a queue runs, and that waits: from now on, or until now, it touches no memory
+// and is not busy.
+void stand_aside(bool on) noexcept;
+
 class Worker {
  public:
   // The handle is its name in messages. A lower priority is more urgent, a hint: the thread's niceness, kept within
@@ -43,6 +47,11 @@ class Worker {
   std::shared_ptr<Mark> mark();  // a signal, timed
   // False where it could never end: for a tick not signalled yet (so no circle can be built), or lost.
   bool wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick);
+
+  // Until resume(), once for each pause, its thread begins nothing. True when it is at nothing that may touch memory:
+  // waiting does not; nor does the queue's own thread, where it asks. False: it still is, and needs a resume() as well.
+  bool pause(int64_t timeout_ns);
+  void resume();
 
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
   uint64_t reached() const noexcept { return timeline_->reached(); }

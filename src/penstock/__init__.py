@@ -36,6 +36,7 @@ else:
         Unsupported,
         WrongState,
     )
+    from penstock.interop import multiprocessing as _multiprocessing  # noqa: F401 -- it tells Python's of tensors
     from penstock.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
     from penstock.runtime.current import current_device, reopen, set_device, use_device
     from penstock.runtime.emulation import emulate

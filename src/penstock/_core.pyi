@@ -194,6 +194,7 @@ class Queue:
     def finish_within(self, nanoseconds: int) -> bool | None: ...  # takes no more work; False: not in time; None: never
     def close_within(self, nanoseconds: int) -> bool: ...  # finishes, and drops what is not done in time
     def abandon(self) -> None: ...
+    def native(self) -> int: ...  # its address, for functions that ctypes calls
     @property
     def closed(self) -> bool: ...
 

@@ -89,6 +89,7 @@ cdef class Queue:
     def idle(self): return self.worker.get().idle()
     def busy(self): return self.worker.get().busy()
     def abandon(self): self.worker.get().abandon()
+    def native(self): return <uintptr_t>self.worker.get()
     @property
     def closed(self): return self.worker.get().closed()
 

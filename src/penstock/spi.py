@@ -33,6 +33,8 @@ __all__ = [
     "Reopens",
     "Resizable",
     "Sensors",
+    "SharedMark",
+    "Shares",
     "Telemetry",
     "Timing",
 ]
@@ -304,3 +306,32 @@ class Telemetry(Protocol):
 
     def machine_count(self) -> int: ...
     def sensors(self, index: int) -> Sensors: ...  # DeviceError where there is no such device
+
+
+class SharedMark(Protocol):
+    """An event that several processes have. A word names one record of it, of whichever process; 0 names none.
+
+    Whoever queues something keeps the mark until that is done. DeviceError where its maker has dropped it.
+    """
+
+    @property
+    def handle(self) -> bytes: ...  # 64 bytes, by which another process opens it
+    def record(self, queue: Queue) -> int: ...  # here, when the queue has done what it has
+    def last(self) -> int: ...  # the word of the last record
+    def reached(self, word: int) -> bool: ...  # never blocks
+    def wait(self, word: int) -> None: ...  # the host waits. DeviceError when the process ended before it got there
+    def wait_for(self, queue: Queue, word: int) -> None: ...  # the queue waits; its work fails in that case
+
+
+@runtime_checkable
+class Shares(Protocol):
+    """A Port whose memory and events other processes of this machine can open, by handles of 64 bytes.
+
+    DeviceError for a handle that is stale, made up or of this very process, and when its process is gone.
+    """
+
+    def share(self, address: int) -> tuple[bytes, int]: ...  # the segment it lies in, and where; Unsupported: none can
+    def open_shared(self, handle: bytes) -> tuple[int, int]: ...  # address and size, until `close_shared`
+    def close_shared(self, address: int) -> None: ...  # exactly what `open_shared` gave
+    def make_mark(self) -> SharedMark: ...
+    def open_mark(self, handle: bytes) -> SharedMark: ...

@@ -56,6 +56,7 @@ class HostPort(MachinePort):
         for queue in self._queues.values():
             queue.abandon()
         self._queues = {}
+        self._sharing.abandon()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, MutableMapping
 from operator import index
 from typing import TYPE_CHECKING, Protocol, Self
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
 from penstock.backends.drawing import packed
+from penstock.backends.shared_slots import ORPHANED
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
 from penstock.spi import Draw, Mark
 
@@ -21,6 +23,9 @@ NO_CAPTURE = 401, "the operation cannot be performed in the present state"
 CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream"
 
 _native = _core.Queue
+_core_functions = ctypes.CDLL(_core.__file__)
+_core_functions.penstock_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+_core_functions.penstock_resume.argtypes = [ctypes.c_void_p]
 _SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
 _REFUSED = (ValueError, TypeError, OverflowError, RuntimeError)  # the last one: no thread could be started
 
@@ -179,6 +184,13 @@ class HostQueue(_core.Queue):
             complain(f"{self._told(failure)}; nobody had waited for it when the queue was closed")
         return done
 
+    def pause_within(self, nanoseconds: int) -> bool:
+        """Begin nothing until `resume`, which is due either way; False: it was still at something when time was up."""
+        return bool(_core_functions.penstock_pause(self.native(), nanoseconds))
+
+    def resume(self) -> None:
+        _core_functions.penstock_resume(self.native())
+
     def _finish(self) -> bool:
         while (done := self.finish_within(_SLICE)) is False:
             pass
@@ -198,6 +210,13 @@ class HostQueue(_core.Queue):
         if failure == 0:
             return DeviceError(
                 f"{work}: it waited for another queue, which was closed before it got there",
+                call="wait_for",
+                device=name,
+            )
+        if failure == ORPHANED:
+            return DeviceError(
+                f"{work}: it waited for an event of another process, which ended before it got there",
+                code=ORPHANED,
                 call="wait_for",
                 device=name,
             )

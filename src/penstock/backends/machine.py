@@ -11,7 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from penstock.backends.arguments import address_of, integer_of, size_of
 from penstock.backends.host_queue import HostQueue
 from penstock.backends.host_space import HostSpaces
+from penstock.backends.machine_sharing import MachineSharing
 from penstock.backends.mapping import lock_memory, map_memory, unlock_memory, unmap_memory
+from penstock.backends.shared_slots import SharedEvent
 from penstock.errors import DeviceError, Forked, OutOfMemory, WrongState
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
@@ -38,6 +40,7 @@ class MachinePort:
         self._pinned_there: dict[int, int] = {}  # somebody else's
         self._queues: dict[int, HostQueue] = {}
         self._spaces = HostSpaces(self)
+        self._sharing = MachineSharing(self)
         self._queues_made = 0
         self._closed = False
         self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
@@ -64,6 +67,7 @@ class MachinePort:
 
     def release(self, address: int) -> None:
         nbytes = self._give_back(self._segments, address, "release", "reserve")
+        self._sharing.forget(address)
         with self._lock:
             self._reserved -= nbytes
 
@@ -157,10 +161,31 @@ class MachinePort:
         with suppress(OSError):  # its owner has unmapped it meanwhile
             unlock_memory(address, nbytes)
 
+    def share(self, address: int) -> tuple[bytes, int]:
+        """The first time, the segment is mapped anew, with all that is in it, while the queues begin nothing.
+
+        The host must not write to it meanwhile. In a forked child of this process it is shared no longer.
+        """
+        return self._sharing.share(address)
+
+    def open_shared(self, handle: bytes) -> tuple[int, int]:
+        """It does not count as this device's."""
+        return self._sharing.open(handle)
+
+    def close_shared(self, address: int) -> None:
+        self._sharing.close(address)
+
+    def make_mark(self) -> SharedEvent:
+        return self._sharing.make_mark()
+
+    def open_mark(self, handle: bytes) -> SharedEvent:
+        return self._sharing.open_mark(handle)
+
     def queue(self, priority: int = 0) -> HostQueue:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
         with self.locked():
             queue = HostQueue(self, self._new_handle(), priority)
+            self._sharing.hold(queue)
             self._queues[queue.handle] = queue
             self._queues_made += 1
         return queue
@@ -205,6 +230,13 @@ class MachinePort:
                 raise WrongState(f"{self.name} was closed")
             yield
 
+    def segment_at(self, address: int) -> tuple[int, int] | None:
+        """Address and size of the segment in which that lies."""
+        for start, nbytes in tuple(self._segments.items()):  # a destructor may add one meanwhile
+            if start <= address < start + nbytes:
+                return start, nbytes
+        return None
+
     @property
     def reserved(self) -> int:
         """Bytes of segments, and of pages that have memory."""
@@ -245,6 +277,7 @@ class MachinePort:
             self._pinned.clear()
             self._managed.clear()
             others, self._pinned_there = self._pinned_there, {}
+        self._sharing.end()
         self._spaces.close()
         for address, nbytes in others.items():
             self._unlock(address, nbytes)

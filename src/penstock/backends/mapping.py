@@ -7,14 +7,20 @@ import errno
 import mmap as constants
 import os
 import sys
+from collections.abc import Iterator
+
+import numpy as np
 
 __all__ = [
     "ALIGNMENT",
     "close_pages",
     "lock_memory",
     "map_memory",
+    "map_shared",
     "map_space",
     "open_pages",
+    "put_in_place",
+    "touched_runs",
     "unlock_memory",
     "unmap_memory",
 ]
@@ -36,6 +42,10 @@ for _function in (_libc.munmap, _libc.mlock, _libc.munlock):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 for _function in (_libc.madvise, _libc.mprotect):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+if hasattr(_libc, "mremap"):  # Linux
+    _libc.mremap.restype = ctypes.c_void_p
+    _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_MOVE_THERE = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -82,6 +92,38 @@ def close_pages(address: int, nbytes: int) -> None:
 def unmap_memory(address: int, nbytes: int) -> None:
     if _libc.munmap(address, _pages(nbytes)):
         raise _os_error(ctypes.get_errno(), "munmap")
+
+
+def map_shared(number: int, nbytes: int) -> int:
+    """The file's memory, which all who map it see alike; OSError."""
+    address: int | None = _libc.mmap(None, _pages(nbytes), _USABLE, constants.MAP_SHARED, number, 0)
+    if address is None or address == _FAILED:
+        raise _os_error(ctypes.get_errno(), "mmap")
+    return address
+
+
+def put_in_place(source: int, nbytes: int, target: int) -> None:
+    """The mapping moves to the target, in place of what is there; OSError, and nothing happened, if not."""
+    if _libc.mremap(source, _pages(nbytes), _pages(nbytes), _MOVE_THERE, target) == _FAILED:
+        raise _os_error(ctypes.get_errno(), "mremap")
+
+
+def touched_runs(address: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Addresses and sizes of what of this memory may be other than zero. Reading the rest would give it pages."""
+    first, pages = address // constants.PAGESIZE, _pages(nbytes) // constants.PAGESIZE
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as entries:  # noqa: PTH123 -- it is no path of a user's
+            for at in range(0, pages, _ENTRIES):
+                entries.seek(8 * (first + at))
+                found = np.frombuffer(entries.read(8 * min(_ENTRIES, pages - at)), np.uint64) >> np.uint64(62) != 0
+                edges = np.flatnonzero(np.diff(np.concatenate(([False], found, [False])))).tolist()
+                for begin, end in zip(edges[::2], edges[1::2], strict=True):
+                    yield address + (at + begin) * constants.PAGESIZE, (end - begin) * constants.PAGESIZE
+    except OSError:
+        yield address, nbytes
+
+
+_ENTRIES = 1 << 17  # of 8 bytes, read at a time
 
 
 def lock_memory(address: int, nbytes: int) -> None:

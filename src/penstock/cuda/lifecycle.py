@@ -10,6 +10,7 @@ from penstock.cuda._kind import CUDA
 from penstock.cuda.streams import current_stream
 from penstock.errors import Unsupported
 from penstock.faces.devices import Devices
+from penstock.runtime import sharing
 from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
 from penstock.spi import Launches
 
@@ -27,6 +28,7 @@ __all__ = [
     "device_count",
     "get_sync_debug_mode",
     "init",
+    "ipc_collect",
     "is_available",
     "is_initialized",
     "set_device",
@@ -50,6 +52,12 @@ _lazy_init = _devices.init
 _queued_calls = CUDA.initialisation.queued
 
 _libc = ctypes.CDLL(None)
+
+
+def ipc_collect() -> None:
+    """Let go of memory that other processes had and are done with. Initialises CUDA, never waits."""
+    init()
+    sharing.collect()
 
 
 def _is_compiled() -> bool:

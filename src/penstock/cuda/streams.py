@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock.cuda._kind import CUDA
 from penstock.errors import DeviceError, PenstockError
@@ -261,9 +261,8 @@ class Event(events.Event):
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
-        super().__init__(enable_timing=enable_timing)
+        super().__init__(enable_timing=enable_timing, interprocess=interprocess)
         self.blocking = blocking
-        self.interprocess = interprocess
         self.external = external
 
     def record(self, stream: streams.Stream | None = None) -> None:
@@ -276,6 +275,17 @@ class Event(events.Event):
     def wait(self, stream: streams.Stream | None = None) -> None:
         """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
         super().wait(current_stream() if stream is None and self.recorded else stream)
+
+    def ipc_handle(self) -> bytes:
+        """64 bytes, by which another process has the event, too. Never recorded, it becomes the current device's."""
+        if self.device is None:
+            self.device = CUDA.opened(None).device
+        return super().ipc_handle()
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
+        """The event of another process, as one of that device. Initialises CUDA and opens the device."""
+        return super().from_ipc_handle(CUDA.opened(CUDA.index(device, optional=True)).device, handle)
 
     def query(self) -> bool:
         """Whether the point is reached; True for an event never recorded. Never waits."""

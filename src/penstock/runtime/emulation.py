@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock import backends
 from penstock.errors import WrongState
-from penstock.runtime import current, generator, initialisation, open_device, plugged, recording
+from penstock.runtime import current, generator, initialisation, open_device, plugged, recording, sharing
 from penstock.sizes import parse_bytes
 
 __all__ = ["Emulation", "emulate", "forget_kind"]
@@ -82,3 +82,4 @@ def forget_kind(kind: str) -> None:
         steps.callback(plugged.forget_kind, kind)
         steps.callback(recording.forget_kind, kind)
         steps.callback(open_device.end_kind, kind)
+        steps.callback(sharing.forget_kind, kind)  # comes first

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, Self, TypeGuard
 
 from penstock.device import Device
 from penstock.errors import Unsupported
-from penstock.runtime import capturing, current, listening
+from penstock.runtime import capturing, current, listening, shared_event
 from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.shared_event import SharedPoint
 from penstock.runtime.stream import Stream, current_stream, wait_for
 from penstock.spi import Mark, Queue, Timing
 
@@ -22,7 +23,8 @@ def _times(queue: Queue) -> TypeGuard[Timing]:
 class Event:
     """A point on a stream, set by `record`. Belongs to the device of its first record, or to `device` if that is given.
 
-    `enable_timing` keeps the moment, for `elapsed_time`. (`torch.Event`)
+    `enable_timing` keeps the moment, for `elapsed_time`; `interprocess` lets other processes have the event, by its
+    `ipc_handle`. (`torch.Event`)
 
     >>> import penstock
     >>> start, end = penstock.Event(enable_timing=True), penstock.Event(enable_timing=True)
@@ -31,9 +33,13 @@ class Event:
     True
     """
 
-    def __init__(self, device: Device | str | int | None = None, *, enable_timing: bool = False) -> None:
+    def __init__(
+        self, device: Device | str | int | None = None, *, enable_timing: bool = False, interprocess: bool = False
+    ) -> None:
         self.device = None if device is None else current.resolve(device)
         self.enable_timing = enable_timing
+        self.interprocess = interprocess
+        self.shared: SharedPoint | None = None  # the runtime's own
         self._stream: Stream | None = None
         self._opened: OpenDevice | None = None
         self._tick = 0
@@ -60,6 +66,10 @@ class Event:
             if listening.listeners:
                 listening.created(self, opened)
         queue = stream.queue
+        if self.interprocess:
+            if self.shared is None:
+                self.shared = shared_event.shared_point(self, opened)
+            self.shared.record(queue)  # first, so that it is reached when the tick is
         if not self.enable_timing:
             self._tick = queue.signal()
         elif _times(queue):
@@ -73,13 +83,15 @@ class Event:
 
     @property
     def recorded(self) -> bool:
-        return self._stream is not None
+        return self._stream is not None or self.shared is not None
 
     def query(self) -> bool:
         """Whether the point is reached; True for an event never recorded. Never waits.
 
         DeviceError where a capture minds that, or for a point in a graph, which each replay reaches anew.
         """
+        if self.shared is not None and (word := self.shared.elsewhere()):
+            return self.shared.mark.reached(word)
         if self._stream is None:
             return True
         if capturing.under_way:
@@ -90,6 +102,9 @@ class Event:
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
+        if self.shared is not None and (word := self.shared.elsewhere()):
+            self.shared.wait_on(current_stream(self.device) if stream is None else stream, word)
+            return
         if self._stream is None:
             return
         stream = current_stream() if stream is None else stream
@@ -100,7 +115,9 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait for the point; a failure of the stream's work, be it of later work, is raised here, once."""
-        if self._stream is not None:
+        if self.shared is not None and (word := self.shared.elsewhere()):
+            self.shared.mark.wait(word)
+        elif self._stream is not None:
             self._stream.opened.wait(self._stream.queue, self._tick)
             for listener in listening.listeners:
                 listener.event_synchronized(self)
@@ -120,6 +137,29 @@ class Event:
             raise Unsupported(f"{self.device} cannot time events", ability="Timing")
         return queue.elapsed_ms(self._mark, end_event._mark)
 
+    def ipc_handle(self) -> bytes:
+        """64 bytes, by which another process has the event, too, as long as it lives here.
+
+        Both record it, and wait for whichever record was the last. Raises DeviceError unless it was made with
+        `interprocess=True` and without timing. (`torch.cuda.Event.ipc_handle`)
+        """
+        return shared_event.export_event(self)
+
+    @classmethod
+    def from_ipc_handle(cls, device: Device | str | int, handle: bytes) -> Self:
+        """The event of another process. Opens the device. (`torch.cuda.Event.from_ipc_handle`)
+
+        DeviceError for the handle of this very process, and when the other one is gone, or has dropped the event.
+        """
+        return shared_event.import_event(cls, device, handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_ipc_handle, (type(self), self.ipc_handle(), self.device)
+
     def __repr__(self) -> str:
         state = "not recorded" if self._stream is None else f"on {self._stream!r}"
         return f"<penstock.Event {state}>"
+
+
+def _from_ipc_handle(cls: type[Event], handle: bytes, device: Device) -> Event:
+    return cls.from_ipc_handle(device, handle)

@@ -6,7 +6,7 @@ import atexit
 import os
 
 from penstock.errors import complain
-from penstock.runtime import current, generator, open_device
+from penstock.runtime import current, generator, open_device, sharing
 
 __all__ = ["EXIT_SECONDS"]
 
@@ -28,6 +28,7 @@ def _in_child() -> None:
     open_device.abandon_in_child()
     current.forget_in_child()
     generator.forget_in_child()
+    sharing.forget_in_child()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -14,7 +14,7 @@ from penstock.runtime.pinned_allocator import PinnedBlock
 from penstock.runtime.plugged import PluggedBlock
 from penstock.runtime.uncached import UncachedBlock
 
-__all__ = ["AnyBlock", "Storage", "allocate_block", "array_at", "pinned_block"]
+__all__ = ["AnyBlock", "InOrder", "Storage", "allocate_block", "array_at", "pinned_block"]
 
 
 AnyBlock = Block | UncachedBlock
@@ -28,6 +28,14 @@ def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     if shared_settings.caching:
         return opened.allocator.allocate(nbytes, queue)
     return UncachedBlock(opened.allocator, nbytes, queue)
+
+
+class InOrder:
+    """An owner of memory whose end goes behind the work of the streams that use it, as a block's does."""
+
+    def used_on(self, queue: int) -> None:
+        """Of the queue of that handle, too."""
+        raise NotImplementedError
 
 
 class Storage:
@@ -59,7 +67,7 @@ class Storage:
     @property
     def borrowed(self) -> bool:
         """Somebody else's memory, which goes when its owner does: work that is queued on it must keep that alive."""
-        return self.owner is not None and not isinstance(self.owner, AnyBlock)
+        return self.owner is not None and not isinstance(self.owner, AnyBlock | InOrder)
 
     @property
     def host_visible(self) -> bool:

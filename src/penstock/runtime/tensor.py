@@ -15,7 +15,7 @@ from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current, listening, random_fill, transfer
 from penstock.runtime.generator import Generator
-from penstock.runtime.storage import Storage, array_at, pinned_block
+from penstock.runtime.storage import AnyBlock, InOrder, Storage, array_at, pinned_block
 from penstock.runtime.stream import Stream, current_stream
 
 __all__ = ["Tensor", "new_tensor"]
@@ -176,8 +176,8 @@ class Tensor(Exporter):
         return self.reshape(-1)
 
     def permute(self, *dims: Any) -> Tensor:
-        order = _one_or_many(dims)
-        return self._view(self.raw_array().transpose(order) if order or self.shape else self.raw_array())
+        array, order = self.raw_array(), _one_or_many(dims)
+        return self._view(array.transpose(order) if order or self.shape else array)
 
     def transpose(self, first: int, second: int) -> Tensor:
         return self._view(self.raw_array().swapaxes(first, second))
@@ -260,6 +260,13 @@ class Tensor(Exporter):
         """A contiguous copy on the same device."""
         return new_tensor(self.shape, self.dtype, self.device).copy_(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of its elements a copy; but see `penstock.interop.multiprocessing`."""
+        return _from_elements, (transfer.read(self), self.device)
+
+    def __copy__(self) -> Tensor:
+        return self[...]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.clone()
 
@@ -284,10 +291,9 @@ class Tensor(Exporter):
         elif target is not None:
             dtype = target
         place = self.device if device is None else current.resolve(device)
-        kind = self.dtype if dtype is None else as_dtype(dtype)
+        kind, moved = self.dtype if dtype is None else as_dtype(dtype), self
         if place == self.device and kind == self.dtype:
             return self.clone() if copy else self
-        moved = self
         if place != self.device and kind != self.dtype and self.storage.host_visible:  # convert where it can be done
             moved = moved.to(dtype=kind)
         if place != self.device:
@@ -303,13 +309,12 @@ class Tensor(Exporter):
 
         Does nothing for memory that others own, but for `empty_pinned`'s. (`torch.Tensor.record_stream`)
         """
-        block = self.storage.block
-        if (pinned := pinned_block(self.storage.owner)) is not None:
+        if (pinned := pinned_block(owner := self.storage.owner)) is not None:
             pinned.used_on(stream.queue)
-        elif block is not None:
+        elif isinstance(owner, AnyBlock | InOrder):
             if stream.device != self.device:
                 raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
-            block.used_on(stream.handle)
+            owner.used_on(stream.handle)
             for listener in listening.listeners:
                 listener.used(self.storage, stream)
 
@@ -365,10 +370,9 @@ class Tensor(Exporter):
     def __dlpack_device__(self) -> tuple[int, int]:
         if not self.storage.host_visible:
             raise BufferError(self._no_host_memory())
-        return _DLPACK_CPU
+        return 1, 0  # the CPU
 
 
-_DLPACK_CPU = (1, 0)
 _REGISTERED = 2  # of a dtype that a package added, as ml_dtypes does
 
 
@@ -382,6 +386,10 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
     for length in shape[:0:-1]:
         strides.append(strides[-1] * max(length, 1))
     return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
+
+
+def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
+    return new_tensor(array.shape, array.dtype, device).copy_(array)
 
 
 def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
             "runtime_random",
             "runtime_streams",
             "scenes",
+            "shares",
             "timing",
         ]
     )
@@ -47,6 +48,7 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     runtime_memory,
     runtime_random,
     runtime_streams,
+    shares,
     timing,
 )
 from penstock.testing.conformance.captures import *  # noqa: E402, F403 - each module's list is its part of the suite
@@ -61,6 +63,7 @@ from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as ab
 from penstock.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.shares import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
@@ -76,4 +79,5 @@ __all__ += resizable.__all__
 __all__ += runtime_memory.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
+__all__ += shares.__all__
 __all__ += timing.__all__

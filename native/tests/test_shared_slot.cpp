@@ -1,0 +1,193 @@
+// Two sides of a slot, as threads and as processes, and queues that pause. None sleeps: limits end waits.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "shared_slot.hpp"
+#include "worker.hpp"
+
+using namespace penstock;
+
+namespace {
+
+constexpr int64_t kLimit = 20'000'000'000;
+constexpr int64_t kMoment = 2'000'000;
+
+uint64_t me() { return static_cast<uint64_t>(getpid()); }
+void reach(Slot* slot, uint64_t word) { penstock_reach(penstock_errand(slot, word)); }
+
+// A slot that a forked child shares.
+struct Page {
+  Slot* slot;
+  Page() {
+    void* memory = mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    slot = new (memory) Slot();
+  }
+  ~Page() { munmap(slot, sizeof(Slot)); }
+};
+
+}  // namespace
+
+TEST(a_record_is_reached_once_and_for_all_before_it) {
+  Slot slot{};
+  const uint64_t first = penstock_record(&slot, me()), second = penstock_record(&slot, me());
+  CHECK(number_in(first) == 1 && number_in(second) == 2 && process_in(second) == me());
+  CHECK(penstock_wait(&slot, first, kMoment) == kNotYet);
+  reach(&slot, second);
+  reach(&slot, first);  // comes late, and takes nothing back
+  CHECK(penstock_wait(&slot, first, 0) == kReached);
+  CHECK(penstock_wait(&slot, second, 0) == kReached);
+}
+
+TEST(a_waiter_in_another_process_is_woken) {
+  Page page;
+  const uint64_t word = penstock_record(page.slot, me());
+  const pid_t child = fork();
+  if (!child) _exit(penstock_wait(page.slot, word, kLimit));
+  reach(page.slot, word);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST(whoever_waits_for_a_process_that_ended_hears_of_it) {
+  Page page;
+  const pid_t child = fork();
+  if (!child) _exit(0);
+  const uint64_t word = penstock_record(page.slot, static_cast<uint64_t>(child));
+  CHECK(penstock_wait(page.slot, word, kLimit) == kOrphaned);  // be it a zombie
+  CHECK(waitpid(child, nullptr, 0) == child);
+  CHECK(penstock_wait(page.slot, word, kLimit) == kOrphaned);
+  CHECK(penstock_since(static_cast<uint64_t>(child)) == 0);
+  CHECK(penstock_since(me()) == penstock_since(me()));
+  CHECK(penstock_since(me()) != 0);
+}
+
+TEST(a_queue_waits_for_another_and_fails_when_that_ends) {
+  Slot slot{};
+  Worker one, other;
+  const uint64_t word = penstock_record(&slot, me());
+  one.run(penstock_await, penstock_errand(&slot, word));
+  const uint64_t behind = one.signal();
+  CHECK(one.wait(behind, kMoment) == Wait::TimedOut);
+  other.run(penstock_reach, penstock_errand(&slot, word));
+  CHECK(one.wait(behind, kLimit) == Wait::Reached);
+  CHECK(!one.failed());
+  one.run(penstock_await, penstock_errand(&slot, penstock_record(&slot, 0)));  // no process is number 0
+  CHECK(one.wait(one.signal(), kLimit) == Wait::Reached);
+  CHECK(one.take_failure().code == kOrphaned);
+  CHECK(one.close() && other.close());
+}
+
+TEST(eight_threads_record_and_reach) {
+  Slot slot{};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) {
+        const uint64_t word = penstock_record(&slot, me());
+        reach(&slot, word);
+        CHECK(penstock_wait(&slot, word, 0) == kReached);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(number_in(slot.recorded) == 16000 && slot.reached == 16000);
+}
+
+TEST(memory_is_claimed_once_and_given_back_by_who_did) {
+  Slot slot{};
+  const uint64_t use = word_of(7, 0);
+  slot.lease = lease_of(use, kSent);
+  CHECK(!penstock_claim(&slot, word_of(6, 41), 1));  // of an earlier use
+  CHECK(penstock_claim(&slot, use | 41, 5));
+  CHECK(slot.since == 5);
+  CHECK(!penstock_claim(&slot, use | 42, 6));
+  penstock_give_back(penstock_errand(&slot, use | 42));
+  CHECK(slot.lease == lease_of(use | 41, kBorrowed));
+  penstock_give_back(penstock_errand(&slot, use | 41));
+  CHECK(slot.lease == lease_of(use | 41, kReturned));
+}
+
+TEST(a_paused_queue_begins_nothing) {
+  Worker queue;
+  std::atomic<int> ran{0};
+  const Function count = [](void* argument) { return ++*static_cast<std::atomic<int>*>(argument), 0; };
+  CHECK(queue.pause(kLimit));  // before its thread starts
+  queue.run(count, &ran);
+  const uint64_t tick = queue.signal();
+  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(queue.pause(kLimit));  // by a second
+  queue.resume();
+  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(ran == 0);
+  queue.resume();
+  CHECK(queue.wait(tick, kLimit) == Wait::Reached);
+  CHECK(ran == 1);
+  CHECK(queue.close());
+}
+
+TEST(a_pause_waits_for_work_but_not_for_a_wait) {
+  Worker queue, held;
+  struct Gate {
+    std::atomic<bool> entered{false}, open{false};
+  } gate;
+  held.run(
+      [](void* argument) {
+        Gate& gate = *static_cast<Gate*>(argument);
+        gate.entered = true;
+        spin_until(kLimit, [&] { return std::this_thread::yield(), gate.open.load(); });
+        return 0;
+      },
+      &gate);
+  CHECK(spin_until(kLimit, [&] { return std::this_thread::yield(), gate.entered.load(); }));
+  CHECK(queue.wait_for(held.timeline(), held.signal()));
+  CHECK(queue.pause(kLimit));
+  CHECK(!held.pause(kMoment));
+  gate.open = true;
+  CHECK(held.pause(kLimit));
+  held.resume();
+  held.resume();
+  queue.resume();
+  CHECK(queue.wait(queue.signal(), kLimit) == Wait::Reached);
+  CHECK(queue.close() && held.close());
+}
+
+TEST(a_pause_does_not_wait_for_an_event_of_another_process) {
+  Slot slot{};
+  Worker queue;
+  const uint64_t word = penstock_record(&slot, me());
+  queue.run(penstock_await, penstock_errand(&slot, word));
+  CHECK(queue.pause(kLimit));
+  reach(&slot, word);
+  const uint64_t tick = queue.signal();
+  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
+  queue.resume();
+  CHECK(queue.wait(tick, kLimit) == Wait::Reached);
+  CHECK(queue.close());
+}
+
+TEST(nothing_is_written_while_it_is_paused) {
+  Worker queue;
+  long written = 0;  // no atomic: the sanitizer would see a race
+  std::thread pauser([&] {
+    for (int round = 0; round < 300; ++round) {
+      CHECK(queue.pause(kLimit));
+      ++written;
+      queue.resume();
+    }
+  });
+  for (int round = 0; round < 3000; ++round) {
+    queue.run([](void* argument) { return ++*static_cast<long*>(argument), 0; }, &written);
+  }
+  pauser.join();
+  CHECK(queue.wait(queue.signal(), kLimit) == Wait::Reached);
+  CHECK(written == 3300);
+  CHECK(queue.close());
+}
+
+int main(int count, char** arguments) { return check::run_all(count > 1 ? arguments[1] : ""); }

@@ -1,0 +1,332 @@
+"""What one process sees of sharing: segments that move under their address, handles that are refused, pickles."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import mmap
+import os
+import pickle
+import struct
+import threading
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.backends import mapping, shared_file
+from penstock.backends.shared_file import SharedFile
+from penstock.errors import DeviceError, PenstockError, Unsupported
+from penstock.interop import numpy as arrays
+from penstock.runtime import sharing
+from penstock.runtime.current import opened_for
+
+pytestmark = [
+    pytest.mark.usefixtures("clean"),
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is shared through memfd_create"),
+]
+HOST, MIB = "host:0", 1 << 20
+
+
+@pytest.fixture
+def emulated():
+    with penstock.emulate("cuda", count=2):
+        yield opened_for("cuda:0")
+
+
+def descriptors():
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.fixture
+def gate():
+    found = threading.Event()
+    yield found
+    found.set()
+
+
+def test_a_segment_keeps_its_address_and_what_is_in_it(emulated):
+    tensor = penstock.tensor(np.arange(100_000, dtype="i4"), device="cuda")
+    address = tensor.data_ptr()
+    first = sharing.send(tensor.storage)
+    assert tensor.data_ptr() == address
+    assert tensor.tolist() == list(range(100_000))
+    second = sharing.send(tensor[5:].storage)
+    assert (first.handle, first.offset) == (second.handle, second.offset)
+    assert first.lease != second.lease
+    assert len(first.handle) == 64
+
+
+def test_untouched_memory_costs_nothing():
+    """A segment that is larger than the machine, in which one page was written."""
+    with penstock.emulate("cuda", memory="4TiB"):
+        block = penstock.allocate(1 << 40, "cuda")
+        port, queue = opened_for("cuda").port, opened_for("cuda").default_queue
+        queue.fill(block.address + (1 << 39), 7, 3)
+        queue.wait(queue.signal())
+        _, offset = port.share(block.address + 5)
+        assert offset == 5
+        back = np.zeros(4, np.uint8)
+        queue.copy(back.ctypes.data, block.address + (1 << 39), 4)
+        queue.wait(queue.signal())
+        assert back.tolist() == [7, 7, 7, 0]
+        del block
+
+
+def test_only_touched_pages_are_copied():
+    pages = mapping.map_memory(64 * MIB, promised=False)
+    page = np.frombuffer((mmap.PAGESIZE * np.ctypeslib.ctypes.c_char).from_address(pages + 40 * MIB), np.uint8)
+    page[0] = 1
+    runs = list(mapping.touched_runs(pages, 64 * MIB))
+    assert sum(size for _, size in runs) <= 2 * MIB  # a huge page
+    assert any(address <= pages + 40 * MIB < address + size for address, size in runs)
+    mapping.unmap_memory(pages, 64 * MIB)
+
+
+def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
+    """The first time a segment is sent. What waits for an event is at no memory, so nobody waits for that."""
+    tensor, other = (penstock.zeros(1000, dtype=penstock.uint8, device="cuda") for _ in range(2))
+    busy, waiting = penstock.Stream("cuda"), penstock.Stream("cuda")
+    began = threading.Event()
+    busy.queue.call(lambda: (began.set(), gate.wait(20)))
+    assert began.wait(20)
+    waiting.wait_stream(busy)
+    with waiting:
+        tensor.fill_(3)
+    done = threading.Thread(target=sharing.send, args=(tensor.storage,))
+    done.start()
+    done.join(0.2)
+    assert done.is_alive()
+    late = penstock.Stream("cuda")  # made meanwhile, it begins nothing either
+    with late:
+        other.fill_(2)
+    assert not late.query()
+    gate.set()
+    done.join(20)
+    assert not done.is_alive()
+    penstock.synchronize("cuda")
+    assert (tensor.tolist(), other.tolist()) == ([3] * 1000, [2] * 1000)
+
+
+def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
+    """A queue of another device is busy; the queue that waits for it writes to what is sent, later."""
+    tensor = penstock.zeros(1000, dtype=penstock.uint8, device="cuda:0")
+    far, here = penstock.Stream("cuda:1"), penstock.Stream("cuda:0")
+    far.queue.call(lambda: gate.wait(20))
+    here.wait_stream(far)
+    with here:
+        tensor.fill_(9)
+        sent = sharing.send(tensor.storage)
+    assert sent.event_sync_required
+    gate.set()
+    here.synchronize()
+    assert tensor.tolist() == [9] * 1000
+
+
+def test_sending_from_a_queues_own_thread(emulated):
+    tensor = penstock.zeros(1000, dtype=penstock.uint8, device="cuda")
+    sent = []
+    stream = penstock.current_stream("cuda")
+    stream.queue.call(lambda: sent.append(emulated.port.share(tensor.data_ptr())))
+    stream.synchronize()
+    assert len(sent) == 1
+
+
+def test_no_event_for_memory_that_is_ready(emulated, gate):
+    tensor = penstock.zeros(8, device="cuda")
+    sharing.send(tensor.storage)
+    penstock.synchronize("cuda")
+    assert not sharing.send(tensor.storage).event_sync_required
+    stream = penstock.Stream("cuda")
+    stream.queue.call(lambda: gate.wait(20))
+    assert not sharing.send(tensor.storage).event_sync_required  # nobody said that it works there
+    with stream:
+        assert sharing.send(tensor.storage).event_sync_required
+
+
+def test_the_stream_that_memory_was_made_on_counts_wherever_it_is_sent(emulated, gate):
+    """Multiprocessing's queues send from a thread of their own."""
+    stream = penstock.Stream("cuda")
+    with stream:
+        tensor = penstock.zeros(8, device="cuda")
+        sharing.send(tensor.storage)
+        stream.queue.call(lambda: gate.wait(20))
+    assert sharing.send(tensor.storage).event_sync_required
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True"])
+def test_growing_segments_are_refused_in_pytorchs_words(emulated, settings):
+    penstock.memory.set_allocator_settings(settings)
+    try:
+        tensor = penstock.zeros(8, device="cuda")
+        with pytest.raises(
+            Unsupported, match=r"^Tensors allocated with expandable_segments:True cannot be shared between"
+        ):
+            sharing.send(tensor.storage)
+    finally:
+        penstock.memory.set_allocator_settings("expandable_segments:False")
+
+
+def test_a_port_that_cannot_says_so(fake):
+    with pytest.raises(Unsupported) as caught:
+        penstock.Event("fake", interprocess=True).ipc_handle()
+    assert caught.value.ability == "Shares"
+
+
+HANDLE = struct.Struct("<4sIIQQQ16s12x")
+
+
+def changed(handle, **changes):
+    return shared_file.Handle(*HANDLE.unpack(handle))._replace(**changes).packed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": b"0123456789abcdef"}, "shares this no longer, or never did"),
+        ({"number": 1}, "shares this no longer, or never did"),  # standard output
+        ({"number": 99999}, "shares this no longer, or never did"),
+        ({"process": (1 << 22) - 1}, "is gone"),
+        ({"process": 0}, "is gone"),
+        ({"purpose": b"xxxx"}, "no handle of that"),
+        ({"nbytes": 4096}, "not as large as it says"),
+    ],
+)
+def test_a_forged_handle_opens_nothing(emulated, changes, words):
+    file = SharedFile.made(8192)
+    files = descriptors()
+    with pytest.raises(DeviceError, match=words) as caught:
+        emulated.port.open_shared(changed(file.handle(b"psMm"), **changes))
+    assert caught.value.code == 400
+    assert descriptors() == files
+    file.close()
+    file.unmap()
+
+
+def test_memory_is_opened_until_it_is_closed(emulated):
+    file = SharedFile.made(8192)
+    handle = file.handle(b"psMm")
+    address, nbytes = emulated.port.open_shared(handle)
+    assert nbytes == 8192
+    assert address != file.address
+    file.close()
+    with pytest.raises(DeviceError, match="no longer"):
+        emulated.port.open_shared(handle)
+    emulated.port.close_shared(address)
+    for foreign in (address, 0, file.address):
+        with pytest.raises(DeviceError, match="not an address that `open_shared` gave"):
+            emulated.port.close_shared(foreign)
+    file.unmap()
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 65, "x" * 64, None, 64])
+def test_no_handle_at_all(emulated, data):
+    with pytest.raises(PenstockError, match="cudaIpcEventHandle_t expects byte-like object of size 64, but got"):
+        penstock.Event.from_ipc_handle("cuda:0", data)
+    with pytest.raises(DeviceError, match="a handle is 64 bytes"):
+        emulated.port.open_shared(data)
+
+
+def test_ones_own_event(emulated):
+    event = penstock.Event("cuda", interprocess=True)
+    with pytest.raises(DeviceError, match="invalid device context") as caught:
+        penstock.Event.from_ipc_handle("cuda:0", event.ipc_handle())
+    assert caught.value.code == 201
+
+
+@pytest.mark.parametrize("flags", [{}, {"enable_timing": True}, {"enable_timing": True, "interprocess": True}])
+def test_events_that_cannot_go(emulated, flags):
+    event = penstock.Event("cuda", **flags)
+    with pytest.raises(DeviceError, match="CUDA error: invalid argument") as caught:
+        event.ipc_handle()
+    assert caught.value.code == 1
+    if flags.get("interprocess"):
+        with pytest.raises(DeviceError, match="invalid argument"):
+            event.record()
+
+
+def test_an_interprocess_event_is_an_event(emulated, gate):
+    event = penstock.Event("cuda", interprocess=True)
+    assert event.query()
+    event.synchronize()
+    stream = penstock.Stream("cuda")
+    stream.queue.call(lambda: gate.wait(20))
+    event.record(stream)
+    assert not event.query()
+    assert event.ipc_handle() == event.ipc_handle()
+    other_stream = penstock.Stream("cuda")
+    other_stream.wait_event(event)
+    assert not other_stream.query()
+    gate.set()
+    other_stream.synchronize()
+    event.synchronize()
+    assert event.query()
+
+
+def test_thousands_of_events_share_a_descriptor(emulated):
+    events = [penstock.Event("cuda", interprocess=True) for _ in range(5000)]
+    files = descriptors()
+    handles = {event.ipc_handle() for event in events}
+    assert len(handles) == 5000
+    assert descriptors() <= files + 5
+    files = descriptors()
+    del events
+    gc.collect()
+    again = [penstock.Event("cuda", interprocess=True) for _ in range(5000)]
+    assert not handles & {event.ipc_handle() for event in again}
+    assert descriptors() == files
+
+
+def test_the_end_of_an_emulation_lets_go():
+    files = descriptors()
+    for _ in range(20):
+        with penstock.emulate("cuda"):
+            sharing.send(penstock.zeros(8, device="cuda").storage)
+    assert sharing.sent_count() == 0
+    assert descriptors() <= files + 1  # the page of events
+
+
+def test_numpy_gets_zeros_from_a_segment_that_is_shared():
+    """Pages that others may have cannot be advised away, as NumPy's zeros are made."""
+    host = opened_for(HOST)
+    with arrays.serving(HOST):
+        array = np.ones(48 * MIB, np.uint8)
+        address = array.ctypes.data
+        host.port.share(address)
+        del array
+        zeros = np.zeros(48 * MIB, np.uint8)
+        assert zeros.ctypes.data == address
+        assert not zeros.any()
+        del zeros
+    penstock.memory.empty_cache(HOST)
+
+
+def test_a_plain_pickle_is_a_copy(emulated):
+    tensor = penstock.tensor(np.arange(6, dtype="f8").reshape(2, 3), device="cuda:1")
+    for part in (tensor, tensor[:, 1], tensor[:0], tensor[0, 0]):
+        again = pickle.loads(pickle.dumps(part))
+        assert (again.shape, again.dtype, again.device) == (part.shape, part.dtype, part.device)
+        assert again.tolist() == part.tolist()
+    again = pickle.loads(pickle.dumps(tensor))
+    again.fill_(0)
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert copy.copy(tensor).data_ptr() == tensor.data_ptr()
+    assert copy.deepcopy(tensor).data_ptr() != tensor.data_ptr()
+
+
+def test_memory_of_others_is_copied_on_its_way():
+    tensor = penstock.from_numpy(np.arange(3.0))
+    again = ForkingPickler.loads(ForkingPickler.dumps(tensor))
+    assert again.tolist() == [0, 1, 2]
+    assert again.data_ptr() != tensor.data_ptr()
+
+
+def test_uncached_memory_is_shared_too(emulated):
+    with penstock.memory.caching_allocator_disabled():
+        tensor = penstock.zeros(1000, device="cuda")
+        sent = sharing.send(tensor.storage)
+    assert sent.offset == 0
+    del tensor
+    sharing.forget_kind("cuda")
