@@ -24,6 +24,8 @@ pytest.register_assert_rewrite(
             "queues",
             "reopens",
             "resizable",
+            "runtime_events",
+            "runtime_ends",
             "runtime_random",
             "runtime_streams",
             "scenes",
@@ -41,6 +43,8 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     queues,
     reopens,
     resizable,
+    runtime_ends,
+    runtime_events,
     runtime_random,
     runtime_streams,
     timing,
@@ -53,6 +57,8 @@ from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.queues import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_ends import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.timing import *  # noqa: E402, F403 - as above
@@ -66,6 +72,8 @@ __all__ += pinned.__all__
 __all__ += queues.__all__
 __all__ += reopens.__all__
 __all__ += resizable.__all__
+__all__ += runtime_events.__all__
+__all__ += runtime_ends.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += timing.__all__
