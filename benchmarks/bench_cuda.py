@@ -22,7 +22,7 @@ STREAMS += ("Stream.query()", "Stream.synchronize()", "Stream.wait_stream(other)
 EVENTS = ("Event()", "Event(enable_timing=True)", "timed Event.record()", "Event.query()", "Event.synchronize()")
 EVENTS += ("Event.elapsed_time(other)",)
 DEVICES = ("with cuda.device(1): pass", "current_device()", "set_device(0)", "device_count()", "is_available()")
-DEVICES += ("get_device_properties()", "get_device_name()", "synchronize()")
+DEVICES += ("get_device_properties()", "get_device_name()", "synchronize()", "memory_allocated()")
 
 
 def main() -> None:

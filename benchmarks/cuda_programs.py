@@ -76,6 +76,7 @@ def measured(cuda: Any) -> dict[str, float]:
         found[name] = timed(loop, count)
         cuda.synchronize()
     found["Event.elapsed_time(other)"] = timed(calls(lambda: start.elapsed_time(end)), some)
+    found["memory_allocated()"] = timed(calls(cuda.memory_allocated), few)
     return found
 
 

@@ -62,11 +62,12 @@ def why_not(kind: str) -> str:
 @contextmanager
 def registered(new: Driver) -> Iterator[None]:
     """Lets `driver(new.kind)` be `new` for a while, in the whole process: for tests and emulation."""
-    before = _drivers.put(new.kind, new)
+    instead = _drivers.instead.setdefault(new.kind, [])
+    instead.append(new)
     try:
         yield
     finally:
-        _drivers.put(new.kind, before)
+        instead.remove(new)  # not the last: of two emulations the first to begin may end first
 
 
 @contextmanager
@@ -121,9 +122,12 @@ class _Drivers(Mapping[str, Driver]):
 
     def __init__(self) -> None:
         self._made: dict[str, Driver] = {}
+        self.instead: dict[str, list[Driver]] = {}  # of each kind the last one is its driver, while there is one
         self._packaged: dict[str, Callable[[], Any]] | None = None
 
     def __getitem__(self, kind: str) -> Driver:
+        if (found := next(reversed(self.instead.get(kind, ())), None)) is not None:
+            return found
         if made := self._made.get(kind):
             return made
         if kind in (emulated := _emulated_by_environment()):
@@ -136,19 +140,21 @@ class _Drivers(Mapping[str, Driver]):
         return self._made.setdefault(kind, new)
 
     def __contains__(self, kind: object) -> bool:
-        return any(kind in kinds for kinds in (self._made, _BUILT_IN, _emulated_by_environment(), self._found()))
+        kinds = (self._instead(), self._made, _BUILT_IN, _emulated_by_environment(), self._found())
+        return any(kind in each for each in kinds)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(dict.fromkeys([*_BUILT_IN, *_emulated_by_environment(), *self._found(), *self._made])))
+        return iter(
+            list(
+                dict.fromkeys([*_BUILT_IN, *_emulated_by_environment(), *self._found(), *self._made, *self._instead()])
+            )
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def put(self, kind: str, new: Driver | None) -> Driver | None:
-        before = self._made.pop(kind, None)
-        if new is not None:
-            self._made[kind] = new
-        return before
+    def _instead(self) -> list[str]:
+        return [kind for kind, found in tuple(self.instead.items()) if found]
 
     def _found(self) -> dict[str, Callable[[], Any]]:
         """How to load what packages bring; looking for it takes milliseconds, so it is done once and late."""

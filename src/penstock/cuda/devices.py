@@ -116,7 +116,7 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
 
 def get_device_name(device: Any = None) -> str:
     """Its name, which ends in "(emulated)" where that is so. (`torch.cuda.get_device_name`)"""
-    return get_device_properties(device).name
+    return CUDA.describe(_valid(device, "Invalid device id")).name
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:

@@ -98,10 +98,13 @@ class Kind:
         """
         if index < 0:
             return -1
-        before = self.current_index()
-        state = current.local.here
+        first, state = self.initialisation, current.local.here
+        if not first.done:
+            first.ensure()
+        before = state.indices.get(self.name, 0)
         if index != before or state.device is None or state.device.kind != self.name:
-            self.check(index)
+            if index >= first.count:  # it is that, or this is a queued call
+                self.check(index)
             current.make_current(self.named(index))
         if device is not None and device.kind != self.name:
             current.make_current(device)

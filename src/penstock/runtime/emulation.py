@@ -10,6 +10,7 @@ from penstock import backends
 from penstock.errors import WrongState
 from penstock.runtime import current, generator, initialisation, open_device, plugged, recording, sharing
 from penstock.sizes import parse_bytes
+from penstock.spi import Driver
 
 __all__ = ["Emulation", "emulate", "forget_kind"]
 
@@ -65,12 +66,17 @@ def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int |
     open_device.close_ended()
     steps = ExitStack()
     steps.enter_context(backends.emulating(kind, count, profile or _PROFILES.get(kind, ""), nbytes))
-    steps.callback(forget_kind, kind)
+    steps.callback(_end, kind, backends.driver(kind))
     current.look_again()
     return Emulation(kind, steps)
 
 
 _PROFILES = {"cuda": "h200"}
+
+
+def _end(kind: str, driver: Driver) -> None:
+    if backends.driver(kind) is driver:  # else another emulation took its place, and what is in use is that one's
+        forget_kind(kind)
 
 
 def forget_kind(kind: str) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -321,7 +321,8 @@ def close_ended() -> None:
     """Close the devices whose emulation has ended and whose memory has come back since."""
     for opened in tuple(_ended):
         if opened.close_if_empty():
-            _ended.remove(opened)
+            with suppress(ValueError):  # another thread was quicker
+                _ended.remove(opened)
 
 
 def _reopening() -> frozenset[str]:

@@ -26,6 +26,8 @@ pytest.register_assert_rewrite(
             "reopens",
             "resizable",
             "runtime_memory",
+            "runtime_events",
+            "runtime_ends",
             "runtime_random",
             "runtime_streams",
             "scenes",
@@ -45,6 +47,8 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     queues,
     reopens,
     resizable,
+    runtime_ends,
+    runtime_events,
     runtime_memory,
     runtime_random,
     runtime_streams,
@@ -60,6 +64,8 @@ from penstock.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.queues import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_ends import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
@@ -77,6 +83,8 @@ __all__ += queues.__all__
 __all__ += reopens.__all__
 __all__ += resizable.__all__
 __all__ += runtime_memory.__all__
+__all__ += runtime_events.__all__
+__all__ += runtime_ends.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += shares.__all__

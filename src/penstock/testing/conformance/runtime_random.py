@@ -24,6 +24,7 @@ __all__ = [
     "test_every_kind_draws_the_same",
     "test_nothing_is_drawn_for_nothing",
     "test_seeds_of_before_the_first_use",
+    "test_the_offset_moves_in_whole_calls",
     "test_the_published_numbers",
     "test_the_same_seed_gives_the_same",
     "test_two_threads_share_no_numbers",
@@ -92,6 +93,14 @@ def test_drawing_moves_the_offset(device: Device) -> None:
         generator.set_offset(6)
     assert generator.get_offset() == 8
     assert random.manual_seed(5, device).get_offset() == 0
+
+
+@not_imaginary
+def test_the_offset_moves_in_whole_calls(device: Device) -> None:
+    """Where each element has a chance of its own ten words are taken: three calls of four."""
+    generator, target = Generator(device), penstock.zeros(5, device=device)
+    target.bernoulli_(penstock.full((5,), 0.5, device=device), generator=generator)
+    assert generator.get_offset() == 12
 
 
 @not_imaginary

@@ -16,8 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
+import penstock
 from penstock.device import Device
 from penstock.runtime.current import opened_for
+from penstock.runtime.stream import Stream
 from penstock.spi import Launches, Port, Queue, Randoms, Timing
 
 __all__ = [
@@ -27,11 +29,13 @@ __all__ = [
     "Imaginary",
     "NativeGate",
     "Scratch",
+    "call",
     "drain",
     "in_child",
     "in_new_process",
     "native",
     "needs",
+    "neighbour",
     "not_imaginary",
     "port_of",
     "read",
@@ -98,6 +102,21 @@ def not_imaginary(test: _Test) -> _Test:
         test(**fixtures)
 
     return checked
+
+
+def call(stream: Stream, function: Callable[[], object]) -> None:
+    """Queue a call; needs `Launches`."""
+    queue = stream.queue
+    assert isinstance(queue, Launches)
+    queue.call(function)
+
+
+def neighbour(device: Device) -> Device:
+    """Another device of the kind; without one the test is skipped."""
+    count = penstock.device_count(device.kind)
+    if count < 2:
+        pytest.skip(f"there is no other device of kind {device.kind}")
+    return Device(device.kind, ((device.index or 0) + 1) % count)
 
 
 class Scratch:
