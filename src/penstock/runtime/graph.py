@@ -135,10 +135,10 @@ class Graph(GraphHooks, Conditions):
         allocator.begin_capture(found, queues)
         undo.callback(self._begin_anew)
         undo.callback(allocator.private.leave, found)
-        undo.callback(allocator.end_capture, found)
+        undo.callback(allocator.end_capture, found, queues)
         recording = queue.begin_capture(mode, queues)
         undo.callback(queue.abandon_capture)
-        capture = Capture(opened.device.kind, stream, queue, recording, mode, weakref.ref(self))
+        capture = Capture(opened.device.kind, stream, queue, queues, recording, mode, weakref.ref(self))
         undo.callback(setattr, self, "_capture", None)
         self._opened, self._pools, self._capture = opened, [found], capture
         undo.callback(capturing.end, capture)
@@ -195,7 +195,7 @@ class Graph(GraphHooks, Conditions):
         capture, self._capture = self._capture, None
         if capture is not None and self._opened is not None:
             capturing.end(capture)
-            self._opened.allocator.end_capture(self._pools[0])
+            self._opened.allocator.end_capture(self._pools[0], capture.queues)
 
     def _abandon(self) -> None:
         """As if the capture had not begun."""
