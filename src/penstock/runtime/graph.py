@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.runtime.generator import Generator
     from penstock.runtime.open_device import OpenDevice
 
-__all__ = ["Graph", "capture_began", "captured", "instantiated", "pool_id", "replay_began", "replayed"]
+__all__ = ["Graph", "capturing_graph", "pool_id"]
 
 _MODES = ("global", "thread_local", "relaxed")
 _numbers = count(1)  # of the pools that graphs make
