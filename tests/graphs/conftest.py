@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def place(request):
         with penstock.emulate("cuda", count=2, profile="h200", memory=64 << 20):
             yield penstock.Device("cuda", 0)
     assert capturing.under_way == ()
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """The host device holds no more afterwards than before."""
+    held = penstock.memory.memory_allocated("host:0")
+    yield
+    gc.collect()
+    penstock.synchronize("host:0")
+    assert penstock.memory.memory_allocated("host:0") <= held
 
 
 @pytest.fixture

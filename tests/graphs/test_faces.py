@@ -30,6 +30,9 @@ def test_the_context_manager_captures():
     with cuda.graph(graph):
         numbers.fill_(4)
         assert cuda.is_current_stream_capturing()
+        assert cuda.CUDAGraph.get_currently_capturing_graph() is graph
+    with pytest.raises(RuntimeError, match="The current stream is not currently capturing"):
+        cuda.CUDAGraph.get_currently_capturing_graph()
     assert not cuda.is_current_stream_capturing()
     assert numbers.tolist() == [0] * 3
     graph.replay()

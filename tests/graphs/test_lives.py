@@ -22,7 +22,6 @@ NOT_YET = {
     "raw_cuda_graph_exec": "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called",
     "raw_cuda_graph": "No cudaGraph_t is available: either capture_end() has not been called, or the underlying "
     "cudaGraph_t was destroyed (keep_graph=false, and capture has been finalized).",
-    "get_currently_capturing_graph": "The current stream is not currently capturing.",
 }
 
 

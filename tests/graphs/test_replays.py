@@ -8,7 +8,7 @@ from graph_scenes import captured
 
 import penstock
 from penstock.errors import DeviceError
-from penstock.runtime.graph import Graph
+from penstock.runtime.graph import Graph, capturing_graph
 
 
 def test_a_replay_does_what_was_captured(stream):
@@ -53,7 +53,7 @@ def test_two_streams_in_one_graph(stream):
     assert side.is_capturing()
     with side:
         other.fill_(2)
-        assert Graph.get_currently_capturing_graph() is graph
+        assert capturing_graph() is graph
     stream.wait_stream(side)
     one.copy_(other)
     graph.capture_end()

@@ -12,7 +12,7 @@ from penstock.cuda import streams
 from penstock.cuda._kind import CUDA
 from penstock.faces.graphs import GraphContext, graphed, is_capturing
 from penstock.runtime import graph_end, graph_hooks
-from penstock.runtime.graph import Graph
+from penstock.runtime.graph import Graph, capturing_graph
 from penstock.runtime.hooks import RemovableHandle
 from penstock.runtime.mem_pool import MemPool, new_id
 from penstock.runtime.private_pools import PoolId
@@ -50,6 +50,12 @@ class CUDAGraph(Graph):
 
     kind = "cuda"
     name = "CUDAGraph"
+
+    @staticmethod
+    def get_currently_capturing_graph() -> CUDAGraph:
+        """The graph that the current stream's work goes to. RuntimeError where it goes to none."""
+        found: CUDAGraph = capturing_graph("cuda")
+        return found
 
 
 class graph(GraphContext):  # noqa: N801 -- PyTorch's name

@@ -65,8 +65,7 @@ class Allocator(Pool):
         self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
         self._asking: set[int] = set()  # threads that ask them
         self.labels = Labels()  # of the recording, if there is one
-        self._captures: dict[PoolId, MutableMapping[int, int]] = {}
-        self.capturing: Mapping[int, int] = {}  # queues whose work is being recorded; see `begin_capture`
+        self.capturing = ChainMap[int, int]()  # queues whose work is being recorded; see `begin_capture`
         self._queues = queues
         self._given = WaitingBlocks(queues, self.settle, orders[0])
         self.sources = Sources(self)
@@ -289,12 +288,10 @@ class Allocator(Pool):
     def begin_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
         """What is allocated for those queues, each with its last tick of before, goes to the pool; others may join."""
         self.private.begin(pool, queues.__contains__)
-        self._captures[pool] = queues
-        self.capturing = ChainMap(*self._captures.values())
+        self.capturing = ChainMap(queues, *self.capturing.maps)
 
-    def end_capture(self, pool: PoolId) -> None:
-        self._captures.pop(pool, None)
-        self.capturing = ChainMap(*self._captures.values())
+    def end_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
+        self.capturing = ChainMap(*(others for others in self.capturing.maps if others is not queues))
         self.private.end(pool)
 
     # Giving back

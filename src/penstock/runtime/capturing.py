@@ -48,6 +48,7 @@ class Capture:
     kind: str
     stream: Stream  # that it began on
     queue: Captures  # of that stream
+    queues: dict[int, int]  # the recording's
     recording: Recording
     mode: str
     owner: Callable[[], Any]  # the graph, unless it is gone

@@ -7,10 +7,10 @@ import weakref
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.errors import DeviceError, Unsupported, WrongState
-from penstock.runtime import capturing, graph_annotations, graph_data
+from penstock.errors import DeviceError, Unsupported
+from penstock.runtime import capturing, current, graph_annotations, graph_data
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
 from penstock.runtime.graph_hooks import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.runtime.generator import Generator
     from penstock.runtime.open_device import OpenDevice
 
-__all__ = ["Graph", "capture_began", "captured", "instantiated", "pool_id", "replay_began", "replayed"]
+__all__ = ["Graph", "capturing_graph", "pool_id"]
 
 _MODES = ("global", "thread_local", "relaxed")
 _numbers = count(1)  # of the pools that graphs make
@@ -135,10 +135,10 @@ class Graph(GraphHooks, Conditions):
         allocator.begin_capture(found, queues)
         undo.callback(self._begin_anew)
         undo.callback(allocator.private.leave, found)
-        undo.callback(allocator.end_capture, found)
+        undo.callback(allocator.end_capture, found, queues)
         recording = queue.begin_capture(mode, queues)
         undo.callback(queue.abandon_capture)
-        capture = Capture(opened.device.kind, stream, queue, recording, mode, weakref.ref(self))
+        capture = Capture(opened.device.kind, stream, queue, queues, recording, mode, weakref.ref(self))
         undo.callback(setattr, self, "_capture", None)
         self._opened, self._pools, self._capture = opened, [found], capture
         undo.callback(capturing.end, capture)
@@ -195,7 +195,7 @@ class Graph(GraphHooks, Conditions):
         capture, self._capture = self._capture, None
         if capture is not None and self._opened is not None:
             capturing.end(capture)
-            self._opened.allocator.end_capture(self._pools[0])
+            self._opened.allocator.end_capture(self._pools[0], capture.queues)
 
     def _abandon(self) -> None:
         """As if the capture had not begun."""
@@ -310,17 +310,6 @@ class Graph(GraphHooks, Conditions):
 
     # What it is
 
-    @classmethod
-    def get_currently_capturing_graph(cls) -> Self:
-        """The graph that the current stream's work goes to. RuntimeError where it goes to none."""
-        capture = cls._stream().capture
-        if capture is None:
-            raise RuntimeError("The current stream is not currently capturing.")
-        found: Self | None = capture.owner()
-        if found is None:
-            raise WrongState("the graph that captured is gone")
-        return found
-
     def enable_debug_mode(self) -> None:
         """Keep what will be recorded, as with `keep_graph`."""
         self._keep_graph = True
@@ -354,6 +343,15 @@ class Graph(GraphHooks, Conditions):
     def work(self) -> list[Any]:
         """What was recorded, in its order: `penstock.spi.Recorded`."""
         return [] if self._recording is None else list(self._recording.work)
+
+
+def capturing_graph(kind: str | None = None) -> Any:
+    """The graph that this thread's work on the kind's current device goes to. RuntimeError where it goes to none."""
+    capture = stream_of(current.opened_for(kind)).capture
+    found = None if capture is None else capture.owner()
+    if found is None:
+        raise RuntimeError("The current stream is not currently capturing.")
+    return found
 
 
 def pool_id(pool: Any) -> PoolId | None:

@@ -63,7 +63,7 @@ class Device(Streams):
         )
         self._allocate = self._allocator.allocate
         self._live: dict[int, Block] = {}
-        self._capture: tuple[int, PoolId] | None = None
+        self._capture: tuple[int, PoolId, dict[int, int]] | None = None
 
     def allocate(self, nbytes: int, stream: int = 0) -> int:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
@@ -160,15 +160,16 @@ class Device(Streams):
         if self._capture is not None:
             raise WrongState(f"stream {self._capture[0]} is being captured: end that first")
         pool = pool or (next(self._world.graphs), 0)
-        self._allocator.begin_capture(pool, {stream: 0})
-        self._capture = stream, pool
+        queues = {stream: 0}
+        self._allocator.begin_capture(pool, queues)
+        self._capture = stream, pool, queues
         return pool
 
     def end_capture(self) -> None:
         if self._capture is None:
             raise WrongState("no capture is under way")
-        (_, pool), self._capture = self._capture, None
-        self._allocator.end_capture(pool)
+        (_, pool, queues), self._capture = self._capture, None
+        self._allocator.end_capture(pool, queues)
 
     def release_capture(self, pool: PoolId) -> None:
         """The end of a graph: its idle memory may go, and does when the cache is emptied."""
