@@ -1,3 +1,4 @@
+// A queue as its thread sees it, and as its callers do: two halves of one thing, which makes the lines.
 #include "worker.hpp"
 
 #include <pthread.h>

@@ -327,10 +327,11 @@ class SharedMark(Protocol):
 class Shares(Protocol):
     """A Port whose memory and events other processes of this machine can open, by handles of 64 bytes.
 
-    DeviceError for a handle that is stale, made up or of this very process, and when its process is gone.
+    DeviceError for a handle that is stale, made up or of this very process, and when its process is gone. Unsupported
+    for memory of a kind that cannot be shared: with the ability "Growable" where its pages come and go.
     """
 
-    def share(self, address: int) -> tuple[bytes, int]: ...  # the segment it lies in, and where; Unsupported: none can
+    def share(self, address: int) -> tuple[bytes, int]: ...  # the segment it lies in, and where
     def open_shared(self, handle: bytes) -> tuple[int, int]: ...  # address and size, until `close_shared`
     def close_shared(self, address: int) -> None: ...  # exactly what `open_shared` gave
     def make_mark(self) -> SharedMark: ...

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import cuda
 from penstock.backends import mapping, shared_file
 from penstock.backends.shared_file import SharedFile
 from penstock.errors import DeviceError, PenstockError, Unsupported
@@ -330,3 +331,17 @@ def test_uncached_memory_is_shared_too(emulated):
     assert sent.offset == 0
     del tensor
     sharing.forget_kind("cuda")
+
+
+def test_a_capture_takes_no_part(emulated):
+    """What another process does cannot be repeated by a graph: CUDA's 900, and the capture is broken."""
+    tensor, event = penstock.zeros(8, device="cuda"), penstock.Event("cuda", interprocess=True)
+    for use in (event.record, lambda: sharing.send(tensor.storage)):
+        graph, stream = cuda.CUDAGraph(), cuda.Stream()
+        with cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="relaxed")
+            with pytest.raises(DeviceError, match="not permitted when stream is capturing") as caught:
+                use()
+            assert caught.value.code == 900
+            with pytest.raises(DeviceError):
+                graph.capture_end()

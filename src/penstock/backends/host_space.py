@@ -84,6 +84,9 @@ class HostSpaces:
             with self._port.locked():
                 self._spaces.write(space, address, nbytes, held=False)
 
+    def holds(self, address: int) -> bool:
+        return self._spaces.at(address, 1) is not None
+
     def close(self) -> None:
         """Returns all of it."""
         with self._calling:

@@ -230,6 +230,10 @@ class MachinePort:
                 raise WrongState(f"{self.name} was closed")
             yield
 
+    def grows_at(self, address: int) -> bool:
+        """Whether that lies in address space whose pages come and go."""
+        return self._spaces.holds(address)
+
     def segment_at(self, address: int) -> tuple[int, int] | None:
         """Address and size of the segment in which that lies."""
         for start, nbytes in tuple(self._segments.items()):  # a destructor may add one meanwhile

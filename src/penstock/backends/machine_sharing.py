@@ -17,7 +17,7 @@ from penstock.backends.arguments import integer_of
 from penstock.backends.mapping import map_memory, put_in_place, touched_runs
 from penstock.backends.shared_file import OTHER_DEVICE, Handle, SharedFile
 from penstock.backends.shared_slots import SharedEvent
-from penstock.errors import DeviceError, complain
+from penstock.errors import DeviceError, Unsupported, complain
 
 if TYPE_CHECKING:
     from penstock.backends.host_queue import HostQueue
@@ -45,6 +45,9 @@ class MachineSharing:
         with self._port.locked():
             pass
         found = self._port.segment_at(address)
+        if found is None and self._port.grows_at(address):
+            message = f"{self._port.name}: memory whose pages come and go cannot be shared"
+            raise Unsupported(message, ability="Growable")
         if found is None:
             message = f"{self._port.name}: {address:#x} is not in memory that `reserve` gave"
             raise DeviceError(message, code=errno.EINVAL, call="share", device=self._port.name)

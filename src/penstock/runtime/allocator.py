@@ -115,9 +115,6 @@ class Allocator(Pool):
         """Whether new memory comes as pages of growing segments."""
         return self.settings.expandable_segments and self._growth is not None
 
-    def grows_at(self, address: int) -> bool:
-        return self._growth is not None and self._growth.holds(address)
-
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
         self.num_alloc_retries = 0

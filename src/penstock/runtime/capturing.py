@@ -25,6 +25,7 @@ __all__ = [
     "capture_of",
     "end",
     "forbid",
+    "forbid_on",
     "forget_in_child",
     "refusal",
     "signal",
@@ -110,6 +111,13 @@ def forbid(kind: str, call: str) -> None:
             capture.queue.break_capture()
             minding = True
     if minding:
+        raise refusal(kind, _UNSUPPORTED, call)
+
+
+def forbid_on(queue: Queue, kind: str, call: str) -> None:
+    """For what no graph can repeat: where that queue is being captured, its capture is broken, and DeviceError 900."""
+    if (capture := capture_of(queue)) is not None:
+        capture.queue.break_capture()
         raise refusal(kind, _UNSUPPORTED, call)
 
 

@@ -87,9 +87,6 @@ class Growth:
             self._at_work -= 1
             self._orphans |= not done
 
-    def holds(self, address: int) -> bool:
-        return self._space_of(address) is not None
-
     def forget(self, home: int) -> None:
         """Give back the spaces of a private pool that ended, in which no page ever was."""
         for space in tuple(self._spaces.values()):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.device import Device
 from penstock.errors import DeviceError, PenstockError
-from penstock.runtime import current
+from penstock.runtime import capturing, current
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.sharing import can_share, sharing_port
 from penstock.runtime.stream import Stream
@@ -32,6 +32,7 @@ class SharedPoint:
         self._mine = 0  # the word of the last record here
 
     def record(self, queue: Queue) -> None:
+        capturing.forbid_on(queue, self.opened.device.kind, "record")
         with self.opened.keeping(queue, self.mark):
             self._mine = self.mark.record(queue)
 
@@ -45,6 +46,7 @@ class SharedPoint:
         if not can_share(type(stream.opened.port)):
             self.mark.wait(word)
             return
+        capturing.forbid_on(stream.queue, stream.device.kind, "wait")
         with stream.opened.keeping(stream.queue, self.mark):
             self.mark.wait_for(stream.queue, word)
 

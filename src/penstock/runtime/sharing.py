@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from penstock.backends.shared_slots import Lease
 from penstock.device import Device
 from penstock.errors import DeviceError, PenstockError, Unsupported, WrongState, complain
-from penstock.runtime import current
+from penstock.runtime import capturing, current
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.storage import InOrder, Storage
 from penstock.runtime.stream import stream_of
@@ -92,13 +92,16 @@ def send(storage: Storage) -> Sent:
     port = sharing_port(opened)
     if storage.block is None:
         raise Unsupported(f"memory that {opened.device} does not own cannot be shared", ability="Shares")
-    if opened.allocator.grows_at(storage.address):
-        raise Unsupported(_GROWS, ability="Shares")
     if len(_out) >= _enough:
         _let_go()
-    handle, offset = port.share(storage.address)
-    lease = Lease.made()
     queue = _busy_queue(opened, storage)
+    try:
+        handle, offset = port.share(storage.address)
+    except Unsupported as error:
+        if error.ability == "Growable":
+            raise Unsupported(_GROWS, ability="Shares") from None
+        raise
+    lease = Lease.made()
     word = 0
     if queue is not None:
         with opened.keeping(queue, lease):
@@ -117,6 +120,8 @@ def _busy_queue(opened: OpenDevice, storage: Storage) -> Queue | None:
     queue = stream_of(opened).queue
     block = storage.block
     maker = opened.queues.get(block.queue, queue) if block is not None else queue
+    for used in (queue, maker):
+        capturing.forbid_on(used, opened.device.kind, "send")
     if maker is queue or maker.idle():
         return None if queue.idle() else queue
     if not queue.idle():
@@ -228,7 +233,8 @@ class _Borrowed(InOrder):
 
     def _give_back(self) -> None:
         queues = {} if self._opened.gone else self._opened.queues
-        busy = [queues[handle] for handle in self._handles if handle in queues and not queues[handle].idle()]
+        used = [queues[handle] for handle in self._handles if handle in queues]
+        busy = [queue for queue in used if capturing.capture_of(queue) is None and not queue.idle()]
         if not busy:
             self._lease.give_back()
             return
@@ -248,6 +254,7 @@ def receive(sent: Sent) -> Storage:
     if sent.handle is None:
         return Storage(opened, 0, 0, None)
     stream = stream_of(opened)
+    capturing.forbid_on(stream.queue, opened.device.kind, "receive")
     lease = Lease.opened(sent.lease, str(opened.device))
     mapping = _mapped(opened, sent.handle)
     if sent.offset < 0 or sent.nbytes <= 0 or sent.offset + sent.nbytes > mapping.nbytes:
