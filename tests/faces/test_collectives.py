@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock import cuda
 from penstock.cuda import comm, nccl
 
 DEVICES = 3
@@ -258,3 +259,15 @@ def test_coalesced_operations_do_each_by_itself(devices):
     assert copies[0][0] is groups[0][0]
     with pytest.raises(RuntimeError, match="at least one device"):
         comm.broadcast_coalesced(groups[0], [])
+
+
+def test_a_graph_repeats_it_with_what_the_tensors_hold_then(devices):
+    tensors, graph = [penstock.full((2,), 1.0, device="cuda:0")], cuda.CUDAGraph()
+    out = penstock.zeros(2, device="cuda:0")
+    penstock.synchronize("cuda:0")
+    with cuda.graph(graph):
+        nccl.all_reduce(tensors, [out])
+    tensors[0].fill_(5.0)
+    assert out.tolist() == [0.0] * 2
+    graph.replay()
+    assert out.tolist() == [5.0] * 2

@@ -180,13 +180,17 @@ def parts(crow=(0, 1, 2), col=(0, 1), values=(2, 2, 2), shape=(4, 4), kind="int6
 def test_a_tensor_of_parts_that_do_not_fit_is_none(made, says):
     *arrays, shape = made
     with pytest.raises(ValueError, match=says):
-        BsrTensor(*map(penstock.tensor, arrays), shape=shape)
+        BsrTensor(*(penstock.tensor(each, device="host:0") for each in arrays), shape=shape)
 
 
 def test_parts_of_two_devices_are_no_tensor(emulated):
     crow, col, values, shape = parts()
     with pytest.raises(ValueError, match="on one device"):
-        BsrTensor(penstock.tensor(crow), penstock.tensor(col), penstock.tensor(values, device="cuda:0"), shape)
+        BsrTensor(
+            *(penstock.tensor(each, device="host:0") for each in (crow, col)),
+            penstock.tensor(values, device="cuda:0"),
+            shape,
+        )
 
 
 def test_products_that_are_refused(emulated):

@@ -372,3 +372,15 @@ def test_a_thread_that_only_synchronizes_orders_for_all(clean):
         thread.join(30)
         with side:
             numbers.fill_(3.0)
+
+
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+def test_what_is_captured_is_not_done_yet(device):
+    from penstock import cuda
+
+    numbers, graph = penstock.full((4,), 1.0, device=device), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        numbers.fill_(2.0)
+    numbers.fill_(3.0)
+    graph.replay()
+    assert numbers.tolist() == [2.0] * 4

@@ -102,7 +102,7 @@ class Detector(listening.Listener):
         uses = [(each, AccessType.WRITE) for each in writes]
         uses += [(each, AccessType.READ) for each in reads if not any(each is other for other in writes)]
         uses = [(each, how) for each, how in uses if each.numel() and self._cares(each.storage.opened)]
-        if not uses:
+        if not uses or stream.is_capturing():
             return
         key = _key(stream)
         errors: list[UnsynchronizedAccessError] = []

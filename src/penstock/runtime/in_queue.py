@@ -44,7 +44,8 @@ def together(
         raise Unsupported(f"{doing.device} and others do no arithmetic in their queues", ability="Launches")
     used = [*zip(inputs, streams, strict=True)]
     used += zip(outputs, streams if of is None else [streams[rank] for rank in of], strict=True)
-    ins, outs = ([_array(tensor) for tensor in tensors] for tensors in (inputs, outputs))
+    kept = doing.is_capturing()  # what a graph repeats must stay
+    ins, outs = ([_array(tensor, kept=kept) for tensor in tensors] for tensors in (inputs, outputs))
     others = [stream for stream in dict.fromkeys(streams) if stream != doing]
     with ExitStack() as steps:
         for tensor, stream in used:
@@ -61,6 +62,8 @@ def together(
                 other.wait_stream(doing)
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
-    """It keeps nothing alive: the streams' order does."""
+def _array(tensor: Tensor, *, kept: bool) -> NDArray[Any]:
+    """It keeps nothing alive, if it need not: the streams' order does."""
+    if kept:
+        return tensor.raw_array()
     return array_at(tensor.data_ptr(), tensor.shape, tensor.byte_strides, tensor.dtype, None)
