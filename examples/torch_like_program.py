@@ -2,7 +2,8 @@
 
     PENSTOCK_EMULATE=cuda:2@h200 python examples/torch_like_program.py
 
-With the imports that stand in the comments it runs on PyTorch and prints the same.
+With the imports that stand in the comments it runs on PyTorch and prints the same; where that has no real GPU under it,
+all but the lines of random numbers and replays.
 """
 
 import numpy as np
@@ -17,11 +18,11 @@ def describe_devices():
     for index in range(cuda.device_count()):
         known = cuda.get_device_properties(index)
         name, mib = known.name.removesuffix(" (emulated)"), known.total_memory // MIB
-        print(f"device {index}: {name}, {known.multi_processor_count} multiprocessors, {mib} MiB")
+        print(f"device {index}: {name}, {known.multi_processor_count} SMs, {mib} MiB")
 
 
 def pipeline(batches):
-    """Each batch goes up, is worked on and comes back, each on its stream; the host waits once."""
+    """Each batch goes up, is worked on and comes back, a stream for each; the host waits once."""
     up, work, down = cuda.Stream(), cuda.Stream(priority=-1), cuda.Stream()
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record(up)
@@ -58,7 +59,8 @@ def watch_memory():
     cuda.synchronize()
     cuda.empty_cache()
     cuda.reset_peak_memory_stats()
-    small, large = (torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (3, 30))
+    small = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+    large = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
     del large
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         print(f"{name}: {getattr(cuda, name)() // MIB} MiB")

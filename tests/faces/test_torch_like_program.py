@@ -38,7 +38,7 @@ def ours(example):
 
 
 def test_it_runs_on_two_emulated_devices(ours):
-    assert ours[:2] == [f"device {index}: NVIDIA H200, 132 multiprocessors, 143156 MiB" for index in (0, 1)]
+    assert ours[:2] == [f"device {index}: NVIDIA H200, 132 SMs, 143156 MiB" for index in (0, 1)]
     assert "pipeline: 8 batches came back, unchanged: True" in ours
     assert "3 MiB are in use; the segments have [20, 30] MiB" in ours
     assert [line for line in ours if "replayed" in line] == [f"replayed: {[number] * 3}" for number in (1.0, 2.0)]
