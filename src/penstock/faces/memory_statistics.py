@@ -34,9 +34,11 @@ def refuse_plugged(kind: Kind, call: str) -> None:
 
 def opened_or_none(kind: Kind, index: int, call: str) -> OpenDevice | None:
     """The device, if it is open. Raises PenstockError for an index that is none, as before the kind's first use."""
-    if not kind.initialised or not 0 <= index < kind.count():
-        raise PenstockError(f"{call} {index}: did you call init?")
-    return open_device.opened_if(Device(kind.name, index))
+    if kind.initialised and index >= 0:
+        found = open_device.opened_if(Device(kind.name, index))
+        if found is not None or index < kind.count():
+            return found
+    raise PenstockError(f"{call} {index}: did you call init?")
 
 
 def flatten(result: list[tuple[str, Any]], prefix: str, obj: Any, format_key: Callable[[Any], str]) -> None:
