@@ -12,8 +12,10 @@ from statistics import median, quantiles
 
 import numpy as np
 from measure import show, table
+from rich.table import Table
 
 from penstock.backends import driver
+from penstock.backends.emulated import EmulatedDriver
 from penstock.spi import Queue
 
 REPETITIONS = 9
@@ -31,6 +33,38 @@ def enqueue(queue: Queue, target: int) -> float:
         times.append((time.perf_counter_ns() - start) / ROUNDS)
         queue.wait(queue.signal())
     return median(times)
+
+
+def emulated() -> Table:
+    """Copies of 4 KiB on three queues that take turns: the host's, an emulated device's, and that within a guard."""
+    drivers = {
+        "the host device": driver("host"),
+        "an emulated device": EmulatedDriver("cuda", 1, "h200"),
+        "the same, guarded": EmulatedDriver("cuda", 1, "h200", guard=True),
+    }
+    made = table("Copies of 4 KiB", "queue of", "enqueue, ns", "to the host's", "round trip, µs")
+    ports = {name: each.open(0) for name, each in drivers.items()}
+    queues = {name: (port.queue(), port.reserve(20 << 20)) for name, port in ports.items()}
+    costs: dict[str, list[float]] = {name: [] for name in queues}
+    trips: dict[str, list[float]] = {name: [] for name in queues}
+    for _ in range(REPETITIONS):
+        for name, (queue, memory) in queues.items():
+            start = time.perf_counter_ns()
+            for _ in range(ROUNDS):
+                queue.copy(memory, memory + 8192, 4096)
+            costs[name].append((time.perf_counter_ns() - start) / ROUNDS)
+            queue.wait(queue.signal())
+            for _ in range(ROUNDS // 5):
+                start = time.perf_counter_ns()
+                queue.copy(memory, memory + 8192, 4096)
+                queue.wait(queue.signal())
+                trips[name].append((time.perf_counter_ns() - start) / 1000)
+    first = median(costs["the host device"])
+    for name, cost in costs.items():
+        made.add_row(name, f"{median(cost):.0f}", f"{median(cost) / first:.2f}", f"{median(trips[name]):.1f}")
+    for port in ports.values():
+        port.close()
+    return made
 
 
 def round_trips(queue: Queue, target: int, rounds: int = ROUNDS, pause: float = 0) -> list[float]:
@@ -104,6 +138,7 @@ def main() -> None:
     made.add_row("numpy.copyto, the floor", f"{gigabytes_a_second(lambda: np.copyto(copied, source)):.1f}")
     made.add_row("the host queue", f"{gigabytes_a_second(by_queue):.1f}")
     show(made)
+    show(emulated())
     port.close()
 
 

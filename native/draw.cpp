@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "exported.hpp"
 #include "philox.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -101,6 +102,18 @@ int draw(const Draw& draw, const Axis* axes, Level level) {
   return portable::run(draw, axes);
 }
 
+namespace {
+struct Unpacked {
+  Draw head;
+  Axis axes[255];
+
+  explicit Unpacked(const void* packed) {
+    std::memcpy(&head, packed, sizeof head);
+    std::memcpy(axes, static_cast<const char*>(packed) + sizeof head, head.axes * sizeof(Axis));
+  }
+};
+}  // namespace
+
 bool readable(const void* packed, size_t nbytes) {
   Draw head;
   if (nbytes < sizeof head) return false;
@@ -114,11 +127,36 @@ bool readable(const void* packed, size_t nbytes) {
 }
 
 int draw_packed(const void* packed) {
-  Draw head;
-  std::memcpy(&head, packed, sizeof head);
-  Axis axes[255];
-  std::memcpy(axes, static_cast<const char*>(packed) + sizeof head, head.axes * sizeof(Axis));
-  return draw(head, axes);
+  const Unpacked it(packed);
+  return draw(it.head, it.axes);
+}
+
+Span written(const void* packed) {
+  constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // of the elements, in their order
+  const Unpacked it(packed);
+  const size_t size = kSizes[static_cast<size_t>(it.head.element)];
+  if (!it.head.count) return {it.head.address, 0};
+  if (!it.head.axes) return {it.head.address, it.head.count * size};
+  Span span{it.head.address, size};
+  for (size_t i = 0; i < it.head.axes; ++i) {
+    const int64_t reach = static_cast<int64_t>(it.axes[i].length - 1) * it.axes[i].step;
+    if (reach < 0) span.address -= static_cast<uintptr_t>(-reach);
+    span.nbytes += static_cast<size_t>(reach < 0 ? -reach : reach);
+  }
+  return span;
+}
+
+Span consulted(const void* packed) {
+  const Unpacked it(packed);
+  const size_t each = it.head.element == Element::F64 ? sizeof(double) : sizeof(float);
+  return {it.head.chances, it.head.law == Law::Chances ? it.head.count * each : 0};
 }
 
 }  // namespace penstock
+
+// For backends/emulated_queue.py.
+EXPORTED void penstock_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
+  const penstock::Span span = penstock::written(packed);
+  *address = span.address;
+  *nbytes = span.nbytes;
+}

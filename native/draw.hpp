@@ -44,4 +44,12 @@ int draw(const Draw& draw, const Axis* axes, Level level = best_level());
 bool readable(const void* packed, size_t nbytes);
 int draw_packed(const void* packed);
 
+// What it touches, gaps between the axes' steps and all.
+struct Span {
+  uintptr_t address;
+  size_t nbytes;
+};
+Span written(const void* packed);
+Span consulted(const void* packed);  // the chances, else nothing
+
 }  // namespace penstock

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "draw.hpp"
+#include "exported.hpp"
+#include "touched.hpp"
 
 namespace penstock {
 namespace {
@@ -89,4 +92,31 @@ int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop) {
   return failure;
 }
 
+std::vector<Span> program_writes(const void* bytes, size_t nbytes) {
+  const char* program = static_cast<const char*>(bytes);
+  std::vector<Span> found;
+  for (size_t at = 0; at < nbytes;) {
+    const Step step = step_at(program, at);
+    if (step.what == What::Copy || step.what == What::Fill) found.push_back({step.a, step.c});
+    if (step.what == What::Draw) found.push_back(written(program + at + sizeof step));
+    at += step.nbytes;
+  }
+  return found;
+}
+
 }  // namespace penstock
+
+// For backends/emulated_memory.py: those that touch what is not counted yet, as many of them as there is room for.
+EXPORTED size_t penstock_program_fresh(const void* bytes, size_t nbytes, penstock::Span* found, size_t room) noexcept {
+  size_t count = 0;
+  try {
+    for (const penstock::Span& span : penstock::program_writes(bytes, nbytes)) {
+      if (!penstock::touched::any_fresh(span.address, span.nbytes)) continue;
+      if (count < room) found[count] = span;
+      ++count;
+    }
+  } catch (const std::bad_alloc&) {
+    return 0;  // not counted: that is no reason to refuse
+  }
+  return count;
+}

@@ -4,6 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "draw.hpp"
 
 namespace penstock {
 
@@ -26,5 +29,8 @@ bool readable_program(const void* bytes, size_t nbytes);
 // Returns the first code that a step failed with, or 0; the steps behind it are done all the same. Conditions keep
 // their state in the bytes. It ends early when `stop` is set.
 int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop);
+
+// Where its copies, fills and draws write, whether their conditions hold or not; what functions do nobody knows.
+std::vector<Span> program_writes(const void* bytes, size_t nbytes);
 
 }  // namespace penstock

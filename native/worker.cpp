@@ -11,12 +11,14 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "busy.hpp"
+#include "command.hpp"
 #include "draw.hpp"
+#include "guard.hpp"
 #include "program.hpp"
+#include "touched.hpp"
 
 namespace penstock {
 namespace {
@@ -29,54 +31,16 @@ std::unique_lock<std::mutex> lock_soon(std::mutex& mutex) {
   return lock;
 }
 
-struct Copy {
-  void* dst;
-  const void* src;
-  size_t nbytes;
-};
-
-struct Fill {
-  void* dst;
-  int byte;
-  size_t nbytes;
-};
-
-struct Drawing {
-  std::unique_ptr<char[]> packed;
-};
-
-struct Program {
-  std::unique_ptr<char[]> bytes;
-  size_t nbytes;
-};
-
-struct Run {
-  Function function;
-  void* argument;
-  bool host_call;
-};
-
-struct Signal {
-  std::shared_ptr<Mark> mark;  // or none
-};
-
-struct WaitFor {
-  std::shared_ptr<Timeline> timeline;
-  uint64_t tick;
-};
-
 }  // namespace
 
 // ---- The queue, as its thread sees it
-
-using Command = std::variant<Copy, Fill, Drawing, Program, Run, Signal, WaitFor>;
 
 struct Worker::State : std::enable_shared_from_this<Worker::State> {
   static constexpr size_t kTaken = std::numeric_limits<size_t>::max() / 2;  // beyond the end of any batch
   static constexpr size_t kKept = 4096;  // commands whose room is kept for the next ones
 
-  State(std::shared_ptr<Timeline> line, uint64_t name, int nice)
-      : timeline(std::move(line)), handle(name), priority(nice) {}
+  State(std::shared_ptr<Timeline> line, uint64_t name, int nice, bool in_guard)
+      : timeline(std::move(line)), handle(name), priority(nice), guarded(in_guard) {}
 
   [[noreturn]] void refuse(const char* why) const;
   uint64_t push(Command&& command);
@@ -87,8 +51,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   void fail(Failure::Cause cause, int code);
   std::vector<void*> discard(std::unique_lock<std::mutex>& lock);
 
-  void operator()(const Copy& c) { std::memmove(c.dst, c.src, c.nbytes); }  // as fast as memcpy, and may overlap
-  void operator()(const Fill& c) { std::memset(c.dst, c.byte, c.nbytes); }
+  void operator()(const Copy& c);
+  void operator()(const Fill& c);
   void operator()(const Drawing& c);
   void operator()(const Program& c);
   void operator()(const Run& c);
@@ -98,6 +62,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   const std::shared_ptr<Timeline> timeline;
   const uint64_t handle;
   const int priority;
+  const bool guarded;
+  guard::Stay stay;  // its thread's own
   std::atomic<bool> closed{false}, discarded{false}, failed{false};
   std::atomic<bool> news{false};   // something to look at: what an idle thread polls
   std::atomic<int> calls{0};       // host-language calls, queued or running
@@ -162,6 +128,7 @@ void Worker::State::work(std::shared_ptr<State> self) {
       std::visit(*self, self->batch[i]);
       if (self->timeline->forked()) return;  // a call forked, and this is the child: the rest is the parent's
     }
+    if (self->guarded) self->stay.end();
   }
   std::lock_guard<std::mutex> lock(self->mutex);
   self->finished = true;
@@ -203,20 +170,40 @@ bool Worker::State::done() const {
   return ends_in_signal ? timeline->reached() == timeline->promised() : !working && inbox.empty();
 }
 
+// Guarded memory is opened before it is touched. It is closed before anybody can know that work is done, and while we
+// wait.
+void Worker::State::operator()(const Copy& c) {
+  if (guarded) stay.at(c.dst, c.nbytes), stay.at(c.src, c.nbytes);
+  std::memmove(c.dst, c.src, c.nbytes);  // as fast as memcpy, and may overlap
+}
+
+void Worker::State::operator()(const Fill& c) {
+  if (guarded) stay.at(c.dst, c.nbytes);
+  std::memset(c.dst, c.byte, c.nbytes);
+}
+
 void Worker::State::operator()(const Drawing& c) {
+  if (guarded) {
+    const Span to = written(c.packed.get()), from = consulted(c.packed.get());
+    stay.at(to.address, to.nbytes);
+    stay.at(from.address, from.nbytes);
+  }
   if (const int code = draw_packed(c.packed.get())) fail(Failure::Code, code);
 }
 
 void Worker::State::operator()(const Program& c) {
+  if (guarded) stay.anywhere();
   if (const int code = run_program(c.bytes.get(), c.nbytes, discarded)) fail(Failure::Code, code);
 }
 
 void Worker::State::operator()(const Run& c) {
+  if (guarded) stay.anywhere();
   if (const int code = c.function(c.argument)) fail(c.host_call ? Failure::HostCall : Failure::Code, code);
   if (c.host_call) --calls;
 }
 
 void Worker::State::operator()(const Signal& c) {
+  if (guarded) stay.end();
   if (c.mark) c.mark->nanoseconds = steady_nanos();
   timeline->advance();
 }
@@ -227,6 +214,7 @@ void Worker::State::operator()(const WaitFor& c) {
     waiting_on = std::move(on);
   };
   if (c.timeline->reached() >= c.tick) return;
+  if (guarded) stay.end();
   waiting(c.timeline);  // so that discard() can call us back
   stand_aside(true);
   const Wait result = c.timeline->wait(c.tick, kForever, &discarded);
@@ -272,9 +260,10 @@ void stand_aside(bool on) noexcept {
 
 // ---- The queue, as its callers see it
 
-Worker::Worker(uint64_t handle, int priority)
-    : timeline_(std::make_shared<Timeline>()),
-      state_(std::make_shared<State>(timeline_, handle, std::clamp(priority, -5, 5))) {}
+Worker::Worker(uint64_t handle, int priority, int watch)
+    : counted_(watch & kCounted),
+      timeline_(std::make_shared<Timeline>()),
+      state_(std::make_shared<State>(timeline_, handle, std::clamp(priority, -5, 5), watch & kGuarded)) {}
 
 Worker::~Worker() {
   if (!alive()) {
@@ -296,15 +285,24 @@ Worker::State& Worker::open() const {
   return *state_;
 }
 
-void Worker::copy(void* dst, const void* src, size_t nbytes) { open().push(Copy{dst, src, nbytes}); }
+Worker::State& Worker::open_to_write(const void* dst, size_t nbytes) const {
+  State& state = open();
+  if (counted_ && !state.closed && touched::any_fresh(reinterpret_cast<uintptr_t>(dst), nbytes)) throw Uncounted();
+  return state;
+}
 
-void Worker::fill(void* dst, int byte, size_t nbytes) { open().push(Fill{dst, byte, nbytes}); }
+void Worker::copy(void* dst, const void* src, size_t nbytes) {
+  open_to_write(dst, nbytes).push(Copy{dst, src, nbytes});
+}
+
+void Worker::fill(void* dst, int byte, size_t nbytes) { open_to_write(dst, nbytes).push(Fill{dst, byte, nbytes}); }
 
 void Worker::draw(const void* packed, size_t nbytes) {
   if (!readable(packed, nbytes)) throw std::invalid_argument("these bytes say not what to draw");
   Drawing drawing{std::make_unique<char[]>(nbytes)};
   std::memcpy(drawing.packed.get(), packed, nbytes);
-  open().push(std::move(drawing));
+  const Span span = written(packed);
+  open_to_write(reinterpret_cast<void*>(span.address), span.nbytes).push(std::move(drawing));
 }
 
 void Worker::program(const void* bytes, size_t nbytes) {

@@ -25,11 +25,17 @@ struct Failure {
 // and is not busy.
 void stand_aside(bool on) noexcept;
 
+// What is special about a queue of an emulated device.
+enum Watch : int {
+  kCounted = 1,  // copies, fills and draws throw Uncounted where they would touch memory that is not counted
+  kGuarded = 2,  // its thread opens guarded memory while it works with it
+};
+
 class Worker {
  public:
   // The handle is its name in messages. A lower priority is more urgent, a hint: the thread's niceness, kept within
   // -5..5; a refusal to raise it is ignored.
-  explicit Worker(uint64_t handle = 0, int priority = 0);
+  explicit Worker(uint64_t handle = 0, int priority = 0, int watch = 0);
   // Lets the thread finish what is queued, without waiting for it.
   ~Worker();
   Worker(const Worker&) = delete;
@@ -77,7 +83,9 @@ class Worker {
 
  private:
   struct State;
-  State& open() const;  // refuses in a forked child
+  State& open() const;                                         // refuses in a forked child
+  State& open_to_write(const void* dst, size_t nbytes) const;  // and counts
+  const bool counted_;
   std::shared_ptr<Timeline> timeline_;
   std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
   std::atomic<bool> abandoned_{false};

@@ -188,7 +188,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         int code
 
     cppclass Worker:
-        Worker(uint64_t handle, int priority) except +
+        Worker(uint64_t handle, int priority, int watch) except +
         void copy(void* dst, const void* src, size_t nbytes) except +
         void fill(void* dst, int byte, size_t nbytes) except +
         void draw(const void* packed, size_t nbytes) except +

@@ -171,10 +171,12 @@ class Mark:
 class Queue:
     """An in-order queue on a native thread, which starts with the first work.
 
-    ValueError for work that it does not take any more, or that could never end.
+    ValueError for work that it does not take any more, or that could never end. `watch` is 1 where copies and fills
+    raise MemoryError for memory that is not counted yet (see `backends.emulated_memory`), 2 where work is done inside
+    the guard, 3 for both.
     """
 
-    def __new__(cls, handle: int = 0, priority: int = 0) -> Self: ...
+    def __new__(cls, handle: int = 0, priority: int = 0, watch: int = 0) -> Self: ...
     @property
     def handle(self) -> int: ...
     def copy(self, dst: int, src: int, nbytes: int) -> None: ...

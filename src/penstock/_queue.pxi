@@ -17,8 +17,8 @@ cdef class Queue:
     cdef object error  # the first exception of a callable
     cdef object __weakref__
 
-    def __cinit__(self, uint64_t handle=0, int priority=0):
-        self.worker.reset(new Worker(handle, priority))
+    def __cinit__(self, uint64_t handle=0, int priority=0, int watch=0):
+        self.worker.reset(new Worker(handle, priority, watch))
         self.handle = handle
 
     def copy(self, uintptr_t dst, uintptr_t src, size_t nbytes):

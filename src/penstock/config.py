@@ -21,6 +21,7 @@ __all__ = [
     "Emulated",
     "Variable",
     "allocator_settings",
+    "available_memory",
     "parse_emulated",
     "usable_memory",
 ]
@@ -51,18 +52,43 @@ class Variable(Generic[_T]):
 def usable_memory(root: Path = Path("/")) -> int:
     """The bytes of memory that this process may use: what the machine has, or what its control groups allow."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *_group_limits(root)])
+    return min([machine, *(group.limit for group in _groups(root))])
 
 
-def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of the process's control groups and of all above them, where there are some."""
+def available_memory(root: Path = Path("/")) -> int | None:
+    """The bytes that this process could take now before the machine swaps; None where the system does not tell."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    if found is None:
+        return None
+    return min([int(found[1]) << 10, *(group.limit - group.used() for group in _groups(root))])
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A control group that limits memory."""
+
+    folder: Path
+    limit: int
+    usage: str  # the file that tells how much is used
+    cache: str  # what of that the system takes back when it must, in memory.stat
+
+    def used(self) -> int:
+        text = _text(self.folder / self.usage).strip()
+        found = re.search(rf"^{self.cache} (\d+)$", _text(self.folder / "memory.stat"), re.MULTILINE)
+        return max(int(text or 0) - (int(found[1]) if found else 0), 0)
+
+
+def _groups(root: Path) -> Iterator[_Group]:
+    """The process's control groups and all above them that limit memory."""
     mounts = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             tops, limit = [mounts, mounts / "unified"], "memory.max"
+            usage, cache = "memory.current", "inactive_file"
         elif "memory" in controllers.split(","):
             tops, limit = [mounts / "memory"], "memory.limit_in_bytes"
+            usage, cache = "memory.usage_in_bytes", "total_inactive_file"
         else:
             continue
         for top in tops:
@@ -70,7 +96,7 @@ def _group_limits(root: Path) -> Iterator[int]:
             # A container sees its own group as the top, while `path` may still count from the machine's.
             for folder in (group, *group.parents):
                 if folder.is_relative_to(top) and (text := _text(folder / limit).strip()).isdecimal():
-                    yield int(text)
+                    yield _Group(folder, int(text), usage, cache)
 
 
 def _text(path: Path) -> str:
@@ -106,30 +132,37 @@ HOST_MEMORY = Variable(
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Devices of a kind to emulate: how many, with which profile."""
+    """Devices of a kind to emulate: how many, with which profile, whether guarded against the host."""
 
     kind: str
     count: int = 1
     profile: str = ""
+    guard: bool = False
+
+    def __str__(self) -> str:
+        """As `parse_emulated` reads it."""
+        profile = f"@{self.profile}" if self.profile else ""
+        return f"{self.kind}:{self.count}{profile}{'+guard' if self.guard else ''}"
 
 
-_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@(\S+))?")
+_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@([^\s+]+))?(\+guard)?")
 
 
 def parse_emulated(text: str) -> tuple[Emulated, ...]:
-    """`cuda:2@h200`, or several of them with commas between; ValueError for anything else.
+    """`cuda:2@h200`, or `cuda:2@h200+guard`, or several with commas between; ValueError for anything else.
 
     >>> parse_emulated("cuda:2@h200")
-    (Emulated(kind='cuda', count=2, profile='h200'),)
+    (Emulated(kind='cuda', count=2, profile='h200', guard=False),)
     """
     found = []
     for part in text.split(","):
         match = _EMULATED.fullmatch(part.strip())
         if match is None:
             raise ValueError(
-                f"{part.strip()!r} does not say what to emulate: expected KIND:COUNT@PROFILE, as cuda:2@h200"
+                f"{part.strip()!r} does not say what to emulate: expected KIND:COUNT@PROFILE, as cuda:2@h200, "
+                "or cuda:2@h200+guard"
             )
-        found.append(Emulated(match[1], int(match[2] or 1), match[3] or ""))
+        found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[4] is not None))
     if len({each.kind for each in found}) < len(found):
         raise ValueError(f"{text!r} names a kind twice")
     return tuple(found)

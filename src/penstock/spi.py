@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from penstock.profiles import Profile
+
 __all__ = [
     "Captures",
     "Describes",
     "DeviceProps",
     "Draw",
     "Driver",
+    "Emulates",
     "Growable",
     "Launches",
     "Managed",
@@ -122,6 +125,16 @@ class Peers(Protocol):
     """A Driver whose devices may reach each other's memory. None is opened."""
 
     def can_access(self, index: int, peer: int) -> bool: ...
+
+
+@runtime_checkable
+class Emulates(Protocol):
+    """A Driver whose devices this machine stands in for: what they are, and whether the host may touch their memory."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def guard(self) -> bool: ...
 
 
 class Mark(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,12 +47,20 @@ def complaint(capsys, *arguments: str) -> str:
         ("run --mem 1G x.py", "--mem"),
         ("run --entries 0 x.py", "argument --entries: '0' is not a number above 0"),
         ("run --entries many x.py", "argument --entries: 'many' is not a number above 0"),
+        ("run --emulate", "argument --emulate: expected one argument"),
+        ("run --emulate cuda:0 x.py", "argument --emulate: 'cuda:0' does not say what to emulate: expected KIND:COUNT"),
+        ("run --emulate cuda,cuda x.py", "argument --emulate: 'cuda,cuda' names a kind twice"),
+        ("run --emulate cuda@none tests/unit/test_cli.py", "--emulate: there is no profile 'none'; there are a100, "),
+        ("run --emulate mtia@h200 tests/unit/test_cli.py", "--emulate: profile 'h200' is of kind cuda, not mtia"),
+        ("run --emulate tpu tests/unit/test_cli.py", "--emulate: there is no profile ''"),
+        ("run --guard tests/unit/test_cli.py", "--guard is for emulated devices: say which, as in --emulate cuda:2"),
         ("info now", "unrecognized arguments: now"),
         ("doctor --check luck", "there is no check 'luck'; there are 'native core', "),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, words):
     assert words in complaint(capsys, *arguments.split(" "))
+    assert "PENSTOCK_EMULATE" not in os.environ
 
 
 @pytest.mark.parametrize("size", ["12 bananas", "", "-1", "0", "1e3", "16 MiBs", "9999999T", "٣"])
@@ -108,7 +117,25 @@ def test_info_for_people(capsys, monkeypatch):
 
 def device(**what) -> dict:
     whole = {"kind": "host", "index": 0, "name": "Some CPU", "total_bytes": 2 << 30, "free_bytes": 1 << 30}
-    return whole | {"host_visible": True, "error": None} | what
+    seen = {"host_visible": True, "capability": None, "profile": None, "guarded": False, "error": None}
+    return whole | seen | what
+
+
+@pytest.mark.parametrize("guard", [False, True], ids=["plain", "guarded"])
+def test_info_says_what_is_emulated(capsys, monkeypatch, guard):
+    monkeypatch.setenv("COLUMNS", "160")
+    with penstock.emulate("cuda", count=2, profile="a100", memory="3GiB", guard=guard):
+        assert main(["info", "--json"]) == 0
+        said = [each for each in json.loads(capsys.readouterr().out)["devices"] if each["kind"] == "cuda"]
+        assert main(["info"]) == 0
+        shown = capsys.readouterr().out
+    assert [each["index"] for each in said] == [0, 1]
+    for each in said:
+        assert (each["emulated"], each["profile"], each["guarded"]) == (True, "a100", guard)
+        assert (each["capability"], each["total_bytes"], each["free_bytes"]) == ("8.0", 3 << 30, 3 << 30)
+    for words in ("cuda:1", "(emulated)", " 8.0 ", "3.00 GiB", "profile a100: this machine stands in for it"):
+        assert words in shown
+    assert ("no, guarded" in shown) == guard
 
 
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["--help"], ["--version"], ["doctor"]])

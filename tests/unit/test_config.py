@@ -82,3 +82,45 @@ def system(root, groups: str, **limits: str):
 )
 def test_a_control_group_limits_the_memory(tmp_path, groups, limits, expected):
     assert config.usable_memory(system(tmp_path, groups, **limits)) == expected
+
+
+FREE = "MemTotal:        8000 kB\nMemAvailable:    4000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "groups", "files", "expected"),
+    [
+        ("", "", {}, None),
+        ("MemTotal: 8000 kB\n", "0::/\n", {"memory.max": "8192\n"}, None),
+        (FREE, "", {}, 4000 << 10),
+        (FREE, "0::/\n", {"memory.max": "max\n", "memory.current": "4096\n"}, 4000 << 10),
+        (FREE, "0::/a\n", {"a/memory.max": "8192\n", "a/memory.current": "4096\n"}, 4096),
+        (
+            FREE,
+            "0::/a\n",
+            {"a/memory.max": "8192\n", "a/memory.current": "4096\n", "a/memory.stat": "file 9\ninactive_file 1024\n"},
+            5120,
+        ),
+        (
+            FREE,
+            "3:memory:/x\n",
+            {
+                "memory/x/memory.limit_in_bytes": "8192\n",
+                "memory/x/memory.usage_in_bytes": "5000\n",
+                "memory/x/memory.stat": "inactive_file 7\ntotal_inactive_file 1000\n",
+            },
+            4192,
+        ),
+        (FREE, "0::/a/b\n", {"a/b/memory.max": "8192\n", "a/memory.max": "9000\n", "a/memory.current": "8500\n"}, 500),
+        (FREE, "0::/a\n", {"a/memory.max": "8192\n"}, 8192),
+    ],
+)
+def test_what_is_used_already_is_not_available(tmp_path, meminfo, groups, files, expected):
+    root = system(tmp_path, groups, **files)
+    (root / "proc/meminfo").write_text(meminfo)
+    assert config.available_memory(root) == expected
+
+
+def test_this_machine_has_some_left():
+    left = config.available_memory()
+    assert left is None or 0 < left <= config.usable_memory()

@@ -24,6 +24,7 @@ __all__ = ["GROUP", "driver", "drivers", "emulating", "registered", "why_not"]
 GROUP = "penstock.backends"  # the group of entry points
 
 _BUILT_IN = {"host": ("penstock.backends.host", "HostDriver")}
+_PROFILES = {"cuda": "h200"}  # of emulated devices of which nothing else is said
 # Kinds that penstock knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
 _PLANNED = {
     "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
@@ -71,16 +72,16 @@ def registered(new: Driver) -> Iterator[None]:
 
 
 @contextmanager
-def emulating(kind: str, count: int, profile: str, memory: int | None = None) -> Iterator[None]:
+def emulating(kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> Iterator[None]:
     """Emulated devices are the kind's, meanwhile. ValueError for a profile that is not the kind's."""
-    with registered(_emulator(kind, count, profile, memory)):
+    with registered(_emulator(kind, count, profile, memory, guard=guard)):
         yield
 
 
-def _emulator(kind: str, count: int, profile: str, memory: int | None = None) -> Driver:
+def _emulator(kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> Driver:
     from penstock.backends.emulated import EmulatedDriver  # needs the core, and few programs need it
 
-    return EmulatedDriver(kind, count, profile, memory)
+    return EmulatedDriver(kind, count, profile or _PROFILES.get(kind, ""), memory, guard=guard)
 
 
 def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
@@ -93,7 +94,7 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
 
     def make(each: config.Emulated) -> Driver:
         try:
-            return _emulator(each.kind, each.count, each.profile)
+            return _emulator(each.kind, each.count, each.profile, guard=each.guard)
         except (ValueError, ImportError) as error:
             return _Absent(each.kind, f"environment variable {config.EMULATE.name}: {error}")
 

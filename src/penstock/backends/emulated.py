@@ -12,7 +12,10 @@ from collections.abc import Mapping
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
+from penstock.backends.emulated_memory import guard, room, unguard, watch
+from penstock.backends.emulated_queue import EmulatedQueue
 from penstock.backends.emulated_telemetry import EmulatedTelemetry
+from penstock.backends.host_queue import HostQueue
 from penstock.backends.machine import MachinePort
 from penstock.backends.visible_devices import of_environment, visible_indices
 from penstock.errors import DeviceError
@@ -27,19 +30,21 @@ _POOLED_STREAMS = {"cuda": 32}  # of each priority
 class EmulatedDriver(EmulatedTelemetry):
     """`count` devices of a kind, all with one profile; `memory` bytes each, or as many as the profile says.
 
-    Of kind cuda, CUDA_VISIBLE_DEVICES says which of them there are and in which order, until one is opened. Raises
+    Of kind cuda, CUDA_VISIBLE_DEVICES says which of them there are and in which order, until one is opened. With
+    `guard` the process ends where the host touches their memory outside queued work, and says which line did it. Raises
     ValueError for an unknown profile, and for one of another kind.
     """
 
     emulated = True
 
-    def __init__(self, kind: str, count: int, profile: str, memory: int | None = None) -> None:
+    def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
         self.kind = kind
         self.profile = profiles.load(profile)
         if self.profile.kind != kind:
             wanted = ", ".join(profiles.names(kind))
             raise ValueError(f"profile {self.profile.name!r} is of kind {self.profile.kind}, not {kind}: {wanted}")
         self._memory = memory or self.profile.properties["total_memory"]
+        self.guard = guard
         self._settled: list[int] | None = None
         self._uuids = [f"GPU-{self.profile.at(index)['uuid']}" for index in range(count)]
         super().__init__(kind, self._uuids, self._memory, self.profile.sensors)
@@ -86,20 +91,47 @@ class EmulatedDriver(EmulatedTelemetry):
 
     def open(self, index: int) -> EmulatedPort:
         settled = self.visible()
-        port = EmulatedPort(self.describe(index))
+        port = EmulatedPort(self.describe(index), guard=self.guard)
         self._settled = settled
         self.sensors(settled[index]).watch(port)
         return port
 
 
 class EmulatedPort(MachinePort):
-    """One emulated device. As with the real ones, a forked child cannot open it again."""
+    """One emulated device. As with the real ones, a forked child cannot open it again; its copy stays guarded there."""
 
     _handles_lock = threading.Lock()
     _next_handle = 0x7E00_0000_0000  # all processes' handles look like the drivers': addresses of something
 
-    def __init__(self, props: DeviceProps) -> None:
+    def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, promised=False)
+        self._guarded = guard
+        self._watched = guard
+        if guard:
+            watch.begin()
+
+    def came(self, address: int, nbytes: int, segment: int) -> None:
+        room.came(self, address, nbytes)
+        if self._guarded:
+            guard(address, nbytes, segment, self.name)
+
+    def going(self, address: int, nbytes: int, *, part: bool = False) -> None:
+        if self._guarded:
+            unguard(address, nbytes)
+        room.going(address, nbytes, part=part)
+
+    def mappings(self) -> list[tuple[int, int]]:
+        """All memory that was touched lies in one of these, addresses and sizes."""
+        return [*tuple(self._segments.items()), *self._spaces.mappings()]
+
+    def close(self) -> None:
+        super().close()
+        if self._watched and not self.forked() and not self.mappings():
+            self._watched = False
+            watch.end()
+
+    def _new_queue(self, handle: int, priority: int) -> HostQueue:
+        return EmulatedQueue(self, handle, priority, guarded=self._guarded)
 
     def occupants(self) -> Mapping[int, int]:
         """Nobody but this process."""

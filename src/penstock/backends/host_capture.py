@@ -47,6 +47,7 @@ class HostRecording:
         self._first = first
         self._thread = None if mode == "relaxed" else threading.get_ident()  # that must end it
         self._members: dict[int, HostQueue] = {}
+        self._usual: dict[int, type[HostQueue]] = {}  # what they are when they record nothing
         self._fronts: dict[int, _Front] = {}
         self._bodies: dict[int, list[int]] = {}  # of each queue: the conditions whose bodies it is in
         self._marks: dict[int, _Front] = {}  # of each tick
@@ -67,6 +68,7 @@ class HostRecording:
             self._members[queue.handle] = queue
             self._fronts[queue.handle] = front
             queue.recording = self
+            self._usual[queue.handle] = queue.__class__
             queue.__class__ = RecordingQueue  # so that queues that record nothing need not ask
 
     def check(self, queue: HostQueue, call: str) -> None:
@@ -191,7 +193,7 @@ class HostRecording:
             self._ended = True
             for queue in self._members.values():
                 if queue.__class__ is RecordingQueue and queue.recording is self:
-                    queue.__class__ = HostQueue  # type: ignore[assignment]  # it is what it was before
+                    queue.__class__ = self._usual[queue.handle]  # type: ignore[assignment]  # what it was before
                     del queue.recording
             self._members.clear()
             self.queues.clear()
@@ -218,14 +220,16 @@ class HostRecording:
             queue.recording.include(queue, self, sources)
             return
         with self._lock:
+            pieces = [piece if callable(piece) else reseeded(piece, sources) for piece in self._pieces]
+            queue.expect(piece for piece in pieces if isinstance(piece, bytes))
             if self._last is not None and self._last is not queue and not self._last.closed:
                 _native.wait_for(queue, self._last, _native.signal(self._last))
             self._last = queue
-            for piece in self._pieces:
-                if callable(piece):
-                    queue.call(piece)
+            for piece in pieces:
+                if isinstance(piece, bytes):
+                    queue.run_program(piece)
                 else:
-                    queue.run_program(reseeded(piece, sources))
+                    queue.call(piece)
 
     def include(self, queue: HostQueue, other: HostRecording, sources: Sequence[tuple[int, int]]) -> None:
         """The work of another recording, as a part of this one; its draws count from these sources' places."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from operator import index
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -50,8 +50,8 @@ class HostQueue(_core.Queue):
     owner: Owner
     recording: HostRecording  # there while the queue takes part in one: it is a RecordingQueue then
 
-    def __new__(cls, owner: Owner, handle: int, priority: int) -> Self:
-        self = super().__new__(cls, handle, priority)
+    def __new__(cls, owner: Owner, handle: int, priority: int, watch: int = 0) -> Self:
+        self = super().__new__(cls, handle, priority, watch)
         self.owner = owner
         return self
 
@@ -87,6 +87,9 @@ class HostQueue(_core.Queue):
             _native.draw_packed(self, packed(draw))
         except _REFUSED as error:
             raise self._refusal(error) from None
+
+    def expect(self, programs: Iterable[bytes]) -> None:
+        """These are going to run, all or none of them: whoever cannot have that refuses now."""
 
     def call(self, function: Callable[[], object]) -> None:
         if not callable(function):

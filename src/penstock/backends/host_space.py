@@ -49,6 +49,7 @@ class HostSpaces:
         with self._turn():
             space = self._spaces.take_out(address)
             try:
+                self._port.going(space.address, space.nbytes)
                 unmap_memory(space.address, space.nbytes)
             except OSError as error:
                 self._spaces.add(space)
@@ -65,20 +66,25 @@ class HostSpaces:
                     raise self._port.out_of_memory(nbytes)
             try:
                 open_pages(address, nbytes)
-            except OSError as error:
+                self._port.came(address, nbytes, space.address)
+            except (OSError, MemoryError) as error:
                 for piece in bare:
                     with suppress(OSError):  # then it is open, and nobody knows
                         close_pages(*piece)
                 with self._port.locked():
                     self._forget(space, bare)
+                    if isinstance(error, MemoryError):
+                        raise
                     raise self._port.out_of_memory(nbytes, error) from None
 
     def decommit(self, address: int, nbytes: int) -> None:
         with self._turn():
             space, address, nbytes = self._spaces.part("decommit", address, nbytes)
             try:
+                self._port.going(address, nbytes, part=True)
                 close_pages(address, nbytes)
             except OSError as error:  # the process has too many mappings already
+                self._port.came(address, nbytes, space.address)
                 message = f"{format_bytes(nbytes)} of memory cannot be returned"
                 raise self._port.refusal(error, message) from None
             with self._port.locked():
@@ -91,7 +97,12 @@ class HostSpaces:
         """Returns all of it."""
         with self._calling:
             for space in self._spaces.clear():
+                self._port.going(space.address, space.nbytes)
                 unmap_memory(space.address, space.nbytes)
+
+    def mappings(self) -> list[tuple[int, int]]:
+        """The address space, addresses and sizes."""
+        return self._spaces.mappings()
 
     @property
     def held(self) -> int:

@@ -184,7 +184,7 @@ class MachinePort:
     def queue(self, priority: int = 0) -> HostQueue:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
         with self.locked():
-            queue = HostQueue(self, self._new_handle(), priority)
+            queue = self._new_queue(self._new_handle(), priority)
             self._sharing.hold(queue)
             self._queues[queue.handle] = queue
             self._queues_made += 1
@@ -196,6 +196,9 @@ class MachinePort:
 
     def _new_handle(self) -> int:
         return self._queues_made
+
+    def _new_queue(self, handle: int, priority: int) -> HostQueue:
+        return HostQueue(self, handle, priority)
 
     def close(self) -> None:
         """Waits for all that is queued, then returns the memory; where a queue's thread still runs, it stays."""
@@ -240,6 +243,12 @@ class MachinePort:
             if start <= address < start + nbytes:
                 return start, nbytes
         return None
+
+    def came(self, address: int, nbytes: int, segment: int) -> None:
+        """For who must know which memory the device has: it can be touched now, in the segment that begins there."""
+
+    def going(self, address: int, nbytes: int, *, part: bool = False) -> None:
+        """It is about to go, all of a segment or a `part`. Also told of what never came."""
 
     @property
     def reserved(self) -> int:
@@ -286,14 +295,18 @@ class MachinePort:
         for address, nbytes in others.items():
             self._unlock(address, nbytes)
         for address, nbytes in mappings:
+            self.going(address, nbytes)
             unmap_memory(address, nbytes)
 
     def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
         try:
             with self.locked():
                 mappings[address] = nbytes
+            if mappings is self._segments:
+                self.came(address, nbytes, address)
         except BaseException:
             mappings.pop(address, None)
+            self.going(address, nbytes)
             unmap_memory(address, nbytes)
             raise
         return address
@@ -306,6 +319,7 @@ class MachinePort:
             message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
             raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
         try:
+            self.going(address, nbytes)
             unmap_memory(address, nbytes)
         except OSError as error:  # it has too many mappings to make a hole in one
             self._keep(mappings, address, nbytes)

@@ -116,6 +116,10 @@ class Spaces:
                 return space
         return None
 
+    def mappings(self) -> list[tuple[int, int]]:
+        """All of them, addresses and sizes."""
+        return [(space.address, space.nbytes) for space in tuple(self._spaces.values())]
+
     def clear(self) -> list[Space]:
         """All of them, which are gone from here."""
         spaces = [*self._spaces.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -39,6 +40,7 @@ def devices() -> list[dict[str, Any]]:
     """Every device of every kind that is there. Each is opened, looked at and closed."""
     from penstock import backends
     from penstock.errors import PenstockError
+    from penstock.spi import Emulates
 
     found = []
     for kind, driver in backends.drivers().items():
@@ -49,9 +51,17 @@ def devices() -> list[dict[str, Any]]:
                 found.append({"kind": kind, "index": index, "error": str(error)})
                 continue
             free, total = port.memory_info()
-            found.append(asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None})
+            device = asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None}
+            device["capability"] = _capability(port.props.details)
+            device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
+            device["guarded"] = isinstance(driver, Emulates) and driver.guard
+            found.append(device)
             port.close()
     return found
+
+
+def _capability(details: Mapping[str, Any]) -> str | None:
+    return f"{details['major']}.{details['minor']}" if "major" in details else None
 
 
 def missing() -> dict[str, str]:
@@ -72,8 +82,9 @@ def _show() -> None:
 
     console = Console(highlight=False)
     found = devices()
+    emulated: dict[str, str] = {}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("device", "name", "capacity", "free", "CPU reads it"):
+    for heading in ("device", "name", "capability", "capacity", "free", "CPU reads it"):
         table.add_column(heading, justify="right" if heading in ("capacity", "free") else "left")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
@@ -83,10 +94,15 @@ def _show() -> None:
             lines.add_row(Text(name, "red"), Text(f"cannot be opened: {device['error']}"))
         else:
             sizes = format_bytes(device["total_bytes"]), format_bytes(device["free_bytes"])
-            table.add_row(name, Text(device["name"]), *sizes, "yes" if device["host_visible"] else "no")
+            reads = "yes" if device["host_visible"] else "no, guarded" if device["guarded"] else "no"
+            table.add_row(name, Text(device["name"]), device["capability"] or "", *sizes, reads)
+            if device["profile"]:
+                emulated[device["kind"]] = f"profile {device['profile']}: this machine stands in for it"
     if table.row_count:
         console.print(table)
 
+    for kind, what in emulated.items():
+        lines.add_row(Text(kind, "cyan"), Text(what))
     for kind, why in missing().items():
         lines.add_row(Text(f"no {kind}", "yellow"), Text(why))
     lines.add_row()

@@ -4,16 +4,21 @@ NumPy's arrays live in the host device's memory while the program runs; it canno
 SCRIPT or MODULE is the program's own. At the end the report is shown on standard error, and two files are written to
 the output directory: snapshot.penstock and report.html. The exit status is the program's. A program that ends with
 os._exit, os.exec* or by a signal other than Ctrl-C leaves no report.
+
+With --emulate this machine stands in for devices of another kind, in the program and in all processes that it starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.commands import Failure, size
 from penstock.commands.program import Program
 from penstock.commands.recording import Recording
+from penstock.config import EMULATE, Emulated, parse_emulated
 
 OUTPUT = Path("penstock-report")
 ENTRIES = 1_000_000
@@ -21,7 +26,15 @@ ENTRIES = 1_000_000
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "penstock run [OPTIONS] SCRIPT [ARGS ...]\n       penstock run [OPTIONS] -m MODULE [ARGS ...]"
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="the device's capacity, as in 512MiB or 2G")
+    parser.add_argument(
+        "--emulate", type=_emulated, metavar="KIND[:COUNT][@PROFILE]",
+        help="let this machine stand in for such devices, as in cuda:2@h200",
+    )  # fmt: skip
+    parser.add_argument(
+        "--guard", action="store_true",
+        help="with --emulate: a program that touches their memory outside queued work dies, and shows the line",
+    )  # fmt: skip
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="the host device's capacity, as in 512MiB or 2G")
     parser.add_argument(
         "--history", action=argparse.BooleanOptionalAction, default=True,
         help="record every allocation with its Python stack, or only totals",
@@ -45,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     program = Program(argv, module=args.module)
     recording = Recording(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
     recording.prepare()
+    _emulate(args.emulate, guard=args.guard)
     recording.start()
     try:
         program.execute()
@@ -55,6 +69,30 @@ def run(args: argparse.Namespace) -> int:
         recording.interrupted = True
         raise
     return 0
+
+
+def _emulate(asked: tuple[Emulated, ...] | None, *, guard: bool) -> None:
+    """By the environment, which the program's children inherit."""
+    if asked is None:
+        if guard:
+            raise Failure("--guard is for emulated devices: say which, as in --emulate cuda:2@h200 --guard")
+        return
+    from penstock import backends  # now that it is known to load
+
+    for each in asked:
+        try:
+            with backends.emulating(each.kind, each.count, each.profile):
+                pass
+        except ValueError as error:
+            raise Failure(f"--emulate: {error}") from error
+    os.environ[EMULATE.name] = ",".join(str(replace(each, guard=each.guard or guard)) for each in asked)
+
+
+def _emulated(text: str) -> tuple[Emulated, ...]:
+    try:
+        return parse_emulated(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _absolute(folder: Path) -> Path:

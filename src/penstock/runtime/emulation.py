@@ -41,13 +41,16 @@ class Emulation:
         self.stop()
 
 
-def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int | str | None = None) -> Emulation:
+def emulate(
+    kind: str, count: int = 1, profile: str | None = None, memory: int | str | None = None, guard: bool = False
+) -> Emulation:
     """Let this machine stand in for devices of another kind, at once; as a context manager, until its end.
 
     `profile` says what they are ("h200", if nothing is said of cuda; see docs/reference/profiles.md), `memory` how much
     they have, if not as much as that: bytes, or a size as "4GiB". Names of such devices end in "(emulated)". Each
-    emulation starts anew: no stream, no seed, no statistics of another are there. Opens nothing. ValueError for what
-    makes no sense, WrongState while devices of the kind are in use.
+    emulation starts anew: no stream, no seed, no statistics of another are there. With `guard` the host cannot touch
+    their memory outside queued work: to try ends the process (SIGSEGV) and shows the line that did. Opens nothing.
+    ValueError for what makes no sense, WrongState while devices of the kind are in use.
 
     >>> import penstock
     >>> with penstock.emulate("cuda", count=2, profile="h200"):
@@ -65,13 +68,10 @@ def emulate(kind: str, count: int = 1, profile: str | None = None, memory: int |
         raise WrongState(f"devices of kind {kind!r} are in use already: emulate them before, or stop their emulation")
     open_device.close_ended()
     steps = ExitStack()
-    steps.enter_context(backends.emulating(kind, count, profile or _PROFILES.get(kind, ""), nbytes))
+    steps.enter_context(backends.emulating(kind, count, profile or "", nbytes, guard=bool(guard)))
     steps.callback(_end, kind, backends.driver(kind))
     current.look_again()
     return Emulation(kind, steps)
-
-
-_PROFILES = {"cuda": "h200"}
 
 
 def _end(kind: str, driver: Driver) -> None:

@@ -1,4 +1,7 @@
-"""Pytest fixtures that open every device this machine has, of every installed backend, and a fake one.
+"""Pytest fixtures: `emulated_cuda` stands in for a GPU; `port` opens every device there is, and a fake one.
+
+`pytest_plugins = ["penstock.testing.plugin"]` in the topmost conftest.py, or `-p penstock.testing.plugin`, brings them,
+and the options --penstock-leaks and --penstock-guard.
 
 A test file that says `from penstock.testing.conformance import *` and `pytest_plugins = ["penstock.testing.plugin"]`
 runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
@@ -21,9 +24,20 @@ from penstock.runtime import current
 from penstock.runtime.emulation import forget_kind
 from penstock.runtime.open_device import opened_indices
 from penstock.spi import Driver, Port
+from penstock.testing.emulated import EmulatedDevices, emulated_cuda, pytest_addoption, pytest_runtest_makereport
 from penstock.testing.fake import FakeDriver
 
-__all__ = ["FoundDevice", "device", "driver", "port", "pytest_generate_tests"]
+__all__ = [
+    "EmulatedDevices",
+    "FoundDevice",
+    "device",
+    "driver",
+    "emulated_cuda",
+    "port",
+    "pytest_addoption",
+    "pytest_generate_tests",
+    "pytest_runtest_makereport",
+]
 
 
 @dataclass(frozen=True)
@@ -96,4 +110,5 @@ def _stand_ins() -> dict[str, Callable[[], Driver]]:
     found: dict[str, Callable[[], Driver]] = {"fake": partial(FakeDriver, 2)}
     if not penstock.device_count("cuda"):
         found["emulated-cuda"] = partial(EmulatedDriver, "cuda", 2, "h200", 1 << 30)
+        found["guarded-cuda"] = partial(EmulatedDriver, "cuda", 2, "h200", 1 << 30, guard=True)
     return found

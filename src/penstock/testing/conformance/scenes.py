@@ -20,7 +20,7 @@ import penstock
 from penstock.device import Device
 from penstock.runtime.current import opened_for
 from penstock.runtime.stream import Stream
-from penstock.spi import Launches, Port, Queue, Randoms, Timing
+from penstock.spi import Captures, Launches, Port, Queue, Randoms, Timing
 
 __all__ = [
     "BAD_SIZES",
@@ -45,7 +45,7 @@ MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
 _LIMIT = 20  # seconds, for what would else wait for ever
 
-_OF_QUEUES = (Launches, Randoms, Timing)
+_OF_QUEUES = (Captures, Launches, Randoms, Timing)
 
 _Test = Callable[..., None]
 
