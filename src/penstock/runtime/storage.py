@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ from penstock.runtime.pinned_allocator import PinnedBlock
 from penstock.runtime.plugged import PluggedBlock
 from penstock.runtime.uncached import UncachedBlock
 
-__all__ = ["AnyBlock", "InOrder", "Storage", "allocate_block", "array_at", "pinned_block"]
+if TYPE_CHECKING:
+    from penstock.runtime.stream import Stream
+
+__all__ = ["AnyBlock", "InOrder", "Storage", "allocate_block", "array_at", "pinned_block", "record_use"]
 
 
 AnyBlock = Block | UncachedBlock
@@ -110,3 +113,15 @@ def pinned_block(memory: object) -> PinnedBlock | None:
     while isinstance(memory, np.ndarray):
         memory = memory.base
     return memory.owner if isinstance(memory, _At) and isinstance(memory.owner, PinnedBlock) else None
+
+
+def record_use(storage: Storage, stream: Stream) -> None:
+    """The stream uses it, too; ValueError for a stream of another device. Nothing where others own the memory."""
+    if (pinned := pinned_block(owner := storage.owner)) is not None:
+        pinned.used_on(stream.queue)
+    elif isinstance(owner, AnyBlock | InOrder):
+        if stream.device != storage.opened.device:
+            raise ValueError(f"{stream!r} is not a stream of {storage.opened.device}, where this tensor is")
+        owner.used_on(stream.handle)
+        for listener in listening.listeners:
+            listener.used(storage, stream)

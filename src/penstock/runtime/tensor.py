@@ -13,9 +13,9 @@ from penstock import backends
 from penstock._core import Exporter
 from penstock.device import Device
 from penstock.dtypes import as_dtype
-from penstock.runtime import current, listening, random_fill, transfer
+from penstock.runtime import current, random_fill, transfer
 from penstock.runtime.generator import Generator
-from penstock.runtime.storage import AnyBlock, InOrder, Storage, array_at, pinned_block
+from penstock.runtime.storage import Storage, array_at, record_use
 from penstock.runtime.stream import Stream, current_stream
 
 __all__ = ["Tensor", "new_tensor"]
@@ -309,14 +309,7 @@ class Tensor(Exporter):
 
         Does nothing for memory that others own, but for `empty_pinned`'s. (`torch.Tensor.record_stream`)
         """
-        if (pinned := pinned_block(owner := self.storage.owner)) is not None:
-            pinned.used_on(stream.queue)
-        elif isinstance(owner, AnyBlock | InOrder):
-            if stream.device != self.device:
-                raise ValueError(f"{stream!r} is not a stream of {self.device}, where this tensor is")
-            owner.used_on(stream.handle)
-            for listener in listening.listeners:
-                listener.used(self.storage, stream)
+        record_use(self.storage, stream)
 
     # Lending.
 
