@@ -143,6 +143,15 @@ class TestPools:
         open_device.close_ended()
         assert open_device._ended == []
 
+    def test_a_graph_keeps_the_pools_that_were_used_in_its_capture(self, emulated):
+        graph, pool = cuda.CUDAGraph(), memory.MemPool()
+        with cuda.graph(graph), memory.use_mem_pool(pool):
+            penstock.zeros(1000, device="cuda")
+        assert pool.id in graph.pools()
+        assert pool.use_count() == 2
+        del graph
+        assert pool.use_count() == 1
+
     def test_managed_memory_is_more_than_there_is(self, emulated):
         with memory._use_uvm() as pool:
             large = penstock.zeros(200 * MIB, dtype="uint8", device="cuda")

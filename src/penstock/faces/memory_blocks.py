@@ -168,13 +168,18 @@ class MemoryBlocks:
     def use_mem_pool(self, pool: mem_pool.MemPool, device: Any = None) -> Iterator[None]:
         """What this thread allocates on the device comes from the pool meanwhile. Initialises the kind, and opens it.
 
-        Uses nest, and the innermost counts. Raises PenstockError for a pool that is in use already.
+        Uses nest, and the innermost counts; a graph that is being captured keeps the pool's memory. Raises
+        PenstockError for a pool that is in use already.
         """
         kind = self._kind
         index = kind.current_index() if device is None else kind.index(device)
         kind.initialisation.ensure()
         opened_or_none(kind, index, "Invalid device argument")
         with mem_pool.use_mem_pool(pool, Device(kind.name, index)):
+            capture = stream_of(kind.opened(index)).capture
+            graph = None if capture is None else capture.owner()
+            if graph is not None:
+                graph._retain_pool(pool)  # noqa: SLF001 -- PyTorch's name
             yield
 
     @contextmanager

@@ -137,10 +137,11 @@ def test_what_is_counted(device: Device) -> None:
     mem.reset_peak_memory_stats(device)
     start = mem.memory_allocated(device)
     held = [penstock.allocate(MIB, device) for _ in range(3)]
+    taken = sum(block.size for block in held)
     held.clear()
     moved = _counted(device, "allocated_bytes.all.allocated", "allocated_bytes.all.freed", "allocation.all.allocated")
-    assert moved == [3 * MIB, 3 * MIB, 3]
-    assert (mem.memory_allocated(device), mem.max_memory_allocated(device)) == (start, start + 3 * MIB)
+    assert moved == [taken, taken, 3]
+    assert (mem.memory_allocated(device), mem.max_memory_allocated(device)) == (start, start + taken)
     mem.reset_peak_memory_stats(device)
     mem.reset_accumulated_memory_stats(device)
     assert mem.max_memory_allocated(device) == start
@@ -170,11 +171,14 @@ def test_the_summary_is_a_table(device: Device) -> None:
 
 def test_peaks_nest(device: Device) -> None:
     with mem.peak(device) as outer:
-        penstock.allocate(4 * MIB, device).free()
+        large = penstock.allocate(24 * MIB, device)
+        larger = large.size
+        large.free()
         with mem.peak(device) as inner:
             mem.reset_peak_memory_stats(device)
-            penstock.allocate(2 * MIB, device).free()
-    assert (outer.allocated_above, inner.allocated_above) == (4 * MIB, 2 * MIB)
+            small = penstock.allocate(MIB, device)
+    assert (outer.allocated_above, inner.allocated_above) == (larger, small.size)
+    assert small.size < larger
 
 
 def test_the_history_tells_what_happened(device: Device) -> None:
