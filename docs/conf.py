@@ -1,5 +1,6 @@
 """Sphinx's settings. `python3 dev.py docs` builds with warnings as errors, without a network."""
 
+import warnings
 from importlib.metadata import version as version_of
 
 project = "penstock"
@@ -18,6 +19,8 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # autodoc looks at its properties
+
 default_role = "code"  # one backtick in a docstring means what it means in these pages
 
 html_theme = "furo"

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.interop import numpy as served
+from penstock.runtime import emulation
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,8 @@ def device_as_it_was() -> Iterator[None]:
     penstock.memory.reset_accumulated_memory_stats("host:0")
     _, capacity = penstock.memory.mem_get_info("host:0")
     yield
+    for running in [*emulation._running.values()]:  # of a page that failed on its way
+        running.stop()
     served.uninstall()
     penstock.memory.record_history(None, device="host:0")
     penstock.memory.set_allocator_settings("expandable_segments:False")

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 FACES = ("penstock.accelerator", "penstock.cuda")
-_NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|``([\w.]+)``", re.MULTILINE)
+_NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|`{1,2}([\w.]+)`{1,2}", re.MULTILINE)
 
 
 def told(page: str) -> Iterator[str]:

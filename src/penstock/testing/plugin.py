@@ -1,7 +1,7 @@
 """Pytest fixtures: `emulated_cuda` stands in for a GPU; `port` opens every device there is, and a fake one.
 
 `pytest_plugins = ["penstock.testing.plugin"]` in the topmost conftest.py, or `-p penstock.testing.plugin`, brings them,
-and the options --penstock-leaks and --penstock-guard.
+and the options `--penstock-leaks` and `--penstock-guard`.
 
 A test file that says `from penstock.testing.conformance import *` and `pytest_plugins = ["penstock.testing.plugin"]`
 runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
