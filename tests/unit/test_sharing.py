@@ -7,10 +7,14 @@ import gc
 import mmap
 import os
 import pickle
+import signal
 import struct
+import subprocess
+import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -331,6 +335,24 @@ def test_uncached_memory_is_shared_too(emulated):
     assert sent.offset == 0
     del tensor
     sharing.forget_kind("cuda")
+
+
+def test_guarded_memory_is_shared_and_stays_guarded():
+    program = """
+        import ctypes, penstock
+        from penstock.runtime import sharing
+        with penstock.emulate("cuda", guard=True):
+            tensor = penstock.full((1000,), 3.0, device="cuda")
+            sharing.send(tensor.storage)
+            assert tensor.tolist() == [3.0] * 1000
+            print("shared", flush=True)
+            ctypes.string_at(tensor.data_ptr(), 1)
+    """
+    command = [sys.executable, "-c", dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "shared\n", done.stderr
+    assert done.returncode == -signal.SIGSEGV
+    assert "cuda:0: the host touched device memory outside queued work" in done.stderr
 
 
 def test_a_capture_takes_no_part(emulated):

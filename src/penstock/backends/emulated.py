@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
@@ -17,6 +18,7 @@ from penstock.backends.emulated_queue import EmulatedQueue
 from penstock.backends.emulated_telemetry import EmulatedTelemetry
 from penstock.backends.host_queue import HostQueue
 from penstock.backends.machine import MachinePort
+from penstock.backends.mapping import open_pages
 from penstock.backends.visible_devices import of_environment, visible_indices
 from penstock.errors import DeviceError
 from penstock.spi import DeviceProps
@@ -119,6 +121,18 @@ class EmulatedPort(MachinePort):
         if self._guarded:
             unguard(address, nbytes)
         room.going(address, nbytes, part=part)
+
+    @contextmanager
+    def laid_open(self, address: int, nbytes: int) -> Iterator[None]:
+        if not self._guarded:
+            yield
+            return
+        unguard(address, nbytes)
+        try:
+            open_pages(address, nbytes)
+            yield
+        finally:
+            guard(address, nbytes, address, self.name)
 
     def mappings(self) -> list[tuple[int, int]]:
         """All memory that was touched lies in one of these, addresses and sizes."""

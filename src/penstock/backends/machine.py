@@ -244,6 +244,11 @@ class MachinePort:
                 return start, nbytes
         return None
 
+    @contextmanager
+    def laid_open(self, address: int, nbytes: int) -> Iterator[None]:  # noqa: ARG002 -- for who closes its memory
+        """Inside, the host may read that segment, and put another mapping in its place."""
+        yield
+
     def came(self, address: int, nbytes: int, segment: int) -> None:
         """For who must know which memory the device has: it can be touched now, in the segment that begins there."""
 

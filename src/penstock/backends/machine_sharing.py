@@ -126,7 +126,7 @@ class MachineSharing:
         except OSError as error:
             raise self._port.refusal(error, "the memory cannot be shared") from None
         try:
-            with self._at_rest():
+            with self._at_rest(), self._port.laid_open(address, nbytes):
                 _replace(address, nbytes, file.address)
         except BaseException as error:
             file.close()
