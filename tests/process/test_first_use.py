@@ -120,7 +120,7 @@ for module in (cuda, cuda.memory, cuda.random):
         with penstock.emulate("cuda", count=2):
             try:
                 ask(**wanted)
-            except (TypeError, penstock.PenstockError, ModuleNotFoundError, FutureWarning) as error:
+            except (TypeError, penstock.PenstockError, ModuleNotFoundError, Warning) as error:
                 how = type(error).__name__
             else:
                 how = ""

@@ -20,7 +20,7 @@ import penstock
 from penstock.device import Device
 from penstock.runtime.current import opened_for
 from penstock.runtime.stream import Stream
-from penstock.spi import Captures, Launches, Port, Queue, Randoms, Timing
+from penstock.spi import Launches, Port, Queue, Reopens
 
 __all__ = [
     "BAD_SIZES",
@@ -45,7 +45,7 @@ MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
 _LIMIT = 20  # seconds, for what would else wait for ever
 
-_OF_QUEUES = (Captures, Launches, Randoms, Timing)
+_OF_PORTS_ALONE = (Reopens,)  # a queue may have its method, `abandon`, for itself
 
 _Test = Callable[..., None]
 
@@ -82,8 +82,8 @@ def needs(*abilities: type) -> Callable[[_Test], _Test]:
             queue = port.queue()
             queue.close()
             for ability in abilities:
-                # A queue may have a method of a port's ability for itself, as `abandon`, and the other way round.
-                if not isinstance(queue if ability in _OF_QUEUES else port, ability):
+                of_queue = ability not in _OF_PORTS_ALONE and isinstance(queue, ability)
+                if not (of_queue or isinstance(port, ability)):
                     pytest.skip(f"{port.props.kind} lacks the ability {ability.__name__}")
             test(**fixtures)
 
