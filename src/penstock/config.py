@@ -17,6 +17,7 @@ __all__ = [
     "HOST_DEVICES",
     "HOST_MEMORY",
     "SANITIZER",
+    "STRAY_CONTEXTS",
     "VARIABLES",
     "Emulated",
     "Variable",
@@ -180,7 +181,13 @@ SANITIZER = Variable(
     bool,
     bool,
 )
-VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE, SANITIZER)
+STRAY_CONTEXTS = Variable(
+    "TORCH_CUDA_CHECK_STRAY_CONTEXT",
+    "warn or error: what `penstock.cuda.set_device` does where other devices are open already; nothing if not set",
+    str.lower,
+    str,
+)
+VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE, SANITIZER, STRAY_CONTEXTS)
 
 # The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.
 ALLOCATOR_SETTINGS = ("PENSTOCK_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

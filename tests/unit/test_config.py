@@ -50,6 +50,7 @@ def test_every_variable_says_what_it_is_for():
         "PENSTOCK_HOST_MEMORY",
         "PENSTOCK_EMULATE",
         "TORCH_CUDA_SANITIZER",
+        "TORCH_CUDA_CHECK_STRAY_CONTEXT",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)
 

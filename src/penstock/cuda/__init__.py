@@ -38,7 +38,7 @@ from penstock.cuda import (
 from penstock.cuda._kind import CUDA as _CUDA
 from penstock.cuda._kind import DeferredCudaCallError
 from penstock.cuda._libraries import _compile_kernel, current_blas_handle, current_solver_handle
-from penstock.cuda._utils import _get_device_index
+from penstock.cuda._utils import _device_t, _get_device_index
 from penstock.cuda.capability import (
     DEVICE_REQUIREMENT,
     DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION,
@@ -62,6 +62,7 @@ from penstock.cuda.capability import (
     is_tf32_supported,
 )
 from penstock.cuda.devices import (
+    _check_stray_context,
     _CudaDeviceProperties,
     _DeviceGuard,
     _primary_context_devices,
@@ -71,6 +72,7 @@ from penstock.cuda.devices import (
     get_device_capability,
     get_device_name,
     get_device_properties,
+    set_device,
 )
 from penstock.cuda.graphs import (
     CUDAGraph,
@@ -99,7 +101,6 @@ from penstock.cuda.lifecycle import (
     ipc_collect,
     is_available,
     is_initialized,
-    set_device,
     set_sync_debug_mode,
     synchronize,
 )

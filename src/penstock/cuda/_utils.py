@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.cuda._kind import CUDA
+from penstock.device import Device
 
-__all__ = ["_get_device_index"]
+__all__ = ["_device_t", "_get_device_index"]
+
+_device_t = Device | str | int | None  # what a device is named by
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

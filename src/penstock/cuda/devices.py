@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from penstock import backends
+from penstock import backends, config
 from penstock.cuda._kind import CUDA
-from penstock.faces.devices import DeviceContext, DeviceGuard
+from penstock.errors import PenstockError, PenstockWarning
+from penstock.faces.devices import DeviceContext, DeviceGuard, Devices
 from penstock.runtime.open_device import opened_indices
-from penstock.spi import Peers
+from penstock.spi import DeviceProps, Peers
 
 __all__ = [
     "_CudaDeviceProperties",
     "_DeviceGuard",
+    "_check_stray_context",
     "_primary_context_devices",
     "can_device_access_peer",
     "device",
@@ -20,7 +25,10 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "set_device",
 ]
+
+_DEVICES = Devices(CUDA)
 
 
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
@@ -49,50 +57,56 @@ class _DeviceGuard(DeviceGuard):
     kind = CUDA
 
 
-_PROPERTIES = (
-    "major",
-    "minor",
-    "is_multi_gpu_board",
-    "is_integrated",
-    "multi_processor_count",
-    "max_threads_per_multi_processor",
-    "max_threads_per_block",
-    "warp_size",
-    "regs_per_multiprocessor",
-    "shared_memory_per_block",
-    "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor",
-    "L2_cache_size",
-    "clock_rate",
-    "memory_clock_rate",
-    "memory_bus_width",
-    "gcnArchName",
-    "pci_bus_id",
-    "pci_device_id",
-    "pci_domain_id",
-    "uuid",
-)
+def _said(name: str) -> property:
+    return property(lambda self: self._details[name])
 
 
 class _CudaDeviceProperties:
     """What a device is: read-only, sizes in bytes, rates in kHz. Made by `get_device_properties`."""
 
-    name: str
-    total_memory: int
+    __slots__ = ("_details",)
+    _details: Mapping[str, Any]
 
     def __init__(self) -> None:
         raise TypeError("_CudaDeviceProperties is what get_device_properties gives: it has no constructor")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"property {name!r} of a device cannot be set")
+    name = _said("name")
+    major = _said("major")
+    minor = _said("minor")
+    total_memory = _said("total_memory")
+    is_multi_gpu_board = _said("is_multi_gpu_board")
+    is_integrated = _said("is_integrated")
+    multi_processor_count = _said("multi_processor_count")
+    max_threads_per_multi_processor = _said("max_threads_per_multi_processor")
+    max_threads_per_block = _said("max_threads_per_block")
+    warp_size = _said("warp_size")
+    regs_per_multiprocessor = _said("regs_per_multiprocessor")
+    shared_memory_per_block = _said("shared_memory_per_block")
+    shared_memory_per_block_optin = _said("shared_memory_per_block_optin")
+    shared_memory_per_multiprocessor = _said("shared_memory_per_multiprocessor")
+    L2_cache_size = _said("L2_cache_size")
+    clock_rate = _said("clock_rate")
+    memory_clock_rate = _said("memory_clock_rate")
+    memory_bus_width = _said("memory_bus_width")
+    gcnArchName = _said("gcnArchName")  # noqa: N815 -- PyTorch's name
+    pci_bus_id = _said("pci_bus_id")
+    pci_device_id = _said("pci_device_id")
+    pci_domain_id = _said("pci_domain_id")
+    uuid = _said("uuid")
+
+    @classmethod
+    def of(cls, props: DeviceProps) -> _CudaDeviceProperties:
+        made = object.__new__(cls)
+        made._details = defaultdict(int, props.details, name=props.name, total_memory=props.total_bytes)
+        return made
 
     def __repr__(self) -> str:
         first = ("name", "major", "minor", "total_memory", "multi_processor_count", "uuid")
         said = (*first, "pci_bus_id", "pci_device_id", "pci_domain_id", "L2_cache_size")
-        return f"_CudaDeviceProperties({', '.join(f'{each}={self._said(each)}' for each in said)})"
+        return f"_CudaDeviceProperties({', '.join(f'{each}={self._told(each)}' for each in said)})"
 
-    def _said(self, name: str) -> str:
-        value = getattr(self, name)
+    def _told(self, name: str) -> str:
+        value = self._details[name]
         if name in ("total_memory", "L2_cache_size"):
             return f"{value >> 20}MB"
         return repr(value) if name == "name" else str(value)
@@ -108,10 +122,7 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
     """
     index = _valid(device, "Invalid device id")
     props = CUDA.describe(index)
-    made = object.__new__(_CudaDeviceProperties)
-    known = {name: props.details.get(name, 0) for name in _PROPERTIES}
-    made.__dict__.update(known, name=props.name, total_memory=props.total_bytes)
-    return made
+    return _CudaDeviceProperties.of(props)
 
 
 def get_device_name(device: Any = None) -> str:
@@ -138,6 +149,32 @@ def _valid(device: Any, otherwise: str) -> int:
     if not 0 <= index < CUDA.count():
         raise AssertionError(otherwise)
     return index
+
+
+def set_device(device: Any) -> None:
+    """Make the device this thread's current one; a negative index changes nothing. Opens nothing.
+
+    Where TORCH_CUDA_CHECK_STRAY_CONTEXT asks for it, it warns or raises if others are open. (`torch.cuda.set_device`)
+    """
+    _DEVICES.set_device(device)
+    _check_stray_context(CUDA.index(device))
+
+
+def _check_stray_context(expected: int) -> None:
+    """Warn or raise, as the environment asks, where this process has opened other devices than that one."""
+    mode = config.STRAY_CONTEXTS.value()
+    if expected < 0 or mode not in ("warn", "error"):
+        return
+    stray = [index for index in _primary_context_devices() if index != expected]
+    if not stray:
+        return
+    message = (
+        f"set_device({expected}) found an existing CUDA primary context on device(s) {stray}: something used them "
+        "before this process chose its own, and each takes memory there"
+    )
+    if mode == "error":
+        raise PenstockError(message)
+    warnings.warn(message, PenstockWarning, stacklevel=3)
 
 
 def _primary_context_devices() -> list[int]:

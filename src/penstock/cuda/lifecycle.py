@@ -31,7 +31,6 @@ __all__ = [
     "ipc_collect",
     "is_available",
     "is_initialized",
-    "set_device",
     "set_sync_debug_mode",
     "synchronize",
 ]
@@ -42,7 +41,6 @@ is_initialized = _devices.is_initialized
 is_available = _devices.is_available
 device_count = _devices.device_count
 current_device = _devices.current_device
-set_device = _devices.set_device
 synchronize = _devices.synchronize
 set_sync_debug_mode = _devices.set_sync_debug_mode
 get_sync_debug_mode = _devices.get_sync_debug_mode
