@@ -49,36 +49,32 @@ class _DeviceGuard(DeviceGuard):
     kind = CUDA
 
 
-_PROPERTIES = (
-    "major",
-    "minor",
-    "is_multi_gpu_board",
-    "is_integrated",
-    "multi_processor_count",
-    "max_threads_per_multi_processor",
-    "max_threads_per_block",
-    "warp_size",
-    "regs_per_multiprocessor",
-    "shared_memory_per_block",
-    "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor",
-    "L2_cache_size",
-    "clock_rate",
-    "memory_clock_rate",
-    "memory_bus_width",
-    "gcnArchName",
-    "pci_bus_id",
-    "pci_device_id",
-    "pci_domain_id",
-    "uuid",
-)
-
-
 class _CudaDeviceProperties:
     """What a device is: read-only, sizes in bytes, rates in kHz. Made by `get_device_properties`."""
 
     name: str
+    major: int
+    minor: int
     total_memory: int
+    is_multi_gpu_board: int
+    is_integrated: int
+    multi_processor_count: int
+    max_threads_per_multi_processor: int
+    max_threads_per_block: int
+    warp_size: int
+    regs_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    L2_cache_size: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    gcnArchName: str  # noqa: N815 -- PyTorch's name
+    pci_bus_id: int
+    pci_device_id: int
+    pci_domain_id: int
+    uuid: str
 
     def __init__(self) -> None:
         raise TypeError("_CudaDeviceProperties is what get_device_properties gives: it has no constructor")
@@ -109,7 +105,7 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
     index = _valid(device, "Invalid device id")
     props = CUDA.describe(index)
     made = object.__new__(_CudaDeviceProperties)
-    known = {name: props.details.get(name, 0) for name in _PROPERTIES}
+    known = {name: props.details.get(name, 0) for name in _CudaDeviceProperties.__annotations__}
     made.__dict__.update(known, name=props.name, total_memory=props.total_bytes)
     return made
 
