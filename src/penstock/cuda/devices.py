@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from penstock import backends, config
@@ -12,7 +11,7 @@ from penstock.cuda._kind import CUDA
 from penstock.errors import PenstockError, PenstockWarning
 from penstock.faces.devices import DeviceContext, DeviceGuard, Devices
 from penstock.runtime.open_device import opened_indices
-from penstock.spi import DeviceProps, Peers
+from penstock.spi import Peers
 
 __all__ = [
     "_CudaDeviceProperties",
@@ -57,56 +56,41 @@ class _DeviceGuard(DeviceGuard):
     kind = CUDA
 
 
-def _said(name: str) -> property:
-    return property(lambda self: self._details[name])
-
-
+@dataclass(frozen=True, repr=False)
 class _CudaDeviceProperties:
-    """What a device is: read-only, sizes in bytes, rates in kHz. Made by `get_device_properties`."""
+    """What a device is: sizes in bytes, rates in kHz. `get_device_properties` gives it."""
 
-    __slots__ = ("_details",)
-    _details: Mapping[str, Any]
-
-    def __init__(self) -> None:
-        raise TypeError("_CudaDeviceProperties is what get_device_properties gives: it has no constructor")
-
-    name = _said("name")
-    major = _said("major")
-    minor = _said("minor")
-    total_memory = _said("total_memory")
-    is_multi_gpu_board = _said("is_multi_gpu_board")
-    is_integrated = _said("is_integrated")
-    multi_processor_count = _said("multi_processor_count")
-    max_threads_per_multi_processor = _said("max_threads_per_multi_processor")
-    max_threads_per_block = _said("max_threads_per_block")
-    warp_size = _said("warp_size")
-    regs_per_multiprocessor = _said("regs_per_multiprocessor")
-    shared_memory_per_block = _said("shared_memory_per_block")
-    shared_memory_per_block_optin = _said("shared_memory_per_block_optin")
-    shared_memory_per_multiprocessor = _said("shared_memory_per_multiprocessor")
-    L2_cache_size = _said("L2_cache_size")
-    clock_rate = _said("clock_rate")
-    memory_clock_rate = _said("memory_clock_rate")
-    memory_bus_width = _said("memory_bus_width")
-    gcnArchName = _said("gcnArchName")  # noqa: N815 -- PyTorch's name
-    pci_bus_id = _said("pci_bus_id")
-    pci_device_id = _said("pci_device_id")
-    pci_domain_id = _said("pci_domain_id")
-    uuid = _said("uuid")
-
-    @classmethod
-    def of(cls, props: DeviceProps) -> _CudaDeviceProperties:
-        made = object.__new__(cls)
-        made._details = defaultdict(int, props.details, name=props.name, total_memory=props.total_bytes)
-        return made
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    is_multi_gpu_board: int
+    is_integrated: int
+    multi_processor_count: int
+    max_threads_per_multi_processor: int
+    max_threads_per_block: int
+    warp_size: int
+    regs_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    L2_cache_size: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    gcnArchName: str  # noqa: N815 -- PyTorch's name
+    pci_bus_id: int
+    pci_device_id: int
+    pci_domain_id: int
+    uuid: str
 
     def __repr__(self) -> str:
         first = ("name", "major", "minor", "total_memory", "multi_processor_count", "uuid")
         said = (*first, "pci_bus_id", "pci_device_id", "pci_domain_id", "L2_cache_size")
-        return f"_CudaDeviceProperties({', '.join(f'{each}={self._told(each)}' for each in said)})"
+        return f"_CudaDeviceProperties({', '.join(f'{each}={self._said(each)}' for each in said)})"
 
-    def _told(self, name: str) -> str:
-        value = self._details[name]
+    def _said(self, name: str) -> str:
+        value = getattr(self, name)
         if name in ("total_memory", "L2_cache_size"):
             return f"{value >> 20}MB"
         return repr(value) if name == "name" else str(value)
@@ -122,7 +106,8 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
     """
     index = _valid(device, "Invalid device id")
     props = CUDA.describe(index)
-    return _CudaDeviceProperties.of(props)
+    known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
+    return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes})
 
 
 def get_device_name(device: Any = None) -> str:
