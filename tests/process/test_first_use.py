@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from programs_on_emulated import emulating, said_by, succeeds
+from programs_on_emulated import HEAD, emulating, said_by, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
