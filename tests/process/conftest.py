@@ -1,4 +1,4 @@
-"""Programs in child processes, with and without penstock."""
+"""Programs in child processes, with and without penstock; some share `programs_on_emulated`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find it
 
 LIMIT = 60  # seconds for a child; each needs about one
 COMMAND = str(Path(sys.executable).with_name("penstock"))  # as installed: it is a main module of its own

@@ -1,0 +1,51 @@
+"""Programs in child processes that begin with penstock.cuda, two ways to run them, and devices for them."""
+
+from __future__ import annotations
+
+import os
+
+HEAD = """
+import os, signal, sys, threading, traceback
+import penstock
+from penstock import cuda
+from penstock.runtime import initialisation
+
+def started():
+    return len(os.listdir("/proc/self/task")), len(threading.enumerate())
+
+def refused(use, error, words):
+    try:
+        use()
+    except error as caught:
+        assert words in str(caught), caught
+        return caught
+    raise AssertionError("it was not refused")
+
+def forked(check):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            check()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+"""
+
+
+def said_by(runner, source, **settings):
+    runner.write(HEAD + source)
+    # Python 3.12 and later warn of any fork beside threads: some children here are about just that
+    done = runner.command("-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "script.py", **settings)
+    assert (done.status, done.err) == (0, ""), done.err
+    return done.out
+
+
+def succeeds(runner, source, **settings):
+    assert said_by(runner, source, **settings) == ""
+
+
+def emulating(what="cuda:2@h200"):
+    return {**os.environ, "PENSTOCK_EMULATE": what}

@@ -1,0 +1,140 @@
+"""Emulations that come and go: what they leave, who starts and ends them, and exit with their work queued."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from programs_on_emulated import emulating, said_by, succeeds
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
+def test_two_hundred_emulations_leave_nothing(runner):
+    succeeds(
+        runner,
+        """
+import gc
+
+def one_round():
+    with penstock.emulate("cuda", count=2):
+        for device in (0, 1):
+            with cuda.device(device), cuda.stream(cuda.Stream()):
+                made = penstock.empty(1 << 18, device=f"cuda:{device}").uniform_()
+                made.copy_(made.flatten().clone())
+                cuda.Event().record()
+        cuda.synchronize()
+
+def held():
+    gc.collect()
+    resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, started(), len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines())
+
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)  # of the two files above
+for _ in range(20):
+    one_round()
+before = held()
+for _ in range(200):
+    one_round()
+after = held()
+assert after[1:3] == before[1:3], (before, after)
+assert after[0] - before[0] < 4 << 20, (before, after)
+assert after[3] - before[3] < 20, (before, after)
+""",
+    )
+
+
+def test_emulations_of_several_threads(runner):
+    """One at a time has the kind: who comes second hears of it, and no end takes another's devices away."""
+    succeeds(
+        runner,
+        """
+failures, rounds, refusals = [], [], []
+def work(number):
+    try:
+        for _ in range(30):
+            try:
+                with penstock.emulate("cuda", count=2):
+                    made = penstock.full((2,), number, device="cuda:1")
+                    rounds.append(made.tolist() == [number] * 2)
+            except (penstock.WrongState, penstock.PenstockError) as error:  # another thread's came or went meanwhile
+                refusals.append(error)
+    except BaseException:
+        failures.append(traceback.format_exc())
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(50)
+    assert not thread.is_alive()
+assert failures == [], failures[0]
+assert rounds and all(rounds)
+assert cuda.device_count() == 0 and not cuda.is_initialized()
+with penstock.emulate("cuda", count=3):
+    assert cuda.device_count() == 3 and penstock.zeros(1, device="cuda:2").tolist() == [0]
+""",
+    )
+
+
+def test_started_in_one_thread_used_and_stopped_in_others(runner):
+    succeeds(
+        runner,
+        """
+from concurrent.futures import ThreadPoolExecutor
+for _ in range(3):
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
+        emulation = one.submit(penstock.emulate, "cuda", 2).result(20)
+        two.submit(cuda.set_device, 1).result(20)
+        assert two.submit(cuda.current_device).result(20) == 1
+        assert one.submit(cuda.current_device).result(20) == 0
+        three.submit(emulation.stop).result(20)
+        for each in (one, two, three):
+            refused(each.submit(cuda.current_device).result, penstock.PenstockError, "penstock.emulate('cuda')")
+        with penstock.emulate("cuda"):
+            assert two.submit(cuda.current_device).result(20) == 0  # what was current went with its devices
+""",
+    )
+
+
+def test_the_first_to_begin_may_end_first(runner):
+    succeeds(
+        runner,
+        """
+first = penstock.emulate("cuda", 2)
+second = penstock.emulate("cuda", 3)
+made = penstock.full((2,), 5, device="cuda:2")
+first.stop()
+assert cuda.device_count() == 3 and made.tolist() == [5, 5]
+second.stop()
+assert cuda.device_count() == 0
+""",
+    )
+
+
+HELD = """
+for stream in streams:
+    stream.queue.call(gate.wait)
+streams[0].queue.call(lambda: os.write(1, b"done"))
+import atexit
+atexit.register(gate.set)
+"""
+COPIES = """
+made.copy_(made[::2].clone().expand(2, 500_000).reshape(1_000_000))
+os.write(1, b"done")
+"""
+DROPPED = """
+streams[1].wait_stream(streams[0])
+streams[0].queue.call(int)
+streams[1].queue.call(lambda: os.write(1, b"done"))
+del streams, made
+"""
+
+
+@pytest.mark.parametrize("source", [HELD, COPIES, DROPPED], ids=["held", "copies", "dropped"])
+def test_exit_with_work_queued(runner, source):
+    head = """
+gate = threading.Event()
+streams = [cuda.Stream(device=index) for index in range(2)]
+made = penstock.empty(1_000_000, device="cuda:1")
+"""
+    assert said_by(runner, head + source, env=emulating()) == "done"
