@@ -20,6 +20,7 @@ __all__ = [
     "Draw",
     "Driver",
     "Emulates",
+    "Foresees",
     "Growable",
     "Launches",
     "Managed",
@@ -158,6 +159,16 @@ class Launches(Protocol):
 
     def call(self, function: Callable[[], object]) -> None: ...
     def call_native(self, function: int, argument: int) -> None: ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A Queue whose device may lack memory that it has: it wants to know where a function will write.
+
+    Addresses and sizes; OutOfMemory, and the function should not be queued.
+    """
+
+    def expect(self, *spans: tuple[int, int]) -> None: ...
 
 
 class Draw(NamedTuple):

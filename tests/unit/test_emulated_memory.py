@@ -77,6 +77,9 @@ def test_what_does_not_fit_the_machine_is_refused_and_nothing_is_lost(cuda):
     [
         ("fill", lambda big, small: big.zero_()),
         ("copy", lambda big, small: big.copy_(small)),
+        ("function", lambda big, small: big.view(penstock.float32).fill_(1.5)),
+        ("function", lambda big, small: big.view(penstock.float32).copy_(small[: GIB // 4])),
+        ("function", lambda big, small: big.view(penstock.float32)[::2].fill_(1.5)),
         ("random fill", lambda big, small: big.view(penstock.float32).uniform_()),
         ("random fill", lambda big, small: big.view(penstock.float32)[::2].normal_()),
     ],
@@ -88,6 +91,15 @@ def test_every_kind_of_work_is_counted(cuda, call, work):
     assert caught.value.call == call
     assert room.touched == 0
     penstock.synchronize("cuda")
+
+
+def test_functions_that_write_a_little_of_much_are_counted_for_that(cuda):
+    big = penstock.empty((1024, MIB), dtype="uint8", device="cuda").view(penstock.float32)
+    big[::512, :100].fill_(1.5)
+    assert room.touched == 4 * MIB
+    penstock.synchronize("cuda")
+    with pytest.raises(penstock.OutOfMemory, match="this function"):
+        penstock.randperm(5 * MIB, device="cuda:1", dtype=penstock.int64)
 
 
 def test_reading_and_touching_again_cost_nothing(cuda):

@@ -21,7 +21,7 @@ class EmulatedOwner(Owner, Holder, Protocol):
 class EmulatedQueue(HostQueue):
     """Copies, fills and draws raise OutOfMemory, and are not queued, where the machine has not the memory they touch.
 
-    What callables and native functions touch nobody can know before.
+    What callables and native functions touch nobody can know before, unless it is told to `expect`.
     """
 
     __slots__ = ()
@@ -54,5 +54,8 @@ class EmulatedQueue(HostQueue):
             room.count(self.owner, "random fill", written_by(draw))
             HostQueue.draw(self, draw)
 
-    def expect(self, programs: Iterable[bytes]) -> None:
+    def expect(self, *spans: tuple[int, int]) -> None:
+        room.count(self.owner, "function", *spans)
+
+    def expect_programs(self, programs: Iterable[bytes]) -> None:
         room.count(self.owner, "graph", *(span for program in programs for span in fresh_in(program)))

@@ -221,7 +221,7 @@ class HostRecording:
             return
         with self._lock:
             pieces = [piece if callable(piece) else reseeded(piece, sources) for piece in self._pieces]
-            queue.expect(piece for piece in pieces if isinstance(piece, bytes))
+            queue.expect_programs(piece for piece in pieces if isinstance(piece, bytes))
             if self._last is not None and self._last is not queue and not self._last.closed:
                 _native.wait_for(queue, self._last, _native.signal(self._last))
             self._last = queue

@@ -88,7 +88,7 @@ class HostQueue(_core.Queue):
         except _REFUSED as error:
             raise self._refusal(error) from None
 
-    def expect(self, programs: Iterable[bytes]) -> None:
+    def expect_programs(self, programs: Iterable[bytes]) -> None:
         """These are going to run, all or none of them: whoever cannot have that refuses now."""
 
     def call(self, function: Callable[[], object]) -> None:

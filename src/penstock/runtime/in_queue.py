@@ -16,7 +16,7 @@ from penstock.runtime import listening
 from penstock.runtime.storage import array_at
 from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor
-from penstock.runtime.transfer import using
+from penstock.runtime.transfer import expect, using
 from penstock.spi import Launches
 
 __all__ = ["Arrays", "together"]
@@ -47,6 +47,7 @@ def together(
     kept = doing.is_capturing()  # what a graph repeats must stay
     ins, outs = ([_array(tensor, kept=kept) for tensor in tensors] for tensors in (inputs, outputs))
     others = [stream for stream in dict.fromkeys(streams) if stream != doing]
+    expect(queue, *outs)
     with ExitStack() as steps:
         for tensor, stream in used:
             tensor.record_stream(stream)

@@ -88,6 +88,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     queue, props = stream_of(opened).queue, opened.port.props
     if (props.host_visible or props.queue_visible) and isinstance(queue, Launches):
         drawn, array = keys.raw_array(), target.raw_array()
+        transfer.expect(queue, array)
         queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
         for listener in listening.listeners:
             listener.launched(stream_of(opened), "randperm", (keys,), (target,))

@@ -14,12 +14,12 @@ from penstock.errors import Unsupported
 from penstock.runtime import capturing, listening, registered_memory, sync_debug
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
-from penstock.spi import Launches
+from penstock.spi import Foresees, Launches, Queue
 
 if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
 
-__all__ = ["copy_array", "copy_tensor", "fill", "read", "using"]
+__all__ = ["copy_array", "copy_tensor", "expect", "fill", "read", "using"]
 
 
 def copy_tensor(target: Tensor, source: Tensor) -> None:
@@ -93,6 +93,20 @@ def using(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
     return stream.opened.keeping(stream.queue, *borrowed) if borrowed else nullcontext()
 
 
+def expect(queue: Queue, *arrays: NDArray[Any]) -> None:
+    """Before a function is queued that writes to them: OutOfMemory where the queue knows that it cannot."""
+    if not isinstance(queue, Foresees):
+        return
+    spans = list[tuple[int, int]]()
+    for array in arrays:
+        if (runs := _runs(array, array, _FEW_RUNS)) is not None:
+            spans += [(at, nbytes) for at, _, nbytes in runs]
+        else:
+            low, end = np.lib.array_utils.byte_bounds(array)
+            spans.append((low, end - low))
+    queue.expect(*spans)
+
+
 def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
     """By the queue's own copies where plain bytes move, else by NumPy in the queue where that can see both ends."""
     array = target.raw_array()
@@ -114,6 +128,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
             "do that with NumPy on the host",
             ability="Launches",
         )
+    expect(queue, array)
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
 
 
@@ -172,6 +187,7 @@ def fill(target: Tensor, value: Any) -> None:
         if len(byte) == 1 and array.flags.c_contiguous:
             stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
         elif target.storage.queue_visible and isinstance(queue := stream.queue, Launches):
+            expect(queue, array)
             queue.call(lambda: np.copyto(array, element))
         else:
             copy_array(target, element, non_blocking=False)
