@@ -166,3 +166,10 @@ def test_memory_comes_from_the_current_stream():
         assert penstock.allocate(1).queue == stream.handle
         assert penstock.empty(1).storage.block.queue == stream.handle
     assert penstock.allocate(1).queue == 0
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:0", Device("cpu"), Device("cpu", 0)])
+def test_pytorchs_name_for_the_host(fake, name):
+    assert current.resolve(name) == Device("host:0")
+    assert penstock.zeros(3, device=name).device == Device("host:0")
+    assert penstock.zeros(3, device="fake:0").to(name).tolist() == [0, 0, 0]

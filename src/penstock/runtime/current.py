@@ -110,17 +110,20 @@ def current_index(kind: str) -> int:
 def resolve(device: Device | str | int | None = None) -> Device:
     """The device that is meant, with an index: an int is an index of the current kind, a kind alone its current one.
 
-    Opens nothing, so the device need not exist. TypeError for anything else, ValueError for a spelling that is none.
+    "cpu" is the host device. Opens nothing, so the device need not exist. TypeError for anything else, ValueError for
+    a spelling that is none.
     """
     if device is None:
         return current_device()
-    if device.__class__ is Device and device.index is not None:
+    if device.__class__ is Device and device.index is not None and device.kind != "cpu":
         return device
     if isinstance(device, int) and not isinstance(device, bool):
         return Device(current_device().kind, device)
     if not isinstance(device, (str, Device)):
         raise TypeError(f"expected a device, its name, an index or None, not {type(device).__name__}")
     named = Device(device)
+    if named.kind == "cpu":  # PyTorch's name for what is the host device here
+        named = Device("host", named.index)
     return named if named.index is not None else Device(named.kind, current_index(named.kind))
 
 

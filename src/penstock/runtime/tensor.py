@@ -392,4 +392,4 @@ def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _names_device(text: str) -> bool:
     kind, colon, _ = text.partition(":")
-    return bool(colon) or kind in current.PREFERRED or kind in backends.drivers()
+    return bool(colon) or kind in ("cpu", *current.PREFERRED) or kind in backends.drivers()
