@@ -186,7 +186,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
 def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """This thread's current stream on the device, or else the device's default stream."""
     state = local.here
-    if device is None and (known := state.stream) is not None and not known.opened.gone:
+    if device is None and (known := state.stream) is not None:  # whatever ends a device takes it from here
         return known
     opened = opened_for(device)
     stream = state.streams.get(opened) or default(opened)
