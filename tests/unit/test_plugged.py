@@ -89,6 +89,7 @@ class TestForAllOfCuda:
         assert told("stream_seen", ctypes.c_void_p) == stream
         assert tensor.tolist() == [7] * 1000
         del tensor
+        cuda.synchronize(1)  # queued work keeps what it reads
         assert (told("given"), told("held")) == (1, 0)
 
     def test_memory_goes_back_after_the_work_on_it(self, told):
@@ -230,6 +231,7 @@ class TestForOnePool:
             large = penstock.zeros(30 * MIB, dtype="uint8", device="cuda")
         assert (told("taken"), told("held")) == (2, 32 * MIB)
         assert small.tolist() == [7] * 1000
+        cuda.synchronize()  # queued work keeps what it reads
         assert memory.memory_reserved() == 32 * MIB
         assert memory.mem_get_info()[0] == 64 * MIB  # the device has given nothing
         del small, large
@@ -248,6 +250,7 @@ class TestForOnePool:
         memory.empty_cache()
         assert tensor.tolist() == [7] * 1000
         del tensor
+        cuda.synchronize()  # queued work keeps what it reads
         memory.empty_cache()
         assert told("held") == 0
 
