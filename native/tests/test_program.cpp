@@ -97,7 +97,7 @@ TEST(a_loop_runs_until_its_byte_is_zero) {
 }
 
 TEST(an_endless_loop_ends_with_its_queue) {
-  char on = 1;
+  static char on = 1;  // the queue's thread may read it after the test
   Bytes program;
   const size_t set = program.add(What::Set, at(&on));
   const size_t loop = program.add(What::While);
