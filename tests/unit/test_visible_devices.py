@@ -129,7 +129,7 @@ class TestEmulated:
     def test_the_reason_why_there_is_none_names_the_variable(self, clean, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
         with penstock.emulate("cuda"):
-            assert penstock.why_not("cuda") == "no emulated cuda device is visible: CUDA_VISIBLE_DEVICES is '-1'"
+            assert penstock.why_not("cuda") == "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is '-1'"
             with pytest.raises(penstock.PenstockError, match="CUDA_VISIBLE_DEVICES is '-1'"):
                 penstock.empty(3, device="cuda:0")
 

@@ -64,7 +64,7 @@ class EmulatedDriver(EmulatedTelemetry):
 
     def why_not(self) -> str:
         said = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return "" if self.count() else f"no emulated {self.kind} device is visible: CUDA_VISIBLE_DEVICES is {said!r}"
+        return "" if self.count() else f"No {self.kind.upper()} GPUs are available: CUDA_VISIBLE_DEVICES is {said!r}"
 
     def describe(self, index: int) -> DeviceProps:
         """What the device is; DeviceError where there is none."""
