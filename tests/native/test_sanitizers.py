@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,33 +40,53 @@ def why_not(sanitizer: str) -> str:
     return f"{COMPILER[0]} -fsanitize={sanitizer}: {linked.stdout.strip()}" if linked.returncode else ""
 
 
-def build(program: str, sanitizer: str) -> Path:
-    """The program's binary; compiled anew when a source, a flag or the compiler has changed."""
-    sources = sorted([*ROOT.glob("native/*.cpp"), ROOT / f"native/tests/{program}.cpp"])
-    command = [*COMPILER, *FLAGS, f"-fsanitize={sanitizer}", *(str(path.relative_to(ROOT)) for path in sources)]
-    content = hashlib.sha256(repr([command, run([*COMPILER, "--version"], COMPILING).stdout]).encode())
-    for path in sorted({*sources, *ROOT.glob("native/**/*.hpp")}):
+@functools.cache
+def library(sanitizer: str) -> list[str]:
+    """The core's object files, compiled once for all programs."""
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        built = compilers.map(lambda source: compiled(source, sanitizer), sorted(ROOT.glob("native/*.cpp")))
+        return [str(path) for path in built]
+
+
+def compiled(source: Path, sanitizer: str) -> Path:
+    """Its object file; made anew when the source, a header, a flag or the compiler has changed."""
+    command = [*COMPILER, *FLAGS, f"-fsanitize={sanitizer}", "-c", str(source.relative_to(ROOT))]
+    content = hashlib.sha256(repr([command, version()]).encode())
+    for path in [source, *sorted(ROOT.glob("native/**/*.hpp"))]:
         content.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
-    stem = f"{program}-{sanitizer.replace(',', '-')}-"
-    binary = BUILT / (stem + content.hexdigest()[:16])
-    if not binary.exists():
+    stem = f"{source.stem}-{sanitizer.replace(',', '-')}-"
+    made = BUILT / f"{stem}{content.hexdigest()[:16]}.o"
+    if not made.exists():
         BUILT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-            compiled = run([*command, "-o", f"{folder}/program"], COMPILING)
-            assert compiled.returncode == 0, compiled.stdout
+            done = run([*command, "-o", f"{folder}/object"], COMPILING)
+            assert done.returncode == 0, done.stdout
             for old in BUILT.glob(stem + "*"):
                 old.unlink(missing_ok=True)
-            Path(folder, "program").replace(binary)  # whole or not at all: two runs may build at once
-    return binary
+            Path(folder, "object").replace(made)  # whole or not at all: two runs may build at once
+    return made
 
 
-@pytest.mark.timeout(COMPILING + 2 * RUNNING)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_native(program, sanitizer):
+@functools.cache
+def version() -> str:
+    return run([*COMPILER, "--version"], COMPILING).stdout
+
+
+@pytest.fixture
+def binary(program, sanitizer, tmp_path) -> str:
     if reason := why_not(sanitizer):
         pytest.skip(reason)
-    binary = str(build(program, sanitizer))
+    own = compiled(ROOT / f"native/tests/{program}.cpp", sanitizer)
+    linking = [*COMPILER, "-pthread", f"-fsanitize={sanitizer}", str(own), *library(sanitizer)]
+    done = run([*linking, "-o", f"{tmp_path}/program"], COMPILING)
+    assert done.returncode == 0, done.stdout
+    return f"{tmp_path}/program"
+
+
+@pytest.mark.timeout(2 * COMPILING + 2 * RUNNING)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_native(binary):
     try:
         done = run([binary], RUNNING)
         if "unexpected memory mapping" in done.stdout:  # TSan, where the kernel scatters addresses too widely for it
