@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
             "queues",
             "reopens",
             "resizable",
+            "runtime_graphs",
             "runtime_memory",
             "runtime_events",
             "runtime_ends",
@@ -49,6 +50,7 @@ from penstock.testing.conformance import (  # noqa: E402 - what is rewritten mus
     resizable,
     runtime_ends,
     runtime_events,
+    runtime_graphs,
     runtime_memory,
     runtime_random,
     runtime_streams,
@@ -66,6 +68,7 @@ from penstock.testing.conformance.reopens import *  # noqa: E402, F403 - as abov
 from penstock.testing.conformance.resizable import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_ends import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
+from penstock.testing.conformance.runtime_graphs import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from penstock.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
@@ -82,6 +85,7 @@ __all__ += pinned.__all__
 __all__ += queues.__all__
 __all__ += reopens.__all__
 __all__ += resizable.__all__
+__all__ += runtime_graphs.__all__
 __all__ += runtime_memory.__all__
 __all__ += runtime_events.__all__
 __all__ += runtime_ends.__all__
