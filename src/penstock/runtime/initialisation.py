@@ -101,12 +101,15 @@ class Initialisation:
             return
         stack = traceback.format_stack()[:-1]
         with self.lock:
-            if seeds == "all":
-                self.seeds.queue_seed_all(function, stack)
-            elif seeds == "one":
-                self.seeds.queue_seed(function, stack)
-            else:
-                self.queued.append((function, stack))
+            if not self.done:  # else another thread was at it
+                if seeds == "all":
+                    self.seeds.queue_seed_all(function, stack)
+                elif seeds == "one":
+                    self.seeds.queue_seed(function, stack)
+                else:
+                    self.queued.append((function, stack))
+                return
+        function()
 
     def _run(self) -> None:
         self.here.is_initializing = True
