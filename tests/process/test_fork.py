@@ -351,3 +351,29 @@ with penstock.emulate("cuda", count=2):
     assert str(os.getpid()) in cuda.list_gpu_processes(1)
 """,
     )
+
+
+def test_a_child_emulates_although_its_parent_was_counting_memory(runner):
+    succeeds(
+        runner,
+        """
+from penstock.backends.emulated_memory import room, watch
+
+held, forks = threading.Event(), threading.Event()
+def count():
+    with room._lock, watch._lock:
+        held.set()
+        forks.wait(20)
+counting = threading.Thread(target=count)
+counting.start()
+assert held.wait(20)
+
+def emulate():
+    with penstock.emulate("cuda", guard=True):
+        assert penstock.full((2,), 7, device="cuda:0").tolist() == [7, 7]
+
+assert forked(emulate) == 0
+forks.set()
+counting.join()
+""",
+    )

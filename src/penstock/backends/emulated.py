@@ -6,13 +6,14 @@ is. The host may not read it, as it could not read a GPU's; what is queued may.
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
+from penstock.backends.cuda_errors import INVALID_DEVICE
 from penstock.backends.emulated_memory import guard, room, unguard, watch
 from penstock.backends.emulated_queue import EmulatedQueue
 from penstock.backends.emulated_telemetry import EmulatedTelemetry
@@ -25,7 +26,6 @@ from penstock.spi import DeviceProps
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 
-_NO_DEVICE = 101  # CUDA's number for an ordinal that is none
 _POOLED_STREAMS = {"cuda": 32}  # of each priority
 
 
@@ -72,7 +72,7 @@ class EmulatedDriver(EmulatedTelemetry):
         visible = self.visible()
         if index not in range(len(visible)):
             name = f"{self.kind}:{index}"
-            raise DeviceError(f"invalid device ordinal: no {name}", code=_NO_DEVICE, call="describe", device=name)
+            raise DeviceError(f"invalid device ordinal: no {name}", code=INVALID_DEVICE, call="describe", device=name)
         properties = self.profile.at(visible[index])
         return DeviceProps(
             self.kind,
@@ -102,8 +102,7 @@ class EmulatedDriver(EmulatedTelemetry):
 class EmulatedPort(MachinePort):
     """One emulated device. As with the real ones, a forked child cannot open it again; its copy stays guarded there."""
 
-    _handles_lock = threading.Lock()
-    _next_handle = 0x7E00_0000_0000  # all processes' handles look like the drivers': addresses of something
+    _handles = itertools.count(0x7E00_0000_0080, 0x80)  # they look like the drivers': addresses of something
 
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, promised=False)
@@ -155,6 +154,4 @@ class EmulatedPort(MachinePort):
         """Unlike those of other devices, and even, so that a stream's id is never mistaken for one."""
         if not self._queues_made:
             return 0
-        with EmulatedPort._handles_lock:
-            EmulatedPort._next_handle += 0x80
-            return EmulatedPort._next_handle
+        return next(self._handles)

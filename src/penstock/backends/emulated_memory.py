@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -64,6 +65,10 @@ class Room:
         self._holders: WeakSet[Holder] = WeakSet()
         self._ahead = (0, 0.0)  # bytes, and until when
         self._settled = 0  # bytes of touched memory that the system has certainly given, and no longer offers
+        self.forget_lock()
+
+    def forget_lock(self) -> None:
+        """In a forked child another thread of the parent may have held the old one."""
         self._lock = threading.RLock()  # a destructor may release memory inside
 
     def came(self, holder: Holder, address: int, nbytes: int) -> None:
@@ -190,7 +195,11 @@ class Watch:
         self.descriptor = _STANDARD_ERROR
         self._ports = 0
         self._enabled = False  # faulthandler, by us
-        self._lock = threading.Lock()
+        self.forget_lock()
+
+    def forget_lock(self) -> None:
+        """As `Room.forget_lock`."""
+        self._lock = threading.RLock()
 
     def begin(self) -> None:
         with self._lock:
@@ -210,3 +219,6 @@ class Watch:
 
 
 watch = Watch()
+
+for _each in (room, watch):
+    os.register_at_fork(after_in_child=_each.forget_lock)

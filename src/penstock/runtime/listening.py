@@ -44,7 +44,7 @@ class Listener:
 
 
 listeners: tuple[Listener, ...] = ()
-_changing = threading.Lock()
+_changing = threading.RLock()  # a destructor may come in between
 
 
 def add(listener: Listener) -> None:
@@ -71,7 +71,7 @@ def listening_to(listener: Listener) -> Iterator[None]:
 def forget_in_child() -> None:
     """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
     global listeners, _changing
-    listeners, _changing = (), threading.Lock()  # another thread of the parent may have held the old one
+    listeners, _changing = (), threading.RLock()  # another thread of the parent may have held the old one
 
 
 def allocated(storage: Storage, queue: int) -> None:
