@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import DeviceError, Stream, default_stream, synchronize
+from penstock import DeviceError, Stream, cuda, default_stream, synchronize
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -174,3 +174,10 @@ def test_many_streams_come_and_go():
     for _ in range(200):
         handles.add(Stream(priority=3).handle)
     assert len(handles) == 1
+
+
+def test_a_stream_of_cuda_is_the_same_for_both_names():
+    with penstock.emulate("cuda"):
+        plain, named = default_stream("cuda:0"), cuda.default_stream(0)
+        assert type(plain) is not type(named)
+        assert (plain == named, named == plain, len({plain, named})) == (True, True, 1)
