@@ -8,6 +8,7 @@ import pytest
 from graph_scenes import broken
 
 import penstock
+from penstock import cuda
 from penstock.errors import DeviceError
 from penstock.runtime import capturing
 from penstock.runtime.graph import Graph
@@ -159,3 +160,15 @@ def test_another_thread_cannot_end_it(stream):
     graph.capture_end()  # it goes on
     graph.replay()
     assert numbers.tolist() == [1]
+
+
+def test_to_ask_of_another_kind_is_no_first_use():
+    graph = Graph()
+    with penstock.Stream("host:0"):
+        graph.capture_begin()
+        assert not cuda.is_current_stream_capturing()
+        with penstock.emulate("cuda"):
+            assert not cuda.is_current_stream_capturing()
+            assert not cuda.is_initialized()
+        with pytest.warns(UserWarning, match="Graph is empty"):
+            graph.capture_end()

@@ -33,7 +33,7 @@ def is_capturing(kind: Kind) -> bool:
         return False
     index = current.current_index(kind.name)
     streams = current.here().streams.items()
-    return any(opened.device == kind.device(index) and stream.is_capturing() for opened, stream in streams)
+    return any(opened.device == kind.named(index) and stream.is_capturing() for opened, stream in streams)
 
 
 def make_room(opened: OpenDevice) -> None:
