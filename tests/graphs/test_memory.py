@@ -133,14 +133,14 @@ def test_a_block_that_the_captured_stream_used_waits_for_its_work_of_before(stre
         numbers = penstock.zeros(10)
     address, graph = numbers.data_ptr(), Graph()
     stream.queue.call(lambda: gate.wait(20))
-    tick = stream.queue.signal()
     numbers.record_stream(stream)
     graph.capture_begin(capture_error_mode="relaxed")
+    before = stream.capture.queues[stream.handle]
     del numbers
     with side:
         assert penstock.empty(10).data_ptr() != address
         gate.set()
-        stream.queue.wait(tick)
+        stream.queue.wait(before)
         assert penstock.empty(10).data_ptr() == address
     graph.reset()
 
