@@ -273,8 +273,7 @@ def opened_if(device: Device) -> OpenDevice | None:
 
 def opened_indices(kind: str) -> list[int]:
     """Of the kind's devices, those that this process has opened."""
-    ours = (device for device, opened in tuple(_opened.items()) if device.kind == kind and not opened.gone)
-    return sorted(device.index or 0 for device in ours)
+    return [opened.device.index or 0 for opened in all_opened(kind)]
 
 
 def _check_there(device: Device) -> None:

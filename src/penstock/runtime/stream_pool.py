@@ -50,7 +50,3 @@ class StreamPool:
 
     def id_of(self, handle: int) -> int:
         return self._ids.get(handle, handle)
-
-    def abandon(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock."""
-        self._making = threading.RLock()
