@@ -139,9 +139,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
 def current_stream(device: Any = None, /) -> _streams.Stream:
     """The stream that this thread's work on the device goes to. Opens the device."""
     kind, index = _accelerator(), _get_device_index(device, optional=True)
-    if not 0 <= index < kind.count():
-        raise PenstockError(f"Device index value {index} is out of index range [0, {kind.count()})")
-    return _streams.stream_of(kind.opened(index))
+    return _streams.stream_of(kind.opened(kind.ranged(index)))
 
 
 def set_stream(stream: _streams.Stream) -> None:

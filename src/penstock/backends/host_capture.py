@@ -9,22 +9,24 @@ from typing import Any, NamedTuple
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, integer_of, size_of
+from penstock.backends.cuda_errors import (
+    CAPTURE_BROKEN,
+    CAPTURE_FORBIDS,
+    CAPTURE_ISOLATED,
+    CAPTURE_MERGE,
+    CAPTURE_OF_ANOTHER_THREAD,
+    CAPTURE_UNJOINED,
+    CAPTURE_UNMATCHED,
+    CAPTURED_EVENT,
+    ILLEGAL_STATE,
+)
 from penstock.backends.drawing import packed
 from penstock.backends.host_program import Piece, pieces_of, reseeded
-from penstock.backends.host_queue import CAPTURED_EVENT, NO_CAPTURE, HostQueue
+from penstock.backends.host_queue import HostQueue
 from penstock.errors import DeviceError, Forked, WrongState
 from penstock.spi import Draw, Queue, Recorded
 
 __all__ = ["CapturedMark", "HostRecording", "RecordingQueue", "join"]
-
-# CUDA's numbers and words.
-_CAPTURING = 900, "operation not permitted when stream is capturing"
-_BROKEN = 901, "operation failed due to a previous error during capture"
-_MERGE = 902, "operation would result in a merge of separate capture sequences"
-_UNMATCHED = 903, "capture was not ended in the same stream as it began"
-_UNJOINED = 904, "capturing stream has unjoined work"
-_ISOLATED = 905, "dependency created on uncaptured work in another stream"
-_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread"
 
 _native = _core.Queue
 _Front = frozenset[int]  # the pieces of work that the next one comes after
@@ -78,7 +80,7 @@ class HostRecording:
         if queue.closed:
             raise WrongState(f"{queue.owner.name}: queue {queue.handle} was closed")
         if self._broken:
-            raise queue.refused(_BROKEN, call)
+            raise queue.refused(CAPTURE_BROKEN, call)
 
     def add(self, queue: HostQueue, what: str, **details: Any) -> int:
         """One more piece of work, behind what the queue has; gives its number."""
@@ -106,12 +108,12 @@ class HostRecording:
             if not before <= self._before(self._fronts[queue.handle]):
                 self._fronts[queue.handle] |= before
 
-    def fail(self, queue: HostQueue, reason: tuple[int, str], call: str) -> DeviceError:
+    def fail(self, queue: HostQueue, code: int, call: str) -> DeviceError:
         """The error to raise. Nothing more can be recorded."""
         if self._broken:
-            return queue.refused(_BROKEN, call)
+            return queue.refused(CAPTURE_BROKEN, call)
         self._broken = True
-        return queue.refused(reason, call)
+        return queue.refused(code, call)
 
     def break_off(self) -> None:
         self._broken = True
@@ -143,7 +145,7 @@ class HostRecording:
             body = range(condition + 1, len(self.work))
             strangers = [number for number in body if not self._within(number, condition)]
             if strangers:
-                raise self.fail(member, _ISOLATED, "end_body")
+                raise self.fail(member, CAPTURE_ISOLATED, "end_body")
             self.work[condition] = first._replace(body=body)
             self._fronts[member.handle] = frozenset((condition,)) if not body else self._fronts[member.handle]
 
@@ -170,20 +172,20 @@ class HostRecording:
 
     def end(self, queue: HostQueue) -> None:
         if self._thread not in (None, threading.get_ident()):
-            raise queue.refused(_WRONG_THREAD, "end_capture")
+            raise queue.refused(CAPTURE_OF_ANOTHER_THREAD, "end_capture")
         if queue is not self._first:
-            raise self.fail(queue, _UNMATCHED, "end_capture")
+            raise self.fail(queue, CAPTURE_UNMATCHED, "end_capture")
         with self._lock:
             done = self._before(self._fronts[queue.handle])
             joined = all(front <= done for front in self._fronts.values())
             self.disband()
         if self._broken:
-            raise queue.refused(_BROKEN, "end_capture")
+            raise queue.refused(CAPTURE_BROKEN, "end_capture")
         self._broken = True  # until it is whole
         if not joined:
-            raise queue.refused(_UNJOINED, "end_capture")
+            raise queue.refused(CAPTURE_UNJOINED, "end_capture")
         if any(self._bodies.values()):
-            raise queue.refused(_UNJOINED, "end_capture")
+            raise queue.refused(CAPTURE_UNJOINED, "end_capture")
         self._pieces = pieces_of(self.work)
         self._broken = False
 
@@ -266,7 +268,7 @@ class RecordingQueue(HostQueue):
         mode: str = "global",  # noqa: ARG002 -- there is none in which it could
         queues: MutableMapping[int, int] | None = None,  # noqa: ARG002 -- as above
     ) -> HostRecording:
-        raise self.refused(NO_CAPTURE, "begin_capture")
+        raise self.refused(ILLEGAL_STATE, "begin_capture")
 
     def end_capture(self) -> HostRecording:
         recording = self.recording
@@ -311,11 +313,11 @@ class RecordingQueue(HostQueue):
         return CapturedMark(self.recording.signal(self))
 
     def idle(self) -> bool:
-        raise self.recording.fail(self, _CAPTURING, "idle")
+        raise self.recording.fail(self, CAPTURE_FORBIDS, "idle")
 
     def wait(self, tick: int) -> None:
         if integer_of(tick, "tick") < 0:
-            raise self.recording.fail(self, _CAPTURING, "wait")
+            raise self.recording.fail(self, CAPTURE_FORBIDS, "wait")
         super().wait(tick)
 
     def wait_for(self, other: object, tick: int) -> None:
@@ -323,14 +325,14 @@ class RecordingQueue(HostQueue):
             raise TypeError(f"a host queue waits for host queues, not for a {type(other).__name__}")
         tick = integer_of(tick, "tick")
         if tick >= 0:
-            raise self.recording.fail(self, _ISOLATED, "wait_for")
+            raise self.recording.fail(self, CAPTURE_ISOLATED, "wait_for")
         if self.recording.knows(tick):
             self.recording.depend(self, tick)
             return
         theirs = other.capture
         if theirs is not None and theirs.knows(tick):
             theirs.break_off()
-            raise self.recording.fail(self, _MERGE, "wait_for")
+            raise self.recording.fail(self, CAPTURE_MERGE, "wait_for")
         raise self.recording.fail(self, CAPTURED_EVENT, "wait_for")
 
     def close(self, timeout: float | None = None) -> bool:

@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
+from penstock.backends.cuda_errors import CAPTURED_EVENT, ILLEGAL_STATE, accelerator_error
 from penstock.backends.drawing import packed
-from penstock.backends.shared_slots import ORPHANED
+from penstock.backends.shared_slots import ORPHANED, SLICE
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
 from penstock.spi import Draw, Mark
 
 if TYPE_CHECKING:
     from penstock.backends.host_capture import HostRecording
 
-__all__ = ["CAPTURED_EVENT", "NO_CAPTURE", "HostQueue", "Owner"]
-
-NO_CAPTURE = 401, "the operation cannot be performed in the present state"
-CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream"
+__all__ = ["HostQueue", "Owner"]
 
 _native = _core.Queue
 _core_functions = ctypes.CDLL(_core.__file__)
 _core_functions.penstock_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _core_functions.penstock_resume.argtypes = [ctypes.c_void_p]
-_SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
 _REFUSED = (ValueError, TypeError, OverflowError, RuntimeError)  # the last one: no thread could be started
 
 
@@ -131,7 +128,7 @@ class HostQueue(_core.Queue):
 
     def wait(self, tick: int) -> None:
         try:
-            while not self.wait_within(index(tick), _SLICE):
+            while not self.wait_within(index(tick), SLICE):
                 pass
         except (ValueError, TypeError, OverflowError) as error:
             if index(tick) < 0:
@@ -162,7 +159,7 @@ class HostQueue(_core.Queue):
         return HostRecording(self, mode, {} if queues is None else queues)
 
     def end_capture(self) -> HostRecording:
-        raise self.refused(NO_CAPTURE, "end_capture")
+        raise self.refused(ILLEGAL_STATE, "end_capture")
 
     def break_capture(self) -> None:
         """There is none."""
@@ -170,11 +167,10 @@ class HostQueue(_core.Queue):
     def abandon_capture(self) -> None:
         """There is none."""
 
-    def refused(self, reason: tuple[int, str], call: str) -> DeviceError:
+    def refused(self, code: int, call: str) -> DeviceError:
         """CUDA's error of that number, in its words."""
-        code, words = reason
         name = self.owner.name
-        return DeviceError(f"{name.partition(':')[0].upper()} error: {words}", code=code, call=call, device=name)
+        return accelerator_error(code, kind=name.partition(":")[0], call=call, device=name)
 
     def close(self, timeout: float | None = None) -> bool:
         if timeout is not None:
@@ -195,7 +191,7 @@ class HostQueue(_core.Queue):
         _core_functions.penstock_resume(self.native())
 
     def _finish(self) -> bool:
-        while (done := self.finish_within(_SLICE)) is False:
+        while (done := self.finish_within(SLICE)) is False:
             pass
         return bool(done)
 

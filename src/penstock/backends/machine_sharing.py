@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.backends.arguments import integer_of
+from penstock.backends.cuda_errors import INVALID_CONTEXT
 from penstock.backends.mapping import map_memory, put_in_place, touched_runs
-from penstock.backends.shared_file import OTHER_DEVICE, Handle, SharedFile
-from penstock.backends.shared_slots import SharedEvent
+from penstock.backends.shared_file import Handle, SharedFile
+from penstock.backends.shared_slots import SLICE, SharedEvent
 from penstock.errors import DeviceError, Unsupported, complain
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["MachineSharing"]
 
 _PURPOSE = b"psMm"
-_SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
 
 
 class MachineSharing:
@@ -66,7 +66,7 @@ class MachineSharing:
         handle = Handle.read(data, _PURPOSE, self._port.name)
         if any(file.name == handle.name for file in tuple(self._files.values())):
             message = "invalid device context: this process shares the memory itself, and has no need of a handle"
-            raise DeviceError(message, code=OTHER_DEVICE, call="open_shared", device=self._port.name)
+            raise DeviceError(message, code=INVALID_CONTEXT, call="open_shared", device=self._port.name)
         file = SharedFile.opened(handle, self._port.name)
         self._opened[file.address] = file
         return file.address, file.nbytes
@@ -148,7 +148,7 @@ class MachineSharing:
                     resumed.callback(queue.resume)
                     queue.pause_within(0)
             for queue in queues:
-                while not queue.pause_within(_SLICE):
+                while not queue.pause_within(SLICE):
                     queue.resume()
                 queue.resume()  # of the two pauses one remains
             yield

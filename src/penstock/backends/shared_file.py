@@ -11,16 +11,15 @@ import os
 import struct
 from typing import NamedTuple, Self
 
+from penstock.backends.cuda_errors import INVALID_HANDLE
 from penstock.backends.mapping import map_shared, unmap_memory
 from penstock.errors import DeviceError, Unsupported
 
-__all__ = ["HANDLE_BYTES", "OTHER_DEVICE", "Handle", "SharedFile", "invalid_handle"]
+__all__ = ["HANDLE_BYTES", "Handle", "SharedFile", "invalid_handle"]
 
 HANDLE_BYTES = 64
-OTHER_DEVICE = 201  # CUDA's number for "invalid device context"
 
 _FORM = struct.Struct("<4sIIQQQ16s12x")
-_INVALID_HANDLE = 400  # CUDA's number
 
 
 class Handle(NamedTuple):
@@ -50,7 +49,7 @@ class Handle(NamedTuple):
 
 
 def invalid_handle(why: str, device: str) -> DeviceError:
-    return DeviceError(f"invalid resource handle: {why}", code=_INVALID_HANDLE, call="open", device=device)
+    return DeviceError(f"invalid resource handle: {why}", code=INVALID_HANDLE, call="open", device=device)
 
 
 class SharedFile:

@@ -15,17 +15,18 @@ from typing import Protocol, Self
 from weakref import WeakValueDictionary
 
 from penstock import _core
-from penstock.backends.shared_file import OTHER_DEVICE, Handle, SharedFile, invalid_handle
+from penstock.backends.cuda_errors import INVALID_CONTEXT
+from penstock.backends.shared_file import Handle, SharedFile, invalid_handle
 from penstock.errors import DeviceError, complain
 from penstock.spi import Queue
 
-__all__ = ["ORPHANED", "Lease", "SharedEvent", "since"]
+__all__ = ["ORPHANED", "SLICE", "Lease", "SharedEvent", "since"]
 
 ORPHANED = 130  # what a queue's work fails with when the process it waited for ended before it got there
 
 _SLOT = 64  # bytes
 _SLOTS = 1024  # of a file
-_SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
+SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
 _RECORDED, _REACHED, _BASE, _LEASE, _SINCE = range(0, 40, 8)  # where in a slot
 _PROCESS_BITS, _PHASE_BITS = 22, 8
 _PROCESSES = (1 << _PROCESS_BITS) - 1
@@ -163,7 +164,7 @@ class _Slot:
         handle = Handle.read(data, _PURPOSE, device)
         if handle.process == os.getpid():
             message = "invalid device context: this process made the handle itself, and has no need of it"
-            raise DeviceError(message, code=OTHER_DEVICE, call="open", device=device)
+            raise DeviceError(message, code=INVALID_CONTEXT, call="open", device=device)
         if handle.nbytes != _SLOT * _SLOTS or handle.offset % _SLOT or handle.offset >= handle.nbytes:
             raise invalid_handle("these bytes are no handle of that", device)
         slot = cls(_pages.open(handle, device), handle.offset, own=False)
@@ -218,7 +219,7 @@ class SharedEvent(_Slot):
         return self._read(_REACHED) >= word >> _PROCESS_BITS
 
     def wait(self, word: int) -> None:
-        while word and (outcome := _native.penstock_wait(self.address, word, _SLICE)):
+        while word and (outcome := _native.penstock_wait(self.address, word, SLICE)):
             if outcome == ORPHANED:
                 process = word & _PROCESSES
                 raise DeviceError(

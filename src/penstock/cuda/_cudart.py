@@ -10,7 +10,14 @@ import threading
 from enum import IntEnum
 from typing import Any
 
-from penstock.backends.cuda_errors import text_of
+from penstock.backends.cuda_errors import (
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_REGISTERED,
+    OUT_OF_MEMORY,
+    REGISTERED_ALREADY,
+    text_of,
+)
 from penstock.cuda._kind import CUDA
 from penstock.errors import DeviceError, Unsupported
 from penstock.observe import ranges
@@ -30,8 +37,6 @@ __all__ = [
     "cudaStreamDestroy",
 ]
 
-_INVALID_VALUE, _OUT_OF_MEMORY, _INVALID_HANDLE = 1, 2, 400
-_REGISTERED_ALREADY, _NOT_REGISTERED = 712, 713
 _REGISTER_FLAGS = 0xF  # portable, mapped, of a device's own, read-only
 
 
@@ -76,27 +81,27 @@ def cudaHostRegister(ptr: int, size: int, flags: int) -> cudaError:  # noqa: N80
     """
     opened = CUDA.opened()
     if ptr <= 0 or size <= 0 or ptr + size >= 1 << 63 or flags & ~_REGISTER_FLAGS:
-        return cudaError(_INVALID_VALUE)
+        return cudaError(INVALID_VALUE)
     port = opened.port
     if not isinstance(port, PinsInPlace):
         raise Unsupported(f"{opened.device} pins no memory that is there already", ability="PinsInPlace")
     try:
         new = registered_memory.register(CUDA.name, port, ptr, size)
     except DeviceError:
-        return cudaError(_OUT_OF_MEMORY)
-    return cudaError.success if new else cudaError(_REGISTERED_ALREADY)
+        return cudaError(OUT_OF_MEMORY)
+    return cudaError.success if new else cudaError(REGISTERED_ALREADY)
 
 
 def cudaHostUnregister(ptr: int) -> cudaError:  # noqa: N802 -- as above
     """The memory may be swapped out again. Code 713 where none is registered that begins there."""
     CUDA.opened()
     known = registered_memory.unregister(CUDA.name, ptr)
-    return cudaError.success if known else cudaError(_NOT_REGISTERED)
+    return cudaError.success if known else cudaError(NOT_REGISTERED)
 
 
 _streams: dict[int, tuple[OpenDevice, Queue]] = {}  # by handle: made here and not destroyed yet
 _spare: list[tuple[OpenDevice, Queue]] = []
-_borrowing = threading.Lock()
+_borrowing = threading.RLock()  # a destructor may come in between
 
 
 def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
@@ -106,7 +111,7 @@ def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
     """
     opened = CUDA.opened()
     if ptr <= 0:
-        return cudaError(_INVALID_VALUE)
+        return cudaError(INVALID_VALUE)
     with _borrowing:
         _spare[:] = [(device, queue) for device, queue in _spare if not device.gone]
         found = next((each for each in _spare if each[0] is opened), None)
@@ -123,7 +128,7 @@ def cudaStreamDestroy(stream: int) -> cudaError:  # noqa: N802 -- as above
     CUDA.opened()
     known = _streams.pop(stream, None)
     if known is None:
-        return cudaError(_INVALID_HANDLE)
+        return cudaError(INVALID_HANDLE)
     if not known[0].gone:
         with _borrowing:
             _spare.append(known)

@@ -6,8 +6,9 @@ import ctypes
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.backends.cuda_errors import INVALID_HANDLE, accelerator_error
 from penstock.cuda._kind import CUDA
-from penstock.errors import DeviceError, PenstockError
+from penstock.errors import PenstockError
 from penstock.runtime import current
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _started = CUDA.initialisation
-_INVALID_HANDLE = 400
 _DEVICE_TYPE = 1  # PyTorch's number for CUDA
 
 
@@ -116,11 +116,8 @@ def _queue_of(opened: OpenDevice, stream_id: int) -> Any:
             raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
     found = opened.queues.get(stream_id)
     if found is None:
-        raise DeviceError(
-            f"CUDA error: invalid resource handle\n{opened.device} has no stream {stream_id:#x}",
-            code=_INVALID_HANDLE,
-            device=str(opened.device),
-        )
+        note = f"{opened.device} has no stream {stream_id:#x}."
+        raise accelerator_error(INVALID_HANDLE, device=str(opened.device), note=note)
     return found
 
 
@@ -163,8 +160,7 @@ def _opened(device: Any) -> OpenDevice:
         return CUDA.opened()
     index = CUDA.index(device, optional=True)
     CUDA.initialisation.ensure()
-    if not 0 <= index < (count := CUDA.count()):
-        raise PenstockError(f"Device index value {index} is out of index range [0, {count})")
+    CUDA.ranged(index)
     return CUDA.opened(None if index == current.current_index("cuda") else index)
 
 

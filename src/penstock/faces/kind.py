@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import backends
+from penstock.backends.cuda_errors import INVALID_DEVICE, accelerator_error
 from penstock.device import Device
-from penstock.errors import DeviceError
+from penstock.errors import PenstockError
 from penstock.runtime import current, initialisation, open_device
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Describes, DeviceProps
 
-__all__ = ["INVALID_DEVICE", "Kind"]
-
-INVALID_DEVICE = 101  # CUDA's number for an ordinal that is none
+__all__ = ["Kind"]
 
 
 class Kind:
@@ -77,13 +76,15 @@ class Kind:
             first.ensure()
         count = self.count()
         if not 0 <= index < count:
-            raise DeviceError(
-                f"{self.word} error: invalid device ordinal\n"
-                "GPU device may be out of range, do you have enough GPUs?\n"
-                f"There {'is' if count == 1 else 'are'} {count}; this is index {index}.",
-                code=INVALID_DEVICE,
-                device=f"{self.name}:{index}",
-            )
+            note = f"There {'is' if count == 1 else 'are'} {count}; this is index {index}."
+            raise accelerator_error(INVALID_DEVICE, kind=self.name, device=f"{self.name}:{index}", note=note)
+
+    def ranged(self, index: int) -> int:
+        """The same index. PenstockError, in the words of PyTorch's C++ functions, where there is no such device."""
+        count = self.count()
+        if not 0 <= index < count:
+            raise PenstockError(f"Device index value {index} is out of index range [0, {count})")
+        return index
 
     def current_index(self) -> int:
         """The index of this thread's current device. Initialises the kind."""

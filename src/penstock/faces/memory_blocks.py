@@ -119,9 +119,7 @@ class MemoryBlocks:
             )
         if not isinstance(size, int) or size < 0:
             raise ValueError(f"Invalid memory size: {size!r}. caching_allocator_alloc requires a non-negative size.")
-        if not 0 <= index < kind.count():
-            raise PenstockError(f"Device index value {index} is out of index range [0, {kind.count()})")
-        opened = kind.opened(index)
+        opened = kind.opened(kind.ranged(index))
         if size == 0:
             return 0
         queue = stream if isinstance(stream, int) else (stream or stream_of(opened)).handle

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.backends.cuda_errors import CAPTURE_FORBIDS, accelerator_error
 from penstock.errors import DeviceError
 from penstock.spi import Captures, Queue, Recording
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
 
 __all__ = [
-    "CAPTURED",
-    "CAPTURED_ALREADY",
     "Capture",
     "abandon",
     "begin",
@@ -31,11 +30,6 @@ __all__ = [
     "signal",
     "under_way",
 ]
-
-# CUDA's numbers and words.
-_UNSUPPORTED = 900, "operation not permitted when stream is capturing"
-CAPTURED_ALREADY = 401, "the operation cannot be performed in the present state"
-CAPTURED = 907, "operation not permitted on an event last recorded in a capturing stream"
 
 under_way: tuple[Capture, ...] = ()  # who asks whether there are any pays nothing else
 _changing = threading.RLock()  # a destructor may come in between
@@ -111,19 +105,19 @@ def forbid(kind: str, call: str) -> None:
             capture.queue.break_capture()
             minding = True
     if minding:
-        raise refusal(kind, _UNSUPPORTED, call)
+        raise refusal(kind, CAPTURE_FORBIDS, call)
 
 
 def forbid_on(queue: Queue, kind: str, call: str) -> None:
     """For what no graph can repeat: where that queue is being captured, its capture is broken, and DeviceError 900."""
     if (capture := capture_of(queue)) is not None:
         capture.queue.break_capture()
-        raise refusal(kind, _UNSUPPORTED, call)
+        raise refusal(kind, CAPTURE_FORBIDS, call)
 
 
-def refusal(kind: str, reason: tuple[int, str], call: str) -> DeviceError:
-    code, words = reason
-    return DeviceError(f"{kind.upper()} error: {words}", code=code, call=call, device=kind)
+def refusal(kind: str, code: int, call: str) -> DeviceError:
+    """CUDA's error of that number, for a device of the kind."""
+    return accelerator_error(code, kind=kind, call=call, device=kind)
 
 
 def signal(queue: Queue) -> int:

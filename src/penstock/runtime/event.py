@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self, TypeGuard
 
+from penstock.backends.cuda_errors import CAPTURED_EVENT
 from penstock.device import Device
 from penstock.errors import Unsupported
 from penstock.runtime import capturing, current, listening, shared_event
@@ -97,7 +98,7 @@ class Event:
         if capturing.under_way:
             capturing.forbid(self._stream.device.kind, "query")
         if self._tick < 0:
-            raise capturing.refusal(self._stream.device.kind, capturing.CAPTURED, "query")
+            raise capturing.refusal(self._stream.device.kind, CAPTURED_EVENT, "query")
         return self._stream.queue.reached() >= self._tick
 
     def wait(self, stream: Stream | None = None) -> None:

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.backends.cuda_errors import ILLEGAL_STATE
 from penstock.errors import DeviceError, Unsupported
 from penstock.runtime import capturing, current, graph_annotations, graph_data
 from penstock.runtime.capturing import Capture
@@ -126,7 +127,7 @@ class Graph(GraphHooks, Conditions):
     def _begin(self, stream: Stream, pool: PoolId | MemPool | None, mode: str, undo: ExitStack) -> None:
         queue, opened = stream.queue, stream.opened
         if not isinstance(queue, Captures) or queue.capture is not None:
-            raise capturing.refusal(opened.device.kind, capturing.CAPTURED_ALREADY, "capture_begin")
+            raise capturing.refusal(opened.device.kind, ILLEGAL_STATE, "capture_begin")
         if isinstance(pool, MemPool):
             pool.join(opened)
         found = pool_id(pool) or (next(_numbers), 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.backends.cuda_errors import INVALID_VALUE, accelerator_error
+from penstock.backends.shared_file import HANDLE_BYTES
 from penstock.device import Device
-from penstock.errors import DeviceError, PenstockError
+from penstock.errors import PenstockError
 from penstock.runtime import capturing, current
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.sharing import can_share, sharing_port
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
     from penstock.runtime.event import Event
 
 __all__ = ["SharedPoint", "export_event", "import_event", "shared_point"]
-
-_INVALID_VALUE = 1  # CUDA's number
-_HANDLE_BYTES = 64
 
 _AnyEvent = TypeVar("_AnyEvent", bound="Event")
 
@@ -54,13 +53,8 @@ class SharedPoint:
 def shared_point(event: Event, opened: OpenDevice) -> SharedPoint:
     """DeviceError for an event that cannot be one: CUDA's "invalid argument"."""
     if not event.interprocess or event.enable_timing:
-        raise DeviceError(
-            "CUDA error: invalid argument\nAn event that other processes can wait for is made with interprocess=True "
-            "and without enable_timing.",
-            code=_INVALID_VALUE,
-            call="ipc_handle",
-            device=str(opened.device),
-        )
+        note = "An event that other processes can wait for is made with interprocess=True and without enable_timing."
+        raise accelerator_error(INVALID_VALUE, call="ipc_handle", device=str(opened.device), note=note)
     return SharedPoint(opened, sharing_port(opened).make_mark())
 
 
@@ -81,9 +75,9 @@ def import_event(cls: type[_AnyEvent], device: Device | str | int, handle: bytes
 
     DeviceError for what is no handle, for one of this very process, and when its process is gone or has dropped it.
     """
-    if not isinstance(handle, bytes | bytearray | memoryview) or len(handle) != _HANDLE_BYTES:
+    if not isinstance(handle, bytes | bytearray | memoryview) or len(handle) != HANDLE_BYTES:
         size = len(handle) if hasattr(handle, "__len__") else 0
-        raise PenstockError(f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE_BYTES}, but got {size}")
+        raise PenstockError(f"cudaIpcEventHandle_t expects byte-like object of size {HANDLE_BYTES}, but got {size}")
     opened = current.opened_for(device)
     event = cls(interprocess=True)
     event.shared = SharedPoint(opened, sharing_port(opened).open_mark(bytes(handle)))
