@@ -92,7 +92,7 @@ def test_only_touched_pages_are_copied():
 
 def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
     """The first time a segment is sent. What waits for an event is at no memory, so nobody waits for that."""
-    tensor, other = (penstock.zeros(1000, dtype=penstock.uint8, device="cuda") for _ in range(2))
+    tensor, other = (penstock.empty(1000, dtype=penstock.uint8, device="cuda") for _ in range(2))
     busy, waiting = penstock.Stream("cuda"), penstock.Stream("cuda")
     began = threading.Event()
     busy.queue.call(lambda: (began.set(), gate.wait(20)))
@@ -117,7 +117,7 @@ def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
 
 def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
     """A queue of another device is busy; the queue that waits for it writes to what is sent, later."""
-    tensor = penstock.zeros(1000, dtype=penstock.uint8, device="cuda:0")
+    tensor = penstock.empty(1000, dtype=penstock.uint8, device="cuda:0")
     far, here = penstock.Stream("cuda:1"), penstock.Stream("cuda:0")
     far.queue.call(lambda: gate.wait(20))
     here.wait_stream(far)
@@ -128,6 +128,27 @@ def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
     gate.set()
     here.synchronize()
     assert tensor.tolist() == [9] * 1000
+
+
+def test_a_queue_that_is_made_while_a_segment_comes_to_rest_goes_on(emulated):
+    """It is paused by one thread just as another one resumes all that were."""
+    moving = emulated.port._sharing
+    ending = threading.Thread(target=moving._resume_new)
+    pauses = []
+
+    class Made:
+        def pause_within(self, nanoseconds):
+            pauses.append(1)
+            ending.start()
+            ending.join(0.1)  # it has to wait for us
+
+        def resume(self):
+            pauses.pop()
+
+    moving._held = 1
+    moving.hold(Made())
+    ending.join(20)
+    assert pauses == []
 
 
 def test_sending_from_a_queues_own_thread(emulated):

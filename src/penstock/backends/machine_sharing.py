@@ -39,6 +39,7 @@ class MachineSharing:
         self._held = 0  # new queues are paused: so many segments move
         self._paused: list[HostQueue] = []  # those, as far as they are new
         self._moving = threading.RLock()
+        self._holding = threading.RLock()  # of what is held and paused
 
     def share(self, address: int) -> tuple[bytes, int]:
         address = integer_of(address, "address")
@@ -98,9 +99,10 @@ class MachineSharing:
 
     def hold(self, queue: HostQueue) -> None:
         """For a new queue, with the port locked: while a segment moves, it begins nothing."""
-        for _ in range(self._held):
-            queue.pause_within(0)
-            self._paused.append(queue)
+        with self._holding:
+            for _ in range(self._held):
+                queue.pause_within(0)
+                self._paused.append(queue)
 
     def end(self) -> None:
         """Nothing is shared any more, neither way."""
@@ -112,7 +114,8 @@ class MachineSharing:
     def abandon(self) -> None:
         """In a forked child: its memory is its own again, as all of a child's is."""
         files, self._files = self._files, {}
-        self._moving, self._held, self._paused = threading.RLock(), 0, []
+        self._moving, self._holding = threading.RLock(), threading.RLock()
+        self._held, self._paused = 0, []
         for address, file in files.items():
             file.close()
             try:
@@ -154,8 +157,9 @@ class MachineSharing:
             yield
 
     def _resume_new(self) -> None:
-        self._held -= 1
-        paused, self._paused = self._paused, []
+        with self._holding:  # else a queue that is made just now could be paused for ever
+            self._held -= 1
+            paused, self._paused = self._paused, []
         for queue in paused:
             queue.resume()
 
