@@ -36,6 +36,13 @@ def clean():
 
 
 @pytest.fixture
+def emulated(clean):
+    """Two devices of 64 MiB, "cuda:0" and "cuda:1"."""
+    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
+        yield emulation
+
+
+@pytest.fixture
 def eight_threads():
     """Runs `work(0)` to `work(7)` at once; none of them fails or takes a minute."""
 

@@ -17,13 +17,6 @@ pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
 
 
-@pytest.fixture
-def emulated(clean):
-    """Two devices of 64 MiB."""
-    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
-        yield emulation
-
-
 class TestWithoutDevices:
     def test_statistics_are_nothing(self):
         assert (memory.memory_stats(), memory.memory_allocated(), memory.memory_snapshot()) == ({}, 0, [])

@@ -52,12 +52,6 @@ def allocator(library):
     return memory.CUDAPluggableAllocator(str(library), "take", "give")
 
 
-@pytest.fixture
-def emulated():
-    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
-        yield emulation
-
-
 class TestLoading:
     def test_no_library(self):
         with pytest.raises(OSError, match="cannot open shared object file"):
@@ -87,6 +81,7 @@ class TestForAllOfCuda:
             stream = cuda.current_stream().cuda_stream
         assert (told("taken"), told("held"), told("device_seen", ctypes.c_int)) == (1, 1000, 1)
         assert told("stream_seen", ctypes.c_void_p) == stream
+        cuda.synchronize(1)
         assert tensor.tolist() == [7] * 1000
         del tensor
         cuda.synchronize(1)  # queued work keeps what it reads

@@ -20,12 +20,6 @@ def warned_already(monkeypatch):
     monkeypatch.setattr(tensor_types, "_warned", {"cuda"})
 
 
-@pytest.fixture
-def emulated():
-    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
-        yield emulation
-
-
 def test_nothing_without_devices():
     for make in (cuda.FloatStorage, cuda.FloatTensor, cuda._CudaBase):
         with pytest.raises(PenstockError, match="Found no NVIDIA driver"):
