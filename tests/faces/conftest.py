@@ -6,10 +6,12 @@ Importlib mode would not find them.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from penstock.cuda._kind import CUDA
 from penstock.observe import amdsmi, nvml_library
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,6 +26,13 @@ def bare(monkeypatch, tmp_path):
     monkeypatch.setattr(amdsmi, "find_spec", sys.modules.get)
     for name in ("CUDA", "HIP", "ROCR"):
         monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def as_if_real(monkeypatch):
+    """CUDA's devices do not say that they are emulated."""
+    describe = CUDA.describe
+    monkeypatch.setattr(CUDA, "describe", lambda device=None: replace(describe(device), emulated=False))
 
 
 @pytest.fixture

@@ -64,8 +64,7 @@ def test_an_emulated_device_is_used_without_a_warning(v100):
     assert warned(capability.check_real_devices) == []
 
 
-def test_a_real_one_would_be_told_of(v100, monkeypatch):
-    monkeypatch.setattr(penstock.backends.driver("cuda"), "emulated", False)
+def test_a_real_one_would_be_told_of(v100, as_if_real):
     assert len(warned(penstock.cuda.init)) == 1
 
 

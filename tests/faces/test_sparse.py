@@ -265,7 +265,7 @@ def test_a_kernel_that_fails_was_not_invoked():
     assert not wrapped.kernel_invoked
 
 
-def test_on_a_real_device_tritons_kernels_get_the_same_memory(monkeypatch, unregistered):
+def test_on_a_real_device_tritons_kernels_get_the_same_memory(monkeypatch, unregistered, as_if_real):
     calls = []
     stand_ins = {
         name: types.ModuleType(name) for name in ("triton", "torch", "torch.sparse", "torch.sparse._triton_ops")
@@ -279,7 +279,6 @@ def test_on_a_real_device_tritons_kernels_get_the_same_memory(monkeypatch, unreg
     rng = np.random.default_rng(9)
     with penstock.emulate("cuda"):
         penstock.cuda.init()
-        monkeypatch.setattr(penstock.backends.driver("cuda"), "emulated", False)
         bsr, dense, out = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3), penstock.zeros(4, 3, device="cuda:0")
         assert sparse.operations["_triton_bsr_dense_mm_out"](bsr, dense, out=out) is out
         ((arguments, named),) = calls

@@ -37,8 +37,6 @@ class EmulatedDriver(EmulatedTelemetry):
     ValueError for an unknown profile, and for one of another kind.
     """
 
-    emulated = True
-
     def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
         self.kind = kind
         self.profile = profiles.load(profile)

@@ -214,6 +214,6 @@ def _check_cubins() -> None:
 
 def check_real_devices() -> None:
     """Both checks, unless the devices are emulated: those run no code that could be missing."""
-    if not getattr(backends.driver(CUDA.name), "emulated", False):
+    if not CUDA.describe().emulated:
         _check_capability()
         _check_cubins()

@@ -66,8 +66,7 @@ def _register_triton_kernels() -> None:
 
 
 def _implementation(name: str) -> Callable[..., Any]:
-    emulated = getattr(backends.driver(CUDA.name), "emulated", False)
-    if emulated or importlib.util.find_spec("triton") is None:
+    if CUDA.describe().emulated or importlib.util.find_spec("triton") is None:
         found: Callable[..., Any] = getattr(own, name)
         return found
     kernel = getattr(importlib.import_module("torch.sparse._triton_ops"), name)
