@@ -327,13 +327,14 @@ with penstock.emulate("cuda"):
 
 
 def test_a_forked_child_has_no_listener(clean):
+    before = listening.listeners  # callbacks of penstock.cuda._gpu_trace stay for good
     with detected("host"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking where there are threads
         child = os.fork()
         if not child:
             os._exit(0 if listening.listeners == () else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert listening.listeners == ()
+    assert listening.listeners == before
 
 
 def test_a_listener_hears_of_streams_events_and_memory(clean):
