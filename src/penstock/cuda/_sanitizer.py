@@ -44,18 +44,19 @@ class CUDASanitizer:
     """Looks for races between CUDA's streams while it is enabled, each time anew. Twice is once."""
 
     def __init__(self) -> None:
-        self.enabled = False
         self._detector = Detector(CUDA.name)
+
+    @property
+    def enabled(self) -> bool:
+        return self._detector in listening.listeners  # of which a forked child has none
 
     def enable(self) -> None:
         if not self.enabled:
             self._detector = Detector(CUDA.name)
             listening.add(self._detector)
-            self.enabled = True
 
     def disable(self) -> None:
         listening.remove(self._detector)
-        self.enabled = False
 
 
 cuda_sanitizer = CUDASanitizer()

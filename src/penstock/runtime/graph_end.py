@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class GraphEnd:
         self.streams: set[Stream] = set()  # where it was replayed
         self.waits = False  # for them, first
         self._ids = ids
+        self._process = os.getpid()
         self._done = False
 
     def call(self, callback: Callable[[], object], *, waits: bool) -> RemovableHandle:
@@ -41,10 +43,17 @@ class GraphEnd:
         return handle
 
     def come(self) -> None:
-        """A destructor calls it: what fails becomes a warning."""
+        """A destructor calls it: what fails becomes a warning. In a forked child it is not ours."""
         if self._done:
             return
         self._done = True
+        if self._process == os.getpid():
+            self._tell()
+        self.callbacks.clear()
+        self.objects.clear()
+        self.streams.clear()
+
+    def _tell(self) -> None:
         for stream in self.streams if self.waits else ():
             try:
                 stream.synchronize()
@@ -57,6 +66,3 @@ class GraphEnd:
                 callback()
             except Exception as error:  # noqa: BLE001 -- a destructor has nobody to raise to
                 complain(f"a callback at a graph's end failed with {type(error).__name__}: {error}")
-        self.callbacks.clear()
-        self.objects.clear()
-        self.streams.clear()
