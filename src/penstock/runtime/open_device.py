@@ -141,7 +141,7 @@ class OpenDevice:
         )
 
     def end(self) -> None:
-        """Its emulation has ended. Work is waited for; memory that somebody still has goes back when the next emulation begins."""
+        """Its emulation has ended: work is waited for; memory that somebody has goes back when the next begins."""
         try:
             self.synchronize()
         except DeviceError as error:
