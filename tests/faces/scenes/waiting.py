@@ -14,7 +14,7 @@ def modes(cuda, torch_like):
 
 
 def modes_that_are_none(cuda, torch_like):
-    said = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5)]
+    said = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5, True, None)]
     return [{name: text for name, text in each.items() if name != "warns"} for each in said], cuda.get_sync_debug_mode()
 
 
