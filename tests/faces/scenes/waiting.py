@@ -23,6 +23,7 @@ def waits(cuda, torch_like):
     stream, event = cuda.Stream(), cuda.Event()
     event.record(stream)
     there = torch_like.zeros(4, device="cuda")
+    here = there.cpu()
     numbers = [1.0, 2.0]
     calls = {
         "device": cuda.synchronize,
@@ -31,6 +32,13 @@ def waits(cuda, torch_like):
         "item": there[0].item,
         "list": there.tolist,
         "made from numbers": lambda: torch_like.tensor(numbers, device="cuda"),
+        "to the host": there.cpu,
+        "to the host without blocking": lambda: there.to(here.device, non_blocking=True),
+        "from the host": lambda: there.copy_(here),
+        "from the host without blocking": lambda: there.copy_(here, non_blocking=True),
+        "one element from the host": lambda: there[:1].copy_(here[:1]),
+        "to the other device": lambda: there.to("cuda:1"),
+        "within the host": here.clone,
         "cache": cuda.empty_cache,
         "asking": lambda: (event.query(), stream.query()),
         "on the device": lambda: there.copy_(there.clone()),
