@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import DeviceError, Stream, Unsupported, current_stream
-from penstock.errors import PenstockWarning
-from penstock.runtime import sync_debug, transfer
+from penstock.runtime import transfer
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -391,24 +390,3 @@ def test_between_two_vendors(fake):
         assert there.device == penstock.Device("other:0")
         assert there.to("fake:1").device == penstock.Device("fake:1")
         del open_device._opened[there.device]
-
-
-@pytest.mark.parametrize(
-    "wait",
-    [
-        lambda there: there.cpu(),
-        lambda there: there.tolist(),
-        lambda there: bool(there[0]),
-        lambda there: there.copy_(np.ones(3)),
-        lambda there: penstock.tensor([1.0], device=there.device),
-        lambda there: penstock.current_stream(there.device).synchronize(),
-    ],
-    ids=["a copy to the host", "all numbers", "one", "an array", "a new tensor", "the stream"],
-)
-def test_who_warns_of_waits_names_the_programs_line(monkeypatch, wait):
-    with penstock.emulate("cuda"):
-        there = penstock.zeros(3, device="cuda")
-        monkeypatch.setattr(sync_debug, "mode", sync_debug.WARN)
-        with pytest.warns(PenstockWarning, match="called a synchronizing CUDA operation") as said:
-            wait(there)
-    assert {each.filename for each in said} == {__file__}
