@@ -141,7 +141,10 @@ class OpenDevice:
         )
 
     def end(self) -> None:
-        """Its emulation has ended. Work is waited for; memory that somebody still has goes back when the next emulation begins."""
+        """Its emulation has ended. Work is waited for.
+
+        Memory that somebody still has goes back when the next emulation begins.
+        """
         try:
             if not self.gone:  # in a forked child there is no work
                 self.synchronize()
