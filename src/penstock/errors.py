@@ -12,7 +12,9 @@ A destructor, an exit handler or a fork handler never raises: it complains, with
 
 from __future__ import annotations
 
+import sys
 import warnings
+from types import FrameType
 
 __all__ = [
     "DeviceError",
@@ -23,6 +25,7 @@ __all__ = [
     "Unsupported",
     "WrongState",
     "complain",
+    "user_frame",
 ]
 
 
@@ -103,3 +106,13 @@ class _Complaint:
 
     def __del__(self) -> None:
         raise self.error
+
+
+def user_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame that is not penstock's own, if any, and the `stacklevel` of it for a warning of who asks."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 -- the documented way
+    while frame.f_globals.get("__name__", "").partition(".")[0] in ("penstock", "contextlib", "functools"):
+        if frame.f_back is None:
+            return None, 1
+        frame, level = frame.f_back, level + 1
+    return frame, level

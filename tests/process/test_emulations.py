@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -138,3 +139,21 @@ streams = [cuda.Stream(device=index) for index in range(2)]
 made = penstock.empty(1_000_000, device="cuda:1")
 """
     assert said_by(runner, head + source, env=emulating()) == "done"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_child_forked_in_a_capture_leaves_the_emulation_without_a_word(runner):
+    succeeds(
+        runner,
+        """
+with penstock.emulate("cuda") as emulation:
+    made, graph = penstock.zeros(3, device="cuda"), cuda.CUDAGraph()
+    with cuda.stream(cuda.Stream()):
+        graph.capture_begin()
+        made.fill_(4)
+        assert forked(emulation.stop) == 0
+        graph.capture_end()
+    graph.replay()
+    assert made.tolist() == [4, 4, 4]
+""",
+    )

@@ -53,6 +53,38 @@ def test_it_leaves_without_a_word(runner, source):
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
+@pytest.mark.parametrize("device", ["host:0", "cuda:0"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "graph.replay()",
+        "stream = penstock.Stream(device); stream.__enter__(); graph.replay()",
+        "graph.replay(); graph.me = graph",
+        "graph.replay(); atexit.register(graph.reset)",
+        "class Late:\n    def __del__(self): graph.reset()\ngraph.replay(); late = Late()",
+        "again = Graph(); recording.__enter__(); again.capture_begin(); made.fill_(2)",
+    ],
+)
+def test_a_graph_that_is_left_leaves_without_a_word(runner, device, source):
+    done = leave(
+        runner,
+        f"""
+if {device!r} != "host:0":
+    penstock.emulate("cuda")
+from penstock.runtime.graph import Graph
+device = {device!r}
+made = penstock.zeros(1000, device=device)
+recording, graph = penstock.Stream(device), Graph()
+with recording:
+    graph.capture_begin()
+    made.fill_(1)
+    graph.capture_end()
+"""
+        + source,
+    )
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
 def test_work_still_queued_is_done(runner):
     done = leave(
         runner,

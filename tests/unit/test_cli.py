@@ -52,7 +52,7 @@ def complaint(capsys, *arguments: str) -> str:
         ("run --emulate cuda,cuda x.py", "argument --emulate: 'cuda,cuda' names a kind twice"),
         ("run --emulate cuda@none tests/unit/test_cli.py", "--emulate: there is no profile 'none'; there are a100, "),
         ("run --emulate mtia@h200 tests/unit/test_cli.py", "--emulate: profile 'h200' is of kind cuda, not mtia"),
-        ("run --emulate tpu tests/unit/test_cli.py", "--emulate: there is no profile ''"),
+        ("run --emulate tpu tests/unit/test_cli.py", "--emulate: 'tpu' is no kind of device"),
         ("run --guard tests/unit/test_cli.py", "--guard is for emulated devices: say which, as in --emulate cuda:2"),
         ("info now", "unrecognized arguments: now"),
         ("doctor --check luck", "there is no check 'luck'; there are 'native core', "),

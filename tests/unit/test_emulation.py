@@ -134,7 +134,12 @@ def test_a_count_that_makes_no_sense(count):
         ({"memory": 0}, "memory"),
         ({"memory": -1}, "memory"),
         ({"memory": "much"}, "much"),
-        ({"kind": "banana"}, "there is no profile"),
+        (
+            {"kind": "banana"},
+            "'banana' is no kind of device that can be emulated: there are profiles of cuda, mps, mtia",
+        ),
+        ({"kind": "banana", "profile": "h200"}, "'banana' is no kind of device"),
+        ({"kind": "mps"}, "say by a profile which mps devices they are: apple_m1, "),
     ],
     ids=str,
 )

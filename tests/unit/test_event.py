@@ -141,9 +141,11 @@ def test_a_backend_without_timing_says_so(fake, monkeypatch):
     assert event.query()
 
 
-def test_only_streams_are_recorded_on():
-    with pytest.raises(TypeError, match="expected a Stream, not str"):
-        Event().record("host:0")
+def test_only_streams_are_recorded_on_and_wait():
+    event = Stream().record_event()
+    for use in (event.record, event.wait):
+        with pytest.raises(TypeError, match="expected a Stream, not str"):
+            use("host:0")
 
 
 def test_a_failure_is_raised_by_the_event_once():

@@ -3,12 +3,10 @@
 Without an accelerator that is the host device, so the same program runs everywhere; PyTorch has none then.
 
 >>> import penstock, penstock.accelerator as accelerator
->>> accelerator.current_accelerator()
-device('host')
 >>> with penstock.emulate("cuda", count=2):
-...     with accelerator.device_index(1):
-...         print(accelerator.current_device_index(), accelerator.current_stream().device)
-1 cuda:1
+...     penstock.set_device("cuda:1")
+...     print(accelerator.current_accelerator(), accelerator.current_device_index(), accelerator.device_count())
+cuda 1 2
 """
 
 from __future__ import annotations

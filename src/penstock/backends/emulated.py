@@ -39,10 +39,7 @@ class EmulatedDriver(EmulatedTelemetry):
 
     def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
         self.kind = kind
-        self.profile = profiles.load(profile)
-        if self.profile.kind != kind:
-            wanted = ", ".join(profiles.names(kind))
-            raise ValueError(f"profile {self.profile.name!r} is of kind {self.profile.kind}, not {kind}: {wanted}")
+        self.profile = _profile(kind, profile)
         self._memory = memory or self.profile.properties["total_memory"]
         self.guard = guard
         self._settled: list[int] | None = None
@@ -95,6 +92,21 @@ class EmulatedDriver(EmulatedTelemetry):
         self._settled = settled
         self.sensors(settled[index]).watch(port)
         return port
+
+
+def _profile(kind: str, name: str) -> profiles.Profile:
+    found = profiles.load(name) if name else None
+    if found is not None and found.kind == kind:
+        return found
+    kinds = sorted({profiles.load(each).kind for each in profiles.names()})
+    if kind not in kinds:
+        raise ValueError(
+            f"{kind!r} is no kind of device that can be emulated: there are profiles of {', '.join(kinds)}"
+        )
+    wanted = ", ".join(profiles.names(kind))
+    if found is None:
+        raise ValueError(f"say by a profile which {kind} devices they are: {wanted}")
+    raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}: {wanted}")
 
 
 class EmulatedPort(MachinePort):

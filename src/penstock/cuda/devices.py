@@ -122,8 +122,12 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether the device reaches the other's memory, its own not counting. AssertionError for what is no device."""
-    index, peer = _valid(device, "Invalid device id"), _valid(peer_device, "Invalid peer device id")
+    """Whether the device reaches the other's memory, its own not counting.
+
+    AssertionError for an index that is no device's, ValueError where `peer_device` has none.
+    """
+    named = CUDA.index(peer_device)
+    index, peer = _valid(device, "Invalid device id"), _valid(named, "Invalid peer device id")
     driver = backends.driver("cuda")
     return isinstance(driver, Peers) and driver.can_access(index, peer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ __all__ = [
 
 _started = CUDA.initialisation
 _DEVICE_TYPE = 1  # PyTorch's number for CUDA
+_NAMED_BY = {"stream_id", "device_index", "device_type", "stream_ptr"}
 
 
 class Stream(streams.Stream):
@@ -42,6 +44,8 @@ class Stream(streams.Stream):
     """
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        if kwargs and (unknown := kwargs.keys() - _NAMED_BY):
+            raise TypeError(f"{min(unknown)!r} is an invalid keyword argument for this function")
         if "stream_ptr" in kwargs:
             kwargs = {"stream_id": kwargs["stream_ptr"], "device_index": CUDA.index(device, optional=True)}
         if "stream_id" in kwargs:
@@ -50,7 +54,7 @@ class Stream(streams.Stream):
             return
         index = None if device is None else CUDA.index(device, optional=True)
         opened = CUDA.opened(None if index is None or index < 0 else index)
-        priority = max(MOST_URGENT, min(priority, 0))
+        priority = max(MOST_URGENT, min(operator.index(priority), 0))
         self.stand_on(opened, opened.borrow_queue(priority), priority)
 
     @staticmethod
@@ -107,6 +111,8 @@ class ExternalStream(Stream):
 
 def _queue_of(opened: OpenDevice, stream_id: int) -> Any:
     """By PyTorch's number or the driver's handle."""
+    if not isinstance(stream_id, int):
+        raise PenstockError(f"a stream's id or handle is an int, not {type(stream_id).__name__}")
     if stream_id == 0:
         return opened.default_queue
     if stream_id & 1 and opened.stream_pool is not None:
@@ -160,8 +166,9 @@ def _opened(device: Any) -> OpenDevice:
         return CUDA.opened()
     index = CUDA.index(device, optional=True)
     CUDA.initialisation.ensure()
-    CUDA.ranged(index)
-    return CUDA.opened(None if index == current.current_index("cuda") else index)
+    if index != -1:  # that is the current device
+        CUDA.ranged(index)
+    return CUDA.opened(None if index in (-1, current.current_index("cuda")) else index)
 
 
 def set_stream(stream: streams.Stream | None) -> None:

@@ -95,8 +95,8 @@ class Devices:
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-        index = self._kind.device(device)
-        opened = self._kind.opened_if(index)
+        index = self._kind.index(device, optional=True)
+        opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
         if opened is not None:  # else there is nothing to wait for
             opened.synchronize()
 
@@ -110,7 +110,7 @@ class Devices:
             if debug_mode not in _MODES:
                 raise PenstockError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
             debug_mode = _MODES.index(debug_mode)
-        if not isinstance(debug_mode, int):
+        if not isinstance(debug_mode, int) or isinstance(debug_mode, bool):
             raise PenstockError("invalid argument to set_sync_debug_mode")
         if debug_mode not in range(len(_MODES)):
             raise PenstockError("invalid value of debug_mode, expected one of 0,1,2")

@@ -109,6 +109,8 @@ class Event:
         if self._stream is None:
             return
         stream = current_stream() if stream is None else stream
+        if not isinstance(stream, Stream):
+            raise TypeError(f"expected a Stream, not {type(stream).__name__}")
         if stream.queue is not self._stream.queue:
             wait_for(stream, self._stream, self._tick)
         for listener in listening.listeners:

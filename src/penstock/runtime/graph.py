@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.backends.cuda_errors import ILLEGAL_STATE
-from penstock.errors import DeviceError, Unsupported
+from penstock.errors import DeviceError, Unsupported, WrongState
 from penstock.runtime import capturing, current, graph_annotations, graph_data
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
@@ -272,8 +272,8 @@ class Graph(GraphHooks, Conditions):
         if opened is None:
             return
         if recording is not None and not opened.gone:
-            for stream in self._replayed:  # a replay may still be queued there
-                with opened.keeping(stream.queue, recording):
+            for stream in self._replayed:  # a replay may still be queued there; at exit the queues are closed
+                with suppress(WrongState), opened.keeping(stream.queue, recording):
                     pass
         for pool in pools:
             opened.allocator.private.leave(pool)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from penstock import backends
-from penstock.errors import Forked, PenstockError
+from penstock.errors import Forked, PenstockError, user_frame
 
 __all__ = ["DeferredCallError", "Initialisation", "SeedTracker", "forget_in_child", "of"]
 
@@ -150,12 +149,5 @@ def forget_in_child(reopen: frozenset[str]) -> None:
 
 
 def _caller() -> str:
-    """The innermost line that is not penstock's own."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("penstock", "contextlib", "functools"):
-            return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
+    frame, _ = user_frame()
+    return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"

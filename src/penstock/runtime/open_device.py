@@ -141,9 +141,13 @@ class OpenDevice:
         )
 
     def end(self) -> None:
-        """Its emulation has ended: work is waited for; memory that somebody has goes back when the next begins."""
+        """Its emulation has ended. Work is waited for.
+
+        Memory that somebody still has goes back when the next emulation begins.
+        """
         try:
-            self.synchronize()
+            if not self.gone:  # in a forked child there is no work
+                self.synchronize()
         except DeviceError as error:
             complain(f"{error}; nobody had waited for it when the emulation of {self.device} ended")
         self.gone = "ended"

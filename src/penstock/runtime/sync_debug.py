@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, PenstockWarning
+from penstock.errors import PenstockError, PenstockWarning, user_frame
 
 if TYPE_CHECKING:
     from penstock.runtime.open_device import OpenDevice
@@ -33,4 +33,4 @@ def waiting(opened: OpenDevice) -> None:
         return
     if mode == ERROR:
         raise PenstockError(_SAID)
-    warnings.warn(_SAID, PenstockWarning, stacklevel=4)
+    warnings.warn(_SAID, PenstockWarning, stacklevel=user_frame()[1])

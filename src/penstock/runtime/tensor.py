@@ -208,7 +208,7 @@ class Tensor(Exporter):
         """
         if isinstance(source, Tensor):
             if source is not self:
-                transfer.copy_tensor(self, source)
+                transfer.copy_tensor(self, source, non_blocking=non_blocking)
         else:
             transfer.copy_array(self, np.asarray(source), non_blocking=non_blocking)
         return self

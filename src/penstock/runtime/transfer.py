@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["copy_array", "copy_tensor", "expect", "fill", "read", "using"]
 
 
-def copy_tensor(target: Tensor, source: Tensor) -> None:
-    """Queue a copy on the target's current stream where that can reach the source. Both streams stay in step."""
+def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
+    """Queue a copy on the target's current stream where that can reach the source. Both streams stay in step.
+
+    `sync_debug` is told of one to or from the host that is not `non_blocking`: another runtime would wait.
+    """
     doing, other = stream_of(target.storage.opened), stream_of(source.storage.opened)
+    if sync_debug.mode and not non_blocking and doing.device.kind != other.device.kind and target.numel():
+        for opened in (doing.opened, other.opened):
+            sync_debug.waiting(opened)
     apart = doing.device.kind != other.device.kind and not source.storage.host_visible
     if apart and not target.storage.host_visible:  # two vendors' devices: by way of the host
         copy_array(target, read(source), non_blocking=False)

@@ -128,6 +128,7 @@ def no_properties_are_made_by_hand(cuda, torch_like):
 
 def peers(cuda, torch_like):
     pairs = ((0, 1), (1, 0), (0, 0), (0, 2), (2, 0), (-1, 0), (0, -1), ("cuda:0", "cuda:1"))
+    pairs += (("cuda", 1), (0, "cuda"), (0, None), (None, 1), (9, None))
     return [outcome(cuda, cuda.can_device_access_peer, *pair) for pair in pairs]
 
 

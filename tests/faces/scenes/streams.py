@@ -130,6 +130,17 @@ def no_stream_of_that_device(cuda, torch_like):
     return [outcome(cuda, use, 9) for use in (cuda.current_stream, cuda.default_stream)]
 
 
+def the_index_of_none_is_the_current_device(cuda, torch_like):
+    with cuda.device(1):
+        asked = [ask(-1).device_index for ask in (cuda.current_stream, cuda.default_stream)]
+        return asked, cuda.synchronize(-1), [outcome(cuda, cuda.current_stream, index) for index in (-5, 2)]
+
+
+def made_of_nonsense(cuda, torch_like):
+    made = [{"priority": 1.5}, {"priority": "x"}, {"priority": None}, {"nonsense": 3}]
+    return [outcome(cuda, lambda asked=asked: cuda.Stream(**asked)) for asked in made]
+
+
 def waiting_and_asking(cuda, torch_like):
     stream, other = cuda.Stream(), cuda.Stream(1)
     event = stream.record_event()

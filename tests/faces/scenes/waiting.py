@@ -14,7 +14,7 @@ def modes(cuda, torch_like):
 
 
 def modes_that_are_none(cuda, torch_like):
-    said = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5)]
+    said = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5, True, None)]
     return [{name: text for name, text in each.items() if name != "warns"} for each in said], cuda.get_sync_debug_mode()
 
 
@@ -23,6 +23,7 @@ def waits(cuda, torch_like):
     stream, event = cuda.Stream(), cuda.Event()
     event.record(stream)
     there = torch_like.zeros(4, device="cuda")
+    here = there.cpu()
     numbers = [1.0, 2.0]
     calls = {
         "device": cuda.synchronize,
@@ -31,6 +32,13 @@ def waits(cuda, torch_like):
         "item": there[0].item,
         "list": there.tolist,
         "made from numbers": lambda: torch_like.tensor(numbers, device="cuda"),
+        "to the host": there.cpu,
+        "to the host without blocking": lambda: there.to(here.device, non_blocking=True),
+        "from the host": lambda: there.copy_(here),
+        "from the host without blocking": lambda: there.copy_(here, non_blocking=True),
+        "one element from the host": lambda: there[:1].copy_(here[:1]),
+        "to the other device": lambda: there.to("cuda:1"),
+        "within the host": here.clone,
         "cache": cuda.empty_cache,
         "asking": lambda: (event.query(), stream.query()),
         "on the device": lambda: there.copy_(there.clone()),
