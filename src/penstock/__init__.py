@@ -126,6 +126,9 @@ __all__ = [
 ]
 
 
+_FACES = ("accelerator", "cuda")  # imported when they are asked for
+
+
 def __getattr__(name: str) -> _Any:
     """What costs an import that most programs do not need.
 
@@ -143,6 +146,10 @@ def __getattr__(name: str) -> _Any:
         said = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
         message = f"penstock's compiled core does not load ({said}); `penstock doctor` says what to do"
         raise ImportError(message, name="penstock._core") from _why_no_core
+    if name in _FACES:
+        from importlib import import_module
+
+        return import_module(f"penstock.{name}")
     if name == "bfloat16":
         from penstock import dtypes
 

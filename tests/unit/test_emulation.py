@@ -167,3 +167,9 @@ def test_the_environment_asks_for_it():
 def test_the_environment_asks_for_nonsense(asked):
     said = said_by("import penstock; print(penstock.device_count('cuda'), penstock.why_not('cuda'))", asked)
     assert said.startswith("0 environment variable PENSTOCK_EMULATE: ")
+
+
+def test_the_face_is_there_without_an_import_of_its_own():
+    code = "import penstock, sys; print('penstock.cuda' in sys.modules, penstock.cuda.device_count())"
+    assert said_by(code, "cuda:3") == "False 3"
+    assert said_by("import penstock; print(penstock.accelerator.current_accelerator())", "cuda:3") == "cuda"
