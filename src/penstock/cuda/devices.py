@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields
+from functools import cache, lru_cache
 from typing import Any
 
 from penstock import backends, config
@@ -11,7 +12,7 @@ from penstock.cuda._kind import CUDA
 from penstock.errors import PenstockError, PenstockWarning
 from penstock.faces.devices import DeviceContext, DeviceGuard, Devices
 from penstock.runtime.open_device import opened_indices
-from penstock.spi import Peers
+from penstock.spi import DeviceProps, Peers
 
 __all__ = [
     "_CudaDeviceProperties",
@@ -106,6 +107,11 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
     """
     index = _valid(device, "Invalid device id")
     props = CUDA.describe(index)
+    return _properties_of(props)
+
+
+@lru_cache(maxsize=64)  # of as many devices; to make one takes long
+def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
     known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
     return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes})
 
@@ -149,9 +155,14 @@ def set_device(device: Any) -> None:
     _check_stray_context(CUDA.index(device))
 
 
+@cache  # read once, as by PyTorch: it takes longer than to choose a device
+def _stray_contexts() -> str:
+    return config.STRAY_CONTEXTS.value()
+
+
 def _check_stray_context(expected: int) -> None:
     """Warn or raise, as the environment asks, where this process has opened other devices than that one."""
-    mode = config.STRAY_CONTEXTS.value()
+    mode = _stray_contexts()
     if expected < 0 or mode not in ("warn", "error"):
         return
     stray = [index for index in _primary_context_devices() if index != expected]

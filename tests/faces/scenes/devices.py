@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from on_oracle import outcome
 
 
@@ -134,16 +132,3 @@ def peers(cuda, torch_like):
 
 def counting(cuda, torch_like):
     return cuda.device_count(), cuda.is_available(), cuda._is_compiled()
-
-
-def choosing_a_device_late(cuda, torch_like):
-    """Another device was used before."""
-    os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"] = "Error"
-    try:
-        cuda.set_device(1)
-        torch_like.empty(1, device="cuda:1")
-        quiet = cuda.set_device(1)
-        found = outcome(cuda, cuda.set_device, 0)
-        return quiet, found["error"], "on device(s) [1]" in found["says"], cuda.current_device()
-    finally:
-        del os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"]

@@ -129,3 +129,16 @@ def forking_before_it(cuda, torch_like):
         said = pipe.read()
     os.waitpid(child, 0)
     return said, cuda.is_initialized()
+
+
+def choosing_a_device_late(cuda, torch_like):
+    """Another device was used before."""
+    os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"] = "Error"
+    try:
+        cuda.set_device(1)
+        torch_like.empty(1, device="cuda:1")
+        quiet = cuda.set_device(1)
+        found = outcome(cuda, cuda.set_device, 0)
+        return quiet, found["error"], "on device(s) [1]" in found["says"], cuda.current_device()
+    finally:
+        del os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"]
