@@ -173,3 +173,20 @@ def test_the_face_is_there_without_an_import_of_its_own():
     code = "import penstock, sys; print('penstock.cuda' in sys.modules, penstock.cuda.device_count())"
     assert said_by(code, "cuda:3") == "False 3"
     assert said_by("import penstock; print(penstock.accelerator.current_accelerator())", "cuda:3") == "cuda"
+
+
+def test_a_state_asked_for_first_has_the_seed_that_waits():
+    code = """
+import penstock
+penstock.current_device()  # looks which kind is there, and uses none
+penstock.cuda.manual_seed(3)
+print(penstock.cuda.get_rng_state()[0], penstock.cuda.is_initialized())
+"""
+    assert said_by(code, "cuda") == "3 True"
+
+
+@pytest.mark.parametrize("asked", ["nope", "cuda,nope:2", "tpu@h200"])
+def test_the_environment_asks_for_what_cannot_be_emulated(asked):
+    said = said_by("import penstock; print(penstock.device_count('cuda'), penstock.why_not('cuda'))", asked)
+    assert said.startswith("0 environment variable PENSTOCK_EMULATE: ")
+    assert said.endswith("is none of cuda, mps, mtia")

@@ -7,7 +7,6 @@ the Driver. A backend is imported when its kind is first asked for, and importin
 from __future__ import annotations
 
 import importlib
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,12 +84,15 @@ def _emulator(kind: str, count: int, profile: str, memory: int | None = None, *,
 
 
 def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
-    """What PENSTOCK_EMULATE asks for. If that makes no sense, a kind that it seems to name has that for a reason."""
+    """What PENSTOCK_EMULATE asks for. If that makes no sense, every kind that it could have meant says so."""
     try:
         asked = config.EMULATE.value()
     except ValueError as error:
-        named = os.environ[config.EMULATE.name]
-        return {kind: partial(_Absent, kind, str(error)) for kind in _PLANNED if kind in named}
+        return _all_absent(str(error))
+    for each in asked:
+        if each.kind not in _PLANNED:
+            kinds = ", ".join(_PLANNED)
+            return _all_absent(f"environment variable {config.EMULATE.name}: {each.kind!r} is none of {kinds}")
 
     def make(each: config.Emulated) -> Driver:
         try:
@@ -99,6 +101,10 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
             return _Absent(each.kind, f"environment variable {config.EMULATE.name}: {error}")
 
     return {each.kind: partial(make, each) for each in asked}
+
+
+def _all_absent(reason: str) -> dict[str, Callable[[], Driver]]:
+    return {kind: partial(_Absent, kind, reason) for kind in _PLANNED}
 
 
 class _Absent:

@@ -48,8 +48,8 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    place = local.here.device  # the fast way: whoever made it current has initialised CUDA
-    if device == "cuda" and place is not None and place.kind == "cuda":
+    place = local.here.device  # the fast way
+    if device == "cuda" and place is not None and place.kind == "cuda" and CUDA.initialisation.done:
         return default_generator(place).get_state()
     return _RANDOMS.get_rng_state(device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,12 +34,12 @@ def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     return UncachedBlock(opened.allocator, nbytes, queue)
 
 
-class InOrder:
+class InOrder(ABC):
     """An owner of memory whose end goes behind the work of the streams that use it, as a block's does."""
 
+    @abstractmethod
     def used_on(self, queue: int) -> None:
         """Of the queue of that handle, too."""
-        raise NotImplementedError
 
 
 class Storage:

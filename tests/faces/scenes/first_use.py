@@ -9,6 +9,22 @@ from on_oracle import outcome
 FRESH_PROCESS = True
 
 
+def said_by_child(work):
+    """What it gives in a forked child, as text."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, work().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
 def what_initialises(cuda, torch_like):
     steps = {
         "counting": cuda.device_count,
@@ -97,38 +113,26 @@ def a_state_before(cuda, torch_like):
 def forking_after_it(cuda, torch_like):
     """What a child says that uses CUDA after its parent did."""
     cuda.init()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = outcome(cuda, cuda.current_device)
-            said = found["error"] + "|" + found["says"].splitlines()[0]
-            flags = f"{cuda._is_in_bad_fork()} {cuda.is_initialized()}"
-            os.write(write, f"{said}|{flags}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said, cuda._is_in_bad_fork()
+
+    def use():
+        found = outcome(cuda, cuda.current_device)
+        said = found["error"] + "|" + found["says"].splitlines()[0]
+        return f"{said}|{cuda._is_in_bad_fork()} {cuda.is_initialized()}"
+
+    return said_by_child(use), cuda._is_in_bad_fork()
 
 
 def forking_before_it(cuda, torch_like):
     """Counting and seeding spoil nothing for a child."""
     cuda.manual_seed(4)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, f"{cuda._is_in_bad_fork()} {cuda.initial_seed()}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said, cuda.is_initialized()
+    return said_by_child(lambda: f"{cuda._is_in_bad_fork()} {cuda.initial_seed()}"), cuda.is_initialized()
+
+
+def forking_and_asking_for_a_state(cuda, torch_like):
+    """The generator's state is a use like any other, on whatever device is current."""
+    cuda.set_device(0)
+    cuda.get_rng_state()
+    return said_by_child(lambda: outcome(cuda, cuda.get_rng_state)["error"])
 
 
 def choosing_a_device_late(cuda, torch_like):
