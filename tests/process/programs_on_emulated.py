@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-HEAD = """
+from forking import FORKED
+
+BEGIN = """
 import os, signal, sys, threading, traceback
 import penstock
 from penstock import cuda
@@ -20,19 +22,8 @@ def refused(use, error, words):
         assert words in str(caught), caught
         return caught
     raise AssertionError("it was not refused")
-
-def forked(check):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        try:
-            check()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 """
+HEAD = BEGIN + FORKED
 
 
 def said_by(runner, source, **settings):

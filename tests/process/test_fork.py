@@ -5,27 +5,15 @@ from __future__ import annotations
 import sys
 
 import pytest
+from forking import FORKED
 
 pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="nothing forks here")
 
-# `forked(check)` runs the check in a child and gives how that ended.
-FORKED = """
+BEGIN = """
 import gc, os, signal, sys, threading, traceback, warnings
 import numpy as np
 import penstock
 from penstock import Forked
-
-def forked(check):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        try:
-            check()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 
 def told(use, words="host:0 was opened before this process was forked"):
     try:
@@ -35,10 +23,11 @@ def told(use, words="host:0 was opened before this process was forked"):
     else:
         raise AssertionError("it was not refused")
 """
+HEAD = BEGIN + FORKED
 
 
 def succeeds(runner, source):
-    runner.write(FORKED + source)
+    runner.write(HEAD + source)
     # Python 3.12 and later warn of any fork beside threads: the children here are about just that
     done = runner.command("-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "script.py")
     assert (done.status, done.out, done.err) == (0, "", "")

@@ -26,7 +26,7 @@ class DeviceContext:
     def __enter__(self) -> None:
         before = self._before = local.here.device  # perhaps of another kind
         if before is not None and before.index == self.idx and before.kind == self.kind.name:
-            self.prev_idx = self.idx  # it is current already, and so initialised
+            self.prev_idx = self.idx  # it is current already
         else:
             self.prev_idx = self.kind.exchange(self.idx)
 
