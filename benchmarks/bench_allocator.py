@@ -18,11 +18,11 @@ from allocator_programs import LIVE, SIZES_OF_GROWTH, THREADS, calls, timed
 from beside_pytorch import Row, ratio, shown
 from measure import show, table
 
-from penstock.runtime.allocator import Allocator
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.testing.fake import FakePort
 
 HERE = Path(__file__).parent
-NATIVE = ("pool", "segments", "accounts", "growing", "free_list", "check")
+NATIVE = ("pool", "segments", "accounts", "growing", "heaps", "free_list", "check")
 
 PAIRS: tuple[Row, ...] = (
     ("allocate + free, 1 KiB: blocks | raw alloc", "pair", "pair", 4),
@@ -49,7 +49,7 @@ rows = partial(beside_pytorch.rows, "allocator_programs")
 
 
 def floors() -> None:
-    allocator = Allocator("fake:0", FakePort(total=1 << 50), {})
+    allocator = SegmentAllocator("fake:0", FakePort(total=1 << 50), {})
     allocator.record(1000)
     allocator.record(0)
 

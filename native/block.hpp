@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -9,9 +12,9 @@ namespace penstock {
 class FreeList;
 struct Segment;
 
-// The first three as snapshot/model.py. The others are pieces of growing segments: address space without memory, and on
-// the way to and from having some, when nobody else may touch them.
-enum class State : uint8_t { Free = 0, Live = 1, Awaiting = 2, Bare = 3, Coming = 4, Leaving = 5 };
+// The first three as snapshot/model.py. Then pieces of growing segments: address space without memory, and on the way
+// to and from having some, when nobody else may touch them. Room is what no buffer of a heap has.
+enum class State : uint8_t { Free = 0, Live = 1, Awaiting = 2, Bare = 3, Coming = 4, Leaving = 5, Room = 6 };
 
 // First what a search among the free blocks, and a look at a neighbour, reads: where a million blocks live each cache
 // line is a miss.
@@ -36,6 +39,9 @@ struct alignas(64) Block {
   bool split() const { return prev != nullptr || next != nullptr; }
 };
 
+// The room between a heap's buffers, by size and address.
+using Rooms = std::map<std::pair<uint64_t, uint64_t>, Block*>;
+
 struct Segment {
   uint64_t address;
   uint64_t size;
@@ -46,8 +52,12 @@ struct Segment {
   uint32_t stack;  // where it was reserved
   FreeList* free_list;
   Block* first;
+  std::unique_ptr<Rooms> rooms = nullptr;  // of a heap
 
   bool growing() const { return page != 0; }
+  bool heap() const { return rooms != nullptr; }
+  bool splits() const { return !growing() && !heap(); }  // pieces of its blocks are counted
+  uint64_t available() const { return rooms->empty() ? 0 : rooms->rbegin()->first.first; }  // of a heap, in one piece
 };
 
 }  // namespace penstock

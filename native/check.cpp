@@ -17,7 +17,7 @@ uint64_t memory_of(const Segment& segment) {
 const char* Pool::broken() const {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t recount[kMetrics][2] = {};
-  size_t live = 0, awaiting = 0, free = 0, bare_pieces = 0, growing = 0;
+  size_t live = 0, awaiting = 0, free = 0, bare_pieces = 0, growing = 0, heaps = 0;
   uint64_t end_of_last = 0;
   const auto awaits = [&](const Block* block) {
     const auto at = awaiting_.find(block->serial);
@@ -40,13 +40,20 @@ const char* Pool::broken() const {
     } else {
       add(kSegment, 1);
     }
+    size_t rooms = 0;
+    if (segment.heap()) {
+      ++heaps;
+      const auto filed = segment.free_list->heaps.find({segment.available(), segment.rank});
+      if (filed == segment.free_list->heaps.end() || filed->second != &segment)
+        return "a heap is not filed by its room";
+    }
 
     uint64_t at = address;
     for (const Block* block = segment.first; block != nullptr; at += block->size, block = block->next) {
       if (block->address != at) return "a gap or an overlap between neighbours";
       if (block->segment != &segment || block->rank != segment.rank) return "a block names another segment";
       if (block->next != nullptr && block->next->prev != block) return "neighbours do not agree";
-      if (block->size == 0 || block->size % kQuantum != 0) return "a size that no block may have";
+      if (block->size == 0 || block->size % kGrain != 0) return "a size that no block may have";
       const bool is_free = block->state == State::Free;
       const bool is_bare = block->state == State::Bare;
       if (segment.growing()) {
@@ -60,6 +67,11 @@ const char* Pool::broken() const {
           if (block->address % segment.page != address % segment.page || block->size % segment.page != 0)
             return "a piece without memory is not made of pages";
         }
+      } else if (segment.heap() && block->state == State::Room) {
+        ++rooms;
+        const auto found = segment.rooms->find({block->size, block->address});
+        if (found == segment.rooms->end() || found->second != block) return "the rooms and the block disagree";
+        if (block->next != nullptr && block->next->state == State::Room) return "two rooms were not merged";
       } else if (block->state > State::Awaiting) {
         return "a piece without memory in a segment that does not grow";
       }
@@ -71,9 +83,10 @@ const char* Pool::broken() const {
       }
       if (is_free) {
         ++free;
-        if (block->next != nullptr && block->next->state == State::Free) return "two free neighbours were not merged";
+        if (!segment.heap() && block->next != nullptr && block->next->state == State::Free)
+          return "two free neighbours were not merged";
         if (!block->uses.empty()) return "a free block is used by a queue";
-        if (block->split() && !segment.growing()) {
+        if (block->split() && segment.splits()) {
           add(kInactiveSplit, 1);
           add(kInactiveSplitBytes, block->size);
         }
@@ -95,12 +108,13 @@ const char* Pool::broken() const {
       add(kAllocation, 1);
       add(kAllocatedBytes, block->size);
     }
+    if (segment.heap() && rooms != segment.rooms->size()) return "a heap's rooms are not as many as counted";
     end_of_last = address + segment.size;
     if (at != end_of_last) return "the blocks do not cover the segment";
     add(kReservedBytes, memory_of(segment));
   }
 
-  size_t listed = 0, bare_listed = 0;
+  size_t listed = 0, bare_listed = 0, heaps_listed = 0;
   bool homes_agree = true;
   const auto count = [&](const Home& home, uint32_t number) {
     int64_t reserved[2] = {};
@@ -110,7 +124,11 @@ const char* Pool::broken() const {
     homes_agree = homes_agree && home.number == number && home.reserved.read(kSmallKind).current == reserved[0] &&
                   home.reserved.read(kLargeKind).current == reserved[1];
     for (const auto& lists : home.lists) {
-      for (const auto& [queue, list] : lists) listed += list->count(), bare_listed += list->bare.size();
+      for (const auto& [queue, list] : lists) {
+        listed += list->count();
+        bare_listed += list->bare.size();
+        heaps_listed += list->heaps.size();
+      }
     }
   };
   count(common_, 0);
@@ -118,6 +136,7 @@ const char* Pool::broken() const {
   if (!homes_agree) return "what a home counts differs from a recount";
   if (listed != free) return "a free list holds a block of no segment";
   if (bare_listed != bare_pieces) return "a list of bare pieces holds one of no segment";
+  if (heaps_listed != heaps) return "a list of heaps holds one that is no segment";
   if (growing != growing_) return "the growing segments are not as many as counted";
   if (plain_ != plain()) return "a rule that chooses blocks is forgotten";
   if (live_.count() != live) return "the live table holds a block of no segment";

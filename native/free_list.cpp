@@ -130,10 +130,16 @@ Block* FreeList::first_of(unsigned bin) const {
   return first;
 }
 
-bool FreeList::contains(const Block* block) const {
-  const Block* at = roots_[bin_of(block->size)];
-  while (at != nullptr && at != block) at = before(at, block) ? at->right : at->left;
-  return at == block;
+bool FreeList::contains(const Block* block) const { return find(block->size, block->rank, block->address) == block; }
+
+Block* FreeList::find(uint64_t size, uint64_t rank, uint64_t address) const {
+  Block wanted;
+  wanted.size = size;
+  wanted.rank = rank;
+  wanted.address = address;
+  Block* at = roots_[bin_of(size)];
+  while (at != nullptr && (before(at, &wanted) || before(&wanted, at))) at = before(at, &wanted) ? at->right : at->left;
+  return at;
 }
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "block.hpp"
 #include "policy.hpp"
@@ -27,11 +28,13 @@ class FreeList {
   Block* smallest() const;
   Block* next(const Block* block) const;  // the one behind it in the order, or null
   bool contains(const Block* block) const;
+  Block* find(uint64_t size, uint64_t rank, uint64_t address) const;  // null: no such block is here
   size_t count() const { return count_; }
 
   Home* const home;
   const bool small;
   std::map<uint64_t, Block*> bare;  // pieces of growing segments that have no memory, by address
+  std::map<std::pair<uint64_t, uint64_t>, Segment*> heaps;  // by what is available in one piece, and rank
 
  private:
   static constexpr unsigned kFine = 16;  // bins per doubling of the size

@@ -53,7 +53,7 @@ class LiveTable {
   static constexpr size_t kFewest = 64;
 
   size_t mask() const { return slots_.size() - 1; }
-  size_t home(uint64_t address) const { return (address / kQuantum * 0x9e3779b97f4a7c15u >> 20) & mask(); }
+  size_t home(uint64_t address) const { return (address / kGrain * 0x9e3779b97f4a7c15u >> 20) & mask(); }
 
   void place(Block* block) {
     size_t at = home(block->address);

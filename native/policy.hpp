@@ -10,13 +10,15 @@
 
 namespace penstock {
 
-constexpr uint64_t kQuantum = 512;                // every block is a multiple of it
+constexpr uint64_t kGrain = 256;                  // every address and size in here is a multiple of it
+constexpr uint64_t kQuantum = kGrain * 2;         // every block is a multiple of it, but where buffers have their own
 constexpr uint64_t kSmall = uint64_t{1} << 20;    // the largest block of the small kind
 constexpr uint64_t kSmallSegment = kSmall * 2;    // for them
 constexpr uint64_t kLargeSegment = kSmall * 20;   // for blocks below kOwnSegment
 constexpr uint64_t kOwnSegment = kSmall * 10;     // from here on a block gets a segment of its own size
 constexpr uint64_t kSegmentQuantum = kSmall * 2;  // which is a multiple of this
 constexpr uint64_t kFineQuantum = kSmall / 16;    // or, where taking memory is cheap, of this
+constexpr uint64_t kSlack = kSmall * 32;          // a buffer may be so much larger than what is asked of it
 constexpr uint64_t kMost = uint64_t{1} << 60;     // nothing larger is asked of any device
 constexpr uint64_t kUnlimited = ~uint64_t{0};
 
@@ -30,13 +32,18 @@ struct Policy {
   Policy() = default;
   // std::invalid_argument unless there are as many divisions as below.
   Policy(const std::vector<uint64_t>& steps, uint64_t max_split, uint64_t max_non_split_rounding,
-         uint64_t large_segment, bool growing, bool ages, bool fine)
+         uint64_t large_segment, bool growing, bool ages, bool fine, uint64_t buffers = 0, uint64_t limit = 0)
       : max_split(max_split),
         max_non_split_rounding(max_non_split_rounding),
         large_segment(large_segment),
         growing(growing),
         ages(ages),
-        fine(fine) {
+        fine(fine),
+        heaps(buffers != 0),
+        limit(limit == 0 ? kUnlimited : limit) {
+    if (heaps) quantum = buffers;
+    if (quantum % kGrain || (quantum & (quantum - 1)))
+      throw std::invalid_argument("buffers are aligned to a power of two, 256 or more");
     if (steps.size() != divisions.size()) throw std::invalid_argument("there are 16 divisions");
     std::copy(steps.begin(), steps.end(), divisions.begin());
     divides = *std::max_element(steps.begin(), steps.end()) > 1;
@@ -50,7 +57,10 @@ struct Policy {
   uint64_t large_segment = kLargeSegment;
   bool growing = false;  // new memory comes as pages of growing segments
   bool ages = false;     // free blocks grow older with each request
-  bool fine = false;  // taking memory is cheap: a segment holds whole blocks of the size it is taken for, and no more
+  bool fine = false;   // taking memory is cheap: a segment holds whole blocks of the size it is taken for, and no more
+  bool heaps = false;  // segments are heaps (heaps.cpp), and blocks their buffers
+  uint64_t limit = kUnlimited;  // of heaps: nothing is handed out where this much would be reserved
+  uint64_t quantum = kQuantum;  // a power of two
 
   uint64_t block_size(uint64_t nbytes) const {
     if (divides && nbytes > kQuantum) {
@@ -61,7 +71,7 @@ struct Policy {
         return nbytes == floor ? floor : step == 0 ? floor * 2 : round_up(nbytes, step);
       }
     }
-    return nbytes < kQuantum ? kQuantum : round_up(nbytes, kQuantum);
+    return nbytes < quantum ? quantum : (nbytes + quantum - 1) & ~(quantum - 1);
   }
 
   uint64_t segment_size(uint64_t size) const {
@@ -79,7 +89,7 @@ struct Policy {
   // Whether the rest of a block is worth being a block of its own, when `size` of it is taken. `fine`: of the small
   // kind, or where memory grows.
   bool worth_splitting(bool fine, uint64_t size, uint64_t rest) const {
-    return fine ? rest >= kQuantum : size < max_split && rest > kSmall;
+    return !heaps && (fine ? rest >= kQuantum : size < max_split && rest > kSmall);
   }
 };
 

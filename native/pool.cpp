@@ -36,6 +36,7 @@ Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home
 
 // PyTorch's choice (torch-semantics 3.4): it looks at one candidate, and at no second one when that may not be had.
 Block* Pool::fitting(FreeList* list, uint64_t size, bool growing) {
+  if (policy_.heaps) return buffer(list, size);
   if (policy_.ages) ++list->home->clock[list->small ? 1 : 0];
   Block* block = list->best_fit(size);
   if (growing) {  // of those in growing segments the one with the least room behind it
@@ -58,7 +59,7 @@ Block* Pool::fitting(FreeList* list, uint64_t size, bool growing) {
 // The first `size` bytes of a listed block are live from now on.
 Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing) {
   const Segment& segment = *block->segment;
-  const bool small = segment.small, counted = !segment.growing();
+  const bool small = segment.small, counted = segment.splits();
   // All that may fail comes before anything is changed.
   const bool splits =
       segment.free_list->home->splits && policy_.worth_splitting(small || growing, size, block->size - size);
@@ -95,6 +96,7 @@ Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t sta
 bool Pool::give(Block* block, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
+  if (segment.free_list->home->waits && block->uses.empty()) block->uses.push_back(segment.queue);
   const bool waits = !block->uses.empty();
   if (waits) {  // what may fail comes first
     deferred_.push_back(serials_ + 1);
@@ -145,7 +147,7 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
 }
 
 Block* Pool::live_at(uint64_t address) const {
-  if (address % kQuantum != 0) return nullptr;  // somebody else's, as a rule: seen without the table
+  if (address % kGrain != 0) return nullptr;  // somebody else's, as a rule: seen without the table
   Lock lock(mutex_);
   return live_.find(address);
 }
@@ -194,6 +196,7 @@ void Pool::reclaim(Block* block) {
   block->untouched = false;
   block->stack = 0;
 
+  if (segment.heap()) return list(block);
   int64_t pieces = 0, piece_bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
     if (neighbour == nullptr || neighbour->state != State::Free) continue;

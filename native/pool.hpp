@@ -29,6 +29,7 @@ namespace penstock {
 struct Home {
   uint32_t number = 0;
   bool splits = true;
+  bool waits = false;  // what is given back waits for its own queue, too
   std::array<std::map<uint64_t, std::unique_ptr<FreeList>>, 2> lists;  // of the large kind, of the small one; by queue
   std::array<uint64_t, 2> clock{};                                     // requests so far, where blocks grow old
   Tally reserved;
@@ -55,6 +56,11 @@ struct Piece {
 struct Moving {
   uint64_t address, size;
   bool leaving;  // or coming
+};
+
+struct Nearest {
+  uint64_t address, size;  // the smallest free buffer that is large enough, however large; 0: none is
+  bool room;               // whether a heap has room for a new one
 };
 
 class Pool {
@@ -88,7 +94,8 @@ class Pool {
   bool evict(uint64_t address);  // false: no such segment, or part of it is in use
   // Each wholly free segment of a home and kind, by queue and then in the order of its free list. With `growing`, those
   // as well that evict() does not take.
-  // With `pieces`, also what is free in growing segments that are partly in use.
+  // With `pieces`, also what is free in growing segments that are partly in use; of heaps then all free buffers
+  // instead.
   std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false, bool pieces = false) const;
   bool owns(uint64_t address) const;
 
@@ -109,7 +116,13 @@ class Pool {
   std::vector<Moving> on_the_way() const;
   bool evict_space(uint64_t address);
 
-  void make_home(uint32_t number, bool splits);
+  // Heaps: segments tiled by whole buffers and the room between them. A free buffer keeps its size until it is
+  // released.
+  Block* place(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);  // a new one; null: no heap has room
+  Nearest nearest(uint64_t nbytes, uint64_t queue, uint32_t home) const;
+  uint64_t release(uint64_t address, uint64_t size);  // a free one becomes room; its heap, if that is empty now, else 0
+
+  void make_home(uint32_t number, bool splits, bool waits = false);
   bool drop_home(uint32_t number);  // false: it has segments, or there is none. What it counted stays
   Count reserved_by(uint32_t home, Kind kind) const;
   std::vector<int64_t> reserved_by(uint32_t home) const;  // each kind's four numbers
@@ -152,11 +165,14 @@ class Pool {
   Home* home_of(uint32_t number);
   const Home* home_of(uint32_t number) const;
   FreeList* free_list(Home* home, uint64_t queue, bool small);
-  bool plain() const { return policy_.max_split == kUnlimited && !policy_.ages && growing_ == 0; }
+  bool plain() const { return policy_.max_split == kUnlimited && !policy_.ages && !policy_.heaps && growing_ == 0; }
   bool may_serve(uint64_t nbytes, uint64_t size) const {  // whether so much memory is enough
     return nbytes > 0 && nbytes < kMost && policy_.block_size(nbytes) <= size;
   }
   Block* fitting(FreeList* list, uint64_t size, bool growing);
+  Block* buffer(FreeList* list, uint64_t size);
+  Block* make_buffer(Segment* heap, uint64_t size);
+  void settle_in(Block* block);  // all of a new segment
   Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing);
   Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
                  uint64_t page);

@@ -55,7 +55,7 @@ void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, ui
   Home* home = home_of(home_number);
   Block* block =
       install(address, size, queue, stack, rank, free_list(home == nullptr ? &common_ : home, queue, small), 0);
-  list(block);
+  settle_in(block);
   reserve(*block->segment, bytes(size));
   if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
 }
@@ -67,10 +67,12 @@ Block* Pool::adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_
   const uint64_t wanted = policy_.block_size(nbytes);
   FreeList* where = free_list(home == nullptr ? &common_ : home, queue, is_small(wanted));
   Block* block = install(address, size, queue, stack, kArrival, where, 0);
-  list(block);
+  settle_in(block);
   reserve(*block->segment, bytes(size));
   if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
-  return may_serve(nbytes, size) ? hand_out(block, wanted, nbytes, stack, policy_.growing) : nullptr;
+  if (!may_serve(nbytes, size)) return nullptr;
+  if (block->segment->heap()) block = make_buffer(block->segment, wanted);
+  return hand_out(block, wanted, nbytes, stack, policy_.growing);
 }
 
 bool Pool::evict(uint64_t address) {
@@ -78,8 +80,13 @@ bool Pool::evict(uint64_t address) {
   const auto at = segments_.find(address);
   if (at == segments_.end()) return false;
   Segment& segment = at->second;
-  if (segment.growing() || segment.first->split() || segment.first->state != State::Free) return false;
-  unlist(segment.first);
+  if (segment.growing() || segment.first->split()) return false;
+  if (segment.first->state != (segment.heap() ? State::Room : State::Free)) return false;
+  if (segment.heap()) {
+    segment.free_list->heaps.erase({segment.available(), segment.rank});
+  } else {
+    unlist(segment.first);
+  }
   reserve(segment, -bytes(segment.size));
   if (ring_) {
     const uint32_t home = segment.free_list->home->number;
@@ -100,21 +107,25 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t home_number, bool gr
   const Home* home = home_of(home_number);
   if (home == nullptr) return found;
   for (const auto& [queue, list] : home->lists[small ? 1 : 0]) {
+    for (const auto& [key, heap] : list->heaps) {
+      if (!pieces && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false});
+    }
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
       const bool grows = block->segment->growing();
-      if (grows ? pieces || (growing && !block->split()) : !block->split())
+      if (grows || block->segment->heap() ? pieces || (growing && !block->split()) : !block->split())
         found.push_back({block->address, block->size, queue, home->clock[small ? 1 : 0] - block->born, grows});
     }
   }
   return found;
 }
 
-void Pool::make_home(uint32_t number, bool splits) {
+void Pool::make_home(uint32_t number, bool splits, bool waits) {
   Lock lock(mutex_);
   auto& home = homes_[number];
   if (home == nullptr) home = std::make_unique<Home>();
   home->number = number;
   home->splits = splits;
+  home->waits = waits;
 }
 
 bool Pool::drop_home(uint32_t number) {

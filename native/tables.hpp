@@ -48,7 +48,7 @@ inline Rows rows_of(const Pool& pool) {
           open = true;
         }
         rows.segments.back().nbytes += block.size;
-        const State state = block.state == State::Leaving ? State::Free : block.state;
+        const State state = block.state > State::Awaiting ? State::Free : block.state;
         rows.blocks.push_back({block.address, block.size, block.requested, block.stack,
                                static_cast<uint32_t>(rows.segments.size() - 1), static_cast<uint64_t>(state)});
       });

@@ -24,6 +24,8 @@ def advise(snapshot: Snapshot, allocator: Allocator, request: Request) -> list[s
     """Lines for the text; none where nothing is shown to help, and never an error."""
     if getattr(_busy, "now", False) or request.home != 0:  # where it went, only the program knows
         return []
+    if allocator.port.props.heaps is not None:  # the replay knows segments only
+        return []
     _busy.now = True
     try:
         from penstock.snapshot.advice import lines

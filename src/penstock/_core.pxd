@@ -21,7 +21,8 @@ cdef extern from "policy.hpp" namespace "penstock" nogil:
 
     cppclass Policy:
         Policy(const vector[uint64_t]& divisions, uint64_t max_split, uint64_t max_non_split_rounding,
-               uint64_t large_segment, cbool growing, cbool ages, cbool fine) except +
+               uint64_t large_segment, cbool growing, cbool ages, cbool fine, uint64_t buffers,
+               uint64_t limit) except +
         uint64_t block_size(uint64_t nbytes)
         pair[uint64_t, cbool] segment_for(uint64_t nbytes)
 
@@ -92,6 +93,10 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         uint64_t address, size, queue, age
         cbool growing
 
+    struct Nearest:
+        uint64_t address, size
+        cbool room
+
     cppclass Deferred:
         uint64_t serial
         uint32_t home
@@ -125,7 +130,10 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         void stayed(uint64_t address) except +
         vector[Moving] on_the_way() except +
         cbool evict_space(uint64_t address) except +
-        void make_home(uint32_t number, cbool splits) except +
+        Record* place(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
+        Nearest nearest(uint64_t nbytes, uint64_t queue, uint32_t home) except +
+        uint64_t release(uint64_t address, uint64_t size) except +
+        void make_home(uint32_t number, cbool splits, cbool waits) except +
         cbool drop_home(uint32_t number) except +
         uint64_t idle_in(uint32_t home)
         vector[int64_t] reserved_by(uint32_t home) except +

@@ -65,6 +65,8 @@ class Pool:
         growing: bool,
         ages: bool,
         fine: bool,
+        buffers: int = 0,  # their alignment; not 0: segments are heaps
+        limit: int = 0,  # of bytes in heaps; 0: none
     ) -> None: ...
     def rounded(self, nbytes: int) -> int: ...
     def segment_size(self, nbytes: int) -> tuple[int, bool]: ...  # and whether it is of the small kind
@@ -94,9 +96,15 @@ class Pool:
     def on_the_way(self) -> list[tuple[int, int, bool]]: ...  # address, size, and whether it leaves or comes
     def evict_space(self, address: int) -> bool: ...
 
+    # Heaps: the smallest free buffer that is large enough (size 0: none), and whether a heap has room for a new one.
+    def nearest(self, nbytes: int, queue: int, home: int = 0) -> tuple[int, int, bool]: ...
+    def place(self, nbytes: int, queue: int, home: int = 0) -> Block | None: ...  # a new one; None: no heap has room
+    def release(self, address: int, nbytes: int) -> int: ...  # a free one; its heap, if that is empty now, or 0
+
     # Homes
-    def make_home(self, number: int, splits: bool = True) -> None: ...
-    def drop_home(self, number: int) -> bool: ...  # False: it has segments, or there is none
+    # `waits`: what is given back waits for its own queue, too.
+    def make_home(self, home: int, splits: bool = True, waits: bool = False) -> None: ...
+    def drop_home(self, home: int) -> bool: ...  # False: it has segments, or there is none
     def idle_in(self, home: int) -> int: ...
     def reserved_by(self, home: int) -> list[int]: ...  # as a metric's part of `counts`
 

@@ -131,8 +131,9 @@ cdef class Pool:
     def _note(self): return 0
 
     def set_policy(self, vector[uint64_t] divisions, uint64_t max_split, uint64_t max_non_split_rounding,
-                   uint64_t large_segment, bint growing, bint ages, bint fine):
-        self.native.set_policy(Policy(divisions, max_split, max_non_split_rounding, large_segment, growing, ages, fine))
+                   uint64_t large_segment, bint growing, bint ages, bint fine, uint64_t buffers=0, uint64_t limit=0):
+        self.native.set_policy(Policy(divisions, max_split, max_non_split_rounding, large_segment, growing, ages, fine,
+                                      buffers, limit))
 
     def rounded(self, uint64_t nbytes): return self.native.policy().block_size(nbytes)
     def segment_size(self, uint64_t nbytes): return self.native.policy().segment_for(nbytes)
@@ -178,8 +179,17 @@ cdef class Pool:
     def stayed(self, uint64_t address): self.native.stayed(address)
     def evict_space(self, uint64_t address): return self.native.evict_space(address)
 
-    def make_home(self, uint32_t number, bint splits=True): self.native.make_home(number, splits)
-    def drop_home(self, uint32_t number): return self.native.drop_home(number)
+    def place(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
+        return self.wrap(self.native.place(nbytes, queue, self.here(), home))
+
+    def nearest(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
+        cdef Nearest found = self.native.nearest(nbytes, queue, home)
+        return found.address, found.size, found.room
+
+    def release(self, uint64_t address, uint64_t nbytes): return self.native.release(address, nbytes)
+
+    def make_home(self, uint32_t home, bint splits=True, bint waits=False): self.native.make_home(home, splits, waits)
+    def drop_home(self, uint32_t home): return self.native.drop_home(home)
     def idle_in(self, uint32_t home): return self.native.idle_in(home)
     def reserved_by(self, uint32_t home): return self.native.reserved_by(home)
 

@@ -14,8 +14,10 @@ from penstock.sizes import format_bytes, parse_bytes
 __all__ = [
     "ALLOCATOR_SETTINGS",
     "EMULATE",
+    "HIGH_WATERMARK",
     "HOST_DEVICES",
     "HOST_MEMORY",
+    "LOW_WATERMARK",
     "SANITIZER",
     "STRAY_CONTEXTS",
     "VARIABLES",
@@ -187,7 +189,42 @@ STRAY_CONTEXTS = Variable(
     str.lower,
     str,
 )
-VARIABLES: tuple[Variable[Any], ...] = (HOST_DEVICES, HOST_MEMORY, EMULATE, SANITIZER, STRAY_CONTEXTS)
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number, as 1.4") from None
+
+
+def _no_ratio() -> None:
+    return None
+
+
+HIGH_WATERMARK: Variable[float | None] = Variable(
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+    "of an MPS device's recommended memory, the share that may be allocated, 0 to 2; 0 is without a limit; 1.7 if not "
+    "set",
+    _ratio,
+    _no_ratio,
+)
+LOW_WATERMARK: Variable[float | None] = Variable(
+    "PYTORCH_MPS_LOW_WATERMARK_RATIO",
+    "the share from which on memory counts as short, 0 to the high one; 0 is never; 1.4 if not set, 1.0 where the GPU "
+    "has memory of its own",
+    _ratio,
+    _no_ratio,
+)
+VARIABLES: tuple[Variable[Any], ...] = (
+    HOST_DEVICES,
+    HOST_MEMORY,
+    EMULATE,
+    SANITIZER,
+    STRAY_CONTEXTS,
+    HIGH_WATERMARK,
+    LOW_WATERMARK,
+)
 
 # The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.
 ALLOCATOR_SETTINGS = ("PENSTOCK_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

@@ -22,6 +22,7 @@ __all__ = [
     "Emulates",
     "Foresees",
     "Growable",
+    "Heaps",
     "Launches",
     "Managed",
     "Mark",
@@ -45,6 +46,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
+class Heaps:
+    """A device whose memory comes as heaps, each holding several buffers, as Metal's: PyTorch's rules for MPS apply.
+
+    `recommended` bytes are what the system advises one process to use, of which the watermarks are shares; a buffer is
+    shorter than `longest`. `unified`: the host uses the same memory. `alignment` is that of buffers, a power of two.
+    """
+
+    recommended: int
+    longest: int
+    unified: bool = True
+    alignment: int = 256
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProps:
     """What a device is.
 
@@ -56,7 +71,8 @@ class DeviceProps:
 
     `queue_visible`: the functions that a queue runs may touch its memory, be it `host_visible` or not. `emulated`: the
     device is another one than it says. `pooled_streams`: new streams take so many queues of each priority in turn, as
-    CUDA's do; 0: each has its own. `details` are what else is known of the device, under PyTorch's names.
+    CUDA's do; 0: each has its own. `heaps`: how its memory is had, if not as CUDA's. `details` are what else is known
+    of the device, under PyTorch's names.
     """
 
     kind: str
@@ -71,6 +87,7 @@ class DeviceProps:
     queue_visible: bool = False
     emulated: bool = False
     pooled_streams: int = 0
+    heaps: Heaps | None = None
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

@@ -18,7 +18,7 @@ import pytest
 import penstock
 from penstock import DeviceError, OutOfMemory, PenstockWarning
 from penstock.errors import WrongState
-from penstock.runtime.allocator import Allocator
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.runtime.statistics import flat
 from penstock.snapshot.model import SEGMENT
 from penstock.testing.fake import FakePort
@@ -34,7 +34,7 @@ class Scene:
         self.port = FakePort(total)
         self.port.props = replace(self.port.props, fine_segments=fine)
         self.queues = {handle: self.port.queue() for handle in range(3)}
-        self.allocator = Allocator("fake:0", self.port, self.queues)
+        self.allocator = SegmentAllocator("fake:0", self.port, self.queues)
 
     def allocate(self, nbytes: int, queue: int = 0):
         return self.allocator.allocate(nbytes, queue)

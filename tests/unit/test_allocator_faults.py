@@ -17,8 +17,8 @@ import pytest
 from penstock import DeviceError, OutOfMemory, PenstockWarning
 from penstock.errors import PenstockError
 from penstock.runtime import out_of_memory
-from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.runtime.settings import parse
 from penstock.runtime.statistics import flat
 from penstock.snapshot.model import SEGMENT
@@ -38,7 +38,9 @@ class Scene:
     def __init__(self, rules: str = "") -> None:
         self.port = FakePort(TOTAL)
         self.queues = {handle: self.port.queue() for handle in range(3)}
-        self.allocator = Allocator("fake:0", self.port, self.queues, parse(rules), (lambda: of_streams(0), of_pools))
+        self.allocator = SegmentAllocator(
+            "fake:0", self.port, self.queues, parse(rules), (lambda: of_streams(0), of_pools)
+        )
         self.pools = [(0, 1), (0, 2), (7, 0)]
         for pool in self.pools:
             self.allocator.private.make(pool, use_on_oom=pool == (0, 1), no_split=pool == (0, 2))

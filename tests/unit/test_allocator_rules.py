@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import OutOfMemory
-from penstock.runtime.allocator import Allocator
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.runtime.settings import parse
 from penstock.simulate import Device
 from penstock.testing.conformance.scenes import in_child
@@ -113,7 +113,7 @@ def test_pages_of_an_odd_size_are_counted_back():
 def test_a_refusals_code_is_of_its_own_request(rules):
     """Not of one long ago."""
     port = FakePort(100 * MIB)
-    allocator = Allocator("fake:0", port, {0: port.queue()}, parse(rules))
+    allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse(rules))
     call = "commit" if rules else "reserve"
     for _ in range(2):
         port.fail(call, error=OutOfMemory("the system has none", code=12, call="mmap"))
@@ -142,7 +142,7 @@ def test_a_child_collects_none_of_its_parents_segments(rules):
         assert allocator.broken() is None
 
     port = FakePort(100 * MIB)
-    allocator = Allocator("fake:0", port, {0: port.queue()}, parse(rules))
+    allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse(rules))
     allocator.set_memory_fraction(0.9)
     block = allocator.allocate(25 * MIB)
     inherited = block.address
@@ -155,7 +155,7 @@ def test_a_pool_that_never_got_a_page_goes_with_its_address_space(fine):
     """Where PyTorch's allocator is not followed to the last address: there, both stay."""
     port = FakePort(100 * MIB)
     port.props = replace(port.props, fine_segments=fine)
-    allocator = Allocator("fake:0", port, {0: port.queue()}, parse("expandable_segments:True"))
+    allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse("expandable_segments:True"))
     allocator.private.make((0, 1))
     for _ in range(2):
         port.fail("commit", error=OutOfMemory("the system has none"))

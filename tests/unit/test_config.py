@@ -51,6 +51,8 @@ def test_every_variable_says_what_it_is_for():
         "PENSTOCK_EMULATE",
         "TORCH_CUDA_SANITIZER",
         "TORCH_CUDA_CHECK_STRAY_CONTEXT",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        "PYTORCH_MPS_LOW_WATERMARK_RATIO",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)
 

@@ -45,6 +45,12 @@ def test_queues_convert_and_copy_in_any_steps(far):
         assert target[6:8, 3:5].tolist() == [[2.5, 1204], [1403, 1404]]
 
 
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
+def test_each_kind_has_a_profile_if_nothing_is_said(kind, name):
+    with penstock.emulate(kind):
+        assert backends.driver(kind).describe(0).name == f"{name} (emulated)"
+
+
 def test_segments_are_pytorchs():
     with penstock.emulate("cuda"):
         block = penstock.allocate(3 * MIB, "cuda")
@@ -139,7 +145,6 @@ def test_a_count_that_makes_no_sense(count):
             "'banana' is no kind of device that can be emulated: there are profiles of cuda, mps, mtia",
         ),
         ({"kind": "banana", "profile": "h200"}, "'banana' is no kind of device"),
-        ({"kind": "mps"}, "say by a profile which mps devices they are: apple_m1, "),
     ],
     ids=str,
 )

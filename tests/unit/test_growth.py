@@ -18,7 +18,7 @@ import pytest
 from penstock import DeviceError, OutOfMemory, PenstockWarning
 from penstock.backends.host import HostPort
 from penstock.errors import PenstockError
-from penstock.runtime.allocator import Allocator
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.runtime.settings import parse
 from penstock.runtime.statistics import flat
 from penstock.snapshot.model import SEGMENT
@@ -37,7 +37,7 @@ class Scene:
     def __init__(self, port) -> None:
         self.port = port
         self.queues = {handle: port.queue() for handle in range(3)}
-        self.allocator = Allocator("test:0", port, self.queues, settings=parse("expandable_segments:True"))
+        self.allocator = SegmentAllocator("test:0", port, self.queues, settings=parse("expandable_segments:True"))
 
     def allocate(self, nbytes: int, queue: int = 0):
         return self.allocator.allocate(nbytes, queue)

@@ -24,7 +24,10 @@ KEYS = {
         *("shared_memory_per_multiprocessor", "is_integrated", "is_multi_gpu_board"),
         *("pci_domain_id", "pci_bus_id", "pci_device_id"),
     },
-    "mps": {"name", "core_count", "total_memory", "recommended_max_memory", "max_buffer_length"},
+    "mps": {
+        *("name", "core_count", "total_memory", "recommended_max_memory", "max_buffer_length"),
+        *("unified_memory", "buffer_alignment"),
+    },
     "mtia": {"name", "major", "minor", "core_count", "total_memory", "on_chip_memory"},
 }
 SENSORS = {

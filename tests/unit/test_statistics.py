@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import OutOfMemory, Unsupported, WrongState, memory
 from penstock.runtime import statistics
-from penstock.runtime.allocator import Allocator
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -91,7 +91,7 @@ def test_the_ledger_is_a_recount(steps):
     """Blocks come, go, wait and are refused; every number is what counting gives."""
     port = FakePort(100 * MIB)
     queues = {i: port.queue() for i in range(3)}
-    allocator = Allocator("fake:0", port, queues)
+    allocator = SegmentAllocator("fake:0", port, queues)
     live, ooms = [], 0
     for what, size, queue in steps:
         if what == "take":

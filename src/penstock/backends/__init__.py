@@ -23,7 +23,11 @@ __all__ = ["GROUP", "driver", "drivers", "emulating", "registered", "why_not"]
 GROUP = "penstock.backends"  # the group of entry points
 
 _BUILT_IN = {"host": ("penstock.backends.host", "HostDriver")}
-_PROFILES = {"cuda": "h200"}  # of emulated devices of which nothing else is said
+_PROFILES = {
+    "cuda": "h200",
+    "mps": "apple_m3_max",
+    "mtia": "mtia_v2",
+}  # of emulated devices of which nothing else is said
 # Kinds that penstock knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
 _PLANNED = {
     "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from penstock import profiles
 from penstock.backends.arguments import integer_of
@@ -22,10 +23,11 @@ from penstock.backends.machine import MachinePort
 from penstock.backends.mapping import open_pages
 from penstock.backends.visible_devices import of_environment, visible_indices
 from penstock.errors import DeviceError
-from penstock.spi import DeviceProps
+from penstock.spi import DeviceProps, Heaps
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 
+_SHARES = ("recommended_max_memory", "max_buffer_length")
 _POOLED_STREAMS = {"cuda": 32}  # of each priority
 
 
@@ -68,7 +70,7 @@ class EmulatedDriver(EmulatedTelemetry):
         if index not in range(len(visible)):
             name = f"{self.kind}:{index}"
             raise DeviceError(f"invalid device ordinal: no {name}", code=INVALID_DEVICE, call="describe", device=name)
-        properties = self.profile.at(visible[index])
+        properties = self._properties(visible[index])
         return DeviceProps(
             self.kind,
             index,
@@ -79,8 +81,16 @@ class EmulatedDriver(EmulatedTelemetry):
             pooled_streams=_POOLED_STREAMS.get(self.kind, 0),
             multi_processor_count=properties.get("multi_processor_count", 0),
             max_threads_per_multi_processor=properties.get("max_threads_per_multi_processor", 0),
+            heaps=_heaps(properties),
             details=properties,
         )
+
+    def _properties(self, index: int) -> Mapping[str, Any]:
+        """With another memory, what is a share of it is the same share."""
+        properties = self.profile.at(index)
+        total = properties["total_memory"]
+        shares = {name: properties[name] * self._memory // total for name in _SHARES if name in properties}
+        return properties if self._memory == total else {**properties, **shares, "total_memory": self._memory}
 
     def can_access(self, index: int, peer: int) -> bool:
         """All memory is one machine's; to reach its own, a device needs nobody's leave."""
@@ -94,19 +104,25 @@ class EmulatedDriver(EmulatedTelemetry):
         return port
 
 
+def _heaps(properties: Mapping[str, Any]) -> Heaps | None:
+    """Of devices of which a share of the memory is recommended, as Metal does."""
+    if "recommended_max_memory" not in properties:
+        return None
+    recommended, longest = (properties[name] for name in _SHARES)
+    return Heaps(recommended, longest, bool(properties["unified_memory"]), properties["buffer_alignment"])
+
+
 def _profile(kind: str, name: str) -> profiles.Profile:
-    found = profiles.load(name) if name else None
-    if found is not None and found.kind == kind:
-        return found
     kinds = sorted({profiles.load(each).kind for each in profiles.names()})
     if kind not in kinds:
         raise ValueError(
             f"{kind!r} is no kind of device that can be emulated: there are profiles of {', '.join(kinds)}"
         )
-    wanted = ", ".join(profiles.names(kind))
-    if found is None:
-        raise ValueError(f"say by a profile which {kind} devices they are: {wanted}")
-    raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}: {wanted}")
+    found = profiles.load(name)
+    if found.kind != kind:
+        wanted = ", ".join(profiles.names(kind))
+        raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}: {wanted}")
+    return found
 
 
 class EmulatedPort(MachinePort):

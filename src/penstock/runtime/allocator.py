@@ -1,13 +1,15 @@
-"""The allocator: what to do when the pool has nothing. PyTorch's order of remedies, one rung a line.
+"""What every allocator does: a pool over one port, whose blocks wait for queues, and whose memory goes back.
 
-Nobody waits under a lock, and memory on its way back to the port stays in sight of all: a destructor, a signal
-handler or another thread may come in between anywhere.
+Which memory is had, and in which order remedies are tried when the pool has nothing, is a subclass's: CUDA's segments
+(`segment_allocator`), Metal's heaps (`heap_allocator`). Nobody waits under a lock, and memory on its way back to the
+port stays in sight of all: a destructor, a signal handler or another thread may come in between anywhere.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 
@@ -15,28 +17,24 @@ import numpy as np
 
 from penstock._core import Block, Pool
 from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, WrongState
-from penstock.runtime import collecting, out_of_memory
-from penstock.runtime.growth import Growth, Request
+from penstock.runtime import out_of_memory
+from penstock.runtime.growth import Request
 from penstock.runtime.labels import Labels
 from penstock.runtime.leaving import Leaving
 from penstock.runtime.private_pools import PoolId, PrivatePools
-from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings
+from penstock.runtime.settings import DEFAULT, AllocatorSettings
 from penstock.runtime.sources import Sources
-from penstock.runtime.statistics import RESERVED_BYTES
 from penstock.runtime.waiting_blocks import Order, WaitingBlocks
 from penstock.snapshot.model import SEGMENT
-from penstock.spi import Growable, Port, Queue
+from penstock.spi import Port, Queue
 
 __all__ = ["Allocator", "Observer"]
 
 # Device index, what was asked of the device, what may be had (its memory, or the limit), what is free. All in bytes.
 Observer = Callable[[int, int, int, int], object]
 
-_SMALL_PAGE = 2 << 20  # of growing segments of the small kind
-_TRIES = 3  # at emptying the cache for one request, where other threads fill it again
 
-
-class Allocator(Pool):
+class Allocator(Pool, ABC):
     """A pool over one port. `allocate(nbytes, queue)` gives a Block, whose end gives the memory back.
 
     A block that other queues use (`Block.used_on`) comes back when they have passed the point they had reached when it
@@ -58,7 +56,6 @@ class Allocator(Pool):
         self.settings = settings
         self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep the first
         self.limit: int | None = None  # of reserved bytes
-        self._fraction = 1.0  # of the device's memory: the same
         self.private = PrivatePools(self, orders[1])
         self.explains = True  # off: OutOfMemory says what PyTorch's does, and no more
         self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
@@ -70,13 +67,9 @@ class Allocator(Pool):
         self._given = WaitingBlocks(queues, self.settle, orders[0])
         self.sources = Sources(self)
         self.leaving = Leaving(self)
-        self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._refusal: OutOfMemory | None = None  # the port's own words, of last time
         self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
         self.reset_accumulated()
-        if settings.per_process_memory_fraction < 1:
-            self.set_memory_fraction(settings.per_process_memory_fraction)
-        self._push_policy()
 
     # Rules
 
@@ -85,35 +78,22 @@ class Allocator(Pool):
         self.settings = settings
         self._push_policy()
 
+    @abstractmethod
     def set_memory_fraction(self, fraction: float) -> None:
-        """Reserve no more than this share of the device's memory; 1 is without a limit, as in PyTorch since 2.9."""
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        _, total = self.port.memory_info()
-        self.limit = int(fraction * total) if fraction < 1 else None
-        self._fraction = fraction
-        self._push_policy()
+        """Reserve no more than this share of what there is; ValueError or PenstockError for what is no share."""
 
+    @abstractmethod
     def capacity_changed(self) -> None:
-        """The limit stays the same share of the device's memory."""
-        self.set_memory_fraction(self._fraction)
+        """The limit stays the same share."""
 
+    @abstractmethod
     def _push_policy(self) -> None:
-        rules = self.settings
-        self.set_policy(
-            rules.roundup_power2_divisions,
-            rules.max_split_size,
-            rules.max_non_split_rounding,
-            rules.large_segment_size,
-            self.grows,
-            self.limit is not None and rules.garbage_collection_threshold > 0,
-            self.port.props.fine_segments,
-        )
+        """Tell the pool the rules."""
 
     @property
     def grows(self) -> bool:
         """Whether new memory comes as pages of growing segments."""
-        return self.settings.expandable_segments and self._growth is not None
+        return False
 
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
@@ -132,21 +112,9 @@ class Allocator(Pool):
     def _note(self) -> int:
         return self.labels.number()
 
+    @abstractmethod
     def _refill(self, nbytes: int, queue: int, home: int) -> Block:
         """Cheapest remedy first."""
-        if nbytes >= out_of_memory.MOST_BYTES:
-            raise out_of_memory.beyond(self.name, nbytes)
-        self._refusal = None
-        segment, small = self.segment_size(nbytes)
-        request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)
-        cheap = (self._ask_callbacks, self._collect_and_grow, self._borrow, self._trim_and_grow)
-        for remedy in (*cheap, self._empty_and_grow):
-            if (block := remedy(request)) is not None:
-                return block
-        # Where PyTorch gives up: the waiting may have freed a block in a segment that stays.
-        if self.port.props.fine_segments and (block := self.take(nbytes, queue, home)) is not None:
-            return block
-        raise self._out_of_memory(request)
 
     def _defer(self) -> None:
         """Blocks were given back while other queues use them. Called by destructors, so it only warns."""
@@ -179,7 +147,7 @@ class Allocator(Pool):
             if self._given:
                 self.waiting = True
 
-    # The rungs
+    # What the ladders share
 
     def _ask_callbacks(self, request: Request) -> Block | None:
         me = threading.get_ident()
@@ -190,69 +158,7 @@ class Allocator(Pool):
             freed = [callback() for callback in tuple(self.callbacks)]  # each, though one may have freed enough
         finally:
             self._asking.discard(me)
-        return self.take(request.nbytes, request.queue, request.home) if any(freed) else None
-
-    def _collect_and_grow(self, request: Request) -> Block | None:
-        threshold = self.settings.garbage_collection_threshold
-        if self.limit is not None and threshold > 0:
-            surplus = self.current(RESERVED_BYTES) - int(threshold * self.limit)
-            collecting.collect_old(self, surplus, self._give_back)
-        return self._grow(request)
-
-    def _borrow(self, request: Request) -> Block | None:
-        """From a private pool whose owner allows it."""
-        if request.home == 0:
-            for pool in self.private.lenders():
-                if (block := self.take(request.nbytes, request.queue, pool.home, borrowed=True)) is not None:
-                    return block
-        return None
-
-    def _trim_and_grow(self, request: Request) -> Block | None:
-        most = self.settings.max_split_size
-        if most == UNLIMITED or not collecting.collect_oversize(self, request, most, self._give_back):
-            return None
-        return self._grow(request)
-
-    def _empty_and_grow(self, request: Request) -> Block | None:
-        if request.queue in self.capturing:
-            return None
-        for _ in range(_TRIES):
-            self.empty()
-            self.num_alloc_retries += 1
-            if (block := self._grow(request)) is not None or not self._idle():
-                return block
-        return None
-
-    def _idle(self) -> bool:
-        """Whether another thread has put memory back into the cache since it was emptied."""
-        return any(self.evictable(small) or self.idle_pages(small) for small in (False, True))
-
-    def _grow(self, request: Request) -> Block | None:
-        reserved = self.current(RESERVED_BYTES) + request.segment
-        if self.limit is not None and reserved > self.limit:
-            return None
-        if self.settings.throw_on_cudamalloc_oom:
-            _, total = self.port.memory_info()
-            if reserved > int(self.settings.per_process_memory_fraction * total):
-                self.num_oom_rejections += 1
-                raise out_of_memory.rejected(self.name, request)
-        growth = self._growth if self.private.source_of(request.home) is None else None
-        block = self._grow_pages(growth, request) if growth and self.grows else self._reserve(request)
-        if block is not None and request.home:
-            self.private.grown.add(request.home)
-        return block
-
-    def _grow_pages(self, growth: Growth, request: Request) -> Block | None:
-        # Where memory costs microseconds, a large page would only keep the end of a small capacity out of reach.
-        fine = request.small or self.port.props.fine_segments
-        page = _SMALL_PAGE if fine else self.settings.large_segment_size
-        _, total = self.port.memory_info()
-        space = -(-self.settings.expandable_reserve(total) // page) * page
-        growth.refusal = None
-        block = growth.grow(request, space, page)
-        if block is None:
-            self._refusal = growth.refusal
-        return block
+        return self._look_again(request) if any(freed) else None
 
     def _reserve(self, request: Request) -> Block | None:
         try:
@@ -269,11 +175,19 @@ class Allocator(Pool):
         self.num_device_alloc += 1
         return block
 
+    def _look_again(self, request: Request) -> Block | None:
+        """In the pool, where memory may have come back."""
+        return self.take(request.nbytes, request.queue, request.home)
+
+    @abstractmethod
+    def _sentence(self, request: Request, free: int, capacity: int) -> str:
+        """Why there was no memory, as PyTorch says it."""
+
     def _out_of_memory(self, request: Request) -> OutOfMemory:
         free, total = self.port.memory_info()
         self.note_oom(request.size, request.queue, free, request.home)
         self.num_ooms += 1
-        error = out_of_memory.explain(self, request, free, total)
+        error = out_of_memory.explain(self, request, self._sentence(request, free, total), free, total)
         if self._refusal is not None and self._refusal.code:  # not the capacity was at its end, but the system
             error.code, error.call, error.__cause__ = self._refusal.code, self._refusal.call, self._refusal
         for observer in tuple(self.observers):
@@ -315,14 +229,9 @@ class Allocator(Pool):
             self._empty_home(home, large_first=False)
             self.private.forget_empty()
 
+    @abstractmethod
     def _empty_home(self, home: int, *, large_first: bool) -> None:
-        for small in (False, True) if large_first else (True, False):
-            self._give_back([address for address, *_ in self.evictable(small, home)])
-            if self._growth is not None:
-                self._growth.shrink(small, home)
-        # PyTorch keeps the space whose first page could not come, and so the pool.
-        if self._growth is not None and home and self.port.props.fine_segments:
-            self._growth.forget(home)
+        """Give its idle memory back to the port."""
 
     def _wait_out(self, home: int | None = None) -> None:
         self.waiting = False
@@ -390,7 +299,6 @@ class Allocator(Pool):
         self.port = port
         self.leaving = Leaving(self)
         self.private.abandon()
-        self._growth = Growth(self, port, self._wait_for) if isinstance(port, Growable) else None
         self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
         self._hear()
         self._given.settle_all()

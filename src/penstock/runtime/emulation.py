@@ -46,7 +46,8 @@ def emulate(
 ) -> Emulation:
     """Let this machine stand in for devices of another kind, at once; as a context manager, until its end.
 
-    `profile` says what they are ("h200", if nothing is said of cuda; see docs/reference/profiles.md), `memory` how much
+    `profile` says what they are (if nothing is said, "h200", "apple_m3_max" or "mtia_v2"; see
+    docs/reference/profiles.md), `memory` how much
     they have, if not as much as that: bytes, or a size as "4GiB". Names of such devices end in "(emulated)". Each
     emulation starts anew: no stream, no seed, no statistics of another are there. With `guard` the host cannot touch
     their memory outside queued work: to try ends the process (SIGSEGV) and shows the line that did. Opens nothing.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import DeviceError, OutOfMemory, WrongState
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Growth", "Request"]
 
 
-class Request(NamedTuple):
+@dataclass(slots=True)
+class Request:
     """One allocation that found no free block. Sizes in bytes."""
 
     nbytes: int  # as asked for
@@ -33,6 +35,7 @@ class Request(NamedTuple):
     small: bool
     queue: int
     home: int
+    short: bool = False  # whether memory is, of heaps
 
 
 class _Space(NamedTuple):

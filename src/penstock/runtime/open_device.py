@@ -26,8 +26,10 @@ from penstock.runtime import (
 )
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
+from penstock.runtime.heap_allocator import HeapAllocator
 from penstock.runtime.pinned_allocator import PinnedAllocator
 from penstock.runtime.private_pools import PoolId
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.runtime.settings import DEFAULT, AllocatorSettings
 from penstock.runtime.stream_pool import StreamPool
 from penstock.runtime.uncached import UncachedBlock
@@ -80,10 +82,16 @@ class OpenDevice:
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
         self.stream_pool = StreamPool(self.new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
-        self.allocator = Allocator(str(device), port, self.queues, settings, self._orders())
+        self.allocator = self._allocator(settings)
         self._capacity: int | None = None  # if it was set
         self.plugged = plugged.current(device.kind)  # who serves instead of the allocator
         self.raw: dict[int, Block | UncachedBlock] = {}  # by address: blocks that a program has only the address of
+
+    def _allocator(self, settings: AllocatorSettings) -> Allocator:
+        name, orders, heaps = str(self.device), self._orders(), self.port.props.heaps
+        if heaps is not None:
+            return HeapAllocator(name, self.port, heaps, self.queues, settings, orders)
+        return SegmentAllocator(name, self.port, self.queues, settings, orders)
 
     def _orders(self) -> tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]]:
         pool = self.stream_pool

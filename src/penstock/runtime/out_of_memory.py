@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.errors import OutOfMemory
+from penstock.config import HIGH_WATERMARK
+from penstock.errors import OutOfMemory, PenstockError
 from penstock.runtime import history
 from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from penstock.sizes import format_bytes
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
     from penstock.runtime.growth import Request
 
-__all__ = ["ADVISERS", "DOCUMENTATION", "MOST_BYTES", "beyond", "explain", "holders", "rejected"]
+__all__ = [
+    "ADVISERS",
+    "DOCUMENTATION",
+    "MOST_BYTES",
+    "beyond",
+    "explain",
+    "heap_sentence",
+    "holders",
+    "rejected",
+    "sentence",
+    "too_long",
+]
 
 DOCUMENTATION = "https://penstock.readthedocs.io/en/stable/how-to/out-of-memory.html"
 MOST_BYTES = 1 << 60  # PyTorch's bound, and the core's: so much is asked of no device
@@ -45,9 +57,9 @@ def rejected(name: str, request: Request) -> OutOfMemory:
     return OutOfMemory(message, wanted=request.nbytes, device=name)
 
 
-def explain(allocator: Allocator, request: Request, free: int, capacity: int) -> OutOfMemory:
+def explain(allocator: Allocator, request: Request, sentence: str, free: int, capacity: int) -> OutOfMemory:
     """The error for a request that no remedy helped; names those who hold most when the history is on."""
-    lines = [_sentence(allocator, request, free, capacity)]
+    lines = [sentence]
     if allocator.explains:
         lines += _explanation(allocator, request, capacity)
     return OutOfMemory(
@@ -92,7 +104,7 @@ def holders(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) -> str:
+def sentence(allocator: Allocator, request: Request, free: int, capacity: int) -> str:
     """PyTorch's, to the letter (torch-semantics 3.7)."""
     reserved, allocated = allocator.current(RESERVED_BYTES), allocator.current(ALLOCATED_BYTES)
     private = _idle_in_private_pools(allocator)
@@ -124,6 +136,30 @@ def _sentence(allocator: Allocator, request: Request, free: int, capacity: int) 
         " If reserved but unallocated memory is large try setting PENSTOCK_ALLOC_CONF=expandable_segments:True to avoid"
         f" fragmentation.  See documentation for Memory Management  ({DOCUMENTATION})"
     )
+
+
+def heap_sentence(allocator: Allocator, request: Request, other: int, pool: str) -> str:
+    """The same of an MPS device (torch-semantics 4.1): bytes of others than the allocator, and which buffer pool."""
+    kind = _kind(allocator.name)
+    text = f"{kind} backend out of memory ({kind} allocated: "
+    text += f"{_metal_size(allocator.current(RESERVED_BYTES))}, other allocations: {_metal_size(other)}"
+    if allocator.limit is not None:
+        text += f", max allowed: {_metal_size(allocator.limit)}"
+    text += f"). Tried to allocate {_metal_size(request.size)} on {pool} pool."
+    if allocator.limit is None:
+        return text
+    return text + (
+        f" Use {HIGH_WATERMARK.name}=0.0 to disable upper limit for memory allocations (may cause system failure)."
+    )
+
+
+def too_long(nbytes: int) -> PenstockError:
+    """The error for a request that no single buffer can have."""
+    return PenstockError(f"Invalid buffer size: {_metal_size(nbytes)}")
+
+
+def _metal_size(nbytes: int) -> str:
+    return _size(nbytes, ("KB", "MB", "GB"))
 
 
 def _pieces(snapshot: Snapshot, request: Request) -> list[str]:
@@ -194,7 +230,7 @@ def _idle_in_private_pools(allocator: Allocator) -> int:
 
 def _kind(name: str) -> str:
     kind = name.partition(":")[0]
-    return kind.upper() if kind == "cuda" else kind
+    return kind.upper() if kind in ("cuda", "mps") else kind
 
 
 def _device(allocator: Allocator) -> str:
@@ -202,11 +238,9 @@ def _device(allocator: Allocator) -> str:
     return f"GPU {props.index}" if props.kind == "cuda" else allocator.name
 
 
-def _size(nbytes: int) -> str:
+def _size(nbytes: int, units: tuple[str, str, str] = ("KiB", "MiB", "GiB")) -> str:
     """As PyTorch's texts write it: a size exactly at a border keeps the smaller unit."""
     if nbytes <= 1024:
         return f"{nbytes} bytes"
-    for power, unit in ((10, "KiB"), (20, "MiB")):
-        if nbytes <= 1024 << power:
-            return f"{nbytes / (1 << power):.2f} {unit}"
-    return f"{nbytes / (1 << 30):.2f} GiB"
+    power = 1 if nbytes <= 1 << 20 else 2 if nbytes <= 1 << 30 else 3
+    return f"{nbytes / (1 << 10 * power):.2f} {units[power - 1]}"

@@ -16,6 +16,7 @@ from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.private_pools import PoolId
+from penstock.runtime.segment_allocator import SegmentAllocator
 from penstock.simulate.world import SimulatedQueue, Streams, World
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
@@ -54,7 +55,7 @@ class Device(Streams):
         self.index = index
         super().__init__(world or World())
         self._port = _Port(self._world, total_memory, other_used, index, fine_segments)
-        self._allocator = Allocator(
+        self._allocator = SegmentAllocator(
             f"cuda:{index}",
             self._port,
             self._queues,

@@ -1,0 +1,60 @@
+"""How much of a device's recommended memory heaps may take: the two watermarks of PyTorch's allocator for Metal.
+
+Above the high one nothing more is taken. From the low one on memory is short: heaps are only as large as they must be,
+and cached buffers are given back by their age.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock import config
+from penstock.errors import PenstockError
+from penstock.spi import Heaps
+
+__all__ = ["HIGHEST", "Watermarks"]
+
+HIGHEST = 2.0
+_HIGH = 1.7
+_LOW, _LOW_DISCRETE = 1.4, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Both as shares of `recommended` bytes, 0 for none."""
+
+    recommended: int
+    high: float = _HIGH
+    low: float = _LOW
+
+    @classmethod
+    def of_environment(cls, heaps: Heaps) -> Watermarks:
+        """What PYTORCH_MPS_HIGH_WATERMARK_RATIO and PYTORCH_MPS_LOW_WATERMARK_RATIO say, or PyTorch's own.
+
+        PenstockError, with PyTorch's words, for a high one above 2, or a low one above the high one: so who sets one
+        must often set both. ValueError for what is no number.
+        """
+        high = _checked(config.HIGH_WATERMARK.value(), _HIGH, HIGHEST, "high")
+        usual = _LOW if heaps.unified else _LOW_DISCRETE
+        return cls(heaps.recommended, high, _checked(config.LOW_WATERMARK.value(), usual, high or HIGHEST, "low"))
+
+    def with_high(self, high: float) -> Watermarks:
+        """Another high one, 0 to 2. The low one stays, be it above: PyTorch compares only the environment's, too."""
+        return replace(self, high=_checked(high, high, HIGHEST, "high"))
+
+    @property
+    def most(self) -> int | None:
+        """Bytes that may be taken in all; None for any number."""
+        return int(self.high * self.recommended) if self.high else None
+
+    @property
+    def short_from(self) -> int | None:
+        """Bytes from which on memory is short; None for never."""
+        return int(self.low * self.recommended) if self.low else None
+
+
+def _checked(said: float | None, usual: float, most: float, which: str) -> float:
+    ratio = usual if said is None else said
+    if not 0 <= ratio <= most:  # nor for what is no number
+        raise PenstockError(f"invalid {which} watermark ratio {ratio:g}")
+    return ratio
