@@ -39,10 +39,14 @@ def heap_size(nbytes: int, *, short: bool) -> int:
     >>> [heap_size(size << 20, short=False) >> 20 for size in (1, 2, 10, 600)]
     [8, 32, 1024, 600]
     """
-    for most, heap in _TIERS[: 2 if short else 3]:
-        if nbytes <= most:
-            return heap
-    return -(-nbytes // _QUANTUM) * _QUANTUM
+    if nbytes > _most_in_shared(short=short):
+        return -(-nbytes // _QUANTUM) * _QUANTUM
+    return next(heap for most, heap in _TIERS if nbytes <= most)
+
+
+def _most_in_shared(*, short: bool) -> int:
+    """How long a buffer may be to get a heap that others will be in as well."""
+    return _TIERS[1 if short else 2][0]
 
 
 class _Cached(NamedTuple):
@@ -72,6 +76,7 @@ class HeapAllocator(Allocator):
         self._heaps = heaps
         self._usual = "shared" if heaps.unified else "private"
         self._watermarks = Watermarks.of_environment(heaps)
+        self._own: set[int] = set()  # heaps that were made for one large buffer
         self.make_home(_OTHER)
         self.make_home(_SCALARS, waits=True)
         self._push_policy()
@@ -138,9 +143,9 @@ class HeapAllocator(Allocator):
 
     def _refill(self, nbytes: int, queue: int, home: int) -> Block:
         """Cheapest remedy first."""
+        if nbytes >= self._heaps.longest:
+            raise out_of_memory.too_long(nbytes)
         size = self.rounded(nbytes)
-        if size >= self._heaps.longest:
-            raise out_of_memory.too_long(size)
         self._refusal = None
         self._push_policy()  # others may have taken memory meanwhile
         request = Request(nbytes, size, size, size <= _SMALL, queue, home)
@@ -160,6 +165,9 @@ class HeapAllocator(Allocator):
     def _is_short(self) -> bool:
         low = self._watermarks.short_from
         return low is not None and low - self.driver_allocated() < _MIB
+
+    def _ask_callbacks(self, request: Request) -> Block | None:
+        return super()._ask_callbacks(request) or self._look_again(request)  # whatever they say, as PyTorch
 
     def _look_again(self, request: Request) -> Block | None:
         return super()._look_again(request) or self._spare_oversize(request)
@@ -181,7 +189,7 @@ class HeapAllocator(Allocator):
     def _collect_and_place(self, request: Request) -> Block | None:
         if request.short:
             cached = self._cached(request)
-            if sum(each.nbytes for each in cached) >= request.size:
+            if sum(each.nbytes for each in cached) > request.size:
                 self._collect(cached)
         return self._place(request)
 
@@ -192,22 +200,19 @@ class HeapAllocator(Allocator):
         idle = [each for each in cached if self._idle(each.queue)]
         while idle and surplus > 0:
             average = sum(each.age for each in idle) / len(idle)
-            old = [each for each in idle if each.age >= average]
+            old = list(_up_to(surplus, [each for each in idle if each.age >= average]))
+            self._release(old, self._own)
+            surplus -= sum(each.nbytes for each in old)
             idle = [each for each in idle if each.age < average]
-            surplus -= self._release(old)
 
     def _release_some_and_place(self, request: Request) -> Block | None:
         """The smallest cached buffer that is large enough, or of the others the largest, as many as it takes."""
         mine = [each for each in self._cached(request) if each.queue == request.queue]
         going = [each for each in mine if each.nbytes >= request.size][:1]
         if not going:
-            wanted = request.size
-            for each in _largest_first(mine):
-                if wanted <= 0:
-                    break
-                going.append(each)
-                wanted -= each.nbytes
-        return self._place(request) if self._release(going) >= request.size else None
+            going = list(_up_to(request.size, mine[::-1]))
+        self._release(going)
+        return self._place(request) if sum(each.nbytes for each in going) >= request.size else None
 
     def _empty_and_place(self, request: Request) -> Block | None:
         if request.queue in self.capturing:
@@ -222,7 +227,11 @@ class HeapAllocator(Allocator):
             return None
         block = self.place(request.nbytes, request.queue, request.home)
         if block is None:
-            block = self._reserve(replace(request, segment=heap_size(request.size, short=request.short)))
+            heap = heap_size(request.size, short=request.short)
+            block = self._reserve(replace(request, segment=heap))
+            if block is not None:
+                alone = request.size > _most_in_shared(short=request.short)
+                (self._own.add if alone else self._own.discard)(block.address)
         if block is not None and 0 < request.home < _OTHER:
             self.private.grown.add(request.home)
         return block
@@ -240,16 +249,16 @@ class HeapAllocator(Allocator):
         """The free buffers of its pool, of all queues: by queue, and then by size."""
         return [_Cached(*row) for row in self.evictable(request.small, request.home, pieces=True)]
 
-    def _release(self, buffers: list[_Cached]) -> int:
-        """Make room of them. A heap that is empty then goes back, unless its queue is at work; gives how many bytes."""
+    def _release(self, buffers: list[_Cached], heaps: set[int] | None = None) -> None:
+        """Make room of them. Of these heaps, or all, one that is empty then goes back, unless its queue is at work."""
         emptied = set()
         for each in buffers:
             heap = self.release(each.address, each.nbytes)
-            if heap and self._idle(each.queue):
+            if heap and self._idle(each.queue) and (heaps is None or heap in heaps):
                 emptied.add(heap)
         self.leaving.add(sorted(emptied))
         self.leaving.release(tuple(entry for entry in self.leaving.entries() if entry[0] in emptied))
-        return sum(each.nbytes for each in buffers)
+        self._own -= emptied
 
     def _idle(self, handle: int) -> bool:
         """Whether the queue has no work left. One that is unknown, or was closed, has none."""
@@ -269,5 +278,10 @@ class HeapAllocator(Allocator):
             self._give_back([address for address, *_ in self.evictable(small, home)])
 
 
-def _largest_first(cached: list[_Cached]) -> Iterator[_Cached]:
-    return reversed(cached)
+def _up_to(wanted: int, cached: list[_Cached]) -> Iterator[_Cached]:
+    """So many of them that they have as many bytes."""
+    for each in cached:
+        if wanted <= 0:
+            return
+        wanted -= each.nbytes
+        yield each

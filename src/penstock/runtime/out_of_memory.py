@@ -159,7 +159,7 @@ def too_long(nbytes: int) -> PenstockError:
 
 
 def _metal_size(nbytes: int) -> str:
-    return _size(nbytes, ("KB", "MB", "GB"))
+    return _size(nbytes if nbytes <= 1024 else float(np.float32(nbytes)), ("KB", "MB", "GB"))  # as PyTorch rounds it
 
 
 def _pieces(snapshot: Snapshot, request: Request) -> list[str]:
@@ -238,7 +238,7 @@ def _device(allocator: Allocator) -> str:
     return f"GPU {props.index}" if props.kind == "cuda" else allocator.name
 
 
-def _size(nbytes: int, units: tuple[str, str, str] = ("KiB", "MiB", "GiB")) -> str:
+def _size(nbytes: float, units: tuple[str, str, str] = ("KiB", "MiB", "GiB")) -> str:
     """As PyTorch's texts write it: a size exactly at a border keeps the smaller unit."""
     if nbytes <= 1024:
         return f"{nbytes} bytes"
