@@ -16,6 +16,7 @@ ROOMS: list[tuple[float, str]] = [
     (0, "_core"),
     (1, "addresses errors device config dtypes sizes spi profiles snapshot.model snapshot.sites"),
     (2, "backends"),
+    (2.5, "vendor"),
     (3, "runtime"),
     (4, "simulate"),
     (4, "observe"),

@@ -134,7 +134,7 @@ class _Drivers(Mapping[str, Driver]):
     def __init__(self) -> None:
         self._made: dict[str, Driver] = {}
         self.instead: dict[str, list[Driver]] = {}  # of each kind the last one is its driver, while there is one
-        self._packaged: dict[str, Callable[[], Any]] | None = None
+        self._packaged: dict[str, tuple[Callable[[], Any], str]] | None = None
 
     def __getitem__(self, kind: str) -> Driver:
         if (found := next(reversed(self.instead.get(kind, ())), None)) is not None:
@@ -147,7 +147,12 @@ class _Drivers(Mapping[str, Driver]):
         if kind in _BUILT_IN:
             new = _load(kind, partial(_built_in, kind), "; `penstock doctor` says what to do")
         else:
-            new = _load(kind, self._found()[kind])
+            load, who = self._found()[kind]
+            new = _load(kind, load, f" ({who})")
+            if not isinstance(new, _Absent):
+                from penstock.backends.checking import watch
+
+                new = watch(new, f"the backend for {kind} ({who})")
         return self._made.setdefault(kind, new)
 
     def __contains__(self, kind: object) -> bool:
@@ -167,18 +172,22 @@ class _Drivers(Mapping[str, Driver]):
     def _instead(self) -> list[str]:
         return [kind for kind, found in tuple(self.instead.items()) if found]
 
-    def _found(self) -> dict[str, Callable[[], Any]]:
-        """How to load what packages bring; looking for it takes milliseconds, so it is done once and late."""
+    def _found(self) -> dict[str, tuple[Callable[[], Any], str]]:
+        """How to load what packages bring, and its name. Looking for it takes milliseconds: it is done once and late."""
         if self._packaged is None:
             from importlib.metadata import entry_points  # imports half the standard library
 
-            found: dict[str, Callable[[], Any]] = {}
+            found: dict[str, tuple[Callable[[], Any], str]] = {}
             values = {kind: ":".join(place) for kind, place in _BUILT_IN.items()}
+            names = dict(values)
             for entry in entry_points(group=GROUP):
+                package = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+                name = f"{entry.value}{package}"
+                names.setdefault(entry.name, name)
                 if values.setdefault(entry.name, entry.value) == entry.value:
-                    found.setdefault(entry.name, entry.load)
+                    found.setdefault(entry.name, (entry.load, name))
                 else:
-                    message = f"two backends bring kind {entry.name!r}: {values[entry.name]} is used, {entry.value} not"
+                    message = f"two backends bring kind {entry.name!r}: {names[entry.name]} is used, {name} not"
                     warnings.warn(message, PenstockWarning, stacklevel=4)
             self._packaged = found
         return self._packaged
@@ -195,7 +204,7 @@ def _load(kind: str, load: Callable[[], Any], advice: str = "") -> Driver:
         Device(kind, 0)
         new: Driver = load()()
         reason = "" if new.kind == kind else f"its driver says that its kind is {new.kind!r}"
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one package must not break the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what is wrong with one package must not break the others
         reason = f"{type(error).__name__}: {error}"
     return _Absent(kind, f"the backend for {kind} could not be loaded: {reason}{advice}") if reason else new
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
-from penstock.backends.cuda_errors import CAPTURED_EVENT, ILLEGAL_STATE, accelerator_error
+from penstock.backends.cuda_errors import accelerator_error
 from penstock.backends.drawing import packed
+from penstock.backends.recorder import Records, recorded_wait
 from penstock.backends.shared_slots import ORPHANED, SLICE
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
 from penstock.spi import Draw, Mark
@@ -36,7 +37,7 @@ class Owner(Protocol):
     def forget(self, handle: int) -> None: ...  # the queue has ended
 
 
-class HostQueue(_core.Queue):
+class HostQueue(_core.Queue, Records["HostRecording"]):
     """Does what is queued, in order; its thread starts with the first work.
 
     A failure that nobody waited for is told by a warning when the queue is closed.
@@ -131,8 +132,7 @@ class HostQueue(_core.Queue):
             while not self.wait_within(index(tick), SLICE):
                 pass
         except (ValueError, TypeError, OverflowError) as error:
-            if index(tick) < 0:
-                raise self.refused(CAPTURED_EVENT, "wait") from None
+            self.check_recorded(index(tick))
             raise self._refusal(error) from None
         if (failure := self.take_failure()) is not None:
             raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
@@ -143,29 +143,24 @@ class HostQueue(_core.Queue):
         try:
             _native.wait_for(self, other, index(tick))
         except _REFUSED as error:
-            if index(tick) < 0:
-                from penstock.backends.host_capture import join
-
-                return join(self, other, tick)
+            if index(tick) < 0 and isinstance(other, HostQueue):
+                recorded_wait(self, other, index(tick))
+                return
             raise self._refusal(error) from None
 
     @property
     def capture(self) -> HostRecording | None:
         return None
 
-    def begin_capture(self, mode: str = "global", queues: MutableMapping[int, int] | None = None) -> HostRecording:
+    def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> HostRecording:
         from penstock.backends.host_capture import HostRecording
 
-        return HostRecording(self, mode, {} if queues is None else queues)
+        return HostRecording(self, mode, queues)
 
-    def end_capture(self) -> HostRecording:
-        raise self.refused(ILLEGAL_STATE, "end_capture")
-
-    def break_capture(self) -> None:
-        """There is none."""
-
-    def abandon_capture(self) -> None:
-        """There is none."""
+    def check_usable(self) -> None:
+        """Forked or WrongState where it takes no work."""
+        if self.owner.forked() or self.closed:
+            raise self._refusal(ValueError(f"queue {self.handle} was closed"))
 
     def refused(self, code: int, call: str) -> DeviceError:
         """CUDA's error of that number, in its words."""

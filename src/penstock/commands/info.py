@@ -7,9 +7,14 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.commands import showing
+
+if TYPE_CHECKING:
+    from penstock.spi import Driver, Port
+
+_SECONDS = 5.0  # for closing a device
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,25 +44,39 @@ def versions() -> dict[str, str]:
 def devices() -> list[dict[str, Any]]:
     """Every device of every kind that is there. Each is opened, looked at and closed."""
     from penstock import backends
+
+    return [
+        _look(kind, driver, index) for kind, driver in backends.drivers().items() for index in range(driver.count())
+    ]
+
+
+def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
     from penstock.errors import PenstockError
     from penstock.spi import Emulates
 
-    found = []
-    for kind, driver in backends.drivers().items():
-        for index in range(driver.count()):
-            try:
-                port = driver.open(index)
-            except (PenstockError, ValueError) as error:
-                found.append({"kind": kind, "index": index, "error": str(error)})
-                continue
-            free, total = port.memory_info()
-            device = asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None}
-            device["capability"] = _capability(port.props.details)
-            device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
-            device["guarded"] = isinstance(driver, Emulates) and driver.guard
-            found.append(device)
-            port.close()
-    return found
+    try:
+        port = driver.open(index)
+        free, total = port.memory_info()
+    except (PenstockError, ValueError) as error:
+        return {"kind": kind, "index": index, "error": str(error)}
+    device = asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None}
+    device["capability"] = _capability(port.props.details)
+    device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
+    device["guarded"] = isinstance(driver, Emulates) and driver.guard
+    if error := _closing(port):
+        device["error"] = error
+    return device
+
+
+def _closing(port: Port) -> str:
+    """What is wrong with that, in a few seconds at most: it has nothing to wait for."""
+    from penstock.backends.checking import within
+    from penstock.errors import PenstockError
+
+    try:
+        return "" if within(_SECONDS, port.close)[0] else f"closing it takes longer than {_SECONDS:g} s"
+    except (PenstockError, ValueError) as error:
+        return str(error)
 
 
 def _capability(details: Mapping[str, Any]) -> str | None:
@@ -91,7 +110,7 @@ def _show() -> None:
     for device in found:
         name = f"{device['kind']}:{device['index']}"
         if device["error"]:
-            lines.add_row(Text(name, "red"), Text(f"cannot be opened: {device['error']}"))
+            lines.add_row(Text(name, "red"), Text(f"cannot be used: {device['error']}"))
         else:
             sizes = format_bytes(device["total_bytes"]), format_bytes(device["free_bytes"])
             reads = "yes" if device["host_visible"] else "no, guarded" if device["guarded"] else "no"

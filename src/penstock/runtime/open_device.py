@@ -298,7 +298,13 @@ def _check_there(device: Device) -> None:
 
 def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
-    opened = OpenDevice(device, backends.driver(device.kind).open(device.index or 0), settings)
+    port = backends.driver(device.kind).open(device.index or 0)
+    try:
+        opened = OpenDevice(device, port, settings)
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is told
+            port.close()
+        raise
     shared_settings.follow(opened.allocator)
     recording.follow(device.kind, opened.allocator)
     return opened

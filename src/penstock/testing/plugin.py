@@ -5,7 +5,7 @@ and the options `--penstock-leaks` and `--penstock-guard`.
 
 A test file that says `from penstock.testing.conformance import *` and `pytest_plugins = ["penstock.testing.plugin"]`
 runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
-tells why. Where nothing of kind cuda is, an emulated one stands in.
+tells why. Where no device of kind cuda, mps or mtia is, emulated ones stand in.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ __all__ = [
     "pytest_generate_tests",
     "pytest_runtest_makereport",
 ]
+
+
+_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}  # of what stands in
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,9 @@ def _found() -> Iterator[object]:
 def _stand_ins() -> dict[str, Callable[[], Driver]]:
     """Each has two devices, so that the one that is tested has a neighbour."""
     found: dict[str, Callable[[], Driver]] = {"fake": partial(FakeDriver, 2)}
+    for kind, profile in _PROFILES.items():
+        if not penstock.device_count(kind):
+            found[f"emulated-{kind}"] = partial(EmulatedDriver, kind, 2, profile, 1 << 30)
     if not penstock.device_count("cuda"):
-        found["emulated-cuda"] = partial(EmulatedDriver, "cuda", 2, "h200", 1 << 30)
-        found["guarded-cuda"] = partial(EmulatedDriver, "cuda", 2, "h200", 1 << 30, guard=True)
+        found["guarded-cuda"] = partial(EmulatedDriver, "cuda", 2, _PROFILES["cuda"], 1 << 30, guard=True)
     return found

@@ -17,10 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import pytest
 
 import penstock
+from penstock import backends
 from penstock.device import Device
 from penstock.runtime.current import opened_for
 from penstock.runtime.stream import Stream
-from penstock.spi import Launches, Port, Queue, Reopens
+from penstock.spi import Emulates, Launches, Port, Queue, Reopens
 
 __all__ = [
     "BAD_SIZES",
@@ -205,11 +206,12 @@ def in_child(check: Callable[[], None]) -> str:
 
 def in_new_process(device: Device, program: str) -> str:
     """What the program prints, which finds `penstock`, and the device's name as `name`. It says nothing else."""
-    props = port_of(device).props
-    emulated = {"PENSTOCK_EMULATE": f"{device.kind}:{(device.index or 0) + 1}@h200"} if props.emulated else {}
+    driver, settings = backends.driver(device.kind), dict[str, str]()
+    if isinstance(driver, Emulates):
+        settings["PENSTOCK_EMULATE"] = f"{device.kind}:{driver.count()}@{driver.profile.name}"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import penstock\nname = {str(device)!r}\n{program}"],
-        env={**os.environ, **emulated},
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,0 +1,47 @@
+"""All cards of the machine."""
+
+from __future__ import annotations
+
+from penstock.errors import DeviceError
+from penstock.spi import DeviceProps
+from penstock.vendor import integer_of
+from penstock_acme.card import Card, CardError, card_count
+from penstock_acme.port import AcmePort
+
+__all__ = ["AcmeDriver"]
+
+
+class AcmeDriver:
+    """What the entry point names. Making one opens nothing."""
+
+    kind = "mtia"
+
+    def count(self) -> int:
+        try:
+            return card_count()
+        except CardError:
+            return 0  # `why_not` tells
+
+    def why_not(self) -> str:
+        try:
+            return "" if card_count() else "no Acme card was found: is one in the machine, and is ACME_CARDS above 0?"
+        except CardError as error:
+            return str(error)
+
+    def open(self, index: int) -> AcmePort:
+        props = self.describe(index)
+        return AcmePort(props, Card(props.total_bytes))
+
+    # Describes
+
+    def describe(self, index: int) -> DeviceProps:
+        if integer_of(index, "index") not in range(self.count()):
+            there = self.why_not() or f"there are {self.count()} Acme cards"
+            raise DeviceError(f"no {self.kind}:{index}: {there}", call="describe", device=f"{self.kind}:{index}")
+        return DeviceProps(
+            kind=self.kind,
+            index=index,
+            name="Acme M1",
+            total_bytes=1 << 30,
+            queue_visible=True,  # a function on a queue may touch the card's memory, but a program may not
+        )

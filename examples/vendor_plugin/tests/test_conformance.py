@@ -1,0 +1,3 @@
+from penstock.testing.conformance import *
+
+pytest_plugins = ["penstock.testing.plugin"]

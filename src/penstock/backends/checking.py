@@ -1,0 +1,310 @@
+"""What a package's backend says and does is looked at, so that its mistakes are told as its own.
+
+A watched object is of a class made from its own, of which the methods of the contract are looked after; so it stays
+itself, and has the abilities it had. What raises anything but penstock's errors, or gives what the contract does not
+allow, ends in a DeviceError that names the backend. Objects whose class cannot be changed are taken as they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
+
+from penstock.addresses import ALIGNMENT
+from penstock.backends.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
+from penstock.backends.arguments import LIMIT, integer_of
+from penstock.errors import DeviceError, PenstockError, complain
+from penstock.spi import DeviceProps, Driver, Port, Queue
+
+__all__ = ["spelled", "watch", "within"]
+
+_MOST = 1 << 16  # devices
+_GRACE = 1.0  # seconds that closing may take longer than it was told
+_T = TypeVar("_T")
+_Method = Callable[..., Any]
+_Refusal = Callable[[str], DeviceError]
+_Check = Callable[[Any, _Refusal], Any]  # is given what came; gives that, or raises the refusal of it
+_Around = Callable[[_Method], _Method]  # of a method that is looked after makes one that looks at more
+
+
+def watch(driver: Driver, who: str) -> Driver:
+    """The driver, with all that it will open; `who` names the backend in errors."""
+    return _watched(driver, _driver_class, who)
+
+
+def spelled(error: BaseException) -> str:
+    """As the last line of its traceback.
+
+    >>> spelled(KeyError("x")), spelled(StopIteration())
+    ("KeyError: 'x'", 'StopIteration')
+    """
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def within(seconds: float, function: Callable[[], _T]) -> tuple[bool, _T | None]:
+    """Whether it came back in time, and what it gave; where not, a thread of its own stays with it."""
+    found: list[tuple[_T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            found.append((function(), None))
+        except BaseException as error:  # noqa: BLE001 -- raised again below
+            found.append((None, error))
+
+    thread = threading.Thread(target=run, name="penstock closing", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        return False, None
+    gave, error = found[0]
+    if error is not None:
+        raise error
+    return True, gave
+
+
+def _watched(thing: _T, make: Callable[[type, str], type], who: str) -> _T:
+    with suppress(TypeError):  # of a class that can have no such subclass
+        thing.__class__ = make(type(thing), who)
+    return thing
+
+
+def _made(
+    usual: type, who: str, contracts: Iterable[type], checks: Mapping[str, _Check], around: Mapping[str, _Around]
+) -> type:
+    def looked_after(name: str, original: _Method, check: _Check | None) -> _Method:
+        @wraps(original)
+        def method(self: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                found = original(self, *arguments, **options)
+            except PenstockError:
+                raise
+            except (ValueError, TypeError) as error:  # whoever called may have given nonsense
+                error.add_note(f"raised in {name}() by {who}")
+                raise
+            except Exception as error:
+                raise _broken(self, who, name, f"raised {spelled(error)}") from error
+            return found if check is None else check(found, lambda what: _broken(self, who, name, what))
+
+        return method
+
+    body: dict[str, Any] = {"__slots__": (), "__module__": usual.__module__, "__qualname__": usual.__qualname__}
+    for name in methods(*contracts):
+        original = getattr(usual, name, None)
+        if callable(original):  # else it has not that ability, or only this very object has it
+            method = looked_after(name, original, checks.get(name))
+            body[name] = wraps(original)(around[name](method)) if name in around else method
+    return type(usual)(usual.__name__, (usual,), body)
+
+
+def _broken(thing: Any, who: str, call: str, what: str) -> DeviceError:
+    props = getattr(thing, "props", None)
+    device = f"{props.kind}:{props.index}" if isinstance(props, DeviceProps) else ""
+    return DeviceError(f"{who} broke its contract: {call}() {what}", call=call, device=device)
+
+
+# ---- Drivers
+
+
+@lru_cache
+def _driver_class(usual: Any, who: str) -> type:
+    def counted(driver: Any) -> tuple[int, str]:
+        """How many devices, and what is wrong with that: as it must not raise, and nobody else must suffer."""
+        try:
+            found = usual.count(driver)
+        except Exception as error:  # noqa: BLE001 -- see above
+            return 0, f"{who} broke its contract: count() raised {spelled(error)}"
+        if not _is_int(found) or not 0 <= found <= _MOST:
+            return 0, f"{who} broke its contract: count() gave {found!r}, which is no number of devices"
+        return int(found), ""
+
+    def why_not(driver: Any) -> str:
+        count, wrong = counted(driver)
+        if count or wrong:
+            return wrong
+        try:
+            said = usual.why_not(driver)
+        except Exception as error:  # noqa: BLE001 -- as above
+            return f"{who} has no device, and why_not() raised {spelled(error)}"
+        if isinstance(said, str) and said:
+            return said
+        return f"{who} has no device, and why_not() gave {said!r}"
+
+    def opening(method: _Method) -> _Method:
+        def open(driver: Any, index: int) -> Port:  # noqa: A001 -- its name in the contract
+            port = method(driver, index)
+            if lacking := [name for name in ("props", *methods(Port)) if not _has(port, name)]:
+                raise _broken(driver, who, "open", f"gave {port!r}, which has no {', '.join(lacking)}")
+            try:
+                _check_props(driver, port.props, who, "open")
+            except DeviceError:
+                with suppress(Exception):  # it is told already that this backend is wrong
+                    port.close()
+                raise
+            return cast("Port", _watched(port, _port_class, who))
+
+        return open
+
+    def describing(method: _Method) -> _Method:
+        def describe(driver: Any, index: int) -> DeviceProps:
+            props = method(driver, index)
+            _check_props(driver, props, who, "describe")
+            return cast("DeviceProps", props)
+
+        return describe
+
+    around: dict[str, _Around] = {"open": opening, "describe": describing}
+    around["count"] = lambda _: lambda driver: counted(driver)[0]
+    around["why_not"] = lambda _: why_not
+    return _made(usual, who, (Driver, *OF_DRIVERS), {}, around)
+
+
+def _check_props(driver: Any, props: Any, who: str, call: str) -> None:
+    if not isinstance(props, DeviceProps):
+        raise _broken(driver, who, call, f"gave a device whose props are {props!r}, not DeviceProps")
+    if props.kind != driver.kind:
+        raise _broken(driver, who, call, f"gave a device of kind {props.kind!r}, not {driver.kind!r}")
+    numbers = {"index": (props.index, 0), "total_bytes": (props.total_bytes, 1)}
+    numbers["pooled_streams"] = props.pooled_streams, 0
+    for name, (number, least) in numbers.items():
+        if not _is_int(number) or not least <= number < LIMIT:
+            raise _broken(driver, who, call, f"gave a device whose {name} is {number!r}")
+
+
+# ---- Ports
+
+
+@lru_cache
+def _port_class(usual: Any, who: str) -> type:
+    def reserving(method: _Method) -> _Method:
+        def reserve(port: Any, nbytes: int) -> int:
+            address = method(port, nbytes)
+            if not _is_int(address) or not 0 < address < LIMIT - nbytes:
+                raise _broken(port, who, "reserve", f"gave {address!r}, which is no address")
+            mine = _taken(port)
+            for start, size in tuple(mine.items()):  # a destructor may release something meanwhile
+                if start < address + nbytes and address < start + size:
+                    what = f"gave {nbytes} bytes at {address:#x}, where it gave {size} at {start:#x} before"
+                    raise _broken(port, who, "reserve", what)
+            if address % ALIGNMENT:
+                with suppress(Exception):  # so that it is not lost
+                    usual.release(port, address)
+                raise _broken(port, who, "reserve", f"gave {address:#x}, which is not aligned to {ALIGNMENT} bytes")
+            mine[address] = nbytes
+            return int(address)
+
+        return reserve
+
+    def releasing(method: _Method) -> _Method:
+        def release(port: Any, address: int) -> None:
+            nbytes = _taken(port).pop(address, None)  # first: another thread may get it at once
+            try:
+                method(port, address)
+            except BaseException:
+                if nbytes is not None:
+                    _taken(port)[address] = nbytes
+                raise
+
+        return release
+
+    def queue(found: Any, refuse: _Refusal) -> Queue:
+        if lacking := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
+            raise refuse(f"gave {found!r}, which has no {', '.join(lacking)}")
+        if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
+            raise refuse(f"gave a queue whose handle is {found.handle!r}")
+        return cast("Queue", _watched(found, _queue_class, who))
+
+    checks: dict[str, _Check] = {"memory_info": _memory, "queue": queue}
+    checks |= dict.fromkeys(("pin", "reserve_managed", "reserve_space"), _address)
+    return _made(usual, who, (Port, *OF_PORTS), checks, {"reserve": reserving, "release": releasing})
+
+
+def _taken(port: Any) -> dict[int, int]:
+    """What was reserved, addresses and sizes. Nothing is known of a port that takes no attributes."""
+    with suppress(AttributeError):
+        return cast("dict[int, int]", port.__dict__.setdefault("_penstock_taken", {}))
+    return {}
+
+
+def _memory(found: Any, refuse: _Refusal) -> Any:
+    if isinstance(found, tuple) and len(found) == 2 and all(map(_is_int, found)) and 0 <= found[0] <= found[1]:
+        return found
+    raise refuse(f"gave {found!r}, which is not how much is free, and how much there is")
+
+
+def _address(found: Any, refuse: _Refusal) -> int:
+    if _is_int(found) and 0 < found < LIMIT:
+        return int(found)
+    raise refuse(f"gave {found!r}, which is no address")
+
+
+# ---- Queues
+
+
+@lru_cache
+def _queue_class(usual: Any, who: str) -> type:
+    def counting(call: str, tick_of: Callable[[Any], Any]) -> _Around:
+        """Ticks go up; those of a recording are below 0."""
+
+        def around(method: _Method) -> _Method:
+            def signal(queue: Any) -> Any:
+                before = getattr(queue, "_penstock_tick", 0)  # first, as other threads may signal meanwhile
+                found = method(queue)
+                tick = tick_of(found)
+                if not _is_int(tick) or 0 <= tick <= before:
+                    raise _broken(queue, who, call, f"gave {tick!r}, which is no tick after {before}")
+                try:  # noqa: SIM105 -- this is every event
+                    queue._penstock_tick = max(tick, before)  # noqa: SLF001 -- ours
+                except AttributeError:  # an object that takes none
+                    pass
+                return found
+
+            return signal
+
+        return around
+
+    def closing(method: _Method) -> _Method:
+        def close(queue: Any, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return cast("bool", method(queue))
+            done, said = within(timeout + _GRACE, lambda: cast("bool", method(queue, timeout)))
+            if not done:
+                complain(f"{who} broke its contract: close({timeout:.1f}) of queue {queue.handle} does not come back")
+            return bool(said)
+
+        return close
+
+    around = {"signal": counting("signal", lambda tick: tick), "close": closing}
+    around["mark"] = counting("mark", lambda mark: getattr(mark, "tick", None))
+    checks: dict[str, _Check] = {"reached": _tick, "idle": _truth, "close": _truth}
+    return _made(usual, who, (Queue, *OF_QUEUES), checks, around)
+
+
+def _tick(found: Any, refuse: _Refusal) -> int:
+    if _is_int(found) and found >= 0:
+        return int(found)
+    raise refuse(f"gave {found!r}, which is no tick")
+
+
+def _truth(found: Any, refuse: _Refusal) -> bool:
+    if isinstance(found, bool):
+        return found
+    raise refuse(f"gave {found!r}, not True or False")
+
+
+def _has(thing: Any, name: str) -> bool:
+    try:
+        return hasattr(thing, name)
+    except Exception:  # noqa: BLE001 -- a property may raise anything
+        return False
+
+
+def _is_int(value: Any) -> bool:
+    if type(value) is int:
+        return True
+    with suppress(TypeError):
+        integer_of(value, "")
+        return True
+    return False

@@ -1,0 +1,195 @@
+"""The vendor's way in: examples/vendor_plugin, installed by pip into an environment of its own, serves kind mtia."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import penstock
+
+pytestmark = pytest.mark.timeout(300)
+
+LIMIT = 200  # seconds for a child; all but the conformance suite need about one
+PACKAGE = Path(penstock.__file__).parents[1]
+
+
+class Environment:
+    """An environment that has what this one has, penstock and NumPy too, but packages of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.executable = str(folder / "bin/python")
+        site = self.said("import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        shared = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(PACKAGE)])
+        (Path(site) / "shared.pth").write_text("\n".join(shared))
+
+    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "PENSTOCK"))}
+        return subprocess.run(
+            [self.executable, *arguments], cwd=self.folder, env={**inherited, "COLUMNS": "500", **settings},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+
+    def said(self, source: str, **settings: str) -> str:
+        """What a program prints; it has to end well, and to cause no warning."""
+        done = self.run("-W", "error", "-c", dedent(source), **settings)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def pip(self, *arguments: str) -> None:
+        pip("--python", self.executable, *arguments)
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(root, tmp_path_factory) -> str:
+    """The plug-in as its vendor would publish it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(root / "examples/vendor_plugin", folder / "source")  # where it is built it leaves things
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(folder / "source"))
+    (found,) = folder.glob("*.whl")
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def installed(root, wheel, tmp_path_factory) -> Environment:
+    environment = Environment(tmp_path_factory.mktemp("environment"))
+    environment.pip("install", "--no-deps", "--no-index", wheel)
+    shutil.copy(root / "examples/vendor_plugin/tests/test_conformance.py", environment.folder)
+    return environment
+
+
+def test_its_three_lines_of_tests_pass(installed):
+    lines = (installed.folder / "test_conformance.py").read_text().split("\n")
+    assert len([line for line in lines if line]) == 2
+    done = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "-p", "no:cacheprovider", "-k", "mtia:")
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 300
+    lacking = set(re.findall(r"mtia lacks the ability (\w+)", done.stdout))
+    assert lacking == {"Growable", "Reopens", "Resizable", "Shares"}
+
+
+def test_it_comes_and_goes(wheel, tmp_path):
+    environment, look = Environment(tmp_path), "import penstock; print(penstock.device_count('mtia'))"
+    assert environment.said(look) == "0\n"
+    for _ in range(2):
+        environment.pip("install", "--no-deps", "--no-index", wheel)
+        assert environment.said(look) == "2\n"
+        environment.pip("uninstall", "--yes", "penstock-acme")
+        assert environment.said(look) == "0\n"
+
+
+def test_finding_it_opens_and_imports_nothing(installed):
+    assert installed.said("""
+        import sys, penstock
+        assert "penstock_acme" not in sys.modules
+        print(penstock.device_count("mtia"), penstock.device_count("cuda"))
+        import penstock_acme.card, threading
+        print(threading.active_count())
+    """) == "2 0\n1\n"  # fmt: skip
+
+
+def test_the_allocator_works_on_it_unchanged(installed):
+    assert installed.said("""
+        import penstock
+        from penstock import memory
+        block = penstock.allocate(5 << 20, "mtia:1")
+        address = block.address
+        block.free()
+        assert penstock.allocate(5 << 20, "mtia:1").address == address
+        assert memory.memory_reserved("mtia:1") == 20 << 20 and memory.memory_reserved("mtia:0") == 0
+        assert memory.mem_get_info("mtia:1") == ((1 << 30) - (20 << 20), 1 << 30)
+        try:
+            penstock.allocate(2 << 30, "mtia:0")
+        except penstock.OutOfMemory as error:
+            print(error.wanted, error.capacity, error.device)
+        memory.empty_cache("mtia:1")
+        print(memory.memory_reserved("mtia:1"), memory.memory_stats("mtia:0")["num_ooms"])
+    """) == "2147483648 1073741824 mtia:0\n0 1\n"  # fmt: skip
+
+
+def test_history_and_snapshots_work_on_it_unchanged(installed):
+    assert installed.said("""
+        import penstock
+        from penstock import memory
+        memory.record_history(device="mtia:0")
+        kept = penstock.zeros(1000, device="mtia:0")
+        del kept
+        found = memory.memory_snapshot("mtia:0")
+        print([entry["action"] for entry in found["device_traces"][0]])
+        print(len(found["segments"]), found["segments"][0]["total_size"])
+    """) == "['segment_alloc', 'alloc', 'free_requested', 'free_completed']\n1 2097152\n"  # fmt: skip
+
+
+def test_streams_events_and_graphs_work_on_it_unchanged(installed):
+    assert installed.said("""
+        import penstock
+        from penstock.runtime.graph import Graph
+        start, end = penstock.Event(enable_timing=True), penstock.Event(enable_timing=True)
+        graph, drawn = Graph(), penstock.empty(4, device="mtia:0")
+        penstock.random.manual_seed(3, "mtia:0")
+        with penstock.Stream("mtia:0") as stream:
+            start.record()
+            graph.capture_begin()
+            drawn.uniform_()
+            graph.capture_end()
+            replayed = [(graph.replay(), drawn.tolist())[1] for _ in range(2)]
+            end.record()
+            stream.synchronize()
+        penstock.random.manual_seed(3, "mtia:0")
+        assert replayed == [penstock.rand(4, device="mtia:0").tolist() for _ in range(2)]
+        print(start.elapsed_time(end) > 0, replayed[0] != replayed[1])
+    """) == "True True\n"  # fmt: skip
+
+
+def test_it_and_emulated_kinds_share_a_process(installed):
+    assert installed.said("""
+        import penstock
+        with penstock.emulate("cuda", profile="h200"):
+            there = penstock.rand(100, device="cuda:0")
+            here = there.to("mtia:1")
+            assert here.tolist() == there.tolist() == here.to("host:0").tolist()
+            print(penstock.accelerator.current_accelerator())
+    """)  # fmt: skip
+
+
+def test_its_devices_are_listed(installed):
+    done = installed.run("-m", "penstock", "info")
+    assert done.returncode == 0
+    assert re.search(r"mtia:1 +Acme M1 +1\.00 GiB +1\.00 GiB +no *\n", done.stdout)
+    assert "no mtia" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("cards", "says"),
+    [("0", "no Acme card was found"), ("many", "ACME_CARDS must be a number of cards, not 'many'")],
+)
+def test_without_a_card_it_says_why(installed, cards, says):
+    source = """
+        import penstock
+        from penstock.backends import why_not
+        print(penstock.device_count("mtia"), why_not("mtia"))
+        assert penstock.zeros(3, device="host:0").tolist() == [0.0] * 3
+        try:
+            penstock.zeros(3, device="mtia:0")
+        except penstock.PenstockError as error:
+            print(error)
+    """
+    told = installed.said(source, ACME_CARDS=cards).splitlines()
+    assert told[0].startswith(f"0 {says}")
+    assert says in told[1]
