@@ -281,15 +281,16 @@ def set_allocator_settings(settings: str) -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device | str | int | None = None) -> None:
-    """Reserve at most this share (0 to 1) of the device's memory; 1 is without a limit. Opens the device."""
+    """Reserve at most this share (0 to 1) of the device's memory; 1 is without a limit. Opens the device.
+
+    Of an MPS device: take no more where this share (0 to 2) of the recommended memory is taken; 0 is without a limit.
+    """
     opened_for(device).allocator.set_memory_fraction(fraction)
 
 
 def get_per_process_memory_fraction(device: Device | str | int | None = None) -> float:
-    """What `set_per_process_memory_fraction` set: the limit as a share of the device's memory, 1.0 without one."""
-    opened = opened_for(device)
-    limit = opened.allocator.limit
-    return 1.0 if limit is None else limit / opened.port.memory_info()[1]
+    """The limit as a share of the device's memory, 1.0 without one; of an MPS device what was set, at first 1.7."""
+    return opened_for(device).allocator.memory_fraction()
 
 
 def caching_allocator_enable(value: bool = True) -> None:

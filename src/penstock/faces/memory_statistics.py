@@ -242,8 +242,7 @@ class MemoryStatistics:
         opened = opened_or_none(kind, index, "Allocator not initialized for device")
         if opened is None:
             return min(1.0, shared_settings.current().per_process_memory_fraction)
-        limit = opened.allocator.limit
-        return 1.0 if limit is None else limit / opened.port.memory_info()[1]
+        return opened.allocator.memory_fraction()
 
     def set_allocator_settings(self, env: str) -> None:
         """New settings for the allocators of all kinds, with a warning. ValueError, with PyTorch's words."""

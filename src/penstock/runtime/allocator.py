@@ -83,6 +83,10 @@ class Allocator(Pool, ABC):
         """Reserve no more than this share of what there is; ValueError or PenstockError for what is no share."""
 
     @abstractmethod
+    def memory_fraction(self) -> float:
+        """That share; 1.0 of segments, or 0.0 of heaps, is without a limit."""
+
+    @abstractmethod
     def capacity_changed(self) -> None:
         """The limit stays the same share."""
 

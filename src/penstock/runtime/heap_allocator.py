@@ -76,6 +76,7 @@ class HeapAllocator(Allocator):
         self._heaps = heaps
         self._usual = "shared" if heaps.unified else "private"
         self._watermarks = Watermarks.of_environment(heaps)
+        self._others = 0  # bytes that the device has lent to others than this allocator, as the last request saw it
         self._own: set[int] = set()  # heaps that were made for one large buffer
         self.make_home(_OTHER)
         self.make_home(_SCALARS, waits=True)
@@ -93,12 +94,15 @@ class HeapAllocator(Allocator):
         self._watermarks = self._watermarks.with_high(fraction)
         self._push_policy()
 
+    def memory_fraction(self) -> float:
+        return self._watermarks.high
+
     def capacity_changed(self) -> None:
         """What is recommended stays."""
 
     def _push_policy(self) -> None:
         self.limit = self._watermarks.most
-        allowed = 0 if self.limit is None else max(self.limit - self._others(), 1)
+        allowed = 0 if self.limit is None else max(self.limit - self._others, 1)
         ages, buffers = self._watermarks.low > 0, self._heaps.alignment
         self.set_policy((0,) * 16, UNLIMITED, 0, 0, False, ages, False, buffers, allowed)
 
@@ -106,9 +110,6 @@ class HeapAllocator(Allocator):
         """Bytes that the device's heaps and all else have taken from it."""
         free, total = self.port.memory_info()
         return total - free
-
-    def _others(self) -> int:
-        return max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
 
     # Which buffer pool
 
@@ -147,7 +148,8 @@ class HeapAllocator(Allocator):
             raise out_of_memory.too_long(nbytes)
         size = self.rounded(nbytes)
         self._refusal = None
-        self._push_policy()  # others may have taken memory meanwhile
+        self._others = max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
+        self._push_policy()
         request = Request(nbytes, size, size, size <= _SMALL, queue, home)
         request.short = not request.small and self._is_short()
         remedies = (

@@ -52,6 +52,9 @@ class SegmentAllocator(Allocator):
         self._fraction = fraction
         self._push_policy()
 
+    def memory_fraction(self) -> float:
+        return 1.0 if self.limit is None else self.limit / self.port.memory_info()[1]
+
     def capacity_changed(self) -> None:
         """The limit stays the same share of the device's memory."""
         self.set_memory_fraction(self._fraction)
