@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock._core import Block
@@ -234,13 +235,19 @@ def record_history(
 def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
     """Segments, blocks, statistics and the recorded history of this moment. `notes` (JSON-able) go along.
 
-    Two are there already, for `penstock replay`: the settings, and whether segments are as fine as the host device's.
+    Some are there already, for `penstock replay`: the settings, whether segments are as fine as the host device's, and
+    whether memory comes as heaps.
     """
     opened = opened_for(device)
     _, total = opened.port.memory_info()
     allocator = opened.allocator
-    fine = opened.port.props.fine_segments
-    replayable = {"allocator_settings": allocator.settings.as_snapshot(), "fine_segments": fine}
+    props = opened.port.props
+    replayable: dict[str, Any] = {
+        "allocator_settings": allocator.settings.as_snapshot(),
+        "fine_segments": props.fine_segments,
+    }
+    if props.heaps is not None:
+        replayable["heaps"] = asdict(props.heaps)
     return history.snapshot(
         allocator,
         str(opened.device),

@@ -10,8 +10,10 @@ import sys
 import pytest
 from programs import MIB, dumped, program
 
+import penstock
 from penstock import OutOfMemory, simulate
 from penstock.cli import main
+from penstock.snapshot import codec
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_the_same_for_programs(capsys, full):
 
 
 def test_a_file_of_penstocks_own_is_replayed_too(capsys, recording, tmp_path):
-    from penstock.snapshot import codec, load
+    from penstock.snapshot import load
 
     (snapshot,) = load(recording)
     path = tmp_path / "own.penstock"
@@ -139,3 +141,16 @@ def test_a_reader_that_is_gone_gets_no_traceback(recording):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_a_recording_of_heaps_is_not_taken_for_one_of_segments(capsys, tmp_path):
+    path = tmp_path / "run.penstock"
+    with penstock.emulate("mps"):
+        penstock.memory.record_history(device="mps")
+        held = penstock.allocate(3 * MIB, "mps")
+        codec.write(penstock.memory.snapshot("mps"), path)
+        held.free()
+    assert main(["replay", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        "penstock: error: the memory of mps:0 came as heaps, and a replay knows only segments\n"
+    )

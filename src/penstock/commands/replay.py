@@ -102,14 +102,18 @@ def _load(path: Path) -> tuple[Snapshot, ...]:
 
 
 def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _Told:
+    from penstock.errors import Unsupported
     from penstock.snapshot import replay
 
     entries = len(snapshot.trace)
+    try:
+        history = replay.History(snapshot)
+    except Unsupported as error:
+        raise Failure(str(error)) from error
     check = None
     if args.check:
         with _bar(f"checking {snapshot.device}", entries) as progress:
             check = replay.check(snapshot, progress)
-    history = replay.History(snapshot)
     memory = args.memory or history.memory
     wanted = [None, *args.settings] if args.settings or args.memory else []  # None: as recorded, to compare with
     outcomes = []

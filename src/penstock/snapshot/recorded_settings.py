@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import Unsupported
 from penstock.simulate import Device
 from penstock.snapshot.model import Action, Snapshot
 
@@ -25,10 +26,14 @@ _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d
 
 
 class Recorded:
-    """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them."""
+    """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them. Unsupported for one of heaps."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         notes = snapshot.notes
+        if "heaps" in notes:
+            raise Unsupported(
+                f"the memory of {snapshot.device} came as heaps, and a replay knows only segments"
+            )
         known = notes.get("allocator_settings")
         self.known = isinstance(known, Mapping)
         grows = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
