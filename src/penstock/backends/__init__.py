@@ -173,7 +173,7 @@ class _Drivers(Mapping[str, Driver]):
         return [kind for kind, found in tuple(self.instead.items()) if found]
 
     def _found(self) -> dict[str, tuple[Callable[[], Any], str]]:
-        """How to load what packages bring, and its name. Looking for it takes milliseconds: it is done once and late."""
+        """How to load what packages bring, and its name. Looking for it takes milliseconds: done once, and late."""
         if self._packaged is None:
             from importlib.metadata import entry_points  # imports half the standard library
 
