@@ -11,7 +11,8 @@ from importlib import resources
 
 from penstock.backends import EMULATED, drivers, emulator
 from penstock.backends.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES
-from penstock.backends.checking import spelled, within
+from penstock.backends.checking import spelled
+from penstock.backends.closing import within
 from penstock.errors import PenstockError
 from penstock.spi import Driver
 
@@ -50,7 +51,8 @@ def meanings() -> Iterator[tuple[str, str, str]]:
     """Of each ability its name, whether it is a Queue's, a Port's or a Driver's, and a sentence."""
     for whose, abilities in (("Queue", OF_QUEUES), ("Port", OF_PORTS), ("Driver", OF_DRIVERS)):
         for ability in abilities:
-            yield ability.__name__, whose, " ".join((ability.__doc__ or "").split("\n\n")[0].split())
+            words = " ".join((ability.__doc__ or "").split())
+            yield ability.__name__, whose, f"{words.partition('. ')[0].removesuffix('.')}."
 
 
 @cache
