@@ -18,7 +18,7 @@ from penstock.device import Device
 from penstock.errors import DeviceError, PenstockError, PenstockWarning
 from penstock.spi import Driver, Port
 
-__all__ = ["GROUP", "driver", "drivers", "emulating", "registered", "why_not"]
+__all__ = ["EMULATED", "GROUP", "driver", "drivers", "emulating", "emulator", "registered", "why_not"]
 
 GROUP = "penstock.backends"  # the group of entry points
 
@@ -28,6 +28,7 @@ _PROFILES = {
     "mps": "apple_m3_max",
     "mtia": "mtia_v2",
 }  # of emulated devices of which nothing else is said
+EMULATED = tuple(_PROFILES)  # the kinds that can be
 # Kinds that penstock knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
 _PLANNED = {
     "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
@@ -77,11 +78,12 @@ def registered(new: Driver) -> Iterator[None]:
 @contextmanager
 def emulating(kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> Iterator[None]:
     """Emulated devices are the kind's, meanwhile. ValueError for a profile that is not the kind's."""
-    with registered(_emulator(kind, count, profile, memory, guard=guard)):
+    with registered(emulator(kind, count, profile, memory, guard=guard)):
         yield
 
 
-def _emulator(kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> Driver:
+def emulator(kind: str, count: int = 1, profile: str = "", memory: int | None = None, *, guard: bool = False) -> Driver:
+    """Devices of the kind that this machine stands in for. ValueError for a profile that is not the kind's."""
     from penstock.backends.emulated import EmulatedDriver  # needs the core, and few programs need it
 
     return EmulatedDriver(kind, count, profile or _PROFILES.get(kind, ""), memory, guard=guard)
@@ -100,7 +102,7 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
 
     def make(each: config.Emulated) -> Driver:
         try:
-            return _emulator(each.kind, each.count, each.profile, guard=each.guard)
+            return emulator(each.kind, each.count, each.profile, guard=each.guard)
         except (ValueError, ImportError) as error:
             return _Absent(each.kind, f"environment variable {config.EMULATE.name}: {error}")
 
@@ -173,7 +175,7 @@ class _Drivers(Mapping[str, Driver]):
         return [kind for kind, found in tuple(self.instead.items()) if found]
 
     def _found(self) -> dict[str, tuple[Callable[[], Any], str]]:
-        """How to load what packages bring, and its name. Looking for it takes milliseconds: it is done once and late."""
+        """How to load what packages bring, and its name. Looking for it takes milliseconds: done once, and late."""
         if self._packaged is None:
             from importlib.metadata import entry_points  # imports half the standard library
 

@@ -7,7 +7,6 @@ allow, ends in a DeviceError that names the backend. Objects whose class cannot 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, wraps
@@ -16,10 +15,11 @@ from typing import Any, TypeVar, cast
 from penstock.addresses import ALIGNMENT
 from penstock.backends.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
 from penstock.backends.arguments import LIMIT, integer_of
+from penstock.backends.closing import within
 from penstock.errors import DeviceError, PenstockError, complain
 from penstock.spi import DeviceProps, Driver, Port, Queue
 
-__all__ = ["spelled", "watch", "within"]
+__all__ = ["spelled", "watch"]
 
 _MOST = 1 << 16  # devices
 _GRACE = 1.0  # seconds that closing may take longer than it was told
@@ -42,27 +42,6 @@ def spelled(error: BaseException) -> str:
     ("KeyError: 'x'", 'StopIteration')
     """
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def within(seconds: float, function: Callable[[], _T]) -> tuple[bool, _T | None]:
-    """Whether it came back in time, and what it gave; where not, a thread of its own stays with it."""
-    found: list[tuple[_T | None, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            found.append((function(), None))
-        except BaseException as error:  # noqa: BLE001 -- raised again below
-            found.append((None, error))
-
-    thread = threading.Thread(target=run, name="penstock closing", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not found:
-        return False, None
-    gave, error = found[0]
-    if error is not None:
-        raise error
-    return True, gave
 
 
 def _watched(thing: _T, make: Callable[[type, str], type], who: str) -> _T:

@@ -19,11 +19,16 @@ _SECONDS = 5.0  # for closing a device
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+    parser.add_argument("--abilities", action="store_true", help="which kind of device does what, emulated ones too")
 
 
 def run(args: argparse.Namespace) -> int:
     with showing():
-        if args.json:
+        if args.abilities:
+            from penstock.commands import abilities
+
+            abilities.show(as_json=args.json)
+        elif args.json:
             print(json.dumps({"versions": versions(), "devices": devices(), "missing": missing()}, indent=2))
         else:
             _show()
@@ -59,18 +64,17 @@ def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
         free, total = port.memory_info()
     except (PenstockError, ValueError) as error:
         return {"kind": kind, "index": index, "error": str(error)}
-    device = asdict(port.props) | {"total_bytes": total, "free_bytes": free, "error": None}
+    device = asdict(port.props) | {"total_bytes": total, "free_bytes": free}
     device["capability"] = _capability(port.props.details)
     device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
     device["guarded"] = isinstance(driver, Emulates) and driver.guard
-    if error := _closing(port):
-        device["error"] = error
+    device["error"] = _closing(port) or None
     return device
 
 
 def _closing(port: Port) -> str:
     """What is wrong with that, in a few seconds at most: it has nothing to wait for."""
-    from penstock.backends.checking import within
+    from penstock.backends.closing import within
     from penstock.errors import PenstockError
 
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock import backends
 from penstock._core import Block
+from penstock.backends.closing import closed_if_it_fails
 from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
 from penstock.runtime import (
@@ -299,12 +300,8 @@ def _check_there(device: Device) -> None:
 def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
     port = backends.driver(device.kind).open(device.index or 0)
-    try:
+    with closed_if_it_fails(port):
         opened = OpenDevice(device, port, settings)
-    except BaseException:
-        with suppress(Exception):  # what went wrong first is told
-            port.close()
-        raise
     shared_settings.follow(opened.allocator)
     recording.follow(device.kind, opened.allocator)
     return opened

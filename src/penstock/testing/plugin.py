@@ -17,8 +17,7 @@ from functools import partial
 import pytest
 
 import penstock
-from penstock.backends import drivers, registered
-from penstock.backends.emulated import EmulatedDriver
+from penstock.backends import EMULATED, drivers, emulator, registered
 from penstock.device import Device
 from penstock.runtime import current
 from penstock.runtime.emulation import forget_kind
@@ -38,9 +37,6 @@ __all__ = [
     "pytest_generate_tests",
     "pytest_runtest_makereport",
 ]
-
-
-_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}  # of what stands in
 
 
 @dataclass(frozen=True)
@@ -111,9 +107,9 @@ def _found() -> Iterator[object]:
 def _stand_ins() -> dict[str, Callable[[], Driver]]:
     """Each has two devices, so that the one that is tested has a neighbour."""
     found: dict[str, Callable[[], Driver]] = {"fake": partial(FakeDriver, 2)}
-    for kind, profile in _PROFILES.items():
+    for kind in EMULATED:
         if not penstock.device_count(kind):
-            found[f"emulated-{kind}"] = partial(EmulatedDriver, kind, 2, profile, 1 << 30)
+            found[f"emulated-{kind}"] = partial(emulator, kind, 2, memory=1 << 30)
     if not penstock.device_count("cuda"):
-        found["guarded-cuda"] = partial(EmulatedDriver, "cuda", 2, _PROFILES["cuda"], 1 << 30, guard=True)
+        found["guarded-cuda"] = partial(emulator, "cuda", 2, memory=1 << 30, guard=True)
     return found

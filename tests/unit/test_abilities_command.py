@@ -1,0 +1,60 @@
+"""`penstock info --abilities`: which kind of device does what."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from penstock.backends import ability_table, registered
+from penstock.cli import main
+from penstock.commands import abilities
+from penstock.errors import DeviceError
+from penstock.testing.fake import FakeDriver
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal(width):
+    out = io.StringIO()
+    abilities.draw(Console(file=out, width=width, highlight=False), ability_table.columns())
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    (timing,) = [line for line in lines if line.split()[:1] == ["Timing"]]
+    assert timing.split()[1:6] == ["Queue", "yes", "yes", "yes", "yes"]
+    assert ("that knows when" in timing) == (width == 120)
+
+
+def test_the_same_as_json(capsys):
+    with registered(FakeDriver()):
+        assert main(["info", "--abilities", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    kinds = {each["kind"]: each for each in said["kinds"]}
+    assert {"host", "fake", "cuda", "mps", "mtia"} <= set(kinds)
+    assert "Reopens" in kinds["fake"]["abilities"]
+    assert "Captures" not in kinds["fake"]["abilities"]
+    assert kinds["fake"]["verified_on"] == []
+    assert kinds["host"]["verified_on"]
+    assert {each["of"] for each in said["abilities"]} == {"Queue", "Port", "Driver"}
+
+
+def test_a_device_that_cannot_be_opened_is_named(capsys):
+    class Driver(FakeDriver):
+        def open(self, index):
+            raise DeviceError("it is on fire")
+
+    with registered(Driver()):
+        assert main(["info", "--abilities"]) == 0
+    said = capsys.readouterr().out
+    assert "fake  DeviceError: it is on fire" in said
+    assert "Timing" in said
+
+
+def test_what_was_opened_is_closed():
+    driver = FakeDriver()
+    with registered(driver):
+        ability_table.columns()
+    (port,) = driver.ports
+    assert ("close",) in port.calls
