@@ -139,7 +139,6 @@ def test_a_count_that_makes_no_sense(count):
             "'banana' is no kind of device that can be emulated: there are profiles of cuda, mps, mtia",
         ),
         ({"kind": "banana", "profile": "h200"}, "'banana' is no kind of device"),
-        ({"kind": "mps"}, "say by a profile which mps devices they are: apple_m1, "),
     ],
     ids=str,
 )
@@ -156,6 +155,17 @@ def said_by(code: str, asked: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
+def test_a_kind_needs_no_profile(kind, name):
+    with penstock.emulate(kind):
+        assert penstock.backends.driver(kind).describe(0).name == f"{name} (emulated)"
+
+
+def test_the_environment_asks_for_all_kinds():
+    code = "import penstock; print([penstock.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
+    assert said_by(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
 
 
 def test_the_environment_asks_for_it():

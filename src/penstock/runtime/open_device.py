@@ -18,6 +18,7 @@ from penstock.runtime import (
     capturing,
     initialisation,
     listening,
+    out_of_memory_observers,
     plugged,
     recording,
     registered_memory,
@@ -293,6 +294,7 @@ def _open(device: Device) -> OpenDevice:
     opened = OpenDevice(device, backends.driver(device.kind).open(device.index or 0), settings)
     shared_settings.follow(opened.allocator)
     recording.follow(device.kind, opened.allocator)
+    out_of_memory_observers.follow(device.kind, opened.allocator)
     return opened
 
 
