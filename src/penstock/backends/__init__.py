@@ -30,8 +30,7 @@ _PLANNED = {
     "from http://www.nvidia.com/Download/index.aspx\nThis version of penstock has no backend for cuda yet, but it can "
     "emulate one: penstock.emulate('cuda')",
     "mps": "this version of penstock has no backend for mps yet, but it can emulate one: penstock.emulate('mps')",
-    "mtia": "this version of penstock has no backend for mtia, but it can emulate one: penstock.emulate('mtia'). "
-    "A vendor's package may bring one, see docs/how-to/backend.md",
+    "mtia": "this version of penstock has no backend for mtia, but it can emulate one: penstock.emulate('mtia')",
 }
 
 
