@@ -163,6 +163,17 @@ def said_by(code: str, asked: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
+def test_a_kind_needs_no_profile(kind, name):
+    with penstock.emulate(kind):
+        assert penstock.backends.driver(kind).describe(0).name == f"{name} (emulated)"
+
+
+def test_the_environment_asks_for_all_kinds():
+    code = "import penstock; print([penstock.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
+    assert said_by(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
+
+
 def test_the_environment_asks_for_it():
     code = "import penstock; print(penstock.device_count('cuda'), penstock.zeros(2, device='cuda:1').tolist())"
     assert said_by(code, "cuda:2@h200") == "2 [0.0, 0.0]"

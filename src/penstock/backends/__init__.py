@@ -23,19 +23,15 @@ __all__ = ["EMULATED", "GROUP", "driver", "drivers", "emulating", "emulator", "r
 GROUP = "penstock.backends"  # the group of entry points
 
 _BUILT_IN = {"host": ("penstock.backends.host", "HostDriver")}
-_PROFILES = {
-    "cuda": "h200",
-    "mps": "apple_m3_max",
-    "mtia": "mtia_v2",
-}  # of emulated devices of which nothing else is said
+_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}  # of emulated devices that nothing is said of
 EMULATED = tuple(_PROFILES)  # the kinds that can be
 # Kinds that penstock knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
 _PLANNED = {
     "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
     "from http://www.nvidia.com/Download/index.aspx\nThis version of penstock has no backend for cuda yet, but it can "
     "emulate one: penstock.emulate('cuda')",
-    "mps": "this version of penstock has no backend for mps",
-    "mtia": "this version of penstock has no backend for mtia",
+    "mps": "this version of penstock has no backend for mps yet, but it can emulate one: penstock.emulate('mps')",
+    "mtia": "this version of penstock has no backend for mtia, but it can emulate one: penstock.emulate('mtia')",
 }
 
 

@@ -7,9 +7,10 @@ import operator
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.backends.cuda_errors import INVALID_HANDLE, accelerator_error
 from penstock.cuda._kind import CUDA
 from penstock.errors import PenstockError
+from penstock.faces.streams import StreamContext as StreamContextOfKind
+from penstock.faces.streams import queue_of
 from penstock.runtime import current
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 _started = CUDA.initialisation
-_DEVICE_TYPE = 1  # PyTorch's number for CUDA
 _NAMED_BY = {"stream_id", "device_index", "device_type", "stream_ptr"}
 
 
@@ -50,7 +50,7 @@ class Stream(streams.Stream):
             kwargs = {"stream_id": kwargs["stream_ptr"], "device_index": CUDA.index(device, optional=True)}
         if "stream_id" in kwargs:
             opened = CUDA.opened(kwargs.get("device_index", device))
-            self.stand_on(opened, _queue_of(opened, kwargs["stream_id"]), 0)
+            self.stand_on(opened, queue_of(opened, kwargs["stream_id"]), 0)
             return
         index = None if device is None else CUDA.index(device, optional=True)
         opened = CUDA.opened(None if index is None or index < 0 else index)
@@ -68,16 +68,16 @@ class Stream(streams.Stream):
         return self.handle
 
     @property
-    def device_type(self) -> int:
-        return _DEVICE_TYPE
-
-    @property
     def _as_parameter_(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.handle)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """The CUDA stream protocol: its version, and the handle."""
         return 0, self.handle
+
+    def wait_stream(self, stream: streams.Stream) -> None:
+        """Work from here on waits for all work so far on the other stream; the host does not."""
+        super().wait_stream(stream)
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
         """Record the event here, or a new one; gives it."""
@@ -102,29 +102,11 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
         opened = CUDA.opened(kwargs.get("device_index", device))
-        self.stand_on(opened, _queue_of(opened, stream_ptr), 0)
+        self.stand_on(opened, queue_of(opened, stream_ptr), 0)
 
     @property
     def stream_id(self) -> int:
         return self.handle
-
-
-def _queue_of(opened: OpenDevice, stream_id: int) -> Any:
-    """By PyTorch's number or the driver's handle."""
-    if not isinstance(stream_id, int):
-        raise PenstockError(f"a stream's id or handle is an int, not {type(stream_id).__name__}")
-    if stream_id == 0:
-        return opened.default_queue
-    if stream_id & 1 and opened.stream_pool is not None:
-        try:
-            return opened.stream_pool.with_id(stream_id)
-        except ValueError as error:
-            raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
-    found = opened.queues.get(stream_id)
-    if found is None:
-        note = f"{opened.device} has no stream {stream_id:#x}."
-        raise accelerator_error(INVALID_HANDLE, device=str(opened.device), note=note)
-    return found
 
 
 def of_cuda(stream: streams.Stream) -> Stream:
@@ -187,11 +169,13 @@ def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
     return ExternalStream(data_ptr, device)
 
 
-class StreamContext:
+class StreamContext(StreamContextOfKind):
     """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
 
     It keeps what was before, so it must not be entered again before it is left. (`torch.cuda.StreamContext`)
     """
+
+    kind = CUDA
 
     def __init__(self, stream: streams.Stream | None) -> None:
         self.stream = stream
@@ -200,25 +184,21 @@ class StreamContext:
         self.idx = local.here.indices.get("cuda", 0)
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
+        self._before = None
+
+    @staticmethod
+    def own(stream: streams.Stream) -> Stream:
+        return of_cuda(stream)
 
     def __enter__(self) -> None:
-        new = self.stream
-        if new is None:
-            return
-        state = local.here
+        new, state = self.stream, local.here
         before = state.stream
-        if before.__class__ is not Stream or before.opened.gone:
-            self._before = state.device  # perhaps of another kind
-            before = current_stream()
+        if before.__class__ is Stream and new is not None and state.opened is new.opened and not new.opened.gone:
+            # On the same device, which takes half as long.
+            self.src_prev_stream, self.dst_prev_stream, self._before = before, None, None
+            state.streams[new.opened] = state.stream = new
         else:
-            self._before = None
-        self.src_prev_stream = before
-        opened = new.opened
-        if state.opened is opened and not opened.gone:
-            state.streams[opened] = state.stream = new
-        else:
-            self.dst_prev_stream = current_stream(new.device)
-            set_stream(new)
+            super().__enter__()
 
     def __exit__(
         self,
@@ -226,18 +206,12 @@ class StreamContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        new, before = self.stream, self.src_prev_stream
-        if new is None or before is None:
-            return
-        state, opened = local.here, before.opened
-        if state.opened is opened and new.opened is opened:
-            state.streams[opened] = state.stream = before
-        else:
-            for stream in (self.dst_prev_stream, before):
-                if stream is not None and not stream.opened.gone:
-                    current.set_stream_on(stream)
-        if self._before is not None and self._before.kind != "cuda":
-            current.make_current(self._before)
+        new, before, state = self.stream, self.src_prev_stream, local.here
+        if new is not None and before is not None and state.opened is before.opened is new.opened:
+            state.streams[before.opened] = state.stream = before
+            if self._before is None:
+                return
+        super().__exit__(type, value, traceback)
 
 
 def stream(stream: streams.Stream | None) -> StreamContext:
@@ -263,8 +237,7 @@ class Event(events.Event):
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
-        super().__init__(enable_timing=enable_timing, interprocess=interprocess)
-        self.blocking = blocking
+        super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
         self.external = external
 
     def record(self, stream: streams.Stream | None = None) -> None:
@@ -300,9 +273,11 @@ class Event(events.Event):
     @property
     def cuda_event(self) -> int:
         """What tells it from others in this process; 0 while it was not recorded."""
-        return id(self) if self.recorded else 0
+        return self.event_id
 
-    event_id = cuda_event
+    def elapsed_time(self, end_event: events.Event) -> float:
+        """Milliseconds from this point to the other's; both must be reached. Never waits."""
+        return super().elapsed_time(end_event)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from penstock.errors import PenstockError
 from penstock.faces.kind import Kind
 from penstock.runtime import sync_debug
-from penstock.runtime.current import local
+from penstock.runtime.current import current_device, local
 
 __all__ = ["DeviceContext", "DeviceGuard", "Devices"]
 
@@ -28,6 +28,8 @@ class DeviceContext:
         if before is not None and before.index == self.idx and before.kind == self.kind.name:
             self.prev_idx = self.idx  # it is current already
         else:
+            if before is None:  # what was current by itself is so again
+                self._before = current_device()
             self.prev_idx = self.kind.exchange(self.idx)
 
     def __exit__(

@@ -17,7 +17,7 @@ from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor
 from penstock.spi import PinnedHost
 
-__all__ = ["GraphContext", "graphed", "is_capturing", "make_room"]
+__all__ = ["CaptureContext", "GraphContext", "graphed", "is_capturing", "make_room"]
 
 _OPTIONS: dict[str, tuple[Any, tuple[Any, ...] | None]] = {  # each with its default, and what else it may be
     "backend": ("auto", ("auto", "cupti", "edge_walk")),
@@ -44,11 +44,10 @@ def make_room(opened: OpenDevice) -> None:
         opened.pinned.empty()
 
 
-class GraphContext(ABC):
-    """What is queued inside is captured, by this thread and on a stream of its own unless one is given.
+class CaptureContext(ABC):
+    """What is queued inside is captured, by this thread, on the stream or on one of the kind's choice.
 
-    Waits for the device first, and empties its cache. No device has a profiler in its driver, so of `annotation_config`
-    only what needs none does something. ValueError for an option that there is not.
+    Waits for the device first, and empties its cache.
     """
 
     default_capture_stream: ClassVar[Stream | None] = None
@@ -57,12 +56,52 @@ class GraphContext(ABC):
     @staticmethod
     @abstractmethod
     def new_stream() -> Stream:
-        """On the current device of the kind."""
+        """On the current device of the kind: what all contexts capture that are given none."""
 
     @staticmethod
     @abstractmethod
     def stream_context(stream: Any) -> AbstractContextManager[Any]:
         """The stream is current inside."""
+
+    @abstractmethod
+    def begin(self, pool: Any) -> None:
+        """Begin the capture on the current stream, with the pool's memory or, for None, with new."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End it."""
+
+    def __init__(self, pool: PoolId | MemPool | None, stream: Stream | None) -> None:
+        cls = type(self)
+        if stream is None and (cls.default_capture_stream is None or cls.default_capture_stream.opened.gone):
+            cls.default_capture_stream = cls.new_stream()
+        chosen = cls.default_capture_stream if stream is None else stream
+        if chosen is None:
+            raise AssertionError("capture_stream must not be None")
+        self.pool = () if pool is None else (pool,)
+        self.capture_stream = chosen
+        self.stream_ctx = cls.stream_context(chosen)
+
+    def __enter__(self) -> None:
+        make_room(self.kind.opened())
+        self.stream_ctx.__enter__()
+        try:
+            self.begin(self.pool[0] if self.pool else None)
+        except BaseException as error:
+            self.stream_ctx.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, *args: object) -> None:
+        try:
+            self.end()
+        finally:
+            self.stream_ctx.__exit__(None, None, None)
+
+
+class GraphContext(CaptureContext):
+    """The same with all that CUDA's has. No device has a profiler in its driver, so of `annotation_config` only what
+    needs none does something. ValueError for an option that there is not.
+    """
 
     def __init__(
         self,
@@ -75,39 +114,21 @@ class GraphContext(ABC):
         check_input_liveness: bool = False,
     ) -> None:
         self._annotation_config = _options(annotation_config)
-        cls = type(self)
-        if stream is None and (cls.default_capture_stream is None or cls.default_capture_stream.opened.gone):
-            cls.default_capture_stream = cls.new_stream()
-        chosen = cls.default_capture_stream if stream is None else stream
-        if chosen is None:
-            raise AssertionError("capture_stream must not be None")
-        self.pool = () if pool is None else (pool,)
-        self.capture_stream = chosen
-        self.stream_ctx = cls.stream_context(chosen)
+        super().__init__(pool, stream)
         self.cuda_graph = cuda_graph
         self.capture_error_mode = capture_error_mode
         self._enable_annotations = enable_annotations
         self.check_input_liveness = check_input_liveness
 
-    def __enter__(self) -> None:
-        make_room(self.kind.opened())
+    def begin(self, pool: Any) -> None:
         if self._enable_annotations:
             _refuse_profilers(self._annotation_config)
-        self.stream_ctx.__enter__()
-        try:
-            pool = self.pool[0] if self.pool else None
-            self.cuda_graph.capture_begin(pool, self.capture_error_mode, self.check_input_liveness)
-        except BaseException as error:
-            self.stream_ctx.__exit__(type(error), error, error.__traceback__)
-            raise
+        self.cuda_graph.capture_begin(pool, self.capture_error_mode, self.check_input_liveness)
         if self._enable_annotations:
             self.cuda_graph.annotate()
 
-    def __exit__(self, *args: object) -> None:
-        try:
-            self.cuda_graph.capture_end()
-        finally:
-            self.stream_ctx.__exit__(None, None, None)
+    def end(self) -> None:
+        self.cuda_graph.capture_end()
 
 
 def _options(config: dict[str, Any] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from penstock import backends
@@ -12,18 +13,44 @@ from penstock.runtime import current, initialisation, open_device
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Describes, DeviceProps
 
-__all__ = ["Kind"]
+__all__ = ["Kind", "Refusals"]
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What `Kind.index` says of a device that cannot be meant: PyTorch's modules say it differently."""
+
+    host: str = "Expected a {kind} device, but got: {device}"
+    other: str = "Expected a {kind} device, but got: {device}"
+    other_than_host: str = "Expected a {kind} or cpu device, but got: {device}"  # where the host may be meant
+    unnamed: str = "Expected a torch.device with a specified index or an integer, but got:{device}"
 
 
 class Kind:
-    """A kind by its name. Nothing here opens a device but `opened`."""
+    """A kind by its name. Nothing here opens a device but `opened`.
 
-    def __init__(self, name: str, *, deferred_error: type[Exception] | None = None) -> None:
+    `no_backend` is what its first use says where there is no backend. With `hooks` PyTorch asks such a backend by
+    name, and `hook` says which question there is nobody for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        deferred_error: type[Exception] | None = None,
+        no_backend: str = "",
+        hooks: bool = False,
+        refusals: Refusals | None = None,
+    ) -> None:
         self.name = name
+        self._refusals = Refusals() if refusals is None else refusals
         self.initialisation = initialisation.of(name)
         self._named: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
+        if no_backend:
+            self.initialisation.no_backend = no_backend
+        self._hooks = hooks
 
     def named(self, index: int) -> Device:
         """The device of that index: one object, as to make one takes long."""
@@ -50,18 +77,20 @@ class Kind:
             return device
         named = Device(device) if isinstance(device, str) else device
         if isinstance(named, Device):
-            if allow_cpu and named.kind in ("cpu", "host"):
-                return -1
             if named.kind != self.name:
-                expected = f"{self.name} or cpu" if allow_cpu else self.name
-                raise ValueError(f"Expected a {expected} device, but got: {named}")
+                host = named.kind in ("cpu", "host")
+                if host and allow_cpu:
+                    return -1
+                said = self._refusals
+                text = said.host if host else said.other_than_host if allow_cpu else said.other
+                raise ValueError(text.format(kind=self.name, device=named))
             if named.index is not None:
                 return named.index
         elif isinstance(index := getattr(device, "idx", None), int):  # one of `with cuda.device(1)`
             return index
         if optional:  # be it what it may, as in PyTorch
             return self.current_index()
-        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+        raise ValueError(self._refusals.unnamed.format(device=device))
 
     def device(self, device: Any = None) -> Device:
         """The device that is meant. DeviceError, with CUDA's words, where there is none of that index."""
@@ -79,6 +108,18 @@ class Kind:
             note = f"There {'is' if count == 1 else 'are'} {count}; this is index {index}."
             raise accelerator_error(INVALID_DEVICE, kind=self.name, device=f"{self.name}:{index}", note=note)
 
+    def hook(self, name: str) -> None:
+        """PenstockError, in PyTorch's words, where there is no backend that `name` could be asked of.
+
+        Nothing for a kind that PyTorch does not ask so.
+        """
+        first = self.initialisation
+        if first.done or not self._hooks or first.has_backend():
+            return
+        error = PenstockError(f"Cannot execute {name}() without {self.word} backend.")
+        error.add_note(backends.why_not(self.name))
+        raise error
+
     def ranged(self, index: int) -> int:
         """The same index. PenstockError, in the words of PyTorch's C++ functions, where there is no such device."""
         count = self.count()
@@ -89,6 +130,7 @@ class Kind:
     def current_index(self) -> int:
         """The index of this thread's current device. Initialises the kind."""
         if not self.initialisation.done:
+            self.hook("getCurrentDevice")
             self.initialisation.ensure()
         return current.current_index(self.name)
 
@@ -101,6 +143,7 @@ class Kind:
             return -1
         first, state = self.initialisation, current.local.here
         if not first.done:
+            self.hook("maybeExchangeDevice")
             first.ensure()
         before = state.indices.get(self.name, 0)
         if index != before or state.device is None or state.device.kind != self.name:

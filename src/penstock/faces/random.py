@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from penstock.runtime import generator as generators
 from penstock.runtime.generator import Generator, default_generator
 
 __all__ = ["Randoms"]
+
+_Result = TypeVar("_Result")
 
 
 class Randoms:
@@ -58,16 +60,25 @@ class Randoms:
 
     def seed(self) -> None:
         """Seed the current device's generator at random."""
-        self._later(lambda: self.generator().seed(), "one")
+        self.new_seed()
 
     def seed_all(self) -> None:
         """Seed the generators of all devices with one random number."""
+        self.new_seed_all()
 
-        def seed_them() -> None:
+    def new_seed(self) -> int | None:
+        """Seed the current device's generator at random, and give the seed; None before the kind's first use."""
+        return self._later(lambda: self.generator().seed(), "one")
+
+    def new_seed_all(self) -> int | None:
+        """Seed the generators of all devices with one random number, and give it; None before the kind's first use."""
+
+        def seed_them() -> int:
             number = self._generator(0).seed()
             self._each(lambda made: made.manual_seed(number))
+            return number
 
-        self._later(seed_them, "all")
+        return self._later(seed_them, "all")
 
     def initial_seed(self) -> int:
         """The seed of the current device's generator. Initialises the kind."""
@@ -104,5 +115,6 @@ class Randoms:
         for index in range(self._kind.count()):
             do(self._generator(index))
 
-    def _later(self, function: Callable[[], object], seeds: str = "") -> None:
-        self._kind.initialisation.call(function, seeds=seeds)
+    def _later(self, function: Callable[[], _Result], seeds: str = "") -> _Result | None:
+        found: _Result | None = self._kind.initialisation.call(function, seeds=seeds)
+        return found

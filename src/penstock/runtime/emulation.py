@@ -8,7 +8,16 @@ from typing import Self
 
 from penstock import backends
 from penstock.errors import WrongState
-from penstock.runtime import current, generator, initialisation, open_device, plugged, recording, sharing
+from penstock.runtime import (
+    current,
+    generator,
+    initialisation,
+    open_device,
+    out_of_memory_observers,
+    plugged,
+    recording,
+    sharing,
+)
 from penstock.sizes import parse_bytes
 from penstock.spi import Driver
 
@@ -46,11 +55,11 @@ def emulate(
 ) -> Emulation:
     """Let this machine stand in for devices of another kind, at once; as a context manager, until its end.
 
-    `profile` says what they are (if nothing is said, "h200", "apple_m3_max" or "mtia_v2"; see
-    docs/reference/profiles.md), `memory` how much
-    they have, if not as much as that: bytes, or a size as "4GiB". Names of such devices end in "(emulated)". Each
-    emulation starts anew: no stream, no seed, no statistics of another are there. With `guard` the host cannot touch
-    their memory outside queued work: to try ends the process (SIGSEGV) and shows the line that did. Opens nothing.
+    `profile` says what they are (if nothing is said, cuda's are "h200", those of mps "apple_m3_max", of mtia "mtia_v2";
+    see docs/reference/profiles.md), `memory` how much they have, if not as much as that: bytes, or a size as "4GiB".
+    Names of such devices end in "(emulated)". Each emulation starts anew: no stream, no seed, no statistics of another
+    are there. With `guard` the host cannot touch their memory outside queued work: to try ends the process (SIGSEGV)
+    and shows the line that did. Opens nothing.
     ValueError for what makes no sense, WrongState while devices of the kind are in use.
 
     >>> import penstock
@@ -88,5 +97,6 @@ def forget_kind(kind: str) -> None:
         steps.callback(current.forget_kind, kind)
         steps.callback(plugged.forget_kind, kind)
         steps.callback(recording.forget_kind, kind)
+        steps.callback(out_of_memory_observers.forget_kind, kind)
         steps.callback(open_device.end_kind, kind)
         steps.callback(sharing.forget_kind, kind)  # comes first

@@ -25,7 +25,7 @@ class Event:
     """A point on a stream, set by `record`. Belongs to the device of its first record, or to `device` if that is given.
 
     `enable_timing` keeps the moment, for `elapsed_time`; `interprocess` lets other processes have the event, by its
-    `ipc_handle`. (`torch.Event`)
+    `ipc_handle`; `blocking` changes nothing, as no wait here spins for long. (`torch.Event`)
 
     >>> import penstock
     >>> start, end = penstock.Event(enable_timing=True), penstock.Event(enable_timing=True)
@@ -35,10 +35,16 @@ class Event:
     """
 
     def __init__(
-        self, device: Device | str | int | None = None, *, enable_timing: bool = False, interprocess: bool = False
+        self,
+        device: Device | str | int | None = None,
+        *,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
     ) -> None:
         self.device = None if device is None else current.resolve(device)
         self.enable_timing = enable_timing
+        self.blocking = blocking
         self.interprocess = interprocess
         self.shared: SharedPoint | None = None  # the runtime's own
         self._stream: Stream | None = None
@@ -86,6 +92,11 @@ class Event:
     def recorded(self) -> bool:
         return self._stream is not None or self.shared is not None
 
+    @property
+    def event_id(self) -> int:
+        """What tells it from others in this process; 0 while it was not recorded."""
+        return id(self) if self.recorded else 0
+
     def query(self) -> bool:
         """Whether the point is reached; True for an event never recorded. Never waits.
 
@@ -125,20 +136,20 @@ class Event:
             for listener in listening.listeners:
                 listener.event_synchronized(self)
 
-    def elapsed_time(self, end_event: Event) -> float:
+    def elapsed_time(self, other: Event) -> float:
         """Milliseconds from this point to the other's; both must be reached. Never waits."""
-        if not isinstance(end_event, Event):
-            raise TypeError(f"expected an Event, not {type(end_event).__name__}")
-        if not (self.enable_timing and end_event.enable_timing):
+        if not isinstance(other, Event):
+            raise TypeError(f"expected an Event, not {type(other).__name__}")
+        if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self._stream is None or self._mark is None or end_event._mark is None:
+        if self._stream is None or self._mark is None or other._mark is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if not (self.query() and end_event.query()):
+        if not (self.query() and other.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         queue = self._stream.queue
         if not _times(queue):
             raise Unsupported(f"{self.device} cannot time events", ability="Timing")
-        return queue.elapsed_ms(self._mark, end_event._mark)
+        return queue.elapsed_ms(self._mark, other._mark)
 
     def ipc_handle(self) -> bytes:
         """64 bytes, by which another process has the event, too, as long as it lives here.
@@ -149,12 +160,12 @@ class Event:
         return shared_event.export_event(self)
 
     @classmethod
-    def from_ipc_handle(cls, device: Device | str | int, handle: bytes) -> Self:
+    def from_ipc_handle(cls, device: Device | str | int, ipc_handle: bytes) -> Self:
         """The event of another process. Opens the device. (`torch.cuda.Event.from_ipc_handle`)
 
         DeviceError for the handle of this very process, and when the other one is gone, or has dropped the event.
         """
-        return shared_event.import_event(cls, device, handle)
+        return shared_event.import_event(cls, device, ipc_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_ipc_handle, (type(self), self.ipc_handle(), self.device)

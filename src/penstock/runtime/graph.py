@@ -61,6 +61,7 @@ class Graph(GraphHooks, Conditions):
 
     name: ClassVar[str] = "Graph"  # in messages
     modes: ClassVar[tuple[str, ...]] = _MODES
+    of_default_stream: ClassVar[bool] = False  # whether that can be recorded
 
     def __init__(self, keep_graph: bool = False) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Graph(GraphHooks, Conditions):
                 "instance."
             )
         stream = self._stream()
-        if stream == default_of(stream.opened):
+        if not self.of_default_stream and stream == default_of(stream.opened):
             raise RuntimeError(
                 f"{stream.device.kind.upper()} graphs must be captured on a non-default stream. (However, after "
                 "capture, it's ok to replay them on the default stream.)"

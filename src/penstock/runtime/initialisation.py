@@ -54,6 +54,7 @@ class Initialisation:
         self.bad_fork = False  # this process was forked from one that had used the kind
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
+        self.no_backend = ""  # PyTorch's words where there is none, an AssertionError then
         self.lock = threading.RLock()
         self.here = _Here()
         self.seeds = SeedTracker()
@@ -77,10 +78,21 @@ class Initialisation:
             driver = backends.driver(self.kind)
             self.count = driver.count()
             if not self.count:
-                raise PenstockError(driver.why_not())
+                raise self._no_device(driver.why_not())
             self._where = _caller()
             self._run()
             self.done = True
+
+    def has_backend(self) -> bool:
+        """Whether somebody would drive the kind's devices, though there may be none."""
+        return self.done or self.kind in backends.drivers()
+
+    def _no_device(self, reason: str) -> Exception:
+        if self.no_backend and not self.has_backend():
+            error = AssertionError(self.no_backend)
+            error.add_note(reason)
+            return error
+        return PenstockError(reason)
 
     def check_fork(self) -> None:
         if self.bad_fork:
@@ -90,14 +102,13 @@ class Initialisation:
                 "the 'spawn' start method" + (f"\nThe parent process initialised {word} in {where}." if where else "")
             )
 
-    def call(self, function: Callable[[], Any], *, seeds: str = "") -> None:
-        """Call it now, or when the kind is used first.
+    def call(self, function: Callable[[], Any], *, seeds: str = "") -> Any:
+        """Call it now, and give what it gives, or call it when the kind is used first, and give None.
 
         Of calls that seed "all" devices or "one" only the last of each counts, the later one last.
         """
         if self.done or self.here.is_initializing:
-            function()
-            return
+            return function()
         stack = traceback.format_stack()[:-1]
         with self.lock:
             if not self.done:  # else another thread was at it
@@ -107,8 +118,8 @@ class Initialisation:
                     self.seeds.queue_seed(function, stack)
                 else:
                     self.queued.append((function, stack))
-                return
-        function()
+                return None
+        return function()
 
     def _run(self) -> None:
         self.here.is_initializing = True

@@ -19,6 +19,7 @@ from penstock.runtime import (
     capturing,
     initialisation,
     listening,
+    out_of_memory_observers,
     plugged,
     recording,
     registered_memory,
@@ -304,6 +305,7 @@ def _open(device: Device) -> OpenDevice:
         opened = OpenDevice(device, port, settings)
     shared_settings.follow(opened.allocator)
     recording.follow(device.kind, opened.allocator)
+    out_of_memory_observers.follow(device.kind, opened.allocator)
     return opened
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from penstock.device import Device
 from penstock.runtime import capturing, current, listening, sync_debug
 from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.torch_types import device_type
 from penstock.spi import Queue
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Stream:
     array([1., 1., 1., 1.], dtype=float32)
     """
 
-    def __init__(self, device: Device | str | int | None = None, priority: int = 0) -> None:
+    def __init__(self, device: Device | str | int | None = None, *, priority: int = 0) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise TypeError(f"priority is an int, lower is more urgent; got {priority!r}")
         opened = current.opened_for(device)
@@ -79,6 +80,11 @@ class Stream:
         return self.device.index or 0
 
     @property
+    def device_type(self) -> int:
+        """PyTorch's number for the kind of its device."""
+        return device_type(self.device.kind)
+
+    @property
     def native_handle(self) -> int:
         """The driver's own handle; 0 for the default stream."""
         return self.handle
@@ -111,12 +117,12 @@ class Stream:
         """Work from here on waits for the event; the host does not."""
         event.wait(self)
 
-    def wait_stream(self, stream: Stream) -> None:
+    def wait_stream(self, other: Stream) -> None:
         """Work from here on waits for all work so far on the other stream; the host does not."""
-        if stream.queue is not self.queue:
-            wait_for(self, stream, stream.queue.signal())
+        if other.queue is not self.queue:
+            wait_for(self, other, other.queue.signal())
             for listener in listening.listeners:
-                listener.stream_waited(self, stream)
+                listener.stream_waited(self, other)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record the event here, or a new one; gives it."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["TorchType", "missing", "named", "torch_type"]
+__all__ = ["TorchType", "device_type", "missing", "named", "torch_type"]
 
 
 class TorchType(NamedTuple):
@@ -33,6 +33,15 @@ _TYPES = {
     "complex64": TorchType("ComplexFloat", "c10::complex<float>"),
     "complex128": TorchType("ComplexDouble", "c10::complex<double>"),
 }
+
+
+_DEVICE_TYPES = {"host": 0, "cpu": 0, "cuda": 1, "mps": 13, "mtia": 19}
+_PRIVATE_USE = 20  # for all kinds that PyTorch has no name for
+
+
+def device_type(kind: str) -> int:
+    """PyTorch's number for a kind of device."""
+    return _DEVICE_TYPES.get(kind, _PRIVATE_USE)
 
 
 @cache  # to ask NumPy takes microseconds

@@ -56,7 +56,7 @@ def test_new_streams_are_apart_or_come_in_turn(device: Device) -> None:
 @pytest.mark.parametrize("priority", [0, -1, -3, -100, 5, 10**6])
 @needs(Launches)
 def test_every_priority_works(device: Device, priority: int) -> None:
-    stream, done = Stream(device, priority), list[int]()
+    stream, done = Stream(device, priority=priority), list[int]()
     assert stream.handle
     call(stream, lambda: done.append(1))
     stream.synchronize()
@@ -67,7 +67,7 @@ def test_every_priority_works(device: Device, priority: int) -> None:
 def test_what_is_no_stream(device: Device, wrong: Any) -> None:
     beyond = Device(device.kind, penstock.device_count(device.kind))
     for use, error in (
-        (lambda: Stream(device, wrong), TypeError),
+        (lambda: Stream(device, priority=wrong), TypeError),
         (lambda: penstock.set_stream(wrong), TypeError),
         (lambda: Event().record((wrong,)), TypeError),  # type: ignore[arg-type]  # that is the test
         (lambda: Stream(beyond), PenstockError),

@@ -1,0 +1,71 @@
+"""When MTIA is first used, and what waits for that: PyTorch's names for `penstock.runtime.initialisation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.faces.devices import Devices
+from penstock.mtia._kind import MTIA
+from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
+
+__all__ = [
+    "_LazySeedTracker",
+    "_is_compiled",
+    "_is_in_bad_fork",
+    "_lazy_call",
+    "_lazy_init",
+    "_queued_calls",
+    "current_device",
+    "device_count",
+    "init",
+    "is_available",
+    "is_initialized",
+    "synchronize",
+]
+
+_DEVICES = Devices(MTIA)
+is_initialized = _DEVICES.is_initialized
+is_available = _DEVICES.is_available
+device_count = _DEVICES.device_count
+current_device = _DEVICES.current_device
+_is_in_bad_fork = _DEVICES.is_in_bad_fork
+_queued_calls = MTIA.initialisation.queued
+
+
+def init() -> None:
+    """Initialise MTIA, which its first use does as well; queued calls run now.
+
+    AssertionError where there is no backend, RuntimeError where that has no device, and in a process forked from one
+    that had initialised MTIA. (`torch.mtia.init`)
+    """
+    MTIA.initialisation.ensure()
+
+
+_lazy_init = init
+
+
+def _is_compiled() -> bool:
+    """Whether there is a backend, be it one that emulates. (`torch.mtia._is_compiled`)"""
+    return MTIA.initialisation.has_backend()
+
+
+def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
+    """Call it now, and give what it gives, or call it at MTIA's first use.
+
+    `seed_all=True` and `seed=True` as `SeedTracker` says.
+    """
+    seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
+    return MTIA.initialisation.call(callable, seeds=seeds)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+
+    Initialises MTIA. (`torch.mtia.synchronize`)
+    """
+    index = MTIA.index(device, optional=True)
+    if index >= 0:
+        MTIA.hook("maybeExchangeDevice")
+    MTIA.initialisation.ensure()
+    _DEVICES.synchronize(index)

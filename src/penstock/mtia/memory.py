@@ -1,0 +1,107 @@
+"""The memory of MTIA devices. (`torch.mtia.memory`)
+
+Before MTIA's first use there is nothing to tell, and asking does not make it: statistics are 0 or empty. Sizes are
+bytes; `device` is an index, a device, its name, or None for the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.faces.memory_history import MemoryHistory
+from penstock.faces.memory_statistics import MemoryStatistics
+from penstock.mtia._kind import MTIA
+from penstock.runtime import open_device, out_of_memory_observers
+from penstock.runtime.recording import UNLIMITED
+
+__all__ = [
+    "attach_out_of_memory_observer",
+    "empty_cache",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_stats",
+    "record_memory_history",
+    "reset_peak_memory_stats",
+    "snapshot",
+]
+
+_STATISTICS = MemoryStatistics(MTIA)
+memory_allocated = _STATISTICS.memory_allocated
+max_memory_allocated = _STATISTICS.max_memory_allocated
+
+_HISTORY = MemoryHistory(MTIA)
+
+
+def memory_stats(device: Any = None) -> dict[str, Any]:
+    """What the allocator counts of the device's memory, by the name of that memory: there is "dram".
+
+    `allocated_bytes` and `peak_bytes` are PyTorch's keys; `reserved_bytes`, `peak_reserved_bytes`, `num_ooms` and
+    `num_alloc_retries` are penstock's. Nothing before MTIA's first use. (`torch.mtia.memory_stats`)
+
+    >>> import penstock, penstock.mtia as mtia
+    >>> with penstock.emulate("mtia"):
+    ...     tensor = penstock.zeros(1000, device="mtia")
+    ...     mtia.memory_stats()["dram"]["allocated_bytes"]
+    4096
+    """
+    if not MTIA.initialised:
+        return {}
+    counted = _STATISTICS.memory_stats(device)
+    return {
+        "dram": {
+            "allocated_bytes": counted["allocated_bytes.all.current"],
+            "peak_bytes": counted["allocated_bytes.all.peak"],
+            "reserved_bytes": counted["reserved_bytes.all.current"],
+            "peak_reserved_bytes": counted["reserved_bytes.all.peak"],
+            "num_ooms": counted["num_ooms"],
+            "num_alloc_retries": counted["num_alloc_retries"],
+        }
+    }
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Every peak becomes what is there now. Nothing before MTIA's first use. (`torch.mtia.reset_peak_memory_stats`)"""
+    if MTIA.initialised:
+        _STATISTICS.reset_peak_memory_stats(device)
+
+
+def empty_cache() -> None:
+    """Give idle memory back to all MTIA devices, once their work is done. (`torch.mtia.empty_cache`)
+
+    Nothing before MTIA's first use.
+    """
+    MTIA.hook("emptyCache")
+    _STATISTICS.empty_cache()
+
+
+def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
+    """Begin, change or (`enabled` None) end the recording of what is allocated. (`torch.mtia.record_memory_history`)
+
+    "state" keeps the newest entry, "all" as many as `max_entries`, where 0 is without a limit. Nothing, whatever the
+    words, before MTIA's first use; then RuntimeError for unknown ones, ValueError for a negative number.
+    """
+    if MTIA.initialised:
+        _HISTORY.record(enabled, "all", stacks, max_entries or UNLIMITED)
+
+
+def snapshot() -> dict[str, Any]:
+    """Segments, blocks and history of all MTIA devices, as `penstock.cuda.memory._snapshot` gives them.
+
+    `penstock report` and PyTorch's viewers read it. (`torch.mtia.snapshot`)
+    """
+    MTIA.hook("memorySnapshot")
+    return _HISTORY.snapshot()
+
+
+def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
+    """Call `observer(index, asked, total, free)`, all but the index bytes, before OutOfMemory is raised on any device.
+
+    `total` is the device's memory, or the limit. It stays as long as the process, or the emulation that is under way.
+    What it raises is raised instead. TypeError for what cannot be called. (`torch.mtia.attach_out_of_memory_observer`)
+    """
+    if not callable(observer):
+        raise TypeError(f"an observer is called with four ints; {type(observer).__name__} cannot be called")
+    MTIA.hook("attachOutOfMemoryObserver")
+    opened = open_device.all_opened(MTIA.name)
+    out_of_memory_observers.attach(MTIA.name, observer, [each.allocator for each in opened])

@@ -1,0 +1,83 @@
+"""Streams of MTIA devices: those of no kind, with PyTorch's names for what is current."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.faces import streams as of_kind
+from penstock.mtia._kind import MTIA
+from penstock.runtime import stream as streams
+from penstock.runtime.event import Event
+from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.stream import Stream
+from penstock.runtime.torch_types import device_type as number_of
+
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "set_stream_by_id",
+    "stream",
+]
+
+
+class StreamContext(of_kind.StreamContext):
+    """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
+
+    It keeps what was before, so it must not be entered again before it is left. Making one, even of None, is a first
+    use. (`torch.mtia.StreamContext`)
+    """
+
+    kind = MTIA
+    cur_stream: Stream | None = None  # PyTorch's, which it never sets either
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """The stream is current inside. (`torch.mtia.stream`)
+
+    >>> import penstock, penstock.mtia as mtia
+    >>> with penstock.emulate("mtia"):
+    ...     s = mtia.Stream("mtia")
+    ...     with mtia.stream(s):
+    ...         mtia.current_stream() == s
+    True
+    """
+    return StreamContext(stream)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream that this thread's work on the device goes to. Initialises MTIA. (`torch.mtia.current_stream`)"""
+    return streams.stream_of(_opened(device))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that the device has from the start. Initialises MTIA. (`torch.mtia.default_stream`)"""
+    return streams.default_of(_opened(device))
+
+
+def _opened(device: Any) -> OpenDevice:
+    index = MTIA.index(device, optional=True)
+    MTIA.initialisation.ensure()
+    return MTIA.opened(None if index == -1 else MTIA.ranged(index))
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make the stream this thread's current one, and its device the current device; None does nothing.
+
+    TypeError for what is no stream. (`torch.mtia.set_stream`)
+    """
+    if stream is not None:
+        streams.set_stream(stream)
+
+
+def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """The same by PyTorch's numbers. (`torch.mtia._set_stream_by_id`)"""
+    MTIA.initialisation.ensure()
+    if device_type != (expected := number_of(MTIA.name)):
+        raise PenstockError(f"a stream of device type {device_type} is none of MTIA's, which is {expected}")
+    opened = MTIA.opened(MTIA.ranged(device_index))
+    streams.set_stream(streams.standing_on(Stream, opened, of_kind.queue_of(opened, stream_id)))

@@ -1,0 +1,60 @@
+"""Who drives penstock.mtia: nobody, a driver without devices, or one that has no more than the contract asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock import backends, mtia
+from penstock.runtime.emulation import forget_kind
+from penstock.testing.fake import FakeDriver
+
+
+@pytest.fixture
+def vendor():
+    """Two devices of somebody's driver, which has no more than the contract asks for."""
+    driver = FakeDriver(2, kind="mtia")
+    with backends.registered(driver):
+        yield driver
+        forget_kind("mtia")
+
+
+def test_without_a_backend_the_next_step_is_a_note():
+    for use, error in (
+        (mtia.init, AssertionError),
+        (mtia.current_device, RuntimeError),
+        (mtia.MTIAGraph, RuntimeError),
+    ):
+        with pytest.raises(error) as caught:
+            use()
+        assert "penstock.emulate('mtia')" in caught.value.__notes__[0]
+
+
+def test_a_backend_without_a_device_says_why():
+    with backends.registered(FakeDriver(0, kind="mtia")):
+        assert (mtia._is_compiled(), mtia.is_available(), mtia.get_rng_state_all()) == (True, False, [])
+        for use in (mtia.init, mtia.current_device, lambda: mtia.set_device(0), lambda: mtia.current_stream(0)):
+            with pytest.raises(penstock.PenstockError, match="this fake driver was made without devices"):
+                use()
+
+
+def test_a_vendors_devices_are_mtias(vendor):
+    assert (mtia.is_available(), mtia.device_count(), mtia.is_initialized()) == (True, 2, False)
+    with mtia.device(1):
+        block = penstock.allocate(1 << 20)
+        assert (block.size, mtia.memory_allocated(), mtia.memory_allocated(0)) == (1 << 20, 1 << 20, 0)
+    assert mtia.get_device_properties(1) == {"name": "fake device", "total_memory": 1 << 30}
+    with pytest.raises(penstock.Unsupported, match="the driver of fake device does not tell its capability"):
+        mtia.get_device_capability()
+    with mtia.stream(mtia.Stream("mtia:1")):
+        assert mtia.current_device() == 1
+    block.free()
+    mtia.empty_cache()
+    assert {call[0] for port in vendor.ports for call in port.calls} == {"queue", "reserve", "release"}
+    assert penstock.accelerator.current_accelerator() == penstock.Device("mtia")
+
+
+def test_a_vendor_that_records_nothing_says_so(vendor):
+    with pytest.raises(penstock.Unsupported, match="mtia records no graphs"), mtia.graph(mtia.MTIAGraph()):
+        pass
+    assert mtia.current_stream() == mtia.default_stream()
