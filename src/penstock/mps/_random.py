@@ -1,0 +1,61 @@
+"""Random numbers of the MPS device, for `penstock.mps` to list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.faces.random import Randoms
+from penstock.mps._kind import MPS, check_there_for
+from penstock.runtime.generator import Generator
+
+__all__ = ["generator", "generator_if_used", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
+
+_RANDOMS = Randoms(MPS)
+
+
+def generator() -> Generator:
+    """The device's generator, the same that `penstock.random` has. (`torch.mps._get_default_mps_generator`)"""
+    check_there_for("getDefaultGenerator")
+    return _RANDOMS.generator()
+
+
+def generator_if_used() -> Generator | None:
+    """The same, None before the first use. (`torch.mps._default_mps_generator`)"""
+    return _RANDOMS.generator() if MPS.initialised else None
+
+
+def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- PyTorch's signature; there is one device
+    """The state of the device's generator: 44 bytes, in PyTorch's form. What `device` says does not matter, as there.
+
+    >>> import penstock, penstock.mps as mps
+    >>> with penstock.emulate("mps", profile="apple_m3_max"):
+    ...     state = mps.get_rng_state()
+    ...     first = penstock.rand(3, device="mps").tolist()
+    ...     mps.set_rng_state(state)
+    ...     first == penstock.rand(3, device="mps").tolist()
+    True
+    """
+    return generator().get_state()
+
+
+def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 -- as above
+    """Let the device's generator go on from a state that `get_rng_state` gave, here or in PyTorch.
+
+    RuntimeError, TypeError for what is no state.
+    """
+    state = np.ascontiguousarray(new_state) if isinstance(new_state, np.ndarray) else new_state
+    generator().set_state(state)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the device's generator, at the first use if that is to come; nothing where there is no device."""
+    if MPS.count():
+        _RANDOMS.manual_seed(seed)
+
+
+def seed() -> None:
+    """Seed the device's generator at random."""
+    generator().seed()
