@@ -24,7 +24,7 @@ from penstock.mps._memory import (
 )
 from penstock.mps._memory import host_alias_storage as _host_alias_storage
 from penstock.mps._random import generator as _get_default_mps_generator
-from penstock.mps._random import generator_if_used as _generator_if_used
+from penstock.mps._random import generator_if_there as _generator_if_there
 from penstock.mps._random import get_rng_state, manual_seed, seed, set_rng_state
 from penstock.mps._shaders import compile_shader, load_metallib
 from penstock.mps.event import Event
@@ -67,5 +67,5 @@ def synchronize() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "_default_mps_generator":
-        return _generator_if_used()
+        return _generator_if_there()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,12 @@ from penstock.faces.kind import Kind
 __all__ = ["MPS", "check_there", "check_there_for"]
 
 MPS = Kind("mps")
+_started = MPS.initialisation
 
 
 def check_there_for(call: str) -> None:
     """PenstockError where there is no MPS device: PyTorch's words for that function of its backend, and the reason."""
-    if not MPS.count():
+    if not _started.done and not MPS.count():
         raise _nothing(f"Cannot execute {call}() without MPS backend.")
 
 

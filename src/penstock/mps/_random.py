@@ -7,24 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.faces.random import Randoms
 from penstock.mps._kind import MPS, check_there_for
-from penstock.runtime.generator import Generator
+from penstock.runtime.current import current_index
+from penstock.runtime.generator import Generator, default_generator
 
-__all__ = ["generator", "generator_if_used", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
-
-_RANDOMS = Randoms(MPS)
+__all__ = ["generator", "generator_if_there", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
 
 
 def generator() -> Generator:
-    """The device's generator, the same that `penstock.random` has. (`torch.mps._get_default_mps_generator`)"""
+    """The device's generator, the same that `penstock.random` has. (`torch.mps._get_default_mps_generator`)
+
+    To ask is no first use: PyTorch knows none of MPS. Forked where the parent process used the device.
+    """
     check_there_for("getDefaultGenerator")
-    return _RANDOMS.generator()
+    MPS.initialisation.check_fork()
+    return _default()
 
 
-def generator_if_used() -> Generator | None:
-    """The same, None before the first use. (`torch.mps._default_mps_generator`)"""
-    return _RANDOMS.generator() if MPS.initialised else None
+def generator_if_there() -> Generator | None:
+    """The same; None where there is no device. (`torch.mps._default_mps_generator`)"""
+    return _default() if MPS.count() else None
+
+
+def _default() -> Generator:
+    return default_generator(MPS.named(current_index(MPS.name)))
 
 
 def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- PyTorch's signature; there is one device
@@ -51,9 +57,9 @@ def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's generator, at the first use if that is to come; nothing where there is no device."""
+    """Seed the device's generator; nothing, not even an error, where there is no device."""
     if MPS.count():
-        _RANDOMS.manual_seed(seed)
+        _default().manual_seed(int(seed))
 
 
 def seed() -> None:
