@@ -29,6 +29,13 @@ def test_the_device_goes_with_its_emulation(apple):
         mps.synchronize()
 
 
+def test_settings_of_cudas_do_not_ask_a_device_that_is_gone(apple):
+    kept = penstock.zeros(3, device="mps").storage.opened
+    apple.stop()
+    penstock.memory.set_allocator_settings("expandable_segments:False")
+    assert kept.gone
+
+
 # ---- Memory
 
 
