@@ -126,7 +126,7 @@ __all__ = [
 ]
 
 
-_FACES = ("accelerator", "cuda", "mtia")  # imported when they are asked for
+_FACES = ("accelerator", "cuda", "mps", "mtia")  # imported when they are asked for
 
 
 def __getattr__(name: str) -> _Any:

@@ -71,8 +71,9 @@ class DeviceProps:
 
     `queue_visible`: the functions that a queue runs may touch its memory, be it `host_visible` or not. `emulated`: the
     device is another one than it says. `pooled_streams`: new streams take so many queues of each priority in turn, as
-    CUDA's do; 0: each has its own. `heaps`: how its memory is had, if not as CUDA's. `details` are what else is known
-    of the device, under PyTorch's names.
+    CUDA's do; 0: each has its own. `stream_priorities`: how many of those there are; with one, the streams are numbered
+    from 1 on, as MPS's. `heaps`: how its memory is had, if not as CUDA's. `details` are what else is known of the
+    device, under PyTorch's names.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class DeviceProps:
     queue_visible: bool = False
     emulated: bool = False
     pooled_streams: int = 0
+    stream_priorities: int = 4
     heaps: Heaps | None = None
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

@@ -11,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.cuda._kind import CUDA
 from penstock.observe import amdsmi, nvml_library
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def apple():
+    """An emulated device of Apple's, and nothing of it before."""
+    with penstock.emulate("mps", profile="apple_m3_max") as emulation:
+        yield emulation
 
 
 @pytest.fixture

@@ -267,5 +267,6 @@ def test_a_difference_that_is_none_any_more_is_found(monkeypatch):
         test_every_name_is_there("torch.cuda.tunable")
 
 
-def test_a_module_that_is_missing_is_found():
-    assert all_differences("torch.mps.profiler") == {"the module": "No module named 'penstock.mps'"}
+def test_a_module_that_is_missing_is_found(monkeypatch):
+    monkeypatch.setitem(TORCH, "torch.nowhere", {"__all__": [], "names": {}})
+    assert all_differences("torch.nowhere") == {"the module": "No module named 'penstock.nowhere'"}

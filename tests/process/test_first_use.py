@@ -17,7 +17,7 @@ PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists thre
 
 
 @PROC
-@pytest.mark.parametrize("module", ["penstock", "penstock.cuda", "penstock.cuda.memory"])
+@pytest.mark.parametrize("module", ["penstock", "penstock.cuda", "penstock.cuda.memory", "penstock.mps"])
 @pytest.mark.parametrize("emulated", [False, True], ids=["bare", "emulated"])
 def test_importing_starts_and_opens_nothing(runner, module, emulated):
     source = f"""
@@ -31,7 +31,7 @@ import penstock
 assert seen() == before, (before, seen())
 from penstock.runtime import initialisation, open_device
 assert open_device._opened == {{}}
-assert not initialisation.of("cuda").done
+assert not any(initialisation.of(kind).done for kind in ("cuda", "mps"))
 """
     runner.write(source)
     done = runner.command("-W", "error", "script.py", env=emulating() if emulated else None)

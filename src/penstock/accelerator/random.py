@@ -21,7 +21,7 @@ def initial_seed(device: Any = None, /) -> int:
 
 
 def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
-    """The state of the device's generator, 16 bytes. Initialises the kind."""
+    """The state of the device's generator, in the kind's form. Initialises the kind."""
     index = _get_device_index(device, optional=True)
     return Randoms(accelerator()).get_rng_state(index)
 

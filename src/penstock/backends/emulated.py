@@ -28,7 +28,7 @@ from penstock.spi import DeviceProps, Heaps
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 
 _SHARES = ("recommended_max_memory", "max_buffer_length")
-_POOLED_STREAMS = {"cuda": 32}  # of each priority
+_POOLED_STREAMS = {"cuda": (32, 4), "mps": (32, 1)}  # of each priority, and how many of those
 
 
 class EmulatedDriver(EmulatedTelemetry):
@@ -71,6 +71,7 @@ class EmulatedDriver(EmulatedTelemetry):
             name = f"{self.kind}:{index}"
             raise DeviceError(f"invalid device ordinal: no {name}", code=INVALID_DEVICE, call="describe", device=name)
         properties = self._properties(visible[index])
+        pooled, priorities = _POOLED_STREAMS.get(self.kind, (0, 1))
         return DeviceProps(
             self.kind,
             index,
@@ -78,7 +79,8 @@ class EmulatedDriver(EmulatedTelemetry):
             self._memory,
             queue_visible=True,
             emulated=True,
-            pooled_streams=_POOLED_STREAMS.get(self.kind, 0),
+            pooled_streams=pooled,
+            stream_priorities=priorities,
             multi_processor_count=properties.get("multi_processor_count", 0),
             max_threads_per_multi_processor=properties.get("max_threads_per_multi_processor", 0),
             heaps=_heaps(properties),

@@ -110,18 +110,8 @@ class ExternalStream(Stream):
 
 
 def of_cuda(stream: streams.Stream) -> Stream:
-    """The stream as one of this kind; in its place from now on, so that the next to ask need not do that."""
-    if isinstance(stream, Stream):
-        return stream
-    made = streams.standing_on(Stream, stream.opened, stream.queue, stream.priority)
-    state, opened = local.here, stream.opened
-    if state.streams.get(opened) is stream:
-        state.streams[opened] = made
-    if opened.default_stream is stream:
-        opened.default_stream = made
-    if state.stream is stream:
-        state.stream = made
-    return made
+    """The stream as one of this kind."""
+    return streams.as_kind(Stream, stream)
 
 
 def current_stream(device: Any = None) -> Stream:

@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class Randoms:
-    """Of one kind. A state is 16 bytes, seed and offset, in a NumPy array: those that PyTorch's tensor holds."""
+    """Of one kind. A state is seed and offset in a NumPy array, the same bytes that PyTorch's tensor holds."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -30,12 +30,12 @@ class Randoms:
         return tuple(map(self._generator, range(self._kind.count()))) if self._kind.initialised else ()
 
     def get_rng_state(self, device: Any = None) -> NDArray[np.uint8]:
-        """The state of the device's generator, 16 bytes. Initialises the kind; IndexError where there is no device."""
+        """The state of the device's generator. Initialises the kind; IndexError where there is no device."""
         return self.generator(device).get_state()
 
     def set_rng_state(self, new_state: Any, device: Any = None) -> None:
         """Let the device's generator go on from a state. RuntimeError, TypeError for what is none."""
-        kept = generators.checked_state(new_state)  # it may change before it is needed
+        kept = generators.checked_state(new_state, self._kind.name)  # it may change before it is needed
         index = self._named(device)
         self._later(lambda: self.generator(index).set_state(kept))
 

@@ -6,7 +6,6 @@ None needs its device open, so seeding is for devices to come as well.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.device import Device
 from penstock.runtime import capturing, current
+from penstock.runtime.generator_states import Form, form_of, whole_fours
 from penstock.runtime.geometry import Geometry
 from penstock.runtime.open_device import device_count
 
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 _FIRST_SEED = 67280421310721  # of a generator that nobody seeded, as in PyTorch
-_STATE = struct.Struct("<QQ")
 _WHOLE = (1 << 64) - 1
 
 _lock = threading.RLock()  # of every generator's state; a destructor may re-enter
@@ -69,6 +68,10 @@ class Generator:
         self.geometry = geometry
         self._state = _FIRST_SEED, 0  # one object: who reads it needs no lock
         self._packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)
+
+    @property
+    def _form(self) -> Form:
+        return form_of(self.device.kind)
 
     @property
     def geometry(self) -> Geometry | None:
@@ -110,25 +113,27 @@ class Generator:
     def set_offset(self, offset: int) -> Self:
         """Go on from there; RuntimeError unless it is a multiple of 4."""
         self._check_not_captured("set_offset")
-        number = _long(offset, "manual_offset")
-        _check_offset(number)
+        number = whole_fours(_long(offset, "manual_offset"))
         with _lock:
             self._state = self._state[0], number
         return self
 
     def get_state(self) -> NDArray[np.uint8]:
-        """Seed and offset, 16 bytes. While a graph is captured, the offset counts from the start of each replay."""
+        """Seed and offset, in PyTorch's form: 16 bytes, of an MPS device 44.
+
+        While a graph is captured, the offset counts from the start of each replay.
+        """
         if capturing.under_way and (capture := self._captured()) is not None:
-            return np.frombuffer(_STATE.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
+            return np.frombuffer(self._form.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
         packed = self._packed
         state = self._state
         if packed[0] is not state:  # to pack takes twice as long as to copy
-            packed = self._packed = state, np.frombuffer(_STATE.pack(*state), np.uint8)
+            packed = self._packed = state, np.frombuffer(self._form.pack(*state), np.uint8)
         return packed[1].copy()
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
         """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
-        seed, offset = _STATE.unpack(checked_state(new_state).tobytes())
+        seed, offset = self._form.unpack(checked_state(new_state, self.device.kind).tobytes())
         if capturing.under_way and (capture := self._captured()) is not None:
             self._check_seed(seed)
             capture.drawn[self] = offset
@@ -195,18 +200,12 @@ def _random_seed() -> int:
     return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits, which a float holds
 
 
-def _check_offset(offset: int) -> None:
-    if offset % 4:
-        raise RuntimeError("offset must be a multiple of 4")
-
-
-def checked_state(new_state: Any) -> NDArray[np.uint8]:
-    """A copy of a state, in 16 bytes; TypeError or RuntimeError for what is none."""
-    state = _bytes_of(new_state)
-    if len(state) not in (8, 16):
+def checked_state(new_state: Any, kind: str) -> NDArray[np.uint8]:
+    """A copy of a state of the kind's generators; TypeError or RuntimeError for what is none."""
+    state, form = _bytes_of(new_state), form_of(kind)
+    if len(state) not in form.sizes:
         raise RuntimeError("RNG state is wrong size")
-    state = state.ljust(16, b"\0")
-    _check_offset(_STATE.unpack(state)[1])
+    form.unpack(state)
     return np.frombuffer(state, np.uint8)
 
 
@@ -289,7 +288,7 @@ def initial_seed(device: _Place = None) -> int:
 
 
 def get_rng_state(device: _Place = None) -> NDArray[np.uint8]:
-    """The state of the (current) device's default generator, 16 bytes."""
+    """The state of the (current) device's default generator, 16 bytes; of an MPS device 44."""
     return default_generator(device).get_state()
 
 

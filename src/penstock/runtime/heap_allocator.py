@@ -84,6 +84,10 @@ class HeapAllocator(Allocator):
 
     # Rules
 
+    def apply_settings(self, settings: AllocatorSettings) -> None:
+        """They are CUDA's: what the pool was told does not change, and the port, which may be closed, is not asked."""
+        self.settings = settings
+
     @property
     def watermarks(self) -> Watermarks:
         """Both, in shares of the recommended memory."""

@@ -83,7 +83,8 @@ class OpenDevice:
         self.default_queue = self.new_queue(0)
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
-        self.stream_pool = StreamPool(self.new_queue, port.props.pooled_streams) if port.props.pooled_streams else None
+        pooled = port.props.pooled_streams
+        self.stream_pool = StreamPool(self.new_queue, pooled, port.props.stream_priorities) if pooled else None
         self.allocator = self._allocator(settings)
         self._capacity: int | None = None  # if it was set
         self.plugged = plugged.current(device.kind)  # who serves instead of the allocator

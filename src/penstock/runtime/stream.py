@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Stream",
+    "as_kind",
     "current_stream",
     "default_of",
     "default_stream",
@@ -160,6 +161,21 @@ def standing_on(kind: type[_AnyStream], opened: OpenDevice, queue: Queue, priori
     stream = kind.__new__(kind)
     stream.stand_on(opened, queue, priority)
     return stream
+
+
+def as_kind(kind: type[_AnyStream], stream: Stream) -> _AnyStream:
+    """The stream as an object of a face; in its place from now on, so that the next to ask need not do that."""
+    if isinstance(stream, kind):
+        return stream
+    made = standing_on(kind, stream.opened, stream.queue, stream.priority)
+    state, opened = current.local.here, stream.opened
+    if state.streams.get(opened) is stream:
+        state.streams[opened] = made
+    if opened.default_stream is stream:
+        opened.default_stream = made
+    if state.stream is stream:
+        state.stream = made
+    return made
 
 
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:

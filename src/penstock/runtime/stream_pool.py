@@ -14,39 +14,46 @@ MOST_URGENT = -3  # of PyTorch's four priorities; 0 is the least
 
 
 class StreamPool:
-    """`size` streams of each priority, each made when it is first wanted.
+    """`size` streams of each of so many priorities, each made when it is first wanted.
 
-    A stream's id says which it is, as in PyTorch: 1 in the lowest bit, four bits for the priority, then its number. The
-    default stream has id 0, a stream of elsewhere its handle.
+    A stream's id says which it is, as in PyTorch: 1 in the lowest bit, four bits for the priority, then its number.
+    With one priority, streams are numbered from 1 on, as MPS's. The default stream has id 0, a stream of elsewhere its
+    handle.
     """
 
-    def __init__(self, make: Callable[[int], Queue], size: int) -> None:
-        self._make, self._size = make, size
-        self._turns = {priority: count() for priority in range(0, MOST_URGENT - 1, -1)}
+    def __init__(self, make: Callable[[int], Queue], size: int, priorities: int = 1 - MOST_URGENT) -> None:
+        self._make, self._size, self._levels = make, size, priorities
+        self._turns = [count() for _ in range(priorities)]
         self._made: dict[int, Queue] = {}  # by id
         self._ids: dict[int, int] = {0: 0}  # by handle
         self._making = threading.RLock()
 
     def next(self, priority: int) -> Queue:
         """The next one of the priority, or of the nearest that there is."""
-        priority = max(MOST_URGENT, min(priority, 0))
-        return self.with_id((next(self._turns[priority]) % self._size) << 5 | (1 - priority) << 1 | 1)
+        level = max(0, min(-priority, self._levels - 1))
+        number = next(self._turns[level]) % self._size
+        return self.with_id(number + 1 if self._levels == 1 else number << 5 | (level + 1) << 1 | 1)
 
     def with_id(self, stream_id: int) -> Queue:
         """The one of that id; ValueError where there can be none."""
         found = self._made.get(stream_id)
         if found is not None:
             return found
-        number, level = stream_id >> 5, stream_id >> 1 & 15
-        if not (stream_id & 1 and 0 <= number < self._size and 1 <= level <= 1 - MOST_URGENT):
-            raise ValueError(f"{stream_id} is not the id of a stream of this device")
+        level = self._level_of(stream_id)
         with self._making:
             found = self._made.get(stream_id)
             if found is None:
-                found = self._make(1 - level)
+                found = self._make(-level)
                 self._ids[found.handle] = stream_id
                 self._made[stream_id] = found
         return found
+
+    def _level_of(self, stream_id: int) -> int:
+        one = self._levels == 1
+        number, level = (stream_id - 1, 0) if one else (stream_id >> 5, (stream_id >> 1 & 15) - 1)
+        if not ((one or stream_id & 1) and 0 <= number < self._size and 0 <= level < self._levels):
+            raise ValueError(f"{stream_id} is not the id of a stream of this device")
+        return level
 
     def id_of(self, handle: int) -> int:
         return self._ids.get(handle, handle)

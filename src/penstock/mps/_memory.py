@@ -1,0 +1,100 @@
+"""Memory of the MPS device, for `penstock.mps` to list. Questions open nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock import backends
+from penstock.errors import PenstockError, Unsupported
+from penstock.faces.memory_statistics import MemoryStatistics
+from penstock.mps._kind import MPS, check_there, check_there_for
+from penstock.runtime.creation import from_numpy
+from penstock.runtime.storage import Storage, array_at
+from penstock.runtime.tensor import Tensor
+from penstock.spi import Emulates
+
+__all__ = [
+    "current_allocated_memory",
+    "driver_allocated_memory",
+    "empty_cache",
+    "host_alias_storage",
+    "recommended_max_memory",
+    "set_per_process_memory_fraction",
+]
+
+_STATISTICS = MemoryStatistics(MPS)
+_MOST = 2  # times the recommended size
+_BYTE = np.dtype(np.uint8)
+
+
+def current_allocated_memory() -> int:
+    """Bytes in tensors, of what the allocator handed out; its cache is not among them."""
+    check_there_for("getCurrentAllocatedMemory")
+    return _STATISTICS.memory_allocated()
+
+
+def driver_allocated_memory() -> int:
+    """Bytes that the device lends to this process, the allocator's cache included."""
+    check_there_for("getDriverAllocatedMemory")
+    opened = MPS.opened_if()
+    if opened is None:
+        return 0
+    free, total = opened.port.memory_info()
+    return total - free
+
+
+def recommended_max_memory() -> int:
+    """Bytes that the system recommends one process to use at most. Initialises MPS.
+
+    >>> import penstock, penstock.mps as mps
+    >>> with penstock.emulate("mps", profile="apple_m3_max"):
+    ...     mps.recommended_max_memory() >> 30
+    96
+    """
+    check_there_for("getRecommendedMaxMemory")
+    props = MPS.describe()
+    return props.total_bytes if props.heaps is None else props.heaps.recommended
+
+
+def set_per_process_memory_fraction(fraction: float) -> None:
+    """Use at most this share of the recommended size, 0.0 to 2.0; 0.0 is without a limit. Opens the device.
+
+    TypeError for what is no float, ValueError outside of 0 to 2.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if fraction < 0 or fraction > _MOST:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~{_MOST}")
+    check_there_for("setMemoryFraction")
+    MPS.opened().allocator.set_memory_fraction(fraction)
+
+
+def empty_cache() -> None:
+    """Give idle memory back to the device, once its work is done. Nothing before the first use."""
+    check_there_for("emptyCache")
+    _STATISTICS.empty_cache()
+
+
+def host_alias_storage(storage: Storage | Tensor) -> Tensor:
+    """The same memory as bytes of the host, which keep it alive; nothing is copied, and nobody waits.
+
+    Call `synchronize()` before the host touches it, and let what the host does be done before the device does.
+    `storage` is a tensor or its `storage`. RuntimeError unless the allocator of an MPS device made it; Unsupported
+    where the host cannot reach it. (`torch.mps._host_alias_storage`)
+    """
+    check_there()
+    found: Any = storage.storage if isinstance(storage, Tensor) else storage
+    if not isinstance(found, Storage):
+        raise TypeError(f"expected a tensor or its storage, not {type(storage).__name__}")
+    device = found.opened.device
+    if device.kind != MPS.name or (found.nbytes and found.block is None):
+        raise PenstockError(f"this memory, on {device}, is not of the MPS allocator")
+    found.opened.check()
+    driver, props = backends.driver(MPS.name), found.opened.port.props
+    if isinstance(driver, Emulates) and driver.guard:
+        raise Unsupported(f"the memory of {device} is guarded, the host must not touch it: emulate without guard")
+    if props.heaps is None or not props.heaps.unified:
+        raise Unsupported(f"the host does not reach the memory of {device}: copy it, with Tensor.cpu()")
+    return from_numpy(array_at(found.address, (found.nbytes,), (1,), _BYTE, found))

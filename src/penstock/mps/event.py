@@ -1,0 +1,135 @@
+"""Events of an MPS device, which come from a pool and have numbers. (`torch.mps.event`)"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NoReturn
+from weakref import WeakKeyDictionary
+
+from penstock.errors import PenstockError
+from penstock.mps._kind import MPS, check_there_for
+from penstock.runtime import event as events
+from penstock.runtime import stream as streams
+from penstock.runtime.current import local
+from penstock.runtime.open_device import OpenDevice
+
+__all__ = ["Event"]
+
+
+class _Numbers:
+    """Of one device, from 1 on. One that comes back is the next to be taken.
+
+    Each step is one operation of a list or a counter, so that a destructor may come in between anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._new = count(1)
+        self._free: list[int] = []
+        self.give_back = self._free.append
+
+    def take(self) -> int:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return next(self._new)
+
+
+_numbers: WeakKeyDictionary[OpenDevice, _Numbers] = WeakKeyDictionary()
+
+
+class Event:
+    """A point on the default stream. `enable_timing` keeps the moment, for `elapsed_time`. Opens the device.
+
+    Its number comes from the device's pool and goes back there with it. PyTorch 2.15 has no events on other streams of
+    MPS yet; `penstock.Event` does what this cannot. (`torch.mps.Event`)
+
+    >>> import penstock, penstock.mps as mps
+    >>> with penstock.emulate("mps", profile="apple_m3_max"):
+    ...     start, end = mps.Event(enable_timing=True), mps.Event(enable_timing=True)
+    ...     start.record(); ones = penstock.full(1000, 1.0, device="mps"); end.record()
+    ...     start.elapsed_time(end) >= 0
+    True
+    """
+
+    _number = 0  # of none, and of one that has gone
+    _event: events.Event | None = None
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        check_there_for("acquireEvent")
+        opened = self._opened = MPS.opened()
+        numbers = _numbers.get(opened)
+        self._numbers = _numbers.setdefault(opened, _Numbers()) if numbers is None else numbers
+        self._event = events.Event(enable_timing=bool(enable_timing))
+        self._number = self._numbers.take()
+
+    def __del__(self) -> None:
+        number, self._number, self._event = self._number, 0, None
+        if number:
+            self._numbers.give_back(number)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a penstock.mps.Event has its number alone: it can be neither copied nor pickled")
+
+    def __repr__(self) -> str:
+        return f"<penstock.mps.Event {self._number}>"
+
+    def record(self) -> None:
+        """Set the point after all work so far on the default stream, or move it there.
+
+        NotImplementedError while another stream is current.
+        """
+        event = self._live()
+        event.record_on(self._default_stream())
+
+    def wait(self) -> None:
+        """Later work of the default stream waits for the point, which is on that stream, and so before it.
+
+        NotImplementedError while another stream is current.
+        """
+        event = self._live()
+        event.wait(self._default_stream())
+
+    def query(self) -> bool:
+        """Whether it was recorded, and the point is reached. Never waits."""
+        event = self._live()
+        return event.recorded and event.query()
+
+    def synchronize(self) -> None:
+        """Wait for the point, if it was recorded; a failure of the stream's work is raised here, once."""
+        self._live().synchronize()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this point to the other's. Waits for the default stream.
+
+        RuntimeError unless both keep the moment, both are recorded, and the other one not before this.
+        """
+        if not isinstance(end_event, Event):
+            raise TypeError(f"expected an Event, not {type(end_event).__name__}")
+        start, end = self._live(), end_event._live()
+        for opened in dict.fromkeys((self._opened, end_event._opened)):
+            streams.default_of(opened).synchronize()
+        if not (start.enable_timing and end.enable_timing):
+            raise PenstockError("Events were not created with argument 'enable_timing=True'")
+        if not (start.recorded and end.recorded):
+            raise PenstockError("Both events must be recorded before calculating elapsed time")
+        elapsed = start.elapsed_time(end)
+        if elapsed < 0:
+            ours, theirs = self._number, end_event._number
+            raise PenstockError(f"End event {theirs} was not recorded after start event {ours}")
+        return elapsed
+
+    def _live(self) -> events.Event:
+        """Forked or WrongState where its device is gone, PenstockError where the event itself is."""
+        event = self._event
+        if event is None:
+            raise PenstockError(f"Invalid Event ID: {self._number}")
+        if self._opened.gone:
+            self._opened.check()
+        return event
+
+    def _default_stream(self) -> streams.Stream:
+        opened = self._opened
+        default, chosen = streams.default_of(opened), local.here.streams.get(opened)
+        if chosen is not None and chosen.handle != default.handle:
+            raise NotImplementedError("Non-default streams are not yet supported.")
+        return default

@@ -1,0 +1,107 @@
+"""Streams of an MPS device: the default one, of id 0, and a pool of 32 others. (`torch.mps.streams`)"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.errors import PenstockError
+from penstock.mps._kind import MPS, check_there_for
+from penstock.runtime import current
+from penstock.runtime import stream as streams
+from penstock.runtime.current import local
+from penstock.runtime.open_device import OpenDevice
+from penstock.spi import Queue
+
+__all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
+
+_NEXT = -1  # of the pool
+
+
+class Stream(streams.Stream):
+    """The next stream of the pool, so that the 33rd is the first again; or the one of that id. Opens the device.
+
+    PenstockError for an id that no stream has, TypeError for what is no int. (`torch.mps.Stream`)
+    """
+
+    def __init__(self, stream_id: int = _NEXT) -> None:
+        number = operator.index(stream_id)
+        check_there_for("getStreamFromPool" if number == _NEXT else "getStreamByID")
+        opened = MPS.opened()
+        self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else _queue_of(opened, number), 0)
+        self._borrowed = number == _NEXT
+
+    def __repr__(self) -> str:
+        return f"<penstock.mps.Stream stream_id={self.stream_id}>"
+
+
+def _queue_of(opened: OpenDevice, stream_id: int) -> Queue:
+    if stream_id == 0:
+        return opened.default_queue
+    pool = opened.stream_pool
+    if pool is not None:
+        try:
+            return pool.with_id(stream_id)
+        except ValueError as error:
+            raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
+    found = opened.queues.get(stream_id)
+    if found is None:
+        raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}")
+    return found
+
+
+def current_stream() -> Stream:
+    """The stream that this thread's work on the device goes to. Opens the device."""
+    state = local.here
+    known = state.stream
+    if known.__class__ is Stream and not known.opened.gone:
+        return known
+    check_there_for("getCurrentStream")
+    opened = MPS.opened()
+    found = streams.as_kind(Stream, streams.stream_of(opened))
+    if state.opened is opened:
+        state.stream = found  # for the next to ask
+    return found
+
+
+def default_stream() -> Stream:
+    """The stream that the device has from the start. Opens the device."""
+    check_there_for("getDefaultStream")
+    return streams.as_kind(Stream, streams.default_of(MPS.opened()))
+
+
+def set_stream(stream: streams.Stream | None) -> None:
+    """Make the stream this thread's current one, and its device the current device; None does nothing.
+
+    TypeError for what is no stream of an MPS device.
+    """
+    if stream is None:
+        return
+    if not isinstance(stream, streams.Stream):
+        raise TypeError(f"expected a Stream, not {type(stream).__name__}")
+    if stream.device.kind != MPS.name:
+        raise TypeError(f"expected a stream of an MPS device, not one of {stream.device}")
+    streams.set_stream(stream)
+
+
+@contextmanager
+def stream(stream: streams.Stream | None) -> Iterator[None]:
+    """The stream is current inside; afterwards what was, and the device that was. None changes nothing.
+
+    >>> import penstock, penstock.mps as mps
+    >>> with penstock.emulate("mps", profile="apple_m3_max"):
+    ...     with mps.stream(mps.Stream()):
+    ...         print(mps.current_stream())
+    <penstock.mps.Stream stream_id=1>
+    """
+    device, before = current.current_device(), current_stream()
+    set_stream(stream)
+    try:
+        yield
+    finally:
+        if stream is not None:
+            if not before.opened.gone:
+                current.set_stream_on(before)
+            if device.kind != MPS.name:
+                current.make_current(device)
