@@ -36,10 +36,15 @@ def allocated(device):
     return device.numbers()["allocated_bytes.current"] / MIB
 
 
-def refused(device, nbytes, **options):
-    """The first line of what is said of a request for which there is no memory; None if there was."""
+def said(kind, act):
+    """The first line of an error of that kind; None if there was none."""
     try:
-        device.allocate(nbytes, **options)
-    except OutOfMemory as error:
+        act()
+    except kind as error:
         return str(error).partition("\n")[0]
     return None
+
+
+def refused(device, nbytes, **options):
+    """What is said of a request for which there is no memory; None if there was."""
+    return said(OutOfMemory, lambda: device.allocate(nbytes, **options))

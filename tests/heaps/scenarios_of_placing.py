@@ -6,7 +6,9 @@ Every number was worked out by hand, from the rules of torch-semantics §4.1: a 
 
 from __future__ import annotations
 
-from drawing import MIB, allocated, drawn, reserved
+from drawing import MIB, ages, allocated, drawn, reserved, said
+
+from penstock.errors import PenstockError
 
 
 def small_buffers_share_eight_mebibytes(make):
@@ -148,20 +150,23 @@ def eight_bytes_of_a_scalar_stay_with_scalars(make):
     assert list(device.picture()) == [(0, "scalar")]
 
 
-def a_long_scalar_has_the_heap_of_its_size(make):
+def a_scalar_is_small(make):
     device = make()
-    device.allocate(2 * MIB, usage="scalar")
-    assert drawn(device, "scalar") == ["32 = 2 live + 30 room"]
+    device.allocate(MIB, usage="scalar")
+    assert drawn(device, "scalar") == ["8 = 1 live + 7 room"]
+    assert said(ValueError, lambda: device.allocate(MIB + 1, usage="scalar"))
 
 
 def what_reaches_the_longest_buffer_is_refused(make):
     device = make(longest=100 * MIB)
-    try:
-        device.allocate(100 * MIB)
-    except RuntimeError as error:
-        assert str(error).partition("\n")[0] == "Invalid buffer size: 100.00 MB"  # noqa: PT017 -- no pytest here
-    else:
-        raise AssertionError("it was allocated")
+    assert said(PenstockError, lambda: device.allocate(100 * MIB)) == "Invalid buffer size: 100.00 MB"
     assert device.picture() == {}
-    device.allocate(100 * MIB - 256)
-    assert allocated(device) == 100 - 1 / 4096
+    device.allocate(100 * MIB - 1)  # before it is rounded up
+    assert allocated(device) == 100
+
+
+def nothing_ages_for_what_is_refused_so(make):
+    device = make(longest=100 * MIB)
+    device.free(device.allocate(3 * MIB))
+    assert said(PenstockError, lambda: device.allocate(5000 * MIB)) == "Invalid buffer size: 4.88 GB"
+    assert ages(device) == [(3, 0)]

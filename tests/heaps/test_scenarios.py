@@ -10,6 +10,7 @@ import scenarios_of_need
 import scenarios_of_placing
 import scenarios_of_reuse
 
+from penstock.testing.heaps_under_test import HeapsUnderTest
 from penstock.testing.model.heaps import HeapModel
 
 GIB = 1 << 30
@@ -20,7 +21,7 @@ SCENARIOS = [
     for name, scenario in vars(module).items()
     if isinstance(scenario, FunctionType) and scenario.__module__ == module.__name__ and not name.startswith("_")
 ]
-IMPLEMENTATIONS = {"model": HeapModel}
+IMPLEMENTATIONS = {"allocator": HeapsUnderTest, "model": HeapModel}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -65,8 +65,8 @@ class Watched(HeapModel):
         super()._collect_garbage(pool)
         self.ways["garbage"] += pool.cached_bytes() < before
 
-    def _ask_callbacks(self, request):
-        found = super()._ask_callbacks(request)
+    def _ask_callbacks_and_reuse(self, request):
+        found = super()._ask_callbacks_and_reuse(request)
         self.ways["callback helped"] += found is not None
         return found
 

@@ -1,8 +1,6 @@
-"""The model of heaps by itself: what is asked of it wrongly, how it reads ratios, and that its tables hold."""
+"""The model of heaps by itself: what is asked of it wrongly, and that its tables hold."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 from hypothesis import given, settings
@@ -10,44 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import OutOfMemory, PenstockError
 from penstock.testing.model.heaps import HeapModel
-from penstock.testing.model.watermarks import ratio_of, size_in_words
+from penstock.testing.model.watermarks import size_in_words
 
 MIB, GIB = 1 << 20, 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("text", "ratio"),
-    [
-        ("1.7", 1.7),
-        ("0", 0.0),
-        ("0.0", 0.0),
-        (" \t+1.5", 1.5),
-        ("1.5x", 1.5),
-        ("1.5 2", 1.5),
-        (".5", 0.5),
-        ("2.", 2.0),
-        ("1e-1", 0.1),
-        ("1e", 1.0),
-        ("0x1p-1", 0.5),
-        ("0x", 0.0),
-        ("-0.5", -0.5),
-        ("inf", math.inf),
-        ("-infinity", -math.inf),
-        ("", 0.0),
-        ("none", 0.0),
-        ("１", 0.0),  # noqa: RUF001 -- a digit, but none of C's
-        ("1_0", 1.0),
-        ("1,5", 1.0),
-    ],
-)
-def test_ratios_are_read_as_c_reads_them(text, ratio):
-    assert ratio_of(text) == ratio
-
-
-def test_a_ratio_may_be_none():
-    assert math.isnan(ratio_of("nan"))
-    with pytest.raises(PenstockError, match=r"^invalid high watermark ratio nan$"):
-        HeapModel(GIB, GIB, high=ratio_of("nan"))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +39,7 @@ def test_a_heap_that_exactly_fits_has_no_room():
     assert buffer.heap.picture() == (0, 512 * MIB, [(0, 512 * MIB, "live", 0)])
 
 
-@pytest.mark.parametrize(("nbytes", "usage"), [(0, None), (-1, None), (8, "managed")])
+@pytest.mark.parametrize(("nbytes", "usage"), [(0, None), (-1, None), (8, "managed"), (MIB + 1, "scalar")])
 def test_nonsense_is_refused(nbytes, usage):
     with pytest.raises(ValueError, match=str(nbytes)):
         HeapModel(GIB, GIB).allocate(nbytes, usage=usage)
@@ -114,7 +77,8 @@ def test_whatever_is_done_the_tables_hold(steps):
         queue = choice % 2
         if act == "allocate":
             try:
-                buffer = model.allocate(nbytes, queue, [None, "private", "scalar"][choice % 3])
+                usage = [None, "private", "scalar" if nbytes <= MIB else "shared"][choice % 3]
+                buffer = model.allocate(nbytes, queue, usage)
             except OutOfMemory:
                 assert not model.busy  # everything was waited for
                 assert all(buffer in live for pool in model.pools.values() for h in pool.heaps for buffer in h.buffers)

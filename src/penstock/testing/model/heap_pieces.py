@@ -28,6 +28,7 @@ class Heap:
     number: int
     size: int
     pool: HeapPool
+    own: bool  # it came for one buffer, and is as large
     buffers: list[Buffer] = field(default_factory=list)
 
     def rooms(self) -> list[tuple[int, int]]:

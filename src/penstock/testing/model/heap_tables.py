@@ -95,10 +95,10 @@ class HeapTables:
                 buffer.state = "cached"
                 self._count(-buffer.size, "active_bytes")
 
-    def release(self, buffer: Buffer) -> None:
-        """It is room, and a heap that is empty then goes back."""
+    def release(self, buffer: Buffer) -> Heap:
+        """It is room, and its heap is told."""
         buffer.heap.buffers.remove(buffer)
-        self.return_if_empty(buffer.heap)
+        return buffer.heap
 
     def _waiting(self) -> list[Buffer]:
         heaps = (heap for pool in self.pools.values() for heap in pool.heaps)
@@ -106,22 +106,21 @@ class HeapTables:
 
     # Heaps
 
-    def new_heap(self, pool: HeapPool, size: int) -> Heap | None:
+    def new_heap(self, pool: HeapPool, size: int, own: bool) -> Heap | None:
         """None where the device refuses."""
         if self.refusals:
             self.refusals -= 1
             return None
         if self.capacity is not None and self.driver + size > self.capacity:
             return None
-        heap = Heap(next(self._numbers), size, pool)
+        heap = Heap(next(self._numbers), size, pool, own)
         pool.heaps.append(heap)
         self._count(size, "segment", "reserved_bytes")
         return heap
 
     def return_if_empty(self, heap: Heap) -> None:
-        """A device does not watch for work on memory that goes back, so that is waited for."""
-        if not heap.buffers:
-            self.finish(*self.busy)
+        """It stays while its queue has work: a device does not watch for that."""
+        if not heap.buffers and heap.pool.queue not in self.busy:
             heap.pool.heaps.remove(heap)
             self._count(-heap.size, "segment", "reserved_bytes")
 

@@ -59,7 +59,7 @@ class HeapModel(HeapTables):
     def allocate(self, nbytes: int, queue: int = 0, usage: str | None = None) -> Buffer:
         """Raises OutOfMemory when every remedy failed, and PenstockError for what no device could give."""
         usage = usage or ("shared" if self.unified else "private")
-        if usage not in _USAGES or nbytes < 1:
+        if usage not in _USAGES or nbytes < 1 or (usage == "scalar" and nbytes > MIB):
             raise ValueError(f"{nbytes} bytes, {usage}")
         if nbytes >= self.longest:
             raise PenstockError(f"Invalid buffer size: {size_in_words(nbytes)}")
@@ -69,12 +69,12 @@ class HeapModel(HeapTables):
         pressure = not pool.small and self.low is not None and self.low - self.driver < MIB
         request = _Request(size, pool, pressure)
         buffer = self._reuse(request)
-        if buffer is None and request.pressure and pool.cached_bytes() >= size:
+        if buffer is None and request.pressure and size < pool.cached_bytes():
             self._collect_garbage(pool)
         if buffer is None:
             buffer = (
                 self._place(request)
-                or self._ask_callbacks(request)
+                or self._ask_callbacks_and_reuse(request)
                 or self._make_room_and_place(request)
                 or self._empty_and_place(request)
             )
@@ -89,7 +89,7 @@ class HeapModel(HeapTables):
         self.settle()
         for pool in self.pools.values():
             for buffer in pool.cached():
-                buffer.heap.buffers.remove(buffer)
+                self.release(buffer)
             for heap in tuple(pool.heaps):
                 self.return_if_empty(heap)
 
@@ -116,11 +116,11 @@ class HeapModel(HeapTables):
         if any(heap.available >= request.size for heap in pool.heaps):
             return None
         if pool.queue not in self.busy:
-            found.heap.buffers.remove(found)  # the heap stays: the request will go where this was
+            self.release(found)  # the heap stays: the request will go where this was
             request.pressure = False
             return None
         if request.pressure:
-            self.release(found)
+            self.release(found)  # and as its queue is busy, the heap stays here, too
             return None
         return found
 
@@ -131,7 +131,7 @@ class HeapModel(HeapTables):
         fitting = [heap for heap in request.pool.heaps if heap.available >= request.size]
         if fitting:
             return min(fitting, key=lambda heap: (heap.available, heap.number)).put(request.size)
-        heap = self.new_heap(request.pool, _heap_size(request))
+        heap = self.new_heap(request.pool, *_heap_size(request))
         return None if heap is None else heap.put(request.size)
 
     def _is_too_much(self, request: _Request) -> bool:
@@ -140,7 +140,10 @@ class HeapModel(HeapTables):
     # What is done about it when there is neither
 
     def _collect_garbage(self, pool: HeapPool) -> None:
-        """Old buffers that nobody works on go, until the driver has no more than the low watermark."""
+        """Old buffers that nobody works on go, until the driver has no more than the low watermark.
+
+        Of the heaps that are empty then, those go that came for one buffer.
+        """
         assert self.low is not None
         target = self.driver - self.low
         idle = [] if pool.queue in self.busy else pool.cached()
@@ -151,11 +154,14 @@ class HeapModel(HeapTables):
                 if reclaimed < target and buffer.age >= average:
                     reclaimed += buffer.size
                     idle.remove(buffer)
-                    self.release(buffer)
+                    if self.release(buffer).own:
+                        self.return_if_empty(buffer.heap)
 
-    def _ask_callbacks(self, request: _Request) -> Buffer | None:
-        freed = [callback() for callback in self.callbacks]
-        return self._reuse(request) if any(freed) else None
+    def _ask_callbacks_and_reuse(self, request: _Request) -> Buffer | None:
+        """Whatever they say, and if there are none."""
+        for callback in self.callbacks:
+            callback()
+        return self._reuse(request)
 
     def _make_room_and_place(self, request: _Request) -> Buffer | None:
         """One that is long enough goes, or the longest ones until that many bytes went."""
@@ -164,7 +170,7 @@ class HeapModel(HeapTables):
         for buffer in [each for each in cached if each.size >= request.size][:1] or reversed(cached):
             if released < request.size:
                 released += buffer.size
-                self.release(buffer)
+                self.return_if_empty(self.release(buffer))
         return self._place(request) if released >= request.size else None
 
     def _empty_and_place(self, request: _Request) -> Buffer | None:
@@ -185,11 +191,12 @@ class HeapModel(HeapTables):
         )
 
 
-def _heap_size(request: _Request) -> int:
+def _heap_size(request: _Request) -> tuple[int, bool]:
+    """And whether it is for this one buffer."""
     if request.size <= MIB:
-        return 8 * MIB
+        return 8 * MIB, False
     if request.size < 10 * MIB:
-        return 32 * MIB
+        return 32 * MIB, False
     if request.size < 512 * MIB and not request.pressure:
-        return 1024 * MIB
-    return -(-request.size // (2 * MIB)) * 2 * MIB
+        return 1024 * MIB, False
+    return -(-request.size // (2 * MIB)) * 2 * MIB, True

@@ -1,32 +1,13 @@
-"""How much memory a device of heaps may take: its two watermarks, from ratios and from what the environment says."""
+"""How much memory a device of heaps may take: its two watermarks."""
 
 from __future__ import annotations
 
-import re
-
 from penstock.errors import PenstockError
 
-__all__ = ["HIGH", "high_limit", "low_limit", "low_ratio", "ratio_of", "size_in_words"]
+__all__ = ["HIGH", "high_limit", "low_limit", "low_ratio", "size_in_words"]
 
 HIGH = 1.7  # unless the environment or the program says otherwise
 _HIGHEST = 2.0
-_NUMBER = re.compile(
-    r"[ \t\n\v\f\r]*"
-    r"(?P<sign>[+-]?)"
-    r"(?:(?P<named>inf(?:inity)?|nan)"
-    r"|(?P<hex>0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(?:p[+-]?\d+)?)"
-    r"|(?P<decimal>(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))",
-    re.ASCII | re.IGNORECASE,
-)
-
-
-def ratio_of(text: str) -> float:
-    """The number that a text begins with, as C's strtod reads it; 0 where there is none."""
-    found = _NUMBER.match(text)
-    if found is None:
-        return 0.0
-    sign = -1.0 if found["sign"] == "-" else 1.0
-    return sign * (float.fromhex(found["hex"]) if found["hex"] else float(found["named"] or found["decimal"]))
 
 
 def low_ratio(unified: bool) -> float:
