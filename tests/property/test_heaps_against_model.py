@@ -153,7 +153,7 @@ class Both:
         at, choice, queue = chance.random(), chance.randrange(1 << 30), chance.randrange(2)
         if not self.live or (at < 0.45 and len(self.live) < 40):
             nbytes = chance.choice(BOUNDARIES) if at < 0.3 else int(2 ** chance.uniform(0, 30))
-            usage = chance.choice([None, None, None, "shared", "private", "scalar"])
+            usage = chance.choice([None, None, None, "shared", "private", "scalar" if nbytes <= MIB else None])
             self.allocate(nbytes, queue, usage, chance.choice([0, 0, 0, 1, 3]))
         elif at < 0.87:
             self.free(choice)
@@ -180,7 +180,7 @@ class HeapsAgainstModel(RuleBasedStateMachine):
 
     @rule(nbytes=sizes, queue=queues, usage=usages, yielding=st.sampled_from([0, 0, 1, 2]))
     def allocate(self, nbytes, queue, usage, yielding):
-        self.both.allocate(nbytes, queue, usage, yielding)
+        self.both.allocate(nbytes, queue, None if usage == "scalar" and nbytes > MIB else usage, yielding)
 
     @precondition(lambda self: self.both.live)
     @rule(choice=choices)
