@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 from allocator_programs import LIVE, SIZES_OF_GROWTH, STEPS, by_object, growth, mixed, timed
 from measure import REPETITIONS, show, table
@@ -61,9 +60,9 @@ def main() -> None:
         made.add_row(name, f"{ours:.0f}", f"{cudas:.0f}", f"{ours / cudas:.2f}", bounds)
     show(made)
     made = table("Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "heaps", "segments", "ratio")
-    found: list[dict[str, Any]] = []
-    for allocator in (heaps(), segments()):
-        found.append(growth(allocator.allocate, by_object(allocator.allocate)[1], list.clear))
+    found = [
+        growth(allocator.allocate, by_object(allocator.allocate)[1], list.clear) for allocator in (heaps(), segments())
+    ]
     for live in map(str, SIZES_OF_GROWTH):
         ours, cudas = (each[live] for each in found)
         made.add_row(f"{int(live):,}", f"{ours:.0f}", f"{cudas:.0f}", f"{ours / cudas:.2f}")

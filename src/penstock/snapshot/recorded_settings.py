@@ -31,9 +31,7 @@ class Recorded:
     def __init__(self, snapshot: Snapshot) -> None:
         notes = snapshot.notes
         if "heaps" in notes:
-            raise Unsupported(
-                f"the memory of {snapshot.device} came as heaps, and a replay knows only segments"
-            )
+            raise Unsupported(f"the memory of {snapshot.device} came as heaps, and a replay knows only segments")
         known = notes.get("allocator_settings")
         self.known = isinstance(known, Mapping)
         grows = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
