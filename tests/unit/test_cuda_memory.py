@@ -88,9 +88,10 @@ class TestByAddress:
         memory.caching_allocator_delete(address)
 
     def test_the_end_of_an_emulation_is_its_end(self):
+        before = list(open_device._ended)  # of others, whose backend cannot take its memory back
         with penstock.emulate("cuda"):
             address = memory.caching_allocator_alloc(1000)
-        assert open_device._ended == []
+        assert open_device._ended == before
         with pytest.raises(RuntimeError, match=f"invalid device pointer: {address:#x}"):
             memory.caching_allocator_delete(address)
 
@@ -126,6 +127,7 @@ class TestPools:
             pass
 
     def test_a_pool_outlives_its_emulation(self):
+        before = list(open_device._ended)
         with penstock.emulate("cuda"):
             pool = memory.MemPool()
             with memory.use_mem_pool(pool):
@@ -134,7 +136,7 @@ class TestPools:
         assert pool.snapshot() == []
         del pool
         open_device.close_ended()
-        assert open_device._ended == []
+        assert open_device._ended == before
 
     def test_a_graph_keeps_the_pools_that_were_used_in_its_capture(self, emulated):
         graph, pool = cuda.CUDAGraph(), memory.MemPool()
