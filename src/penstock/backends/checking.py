@@ -44,8 +44,9 @@ def spelled(error: BaseException) -> str:
 
 
 def _watched(thing: _T, make: Callable[[type, str], type], who: str) -> _T:
-    with suppress(TypeError):  # of a class that can have no such subclass
-        thing.__class__ = make(type(thing), who)
+    if not hasattr(thing, "_penstock_watches"):  # else it was given before
+        with suppress(TypeError):  # of a class that can have no such subclass
+            thing.__class__ = make(type(thing), who)
     return thing
 
 
@@ -68,6 +69,7 @@ def _made(
         return method
 
     body: dict[str, Any] = {"__slots__": (), "__module__": usual.__module__, "__qualname__": usual.__qualname__}
+    body["_penstock_watches"] = who
     for name in methods(*contracts):
         original = getattr(usual, name, None)
         if callable(original):  # else it has not that ability, or only this very object has it
@@ -194,6 +196,13 @@ def _port_class(usual: Any, who: str) -> type:
 
         return release
 
+    def closing(method: _Method) -> _Method:
+        def close(port: Any) -> None:
+            method(port)
+            _taken(port).clear()
+
+        return close
+
     def queueing(method: _Method) -> _Method:
         def queue(port: Any, priority: int = 0) -> Queue:
             found = method(port, priority)
@@ -209,7 +218,12 @@ def _port_class(usual: Any, who: str) -> type:
         "memory_info": (_is_memory, "which is not how much is free, and how much there is"),
         **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is no address")),
     }
-    around: dict[str, _Around] = {"reserve": reserving, "release": releasing, "queue": queueing}
+    around: dict[str, _Around] = {
+        "reserve": reserving,
+        "release": releasing,
+        "queue": queueing,
+        "close": closing,
+    }
     return _made(usual, who, (Port, *OF_PORTS), checks, around)
 
 
