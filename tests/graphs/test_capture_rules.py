@@ -9,7 +9,7 @@ from graph_scenes import broken
 
 import penstock
 from penstock import cuda
-from penstock.errors import DeviceError
+from penstock.errors import DeviceError, Unsupported
 from penstock.runtime import capturing
 from penstock.runtime.graph import Graph
 
@@ -70,6 +70,19 @@ def test_whether_other_threads_may_wait(stream, mode, outcome):
     else:
         with pytest.raises(DeviceError):
             graph.capture_end()
+
+
+def test_numbers_that_the_host_draws_are_not_captured(stream, monkeypatch):
+    """As a backend without the ability has them."""
+    monkeypatch.setattr("penstock.runtime.random_fill._draws", lambda queue: False)
+    numbers, graph = penstock.zeros(3), Graph()
+    graph.capture_begin()
+    with pytest.raises(Unsupported, match=r"drawn by the host, which no graph can repeat") as raised:
+        numbers.uniform_()
+    assert raised.value.ability == "Randoms"
+    graph.reset()
+    numbers.uniform_()
+    assert numbers.tolist() != [0] * 3
 
 
 def test_reading_a_tensor_is_not_captured(stream):

@@ -133,6 +133,14 @@ def test_one_that_hangs_in_close_holds_up_the_exit_no_longer_than_it_may(install
     assert "work of 2 queues was not done" in done.stderr
 
 
+def test_one_that_raises_in_close_is_told_at_exit(installed):
+    installed(GOOD + HANGS.replace("threading.Event().wait()", "raise KeyError('gone')"))
+    done = installed.run("-c", "import penstock; penstock.Stream('mtia:0').record_event(); print('well')")
+    assert (done.returncode, done.stdout) == (0, "well\n")
+    words = "the backend for mtia (acme:Driver of acme 1.0) broke its contract: close() raised KeyError: 'gone'"
+    assert words in done.stderr
+
+
 def test_a_device_that_hangs_in_close_is_shown(installed):
     installed(GOOD + HANGS)
     done = installed.run(

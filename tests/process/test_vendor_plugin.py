@@ -74,6 +74,29 @@ def installed(root, wheel, tmp_path_factory) -> Environment:
     return environment
 
 
+WITHOUT = """
+import os
+from penstock_acme.port import AcmePort
+from penstock_acme.queue import AcmeQueue
+for name in os.environ.get("WITHOUT", "").split():
+    delattr(AcmeQueue if hasattr(AcmeQueue, name) else AcmePort, name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ability", "methods"),
+    [("Randoms", "draw"), ("Launches", "call call_native"), ("Timing", "mark elapsed_ms"), ("PinnedHost", "pin unpin")],
+)
+def test_it_would_pass_with_less(installed, ability, methods):
+    """As it is on the way, while a vendor writes one ability after the other."""
+    (installed.folder / "conftest.py").write_text(WITHOUT)
+    options = "-q", "-rs", "-W", "error", "-p", "no:cacheprovider", "-k", "mtia:0"
+    done = installed.run("-m", "pytest", *options, WITHOUT=methods)
+    assert done.returncode == 0, done.stdout
+    assert f"mtia lacks the ability {ability}" in done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 150
+
+
 def test_its_three_lines_of_tests_pass(installed):
     lines = (installed.folder / "test_conformance.py").read_text().split("\n")
     assert len([line for line in lines if line]) == 2
@@ -157,6 +180,55 @@ def test_streams_events_and_graphs_work_on_it_unchanged(installed):
     """) == "True True\n"  # fmt: skip
 
 
+def test_the_face_is_there_unchanged(installed):
+    assert installed.said("""
+        import penstock
+        from penstock import accelerator, mtia
+        assert mtia.is_available() and not mtia.is_initialized()
+        print(mtia.device_count(), mtia.get_device_properties(1), mtia.get_device_capability())
+        mtia.manual_seed(11)
+        with mtia.device(1):
+            counts, graph = penstock.zeros(2, device="mtia"), mtia.MTIAGraph()
+            with mtia.graph(graph):
+                counts.fill_(7)
+            before = counts.tolist()
+            graph.replay()
+            print(mtia.current_device(), counts.device, before, counts.tolist())
+        start, end = mtia.Event(enable_timing=True), mtia.Event(enable_timing=True)
+        with mtia.stream(mtia.Stream()) as stream:
+            start.record()
+            numbers = penstock.rand(3, device="mtia")
+            end.record()
+        mtia.synchronize()
+        mtia.manual_seed(11)
+        assert numbers.tolist() == penstock.rand(3, device="mtia").tolist()
+        print(start.elapsed_time(end) > 0, mtia.memory_allocated(), mtia.max_memory_allocated() >= 512)
+        print(accelerator.current_accelerator(), accelerator.device_count(), accelerator.current_device_index())
+    """) == (
+        "2 {'major': 1, 'minor': 0, 'name': 'Acme M1', 'total_memory': 1073741824} (1, 0)\n"
+        "1 mtia:1 [0.0, 0.0] [7.0, 7.0]\nTrue 512 True\nmtia 2 0\n"
+    )  # fmt: skip
+
+
+def test_the_face_tells_what_a_card_may_not_do(installed):
+    assert installed.said("""
+        import penstock
+        from penstock import mtia
+        for wrong in (lambda: mtia.device(2).__enter__(), lambda: penstock.empty(1 << 40, device="mtia")):
+            try:
+                wrong()
+            except penstock.DeviceError as error:
+                print(type(error).__name__)
+        graph = mtia.MTIAGraph()
+        try:
+            with mtia.graph(graph):
+                mtia.synchronize()
+        except penstock.DeviceError as error:
+            print(error.__context__.code, error.code)  # what is forbidden, and what comes of it
+        print(penstock.zeros(2, device="mtia").tolist())
+    """) == "DeviceError\nOutOfMemory\n900 901\n[0.0, 0.0]\n"  # fmt: skip
+
+
 def test_it_and_emulated_kinds_share_a_process(installed):
     assert installed.said("""
         import penstock
@@ -171,13 +243,16 @@ def test_it_and_emulated_kinds_share_a_process(installed):
 def test_its_devices_are_listed(installed):
     done = installed.run("-m", "penstock", "info")
     assert done.returncode == 0
-    assert re.search(r"mtia:1 +Acme M1 +1\.00 GiB +1\.00 GiB +no *\n", done.stdout)
+    assert re.search(r"mtia:1 +Acme M1 +1\.0 +1\.00 GiB +1\.00 GiB +no *\n", done.stdout)
     assert "no mtia" not in done.stdout
 
 
 @pytest.mark.parametrize(
     ("cards", "says"),
-    [("0", "no Acme card was found"), ("many", "ACME_CARDS must be a number of cards, not 'many'")],
+    [
+        ("0", "no Acme card was found: is one in the machine?"),
+        ("many", "ACME_CARDS must be a number of cards, not 'many'"),
+    ],
 )
 def test_without_a_card_it_says_why(installed, cards, says):
     source = """

@@ -297,6 +297,22 @@ def test_memory_that_cannot_be_given_back_is_not_forgotten(plugin):
     assert plugin.ports[0].reserved == 0
 
 
+def test_a_port_that_is_opened_again_is_the_same_and_watched_once(plugin):
+    """A backend may keep its ports: what was reserved before it was closed is forgotten."""
+    port = FakePort(kind=KIND)
+    plugin.spoil("driver", "open", lambda driver, index: port)
+    driver = backends.driver(KIND)
+    seen = set()
+    for _ in range(3):
+        opened = driver.open(0)
+        seen.add(type(opened))
+        assert opened is port
+        opened.reserve(2 * MIB)
+        opened.close()
+        port._closed = False
+    assert len(seen) == 1
+
+
 def test_closing_that_raises_is_told(plugin):
     plugin.spoil("port", "close")
     penstock.Stream("acme:0")

@@ -25,8 +25,7 @@ _MOST = 1 << 16  # devices
 _GRACE = 1.0  # seconds that closing may take longer than it was told
 _T = TypeVar("_T")
 _Method = Callable[..., Any]
-_Refusal = Callable[[str], DeviceError]
-_Check = Callable[[Any, _Refusal], Any]  # is given what came; gives that, or raises the refusal of it
+_Check = tuple[Callable[[Any], bool], str]  # whether what came is right, and what to say else
 _Around = Callable[[_Method], _Method]  # of a method that is looked after makes one that looks at more
 
 
@@ -45,8 +44,9 @@ def spelled(error: BaseException) -> str:
 
 
 def _watched(thing: _T, make: Callable[[type, str], type], who: str) -> _T:
-    with suppress(TypeError):  # of a class that can have no such subclass
-        thing.__class__ = make(type(thing), who)
+    if not hasattr(thing, "_penstock_watches"):  # else it was given before
+        with suppress(TypeError):  # of a class that can have no such subclass
+            thing.__class__ = make(type(thing), who)
     return thing
 
 
@@ -54,28 +54,36 @@ def _made(
     usual: type, who: str, contracts: Iterable[type], checks: Mapping[str, _Check], around: Mapping[str, _Around]
 ) -> type:
     def looked_after(name: str, original: _Method, check: _Check | None) -> _Method:
-        @wraps(original)
+        right, wrong = check or (None, "")
+
         def method(self: Any, *arguments: Any, **options: Any) -> Any:
             try:
                 found = original(self, *arguments, **options)
-            except PenstockError:
-                raise
-            except (ValueError, TypeError) as error:  # whoever called may have given nonsense
-                error.add_note(f"raised in {name}() by {who}")
-                raise
             except Exception as error:
-                raise _broken(self, who, name, f"raised {spelled(error)}") from error
-            return found if check is None else check(found, lambda what: _broken(self, who, name, what))
+                _tell(self, who, name, error)
+                raise
+            if right is None or right(found):
+                return found
+            raise _broken(self, who, name, f"gave {found!r}, {wrong}")
 
         return method
 
     body: dict[str, Any] = {"__slots__": (), "__module__": usual.__module__, "__qualname__": usual.__qualname__}
+    body["_penstock_watches"] = who
     for name in methods(*contracts):
         original = getattr(usual, name, None)
         if callable(original):  # else it has not that ability, or only this very object has it
             method = looked_after(name, original, checks.get(name))
-            body[name] = wraps(original)(around[name](method)) if name in around else method
+            body[name] = wraps(original)(around[name](method) if name in around else method)
     return type(usual)(usual.__name__, (usual,), body)
+
+
+def _tell(thing: Any, who: str, call: str, error: Exception) -> None:
+    """DeviceError for what a backend may not raise; what may be its caller's fault is given a note."""
+    if isinstance(error, (ValueError, TypeError)):
+        error.add_note(f"raised in {call}() by {who}")
+    elif not isinstance(error, PenstockError):
+        raise _broken(thing, who, call, f"raised {spelled(error)}") from error
 
 
 def _broken(thing: Any, who: str, call: str, what: str) -> DeviceError:
@@ -188,16 +196,35 @@ def _port_class(usual: Any, who: str) -> type:
 
         return release
 
-    def queue(found: Any, refuse: _Refusal) -> Queue:
-        if lacking := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
-            raise refuse(f"gave {found!r}, which has no {', '.join(lacking)}")
-        if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
-            raise refuse(f"gave a queue whose handle is {found.handle!r}")
-        return cast("Queue", _watched(found, _queue_class, who))
+    def closing(method: _Method) -> _Method:
+        def close(port: Any) -> None:
+            method(port)
+            _taken(port).clear()
 
-    checks: dict[str, _Check] = {"memory_info": _memory, "queue": queue}
-    checks |= dict.fromkeys(("pin", "reserve_managed", "reserve_space"), _address)
-    return _made(usual, who, (Port, *OF_PORTS), checks, {"reserve": reserving, "release": releasing})
+        return close
+
+    def queueing(method: _Method) -> _Method:
+        def queue(port: Any, priority: int = 0) -> Queue:
+            found = method(port, priority)
+            if lacking := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
+                raise _broken(port, who, "queue", f"gave {found!r}, which has no {', '.join(lacking)}")
+            if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
+                raise _broken(port, who, "queue", f"gave a queue whose handle is {found.handle!r}")
+            return cast("Queue", _watched(found, _queue_class, who))
+
+        return queue
+
+    checks: dict[str, _Check] = {
+        "memory_info": (_is_memory, "which is not how much is free, and how much there is"),
+        **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is no address")),
+    }
+    around: dict[str, _Around] = {
+        "reserve": reserving,
+        "release": releasing,
+        "queue": queueing,
+        "close": closing,
+    }
+    return _made(usual, who, (Port, *OF_PORTS), checks, around)
 
 
 def _taken(port: Any) -> dict[int, int]:
@@ -207,16 +234,12 @@ def _taken(port: Any) -> dict[int, int]:
     return {}
 
 
-def _memory(found: Any, refuse: _Refusal) -> Any:
-    if isinstance(found, tuple) and len(found) == 2 and all(map(_is_int, found)) and 0 <= found[0] <= found[1]:
-        return found
-    raise refuse(f"gave {found!r}, which is not how much is free, and how much there is")
+def _is_memory(found: Any) -> bool:
+    return isinstance(found, tuple) and len(found) == 2 and all(map(_is_int, found)) and 0 <= found[0] <= found[1]
 
 
-def _address(found: Any, refuse: _Refusal) -> int:
-    if _is_int(found) and 0 < found < LIMIT:
-        return int(found)
-    raise refuse(f"gave {found!r}, which is no address")
+def _is_address(found: Any) -> bool:
+    return _is_int(found) and 0 < found < LIMIT
 
 
 # ---- Queues
@@ -226,18 +249,24 @@ def _address(found: Any, refuse: _Refusal) -> int:
 def _queue_class(usual: Any, who: str) -> type:
     def counting(call: str, tick_of: Callable[[Any], Any]) -> _Around:
         """Ticks go up; those of a recording are below 0."""
+        original = getattr(usual, call, None)
 
-        def around(method: _Method) -> _Method:
+        def around(_: _Method) -> _Method:
             def signal(queue: Any) -> Any:
                 before = getattr(queue, "_penstock_tick", 0)  # first, as other threads may signal meanwhile
-                found = method(queue)
-                tick = tick_of(found)
-                if not _is_int(tick) or 0 <= tick <= before:
+                try:
+                    found = original(queue)  # type: ignore[misc]  # it has it, else nobody calls this
+                except Exception as error:
+                    _tell(queue, who, call, error)
+                    raise
+                tick = tick_of(found) if tick_of is not _itself else found
+                if (type(tick) is not int and not _is_int(tick)) or 0 <= tick <= before:
                     raise _broken(queue, who, call, f"gave {tick!r}, which is no tick after {before}")
-                try:  # noqa: SIM105 -- this is every event
-                    queue._penstock_tick = max(tick, before)  # noqa: SLF001 -- ours
-                except AttributeError:  # an object that takes none
-                    pass
+                if tick > 0:
+                    try:  # noqa: SIM105 -- this is every event
+                        queue._penstock_tick = tick  # noqa: SLF001 -- ours
+                    except AttributeError:  # an object that takes none
+                        pass
                 return found
 
             return signal
@@ -255,22 +284,26 @@ def _queue_class(usual: Any, who: str) -> type:
 
         return close
 
-    around = {"signal": counting("signal", lambda tick: tick), "close": closing}
-    around["mark"] = counting("mark", lambda mark: getattr(mark, "tick", None))
-    checks: dict[str, _Check] = {"reached": _tick, "idle": _truth, "close": _truth}
+    around = {"signal": counting("signal", _itself), "mark": counting("mark", _tick_of), "close": closing}
+    checks: dict[str, _Check] = {"reached": (_is_tick, "which is no tick")}
+    checks |= dict.fromkeys(("idle", "close"), (_is_truth, "not True or False"))
     return _made(usual, who, (Queue, *OF_QUEUES), checks, around)
 
 
-def _tick(found: Any, refuse: _Refusal) -> int:
-    if _is_int(found) and found >= 0:
-        return int(found)
-    raise refuse(f"gave {found!r}, which is no tick")
+def _itself(tick: Any) -> Any:
+    return tick
 
 
-def _truth(found: Any, refuse: _Refusal) -> bool:
-    if isinstance(found, bool):
-        return found
-    raise refuse(f"gave {found!r}, not True or False")
+def _tick_of(mark: Any) -> Any:
+    return getattr(mark, "tick", None)
+
+
+def _is_tick(found: Any) -> bool:
+    return (type(found) is int or _is_int(found)) and found >= 0
+
+
+def _is_truth(found: Any) -> bool:
+    return found is True or found is False
 
 
 def _has(thing: Any, name: str) -> bool:

@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def closed_if_it_fails(port: Port) -> Iterator[None]:
+def closed_if_it_fails(port: Port) -> Iterator[Port]:
     """The port is closed when what is done inside fails; that is what is told."""
     try:
-        yield
+        yield port
     except BaseException:
         with suppress(Exception):
             port.close()

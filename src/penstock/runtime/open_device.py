@@ -301,8 +301,7 @@ def _check_there(device: Device) -> None:
 
 def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
-    port = backends.driver(device.kind).open(device.index or 0)
-    with closed_if_it_fails(port):
+    with closed_if_it_fails(backends.driver(device.kind).open(device.index or 0)) as port:
         opened = OpenDevice(device, port, settings)
     shared_settings.follow(opened.allocator)
     recording.follow(device.kind, opened.allocator)

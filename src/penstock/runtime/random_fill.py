@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.drawing import draw_now
-from penstock.runtime import listening, transfer
+from penstock.errors import Unsupported
+from penstock.runtime import capturing, listening, transfer
 from penstock.runtime.generator import Generator, default_generator
 from penstock.runtime.geometry import Geometry, geometry_of, launches
 from penstock.runtime.stream import stream_of
@@ -335,6 +336,9 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
         for listener in listening.listeners:
             listener.launched(stream, draws[0].law if draws else "random", read, (target,))
         return
+    if capturing.under_way and stream.capture is not None:
+        words = f"{target.device.kind} has its random numbers drawn by the host, which no graph can repeat"
+        raise Unsupported(words, ability="Randoms")
     chances = [transfer.read(tensor) for tensor in read]  # in host memory
     low, high = _extent(target.shape, target.byte_strides, target.itemsize)
     memory = np.empty(high - low, np.uint8)

@@ -1,6 +1,7 @@
-"""Stands for what a vendor has already: the library that talks to the card. It knows nothing of penstock.
+"""Stands for what a vendor has already: the library that talks to the card.
 
-This card is made of the machine's memory, and of a Python thread for each of its engines.
+It knows nothing of penstock. This card is made of the machine's memory, and of a Python thread for each
+of its engines.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class CardError(Exception):
 
 
 def card_count() -> int:
-    """How many cards the machine has: ACME_CARDS, or two. Touches none. CardError where that cannot be told."""
+    """How many cards the machine has: ACME_CARDS, or two. CardError where that is no number."""
     said = os.environ.get("ACME_CARDS", "2")
     if not said.isdecimal():
         raise CardError(errno.EINVAL, f"ACME_CARDS must be a number of cards, not {said!r}")
@@ -71,7 +72,10 @@ class Card:
 
 
 class Engine:
-    """Does what it is given, in order. Fences among the work are numbered from 1; `passed` is the last it came by."""
+    """Does what it is given, in order. Fences among the work count from 1.
+
+    `passed` is the last one that it came by.
+    """
 
     def __init__(self) -> None:
         self.fences = 0
@@ -102,7 +106,7 @@ class Engine:
             return self.passed >= fence
 
     def stop(self, timeout: float | None = None) -> bool:
-        """No more work is taken. Waits for what there is; when time is up the rest is dropped, and it says False."""
+        """Takes no more, and waits for what there is. False: time was up, and the rest was dropped."""
         with self._bell:
             self.stopped = True
             self._bell.notify_all()

@@ -24,7 +24,7 @@ class AcmeDriver:
 
     def why_not(self) -> str:
         try:
-            return "" if card_count() else "no Acme card was found: is one in the machine, and is ACME_CARDS above 0?"
+            return "" if card_count() else "no Acme card was found: is one in the machine?"
         except CardError as error:
             return str(error)
 
@@ -36,12 +36,13 @@ class AcmeDriver:
 
     def describe(self, index: int) -> DeviceProps:
         if integer_of(index, "index") not in range(self.count()):
-            there = self.why_not() or f"there are {self.count()} Acme cards"
-            raise DeviceError(f"no {self.kind}:{index}: {there}", call="describe", device=f"{self.kind}:{index}")
+            name, there = f"{self.kind}:{index}", self.why_not() or f"there are {self.count()} cards"
+            raise DeviceError(f"no {name}: {there}", call="describe", device=name)
         return DeviceProps(
             kind=self.kind,
             index=index,
             name="Acme M1",
             total_bytes=1 << 30,
-            queue_visible=True,  # a function on a queue may touch the card's memory, but a program may not
+            queue_visible=True,  # functions on a queue may touch the card's memory
+            details={"major": 1, "minor": 0},  # under PyTorch's names
         )

@@ -6,7 +6,6 @@ import errno
 import threading
 
 from penstock.errors import DeviceError, OutOfMemory, WrongState
-from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps
 from penstock.vendor import integer_of, size_of
 from penstock_acme.card import Card, CardError
@@ -67,7 +66,7 @@ class AcmePort:
         except (CardError, OSError) as error:
             free, capacity = self.memory_info()
             raise OutOfMemory(
-                f"{self.name}: {error}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free",
+                f"{self.name}: {error}: wanted {nbytes} bytes, {free} free",
                 wanted=nbytes,
                 free=free,
                 reserved=self._card.used,
@@ -82,7 +81,8 @@ class AcmePort:
         try:
             self._card.free(integer_of(address, "address"), on_host=on_host)
         except CardError as error:
-            raise DeviceError(f"{self.name}: {error}", code=error.code, call=call, device=self.name) from error
+            message = f"{self.name}: {error}"
+            raise DeviceError(message, code=error.code, call=call, device=self.name) from error
 
     def _check_open(self) -> None:
         if self._closed:

@@ -58,7 +58,7 @@ class AcmeQueue(Records[AcmeRecording]):
                 details["function"]()
             case "native":
                 if code := _native_type(details["function"])(details["argument"]):
-                    raise DeviceError(f"code {code}", code=code, call="call_native", device=self._device)
+                    raise DeviceError(f"code {code}", code=code, device=self._device)
 
     def submit(self, function: Callable[[], object]) -> None:
         self.check_usable()
@@ -90,13 +90,13 @@ class AcmeQueue(Records[AcmeRecording]):
         self.check_recorded(integer_of(tick, "tick"))
         self._check_signalled(tick)
         if not self._engine.wait(tick):
-            raise WrongState(f"{self._device}: queue {self.handle} was closed before it reached tick {tick}")
+            raise WrongState(f"{self._device}: queue {self.handle} was closed before tick {tick}")
         if (failure := self._engine.take_failure()) is not None:
             raise self._told(failure) from failure
 
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, AcmeQueue):
-            raise TypeError(f"an Acme queue waits for Acme queues, not for a {type(other).__name__}")
+            raise TypeError(f"an Acme queue cannot wait for a {type(other).__name__}")
         if not recorded_wait(self, other, integer_of(tick, "tick")):
             other._check_signalled(tick)
             self.submit(partial(other._come_by, tick))
@@ -105,7 +105,7 @@ class AcmeQueue(Records[AcmeRecording]):
         self.abandon_capture()
         done = self._engine.stop(timeout)
         if (failure := self._engine.take_failure()) is not None:
-            complain(f"{self._told(failure)}; nobody had waited for it when the queue was closed")
+            complain(f"{self._told(failure)}; nobody had waited for it")
         return done
 
     def check_usable(self) -> None:
@@ -114,15 +114,16 @@ class AcmeQueue(Records[AcmeRecording]):
 
     def _check_signalled(self, tick: int) -> None:
         if index_of(tick, "tick") > self._engine.fences:
-            raise WrongState(f"{self._device}: tick {tick} was not signalled on queue {self.handle}")
+            raise WrongState(f"{self._device}: queue {self.handle} has signalled no tick {tick}")
 
     def _come_by(self, tick: int) -> None:
         if not self._engine.wait(tick):
             raise DeviceError("it waited for another queue, which was closed before it got there")
 
     def _told(self, failure: BaseException) -> DeviceError:
-        message = f"{self._device}: work of queue {self.handle} failed with {type(failure).__name__}: {failure}"
-        return DeviceError(message, code=getattr(failure, "code", 0), call="work", device=self._device)
+        message = f"{self._device}: work of queue {self.handle} failed with "
+        message += f"{type(failure).__name__}: {failure}"
+        return DeviceError(message, code=getattr(failure, "code", 0), device=self._device)
 
     # Timing
 
@@ -140,7 +141,7 @@ class AcmeQueue(Records[AcmeRecording]):
             if not isinstance(mark, AcmeMark):
                 raise TypeError(f"{type(mark).__name__} is no mark of an Acme queue")
             if not mark.moment:
-                raise WrongState(f"{self._device}: a mark is not reached yet: wait for its tick first")
+                raise WrongState(f"{self._device}: a mark is not reached yet")
             moments.append(mark.moment)
         return (moments[1] - moments[0]) / 1e6
 

@@ -31,7 +31,7 @@ class AcmeRecording(Recorder["AcmeQueue"]):
         from penstock_acme.queue import AcmeQueue
 
         if not isinstance(queue, AcmeQueue):
-            raise TypeError(f"what Acme queues did is launched on one, not on a {type(queue).__name__}")
+            raise TypeError(f"it is launched on an Acme queue, not on a {type(queue).__name__}")
         if self.included(queue, sources):
             return
         with self.lock:

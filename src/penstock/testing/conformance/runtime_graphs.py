@@ -11,7 +11,7 @@ import penstock
 from penstock import Device, DeviceError, Stream, Tensor
 from penstock import memory as mem
 from penstock.runtime.graph import Graph
-from penstock.spi import Captures, Launches
+from penstock.spi import Captures, Launches, Randoms
 from penstock.testing.conformance.scenes import MIB, needs, not_imaginary
 
 __all__ = [
@@ -101,7 +101,7 @@ def test_streams_fork_and_join_in_a_capture(device: Device) -> None:
     assert other.tolist() == [5] * 8
 
 
-@needs(Captures)
+@needs(Captures, Randoms)
 @not_imaginary
 def test_each_replay_draws_new_numbers(device: Device) -> None:
     eager = penstock.Generator(device).manual_seed(3)
