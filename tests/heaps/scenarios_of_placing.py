@@ -6,7 +6,7 @@ Every number was worked out by hand, from the rules of torch-semantics §4.1: a 
 
 from __future__ import annotations
 
-from drawing import MIB, ages, allocated, drawn, reserved, said
+from drawing import MIB, allocated, drawn, reserved, said
 
 from penstock.errors import PenstockError
 
@@ -163,10 +163,3 @@ def what_reaches_the_longest_buffer_is_refused(make):
     assert device.picture() == {}
     device.allocate(100 * MIB - 1)  # before it is rounded up
     assert allocated(device) == 100
-
-
-def nothing_ages_for_what_is_refused_so(make):
-    device = make(longest=100 * MIB)
-    device.free(device.allocate(3 * MIB))
-    assert said(PenstockError, lambda: device.allocate(5000 * MIB)) == "Invalid buffer size: 4.88 GB"
-    assert ages(device) == [(3, 0)]

@@ -168,10 +168,16 @@ def neither_small_nor_other_requests_make_them_older(make):
     device.free(device.allocate(500))
     device.allocate(300, usage="private")
     device.allocate(20 * MIB, usage="private")
-    device.allocate(20 * MIB, 1)
     device.allocate(MIB, usage="shared")
     assert ages(device) == [(3, 0)]
     assert ages(device, "shared small") == [(0, 0)]
+
+
+def requests_of_other_queues_make_them_older(make):
+    device = make()
+    device.free(device.allocate(3 * MIB))
+    device.allocate(3 * MIB, 1)  # though they could not have them
+    assert ages(device) == [(3, 1)]
 
 
 def nothing_ages_without_a_low_watermark(make):
