@@ -116,6 +116,19 @@ def a_scalar_of_an_idle_queue_is_free_at_once(make):
     assert drawn(device, "scalar", unit=256) == ["32768 = 1 live + 32767 room"]
 
 
+def a_scalar_that_others_use_waits_for_its_own_queue_too(make):
+    device = make()
+    device.work(0)
+    device.work(1)
+    scalar = device.allocate(8, usage="scalar")
+    device.use(scalar, 1)
+    device.free(scalar)
+    for queue, state in ((1, "waiting"), (0, "cached")):
+        device.finish(queue)
+        device.settle()
+        assert drawn(device, "scalar", unit=256) == [f"32768 = 1 {state} + 32767 room"]
+
+
 def other_buffers_wait_for_no_work(make):
     device = make()
     device.work(0)
