@@ -66,6 +66,16 @@ def the_fullest_heap_with_room_is_taken(make):
     assert drawn(device) == ["32 = 5 live + 4 live + 23 live", "1024 = 30 live + 25 live + 2 live + 967 room"]
 
 
+def the_fullest_heap_is_taken_though_it_came_later(make):
+    device = make()
+    buffers = [device.allocate(7 * MIB) for _ in range(6)]  # four in a heap of 32, two in the next, where 18 are left
+    for buffer in buffers[:3]:
+        device.free(buffer)
+    device.empty()
+    device.allocate(9 * MIB)
+    assert drawn(device) == ["32 = 21 room + 7 live + 4 room", "32 = 7 live + 7 live + 9 live + 9 room"]
+
+
 def of_heaps_with_equal_room_the_older_one_is_taken(make):
     device = make()
     for _ in range(6):

@@ -54,6 +54,15 @@ def a_buffer_much_too_long_stays_where_a_heap_has_room(make):
     assert drawn(device, unit=256) == ["4194304 = 172033 cached + 40960 live + 3981311 room"]
 
 
+def room_that_is_just_enough_is_enough(make):
+    device = make()
+    big = device.allocate(500 * MIB)
+    device.allocate(424 * MIB)
+    device.free(big)
+    device.allocate(100 * MIB)
+    assert drawn(device) == ["1024 = 500 cached + 424 live + 100 live"]
+
+
 def an_idle_buffer_much_too_long_makes_room(make):
     device = make()
     device.free(device.allocate(512 * MIB))  # fills a heap of its own
