@@ -96,7 +96,7 @@ Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t sta
 bool Pool::give(Block* block, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
-  if (segment.free_list->home->waits && block->uses.empty()) block->uses.push_back(segment.queue);
+  if (segment.free_list->home->waits) block->uses.push_back(segment.queue);
   const bool waits = !block->uses.empty();
   if (waits) {  // what may fail comes first
     deferred_.push_back(serials_ + 1);

@@ -54,6 +54,15 @@ def a_buffer_much_too_long_stays_where_a_heap_has_room(make):
     assert drawn(device, unit=256) == ["4194304 = 172033 cached + 40960 live + 3981311 room"]
 
 
+def room_that_is_just_enough_is_enough(make):
+    device = make()
+    big = device.allocate(500 * MIB)
+    device.allocate(424 * MIB)
+    device.free(big)
+    device.allocate(100 * MIB)
+    assert drawn(device) == ["1024 = 500 cached + 424 live + 100 live"]
+
+
 def an_idle_buffer_much_too_long_makes_room(make):
     device = make()
     device.free(device.allocate(512 * MIB))  # fills a heap of its own
@@ -116,6 +125,19 @@ def a_scalar_of_an_idle_queue_is_free_at_once(make):
     assert drawn(device, "scalar", unit=256) == ["32768 = 1 live + 32767 room"]
 
 
+def a_scalar_that_others_use_waits_for_its_own_queue_too(make):
+    device = make()
+    device.work(0)
+    device.work(1)
+    scalar = device.allocate(8, usage="scalar")
+    device.use(scalar, 1)
+    device.free(scalar)
+    for queue, state in ((1, "waiting"), (0, "cached")):
+        device.finish(queue)
+        device.settle()
+        assert drawn(device, "scalar", unit=256) == [f"32768 = 1 {state} + 32767 room"]
+
+
 def other_buffers_wait_for_no_work(make):
     device = make()
     device.work(0)
@@ -168,10 +190,16 @@ def neither_small_nor_other_requests_make_them_older(make):
     device.free(device.allocate(500))
     device.allocate(300, usage="private")
     device.allocate(20 * MIB, usage="private")
-    device.allocate(20 * MIB, 1)
     device.allocate(MIB, usage="shared")
     assert ages(device) == [(3, 0)]
     assert ages(device, "shared small") == [(0, 0)]
+
+
+def requests_of_other_queues_make_them_older(make):
+    device = make()
+    device.free(device.allocate(3 * MIB))
+    device.allocate(3 * MIB, 1)  # though they could not have them
+    assert ages(device) == [(3, 1)]
 
 
 def nothing_ages_without_a_low_watermark(make):

@@ -34,13 +34,13 @@ def any_rules(chance):
     """Devices on which something happens: most are soon under pressure, some are soon full."""
     high = chance.choice([0.0, 1.0, 1.7, 2.0])
     return {
-        "recommended": chance.choice([600, 1100, 2000, 4000, 1 << 16]) * MIB,
-        "longest": chance.choice([800, 3000]) * MIB,
+        "recommended": chance.choice([1100, 2000, 4000, 4000, 8000, 1 << 16]) * MIB,
+        "longest": 3000 * MIB,
         "unified": chance.random() < 0.7,
         "alignment": chance.choice([256, 256, 16384]),
         "high": high,
         "low": chance.choice([0.0, 0.4, 0.9, 1.0, high or 1.4]),
-        "capacity": chance.choice([1 << 20, 1200, 3000]) * MIB,
+        "capacity": chance.choice([1 << 20, 1 << 20, 3000, 6000]) * MIB,
     }
 
 
@@ -52,18 +52,18 @@ class Watched(HeapModel):
         self.ways = Counter()
 
     def _reuse(self, request):
-        pressure, heaps = request.pressure, self.numbers()["segment.freed"]
+        pressure, cached = request.pressure, len(request.pool.cached())
         found = super()._reuse(request)
         self.ways["reused"] += found is not None
         self.ways["reused though much too long"] += found is not None and found.size > request.size + 32 * MIB
-        self.ways["made room"] += pressure and not request.pressure
-        self.ways["released while busy"] += self.numbers()["segment.freed"] > heaps
+        self.ways["made room under pressure"] += pressure and not request.pressure
+        self.ways["made room while busy"] += request.pressure and len(request.pool.cached()) < cached
         return found
 
     def _collect_garbage(self, pool):
-        before = pool.cached_bytes()
+        before = len(self._cached(pool))
         super()._collect_garbage(pool)
-        self.ways["garbage"] += pool.cached_bytes() < before
+        self.ways["garbage"] += len(self._cached(pool)) < before
 
     def _ask_callbacks_and_reuse(self, request):
         found = super()._ask_callbacks_and_reuse(request)
@@ -142,6 +142,10 @@ class Both:
         for side in self.sides:
             setattr(side, name, value)
 
+    def set_others(self, nbytes):
+        """As far as the device has so much."""
+        self.set("others", min(nbytes, self.rules["capacity"] - self.sides[1].reserved))
+
     def compare(self):
         self.same("settle")
         self.same("picture")
@@ -151,26 +155,26 @@ class Both:
     def do(self, chance):
         """One operation of a random program."""
         at, choice, queue = chance.random(), chance.randrange(1 << 30), chance.randrange(2)
-        if not self.live or (at < 0.45 and len(self.live) < 40):
+        if not self.live or (at < 0.42 and len(self.live) < 40):
             nbytes = chance.choice(BOUNDARIES) if at < 0.3 else int(2 ** chance.uniform(0, 30))
             usage = chance.choice([None, None, None, "shared", "private", "scalar" if nbytes <= MIB else None])
-            self.allocate(nbytes, queue, usage, chance.choice([0, 0, 0, 1, 3]))
-        elif at < 0.87:
+            self.allocate(nbytes, queue, usage, chance.choice([0, 0, 1, 8]))
+        elif at < 0.84:
             self.free(choice)
-        elif at < 0.9:
+        elif at < 0.87:
             self.use(choice, queue)
-        elif at < 0.93:
+        elif at < 0.90:
             self.same("work", queue)
-        elif at < 0.97:
+        elif at < 0.93:
             self.same("finish", queue)
+        elif at < 0.975:
+            self.set("refusals", choice % 3)
         elif at < 0.98:
             self.same("empty")
         elif at < 0.985:
-            self.same("set_high", chance.choice(RATIOS))
-        elif at < 0.995:
-            self.set("refusals", choice % 3)
+            self.same("set_high", chance.choice([0.0, *RATIOS, 2.0, 2.0]))
         else:
-            self.set("others", choice % 4 * 100 * MIB)
+            self.set_others(choice % 4 * 100 * MIB)
 
 
 class HeapsAgainstModel(RuleBasedStateMachine):
@@ -210,7 +214,7 @@ class HeapsAgainstModel(RuleBasedStateMachine):
 
     @rule(mebibytes=st.sampled_from([0, 100, 500]))
     def others(self, mebibytes):
-        self.both.set("others", mebibytes * MIB)
+        self.both.set_others(mebibytes * MIB)
 
     @invariant()
     def they_agree(self):
@@ -231,19 +235,19 @@ TestHeapsAgainstModel.settings = settings(max_examples=100, stateful_step_count=
 
 
 def test_fifty_thousand_operations():
-    """Results at once, tables and numbers after every tenth; and everything happened that may."""
+    """Results at once, tables and numbers after every fifth; and each way out was taken."""
     ways = Counter()
     for seed in range(50):
         chance = random.Random(seed)
         both = Both(any_rules(chance))
         for step in range(1000):
             both.do(chance)
-            if step % 10 == 0:
+            if step % 5 == 0:
                 both.compare()
         both.compare()
         ways += both.ways
-    assert min(ways.values()) > 20, ways
     assert len(ways) == 9, ways
+    assert min(ways.values()) > 10, ways
 
 
 @pytest.mark.parametrize("part", ["picture", "numbers"])

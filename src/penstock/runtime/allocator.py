@@ -154,15 +154,18 @@ class Allocator(Pool, ABC):
     # What the ladders share
 
     def _ask_callbacks(self, request: Request) -> Block | None:
+        return self._look_again(request) if self._callbacks_freed() else None
+
+    def _callbacks_freed(self) -> bool:
         me = threading.get_ident()
         if not self.callbacks or me in self._asking:  # one that allocates is not asked by itself
-            return None
+            return False
         try:
             self._asking.add(me)
             freed = [callback() for callback in tuple(self.callbacks)]  # each, though one may have freed enough
         finally:
             self._asking.discard(me)
-        return self._look_again(request) if any(freed) else None
+        return any(freed)
 
     def _reserve(self, request: Request) -> Block | None:
         try:

@@ -7,10 +7,12 @@ buffer of its heap. (torch-semantics 4.1: PyTorch until about 2.13. Since then i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from penstock._core import Block
+from penstock.errors import WrongState
 from penstock.runtime import out_of_memory
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.growth import Request
@@ -80,6 +82,8 @@ class HeapAllocator(Allocator):
         self._own: set[int] = set()  # heaps that were made for one large buffer
         self.make_home(_OTHER)
         self.make_home(_SCALARS, waits=True)
+        for home in (_OTHER, _SCALARS):
+            self.private.add_common(home)
         self._push_policy()
 
     # Rules
@@ -173,7 +177,8 @@ class HeapAllocator(Allocator):
         return low is not None and low - self.driver_allocated() < _MIB
 
     def _ask_callbacks(self, request: Request) -> Block | None:
-        return super()._ask_callbacks(request) or self._look_again(request)  # whatever they say, as PyTorch
+        self._callbacks_freed()
+        return self._look_again(request)  # whatever they say, as PyTorch
 
     def _look_again(self, request: Request) -> Block | None:
         return super()._look_again(request) or self._spare_oversize(request)
@@ -272,7 +277,9 @@ class HeapAllocator(Allocator):
         return handle not in self.capturing and (queue is None or queue.idle())
 
     def empty(self) -> None:
-        """Give all idle memory back to the port, once no queue can still be at work in it."""
+        """Give all idle memory back to the port, once all work is done: as PyTorch, also where there is nothing."""
+        with suppress(WrongState):  # this is a queue's own thread, which cannot wait for itself
+            self.wait_for_all()
         super().empty()
         for home in (_OTHER, _SCALARS):
             self._empty_home(home, large_first=True)

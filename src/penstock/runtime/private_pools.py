@@ -62,6 +62,10 @@ class PrivatePools:
         except KeyError:
             raise PenstockError(f"there is no memory pool {pool}: it was released, or never made") from None
 
+    def add_common(self, home: int) -> None:
+        """One more home that is nobody's own."""
+        self._ids[home] = COMMON
+
     def id_of(self, home: int) -> PoolId:
         return self._ids[home]
 

@@ -59,6 +59,8 @@ class HeapsUnderTest:
     @others.setter
     def others(self, nbytes: int) -> None:
         self.port.others = nbytes
+        self.allocator._others = nbytes  # noqa: SLF001 -- it looks when it has nothing cached, the model each time
+        self.allocator._push_policy()  # noqa: SLF001 -- as above
 
     @property
     def refusals(self) -> int:
@@ -116,23 +118,18 @@ class HeapsUnderTest:
     def picture(self) -> Picture:
         segments, blocks, *_ = self.allocator.tables(trace=False)
         heaps = np.frombuffer(segments, SEGMENT)
+        homes = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
+        pieces = (self.allocator.evictable(small, home, pieces=True) for home, small in homes)
+        ages = {address: age for cached in pieces for address, _, _, age, _ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]
-        for block in np.frombuffer(blocks, BLOCK):
-            heap = heaps[block["segment"]]
-            cached = self._cached(int(heap["home"]), bool(heap["small"])).get(int(block["address"]))
-            state = _STATES.get(block["state"], "room" if cached is None else "cached")
-            offset = int(block["address"] - heap["address"])
-            rows[block["segment"]].append((offset, int(block["nbytes"]), state, cached or 0))
+        for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
+            word = _STATES.get(state, "cached" if address in ages else "room")
+            rows[heap].append((address - heaps[heap]["address"].item(), nbytes, word, ages.get(address, 0)))
         picture: Picture = {}
-        for heap, tiles in zip(heaps, rows, strict=True):
-            number, nbytes = self.port.held[int(heap["address"])]
-            name = self._pool_name(int(heap["home"]), bool(heap["small"]))
-            picture.setdefault((int(heap["queue"]), name), []).append((number, nbytes, tiles))
+        for (address, _, queue, _, small, home, _), tiles in zip(heaps.tolist(), rows, strict=True):
+            number, nbytes = self.port.held[address]
+            picture.setdefault((queue, self._pool_name(home, small == 1)), []).append((number, nbytes, tiles))
         return {pool: sorted(found) for pool, found in picture.items()}
-
-    def _cached(self, home: int, small: bool) -> dict[int, int]:
-        """Age by address."""
-        return {address: age for address, _, _, age, _ in self.allocator.evictable(small, home, pieces=True)}
 
     def _pool_name(self, home: int, small: bool) -> str:
         usual, other = ("shared", "private") if self.unified else ("private", "shared")

@@ -9,7 +9,7 @@ from penstock.spi import DeviceProps, Queue
 
 __all__ = ["ScriptedPort", "ScriptedQueue"]
 
-_MIDDLE, _STEP = 1 << 50, 1 << 44
+_MIDDLE, _STEP = 1 << 56, 1 << 36  # a step is more than any heap has
 
 
 class ScriptedQueue:

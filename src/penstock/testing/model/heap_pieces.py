@@ -76,6 +76,3 @@ class HeapPool:
         """Smallest first; of equal ones that of the oldest heap, and there the lowest."""
         found = [buffer for heap in self.heaps for buffer in heap.buffers if buffer.state == "cached"]
         return sorted(found, key=lambda buffer: (buffer.size, buffer.heap.number, buffer.offset))
-
-    def cached_bytes(self) -> int:
-        return sum(buffer.size for buffer in self.cached())

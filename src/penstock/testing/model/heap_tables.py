@@ -55,6 +55,11 @@ class HeapTables:
     def pool(self, queue: int, name: str) -> HeapPool:
         return self.pools.setdefault((queue, name), HeapPool(queue, name))
 
+    def alike(self, pool: HeapPool) -> list[HeapPool]:
+        """It and those of the same use that other queues have, by queue."""
+        found = [each for each in self.pools.values() if each.name == pool.name]
+        return sorted(found, key=lambda each: each.queue)
+
     # Buffers
 
     def hand_out(self, buffer: Buffer) -> None:
@@ -70,13 +75,15 @@ class HeapTables:
             buffer.users.add(queue)
 
     def free(self, buffer: Buffer) -> None:
-        """Into its pool; but what queues still use waits until they have done what they have now."""
+        """Into its pool; but what others use waits until it is settled, after they have done what they have now."""
         if buffer.state != "live":
             raise ValueError(f"freed already: {buffer.state}")
         self._count(-buffer.size, "allocation", "allocated_bytes")
-        buffer.state = "waiting"
-        buffer.users &= self.busy
-        self.settle()
+        if buffer.users:
+            buffer.state = "waiting"
+            buffer.users &= self.busy
+        else:
+            self._cache(buffer)
 
     def work(self, queue: int) -> None:
         """It has something to do until it is finished."""
@@ -92,8 +99,11 @@ class HeapTables:
         """What nobody uses any more goes into its pool."""
         for buffer in self._waiting():
             if not buffer.users:
-                buffer.state = "cached"
-                self._count(-buffer.size, "active_bytes")
+                self._cache(buffer)
+
+    def _cache(self, buffer: Buffer) -> None:
+        buffer.state = "cached"
+        self._count(-buffer.size, "active_bytes")
 
     def release(self, buffer: Buffer) -> Heap:
         """It is room, and its heap is told."""

@@ -69,7 +69,7 @@ class HeapModel(HeapTables):
         pressure = not pool.small and self.low is not None and self.low - self.driver < MIB
         request = _Request(size, pool, pressure)
         buffer = self._reuse(request)
-        if buffer is None and request.pressure and size < pool.cached_bytes():
+        if buffer is None and request.pressure and size < sum(each.size for each in self._cached(pool)):
             self._collect_garbage(pool)
         if buffer is None:
             buffer = (
@@ -100,6 +100,10 @@ class HeapModel(HeapTables):
             return "shared small"
         return f"{usage} {'small' if size <= MIB else 'large'}"
 
+    def _cached(self, pool: HeapPool) -> list[Buffer]:
+        """Of all queues."""
+        return [buffer for each in self.alike(pool) for buffer in each.cached()]
+
     # The two ways to a buffer
 
     def _reuse(self, request: _Request) -> Buffer | None:
@@ -108,7 +112,7 @@ class HeapModel(HeapTables):
             return None
         pool = request.pool
         if self.low is not None and not pool.small:
-            for buffer in pool.cached():
+            for buffer in self._cached(pool):
                 buffer.age += 1
         found = next((buffer for buffer in pool.cached() if buffer.size >= request.size), None)
         if found is None or found.size <= request.size + _OVERSIZE:
@@ -142,11 +146,12 @@ class HeapModel(HeapTables):
     def _collect_garbage(self, pool: HeapPool) -> None:
         """Old buffers that nobody works on go, until the driver has no more than the low watermark.
 
-        Of the heaps that are empty then, those go that came for one buffer.
+        Memory is short for all queues, and theirs are asked. Of the heaps that are empty then, those go that came for
+        one buffer.
         """
         assert self.low is not None
         target = self.driver - self.low
-        idle = [] if pool.queue in self.busy else pool.cached()
+        idle = [buffer for buffer in self._cached(pool) if buffer.heap.pool.queue not in self.busy]
         reclaimed = 0
         while reclaimed < target and idle:  # a pass frees at least the oldest
             average = sum(buffer.age for buffer in idle) / len(idle)

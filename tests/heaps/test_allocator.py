@@ -1,0 +1,51 @@
+"""What only the allocator of heaps has to show, and its model has not."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.errors import OutOfMemory
+from penstock.runtime import open_device, recording, statistics, torch_snapshot
+from penstock.testing.heaps_under_test import HeapsUnderTest
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def allocator():
+    with penstock.emulate("mps"):
+        yield open_device.open_device(penstock.Device("mps", 0)).allocator
+
+
+def test_a_snapshot_shows_the_heaps_of_every_pool(allocator):
+    recording.start(allocator)
+    buffers = [allocator.allocate_for(100, 0, usage) for usage in ("shared", "private", "scalar")]
+    snapshot = torch_snapshot.of_allocators([allocator])
+    assert [segment["segment_pool_id"] for segment in snapshot["segments"]] == [(0, 0)] * 3
+    taken = [entry["addr"] for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert taken == [buffer.address for buffer in buffers]
+    assert not [key for key in statistics.flat(allocator) if "private_pools" in key]
+
+
+def test_a_function_on_a_queue_may_empty_the_cache():
+    """Its own queue it cannot wait for: what is idle goes, once somebody else asks."""
+    with penstock.emulate("mps"), penstock.Stream("mps") as stream:
+        allocator = open_device.open_device(penstock.Device("mps", 0)).allocator
+        allocator.allocate(1000).free()
+        stream.queue.call(allocator.empty)
+        stream.synchronize()
+        allocator.empty()
+        assert allocator.driver_allocated() == 0
+
+
+@pytest.mark.parametrize("usage", [None, "private", "scalar"])
+def test_the_explanation_follows_the_sentence(usage):
+    device = HeapsUnderTest(64 * GIB, 48 * GIB, capacity=4 << 20)
+    device.allocator.explains = True
+    with pytest.raises(OutOfMemory) as told:
+        device.allocate(1000, usage=usage)
+    sentence, *explanation = str(told.value).splitlines()
+    assert sentence.startswith("MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes,")
+    assert explanation
+    assert (told.value.wanted, told.value.capacity) == (1000, 4 << 20)
