@@ -145,8 +145,11 @@ def test_the_current_device_of_another_kind_comes_back():
 
 
 def test_a_stream_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match=r"^expected a stream of an MPS device, not one of host:0$"):
-        mps.set_stream(penstock.Stream("host:0"))
+    stream = penstock.Stream("host:0")
+    for use in (mps.set_stream, lambda stream: mps.stream(stream).__enter__()):
+        with pytest.raises(TypeError, match=r"^expected a stream of an MPS device, not one of host:0$"):
+            use(stream)
+    assert type(penstock.current_stream("host:0")) is penstock.Stream
 
 
 def test_the_end_of_the_emulation_inside(apple):

@@ -76,13 +76,16 @@ def set_stream(stream: streams.Stream | None) -> None:
 
     TypeError for what is no stream of an MPS device.
     """
-    if stream is None:
-        return
+    if stream is not None:
+        streams.set_stream(_checked(stream))
+
+
+def _checked(stream: object) -> streams.Stream:
     if not isinstance(stream, streams.Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
     if stream.device.kind != MPS.name:
         raise TypeError(f"expected a stream of an MPS device, not one of {stream.device}")
-    streams.set_stream(stream)
+    return stream
 
 
 @contextmanager
@@ -95,13 +98,16 @@ def stream(stream: streams.Stream | None) -> Iterator[None]:
     ...         print(mps.current_stream())
     <penstock.mps.Stream stream_id=1>
     """
-    device, before = current.current_device(), current_stream()
+    device, before = current.current_device(), [current_stream()]
+    if stream is not None and _checked(stream).opened is not before[0].opened:
+        before.insert(0, streams.as_kind(Stream, streams.stream_of(stream.opened)))
     set_stream(stream)
     try:
         yield
     finally:
         if stream is not None:
-            if not before.opened.gone:
-                current.set_stream_on(before)
+            for each in before:
+                if not each.opened.gone:
+                    current.set_stream_on(each)
             if device.kind != MPS.name:
                 current.make_current(device)
