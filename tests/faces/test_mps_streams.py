@@ -151,10 +151,10 @@ def test_what_is_no_stream(wrong):
 
 
 def test_the_current_device_of_another_kind_comes_back():
-    penstock.set_device("host:0")
-    with mps.stream(mps.Stream()):
-        assert penstock.current_device() == penstock.Device("mps", 0)
-    assert penstock.current_device() == penstock.Device("host", 0)
+    with penstock.use_device("host:0"):
+        with mps.stream(mps.Stream()):
+            assert penstock.current_device() == penstock.Device("mps", 0)
+        assert penstock.current_device() == penstock.Device("host", 0)
     assert mps.current_stream() == mps.default_stream()
 
 
