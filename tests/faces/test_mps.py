@@ -50,12 +50,12 @@ def test_questions_open_nothing():
 
 
 def test_what_is_in_use_and_what_the_driver_lends():
+    """1000 floats are 4000 bytes, in a buffer of 4096, in a heap of 8 MiB."""
     tensor = penstock.zeros(1000, device="mps")
-    in_use, lent = mps.current_allocated_memory(), mps.driver_allocated_memory()
-    assert tensor.nbytes <= in_use < lent
-    assert in_use == penstock.memory.memory_allocated("mps")
+    assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (4096, 8 << 20)
+    assert penstock.memory.memory_allocated("mps") == 4096 > tensor.nbytes
     del tensor
-    assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (0, lent)
+    assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (0, 8 << 20)
     mps.empty_cache()
     assert mps.driver_allocated_memory() == 0
 
@@ -67,12 +67,27 @@ def test_what_is_in_use_and_what_the_driver_lends():
         (np.float32(0.5), TypeError, r"^Invalid type for fraction argument, must be `float`$"),
         (2.0000001, ValueError, r"^Invalid fraction value: 2.0000001. Allowed range: 0~2$"),
         (-0.5, ValueError, r"^Invalid fraction value: -0.5. Allowed range: 0~2$"),
-        (float("nan"), (ValueError, RuntimeError), r"\bnan\b"),
+        (float("nan"), RuntimeError, r"^invalid high watermark ratio nan$"),
     ],
 )
 def test_what_is_no_fraction(fraction, error, words):
     with pytest.raises(error, match=words):
         mps.set_per_process_memory_fraction(fraction)
+    penstock.zeros(1000, device="mps")
+
+
+@pytest.mark.parametrize("fraction", [0.0, 2.0, 0.001])
+def test_a_fraction_that_leaves_room(fraction):
+    """A thousandth of 96 GiB is 98 MiB; 0 is no limit."""
+    mps.set_per_process_memory_fraction(fraction)
+    assert penstock.zeros(1 << 20, device="mps").nbytes == 4 << 20
+
+
+def test_a_fraction_that_does_not():
+    mps.set_per_process_memory_fraction(1e-9)
+    with pytest.raises(penstock.OutOfMemory, match=r"^MPS backend out of memory \(.*, max allowed: 103 bytes\)"):
+        penstock.zeros(1000, device="mps")
+    mps.set_per_process_memory_fraction(1.0)
     penstock.zeros(1000, device="mps")
 
 

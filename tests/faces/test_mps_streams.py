@@ -43,7 +43,7 @@ def test_what_is_no_id(number):
 
 def test_priorities_are_no_more_than_hints():
     """PyTorch has one priority of MPS streams, so those of no kind's face share the pool."""
-    streams = [penstock.Stream("mps", priority) for priority in (0, -1, -3, 5)]
+    streams = [penstock.Stream("mps", priority=priority) for priority in (0, -1, -3, 5)]
     assert [stream.stream_id for stream in streams] == [1, 2, 3, 4]
     assert [stream.priority for stream in streams] == [0, -1, -3, 5]
 
@@ -68,6 +68,20 @@ def test_a_stream_is_current_inside():
         with mps.stream(outer), pytest.raises(KeyError):
             {}["raised inside"]
         assert mps.current_stream() == outer
+    assert mps.current_stream() == mps.default_stream()
+
+
+def test_a_function_runs_on_a_stream():
+    stream, seen = mps.Stream(), []
+
+    @mps.stream(stream)
+    def run(depth):
+        seen.append(mps.current_stream())
+        if depth:
+            run(depth - 1)
+
+    run(2)
+    assert seen == [stream] * 3
     assert mps.current_stream() == mps.default_stream()
 
 
@@ -137,16 +151,19 @@ def test_what_is_no_stream(wrong):
 
 
 def test_the_current_device_of_another_kind_comes_back():
-    penstock.set_device("host:0")
-    with mps.stream(mps.Stream()):
-        assert penstock.current_device() == penstock.Device("mps", 0)
-    assert penstock.current_device() == penstock.Device("host", 0)
+    with penstock.use_device("host:0"):
+        with mps.stream(mps.Stream()):
+            assert penstock.current_device() == penstock.Device("mps", 0)
+        assert penstock.current_device() == penstock.Device("host", 0)
     assert mps.current_stream() == mps.default_stream()
 
 
 def test_a_stream_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match=r"^expected a stream of an MPS device, not one of host:0$"):
-        mps.set_stream(penstock.Stream("host:0"))
+    stream = penstock.Stream("host:0")
+    for use in (mps.set_stream, lambda stream: mps.stream(stream).__enter__()):
+        with pytest.raises(TypeError, match=r"^expected a stream of an MPS device, not one of host:0$"):
+            use(stream)
+    assert type(penstock.current_stream("host:0")) is penstock.Stream
 
 
 def test_the_end_of_the_emulation_inside(apple):

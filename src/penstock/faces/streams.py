@@ -72,9 +72,10 @@ def queue_of(opened: OpenDevice, stream_id: int) -> Queue:
         raise PenstockError(f"a stream's id or handle is an int, not {type(stream_id).__name__}")
     if stream_id == 0:
         return opened.default_queue
-    if stream_id & 1 and opened.stream_pool is not None:
+    pool = opened.stream_pool
+    if pool is not None and pool.numbers(stream_id):
         try:
-            return opened.stream_pool.with_id(stream_id)
+            return pool.with_id(stream_id)
         except ValueError as error:
             raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
     found = opened.queues.get(stream_id)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 
-from penstock.errors import PenstockError
+from penstock.faces.streams import StreamContext, queue_of
 from penstock.mps._kind import MPS, check_there_for
-from penstock.runtime import current
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
-from penstock.runtime.open_device import OpenDevice
-from penstock.spi import Queue
 
 __all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
@@ -29,26 +25,11 @@ class Stream(streams.Stream):
         number = operator.index(stream_id)
         check_there_for("getStreamFromPool" if number == _NEXT else "getStreamByID")
         opened = MPS.opened()
-        self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else _queue_of(opened, number), 0)
+        self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else queue_of(opened, number), 0)
         self._borrowed = number == _NEXT
 
     def __repr__(self) -> str:
         return f"<penstock.mps.Stream stream_id={self.stream_id}>"
-
-
-def _queue_of(opened: OpenDevice, stream_id: int) -> Queue:
-    if stream_id == 0:
-        return opened.default_queue
-    pool = opened.stream_pool
-    if pool is not None:
-        try:
-            return pool.with_id(stream_id)
-        except ValueError as error:
-            raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
-    found = opened.queues.get(stream_id)
-    if found is None:
-        raise PenstockError(f"Unrecognized stream {stream_id} on device {opened.device}")
-    return found
 
 
 def current_stream() -> Stream:
@@ -76,17 +57,36 @@ def set_stream(stream: streams.Stream | None) -> None:
 
     TypeError for what is no stream of an MPS device.
     """
-    if stream is None:
-        return
+    if stream is not None:
+        streams.set_stream(_checked(stream))
+
+
+def _checked(stream: object) -> streams.Stream:
     if not isinstance(stream, streams.Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
     if stream.device.kind != MPS.name:
         raise TypeError(f"expected a stream of an MPS device, not one of {stream.device}")
-    streams.set_stream(stream)
+    return stream
 
 
-@contextmanager
-def stream(stream: streams.Stream | None) -> Iterator[None]:
+class _StreamContext(StreamContext, ContextDecorator):
+    """For a function, too, as PyTorch's: each call enters one of its own."""
+
+    kind = MPS
+
+    def __init__(self, stream: streams.Stream | None) -> None:
+        check_there_for("getCurrentStream")
+        super().__init__(None if stream is None else _checked(stream))
+
+    @staticmethod
+    def own(stream: streams.Stream) -> Stream:
+        return streams.as_kind(Stream, stream)
+
+    def _recreate_cm(self) -> _StreamContext:
+        return _StreamContext(self.stream)
+
+
+def stream(stream: streams.Stream | None) -> _StreamContext:
     """The stream is current inside; afterwards what was, and the device that was. None changes nothing.
 
     >>> import penstock, penstock.mps as mps
@@ -95,13 +95,4 @@ def stream(stream: streams.Stream | None) -> Iterator[None]:
     ...         print(mps.current_stream())
     <penstock.mps.Stream stream_id=1>
     """
-    device, before = current.current_device(), current_stream()
-    set_stream(stream)
-    try:
-        yield
-    finally:
-        if stream is not None:
-            if not before.opened.gone:
-                current.set_stream_on(before)
-            if device.kind != MPS.name:
-                current.make_current(device)
+    return _StreamContext(stream)

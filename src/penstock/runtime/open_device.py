@@ -83,8 +83,7 @@ class OpenDevice:
         self.default_queue = self.new_queue(0)
         self._kept: dict[int, deque[Kept]] = {}
         self.default_stream: Stream | None = None
-        pooled = port.props.pooled_streams
-        self.stream_pool = StreamPool(self.new_queue, pooled, port.props.stream_priorities) if pooled else None
+        self.stream_pool = StreamPool.of(port.props, self.new_queue)
         self.allocator = self._allocator(settings)
         self._capacity: int | None = None  # if it was set
         self.plugged = plugged.current(device.kind)  # who serves instead of the allocator

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
-from penstock.spi import Queue
+from penstock.spi import DeviceProps, Queue
 
 __all__ = ["MOST_URGENT", "StreamPool"]
 
@@ -28,6 +28,11 @@ class StreamPool:
         self._ids: dict[int, int] = {0: 0}  # by handle
         self._making = threading.RLock()
 
+    @classmethod
+    def of(cls, props: DeviceProps, make: Callable[[int], Queue]) -> StreamPool | None:
+        """The device's; None where each stream has a queue of its own."""
+        return cls(make, props.pooled_streams, props.stream_priorities) if props.pooled_streams else None
+
     def next(self, priority: int) -> Queue:
         """The next one of the priority, or of the nearest that there is."""
         level = max(0, min(-priority, self._levels - 1))
@@ -48,10 +53,13 @@ class StreamPool:
                 self._made[stream_id] = found
         return found
 
+    def numbers(self, stream_id: int) -> bool:
+        """Whether it is a number of the pool's, be there such a stream or not; else it may be a handle."""
+        return self._levels == 1 or stream_id & 1 == 1
+
     def _level_of(self, stream_id: int) -> int:
-        one = self._levels == 1
-        number, level = (stream_id - 1, 0) if one else (stream_id >> 5, (stream_id >> 1 & 15) - 1)
-        if not ((one or stream_id & 1) and 0 <= number < self._size and 0 <= level < self._levels):
+        number, level = (stream_id >> 5, (stream_id >> 1 & 15) - 1) if self._levels > 1 else (stream_id - 1, 0)
+        if not (self.numbers(stream_id) and 0 <= number < self._size and 0 <= level < self._levels):
             raise ValueError(f"{stream_id} is not the id of a stream of this device")
         return level
 
