@@ -165,6 +165,16 @@ class Kind:
         current.keep(found)
         return found
 
+    def opened_for_stream(self, device: Any) -> OpenDevice:
+        """The same as PyTorch's functions of streams have it: -1 is the current one, other errors are `ranged`'s."""
+        if device is None:
+            return self.opened()
+        index = self.index(device, optional=True)
+        self.initialisation.ensure()
+        if index != -1:
+            self.ranged(index)
+        return self.opened(None if index in (-1, current.current_index(self.name)) else index)
+
     def opened_if(self, device: Any = None) -> OpenDevice | None:
         """The same, or None where it is not open: then nothing is initialised or touched."""
         if not self.initialised:
