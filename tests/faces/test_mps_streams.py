@@ -43,7 +43,7 @@ def test_what_is_no_id(number):
 
 def test_priorities_are_no_more_than_hints():
     """PyTorch has one priority of MPS streams, so those of no kind's face share the pool."""
-    streams = [penstock.Stream("mps", priority) for priority in (0, -1, -3, 5)]
+    streams = [penstock.Stream("mps", priority=priority) for priority in (0, -1, -3, 5)]
     assert [stream.stream_id for stream in streams] == [1, 2, 3, 4]
     assert [stream.priority for stream in streams] == [0, -1, -3, 5]
 

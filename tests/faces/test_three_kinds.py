@@ -173,6 +173,7 @@ def test_a_copy_follows_the_work_on_both_sides():
     gate, filling, reading = threading.Event(), penstock.Stream("cuda:1"), penstock.Stream("mtia:1")
     source, target = penstock.zeros(9, device="cuda:1"), penstock.zeros(9, device="mtia:1")
     filling.wait_stream(penstock.current_stream("cuda:1"))
+    reading.wait_stream(penstock.current_stream("mtia:1"))
     filling.queue.call(lambda: gate.wait(60))
     threading.Timer(0, gate.set).start()
     with filling:
