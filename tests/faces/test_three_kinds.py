@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 
@@ -76,23 +77,26 @@ def test_it_and_the_face_change_the_same_device(kind):
 def test_its_numbers_are_those_of_the_kind(kind):
     device = f"{kind}:{COUNTS[kind] - 1}"
     penstock.set_device(device)
-    held = penstock.allocate(3 << 20, device)
+    gc.collect()  # on the host device are tensors of other tests
+    accelerator.synchronize()
+    accelerator.reset_peak_memory_stats()
+    before, held = accelerator.memory_allocated(), penstock.allocate(3 << 20, device)
     theirs = penstock.memory.memory_stats(device)
     assert accelerator.memory_stats() == {key: theirs[key] for key in accelerator.memory_stats()}
-    assert accelerator.memory_allocated() == accelerator.max_memory_allocated(device) >= 3 << 20
-    assert accelerator.memory_reserved() == accelerator.max_memory_reserved() >= held.size
-    assert accelerator.memory_reserved() == penstock.memory.memory_reserved(device)
+    assert accelerator.memory_allocated() == accelerator.max_memory_allocated(device) == before + (3 << 20)
+    assert accelerator.memory_reserved() == penstock.memory.memory_reserved(device) >= before + held.size
+    assert accelerator.max_memory_reserved() == penstock.memory.max_memory_reserved(device)
     assert accelerator.get_memory_info(device)[1] == penstock.memory.mem_get_info(device)[1]
     if kind in FACES:
         face = FACES[kind]
         assert accelerator.memory_allocated() == face.memory_allocated() == face.max_memory_allocated(device)
-    before = accelerator.memory_allocated()
     held.free()
     accelerator.reset_peak_memory_stats()
     accelerator.reset_accumulated_memory_stats()
     accelerator.empty_cache()
     accelerator.empty_host_cache()
-    assert accelerator.max_memory_allocated() == accelerator.memory_allocated() == before - (3 << 20)
+    assert accelerator.max_memory_allocated() == accelerator.memory_allocated() == before
+    assert accelerator.memory_stats()["allocated_bytes.all.allocated"] == 0
 
 
 @every_kind
@@ -169,6 +173,7 @@ def test_a_copy_follows_the_work_on_both_sides():
     gate, filling, reading = threading.Event(), penstock.Stream("cuda:1"), penstock.Stream("mtia:1")
     source, target = penstock.zeros(9, device="cuda:1"), penstock.zeros(9, device="mtia:1")
     filling.wait_stream(penstock.current_stream("cuda:1"))
+    reading.wait_stream(penstock.current_stream("mtia:1"))
     filling.queue.call(lambda: gate.wait(60))
     threading.Timer(0, gate.set).start()
     with filling:

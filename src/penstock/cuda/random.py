@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from penstock.cuda._kind import CUDA
 from penstock.device import Device
 from penstock.faces.random import Randoms
-from penstock.runtime.current import local
-from penstock.runtime.generator import Generator, default_generator
+from penstock.runtime.generator import Generator
 
 __all__ = [
     "generator",
@@ -48,9 +47,8 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    place = local.here.device  # the fast way
-    if device == "cuda" and place is not None and place.kind == "cuda" and CUDA.initialisation.done:
-        return default_generator(place).get_state()
+    if device == "cuda" and (found := _RANDOMS.current_state()) is not None:
+        return found
     return _RANDOMS.get_rng_state(device)
 
 

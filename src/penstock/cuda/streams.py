@@ -121,7 +121,7 @@ def current_stream(device: Any = None) -> Stream:
         known = state.stream
         if known.__class__ is Stream and not known.opened.gone:
             return known
-    opened = _opened(device)
+    opened = CUDA.opened_for_stream(device)
     found = of_cuda(streams.stream_of(opened))
     if state.opened is opened:
         state.stream = found  # for the next to ask
@@ -130,17 +130,7 @@ def current_stream(device: Any = None) -> Stream:
 
 def default_stream(device: Any = None) -> Stream:
     """The stream that the device has from the start. Initialises CUDA. (`torch.cuda.default_stream`)"""
-    return of_cuda(streams.default_of(_opened(device)))
-
-
-def _opened(device: Any) -> OpenDevice:
-    if device is None:
-        return CUDA.opened()
-    index = CUDA.index(device, optional=True)
-    CUDA.initialisation.ensure()
-    if index != -1:  # that is the current device
-        CUDA.ranged(index)
-    return CUDA.opened(None if index in (-1, current.current_index("cuda")) else index)
+    return of_cuda(streams.default_of(CUDA.opened_for_stream(device)))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
@@ -166,6 +156,7 @@ class StreamContext(StreamContextOfKind):
     """
 
     kind = CUDA
+    stream_class = Stream
 
     def __init__(self, stream: streams.Stream | None) -> None:
         self.stream = stream
@@ -179,29 +170,6 @@ class StreamContext(StreamContextOfKind):
     @staticmethod
     def own(stream: streams.Stream) -> Stream:
         return of_cuda(stream)
-
-    def __enter__(self) -> None:
-        new, state = self.stream, local.here
-        before = state.stream
-        if before.__class__ is Stream and new is not None and state.opened is new.opened and not new.opened.gone:
-            # On the same device, which takes half as long.
-            self.src_prev_stream, self.dst_prev_stream, self._before = before, None, None
-            state.streams[new.opened] = state.stream = new
-        else:
-            super().__enter__()
-
-    def __exit__(
-        self,
-        type: type[BaseException] | None,  # noqa: A002 -- PyTorch's name
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        new, before, state = self.stream, self.src_prev_stream, local.here
-        if new is not None and before is not None and state.opened is before.opened is new.opened:
-            state.streams[before.opened] = state.stream = before
-            if self._before is None:
-                return
-        super().__exit__(type, value, traceback)
 
 
 def stream(stream: streams.Stream | None) -> StreamContext:

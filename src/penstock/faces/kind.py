@@ -29,8 +29,8 @@ class Refusals:
 class Kind:
     """A kind by its name. Nothing here opens a device but `opened`.
 
-    `no_backend` is what its first use says where there is no backend. With `hooks` PyTorch asks such a backend by
-    name, and `hook` says which question there is nobody for.
+    `no_backend` is what its first use says where there is no backend. With `hooks` PyTorch asks that by the name of a
+    function, and `hook` says which one there is nobody for.
     """
 
     def __init__(
@@ -109,16 +109,14 @@ class Kind:
             raise accelerator_error(INVALID_DEVICE, kind=self.name, device=f"{self.name}:{index}", note=note)
 
     def hook(self, name: str) -> None:
-        """PenstockError, in PyTorch's words, where there is no backend that `name` could be asked of.
+        """PenstockError where there is no device that `name` could be asked of: PyTorch's words, and the reason.
 
         Nothing for a kind that PyTorch does not ask so.
         """
-        first = self.initialisation
-        if first.done or not self._hooks or first.has_backend():
+        if self.initialisation.done or not self._hooks or self.count():
             return
-        error = PenstockError(f"Cannot execute {name}() without {self.word} backend.")
-        error.add_note(backends.why_not(self.name))
-        raise error
+        reason = backends.why_not(self.name)
+        raise PenstockError(f"Cannot execute {name}() without {self.word} backend.\n{reason}")
 
     def ranged(self, index: int) -> int:
         """The same index. PenstockError, in the words of PyTorch's C++ functions, where there is no such device."""
@@ -164,6 +162,16 @@ class Kind:
         found = open_device.open_device(self.device())
         current.keep(found)
         return found
+
+    def opened_for_stream(self, device: Any) -> OpenDevice:
+        """The same as PyTorch's functions of streams have it: -1 is the current one, other errors are `ranged`'s."""
+        if device is None:
+            return self.opened()
+        index = self.index(device, optional=True)
+        self.initialisation.ensure()
+        if index != -1:
+            self.ranged(index)
+        return self.opened(None if index in (-1, current.current_index(self.name)) else index)
 
     def opened_if(self, device: Any = None) -> OpenDevice | None:
         """The same, or None where it is not open: then nothing is initialised or touched."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.device import Device
 from penstock.faces.kind import Kind
 from penstock.runtime import generator as generators
+from penstock.runtime.current import local
 from penstock.runtime.generator import Generator, default_generator
 
 __all__ = ["Randoms"]
@@ -23,11 +24,19 @@ class Randoms:
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
+        self._first = kind.initialisation
         self._word = kind.name  # `get_rng_state(device="cuda")`: what to say for the current device
 
     def default_generators(self) -> tuple[Generator, ...]:
         """One for each device; none before the kind's first use."""
         return tuple(map(self._generator, range(self._kind.count()))) if self._kind.initialised else ()
+
+    def current_state(self) -> NDArray[np.uint8] | None:
+        """The state of this thread's current device, if that is one of the kind and initialised: the fast way."""
+        place = local.here.device
+        if place is None or place.kind != self._word or not self._first.done:
+            return None
+        return default_generator(place).get_state()
 
     def get_rng_state(self, device: Any = None) -> NDArray[np.uint8]:
         """The state of the device's generator. Initialises the kind; IndexError where there is no device."""

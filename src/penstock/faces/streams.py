@@ -11,6 +11,7 @@ from penstock.errors import PenstockError
 from penstock.faces.kind import Kind
 from penstock.runtime import current
 from penstock.runtime import stream as streams
+from penstock.runtime.current import local
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream
 from penstock.spi import Queue
@@ -25,6 +26,7 @@ class StreamContext:
     """
 
     kind: ClassVar[Kind]
+    stream_class: ClassVar[type[Stream]] = Stream  # of what the kind's face shows
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -35,20 +37,28 @@ class StreamContext:
 
     @staticmethod
     def own(stream: Stream) -> Stream:
-        """The stream as the kind's face shows it."""
+        """The stream as one of `stream_class`."""
         return stream
 
     def __enter__(self) -> None:
-        new = self.stream
+        new, state = self.stream, local.here
         if new is None:
             return
-        if not isinstance(new, Stream):
-            raise TypeError(f"expected a Stream, not {type(new).__name__}")
-        before = current.current_device()
-        self._before = before if before.kind != self.kind.name else None
+        try:
+            opened = new.opened
+        except AttributeError:
+            raise TypeError(f"expected a Stream, not {type(new).__name__}") from None
+        before = state.stream
+        if before.__class__ is self.stream_class and state.opened is opened and not opened.gone:
+            # On the same device, which takes a quarter of the time.
+            self.src_prev_stream, self.dst_prev_stream, self._before = before, None, None
+            state.streams[opened] = state.stream = new
+            return
+        place = current.current_device()
+        self._before = place if place.kind != self.kind.name else None
         self.src_prev_stream = self.own(streams.stream_of(self.kind.opened()))
-        if self.src_prev_stream.opened is not new.opened:
-            self.dst_prev_stream = self.own(streams.stream_of(new.opened))
+        if self.src_prev_stream.opened is not opened:
+            self.dst_prev_stream = self.own(streams.stream_of(opened))
         streams.set_stream(new)
 
     def __exit__(
@@ -57,11 +67,15 @@ class StreamContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.src_prev_stream is None:
+        new, before, state = self.stream, self.src_prev_stream, local.here
+        if new is None or before is None:
             return
-        for stream in (self.dst_prev_stream, self.src_prev_stream):
-            if stream is not None and not stream.opened.gone:
-                current.set_stream_on(stream)
+        if state.opened is before.opened is new.opened:
+            state.streams[before.opened] = state.stream = before
+        else:
+            for stream in (self.dst_prev_stream, before):
+                if stream is not None and not stream.opened.gone:
+                    current.set_stream_on(stream)
         if self._before is not None:
             current.make_current(self._before)
 

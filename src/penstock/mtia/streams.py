@@ -8,6 +8,7 @@ from penstock.errors import PenstockError
 from penstock.faces import streams as of_kind
 from penstock.mtia._kind import MTIA
 from penstock.runtime import stream as streams
+from penstock.runtime.current import local
 from penstock.runtime.event import Event
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream
@@ -51,18 +52,21 @@ def stream(stream: Stream | None) -> StreamContext:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's work on the device goes to. Initialises MTIA. (`torch.mtia.current_stream`)"""
-    return streams.stream_of(_opened(device))
+    if device is not None:
+        return streams.stream_of(MTIA.opened_for_stream(device))
+    state = local.here
+    known = state.stream
+    if known is not None and known.device.kind == "mtia" and not known.opened.gone:
+        return known
+    found = streams.stream_of(MTIA.opened_for_stream(None))
+    if state.opened is found.opened:
+        state.stream = found  # for the next to ask
+    return found
 
 
 def default_stream(device: Any = None) -> Stream:
     """The stream that the device has from the start. Initialises MTIA. (`torch.mtia.default_stream`)"""
-    return streams.default_of(_opened(device))
-
-
-def _opened(device: Any) -> OpenDevice:
-    index = MTIA.index(device, optional=True)
-    MTIA.initialisation.ensure()
-    return MTIA.opened(None if index == -1 else MTIA.ranged(index))
+    return streams.default_of(MTIA.opened_for_stream(device))
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -89,9 +89,7 @@ class Initialisation:
 
     def _no_device(self, reason: str) -> Exception:
         if self.no_backend and not self.has_backend():
-            error = AssertionError(self.no_backend)
-            error.add_note(reason)
-            return error
+            return AssertionError(f"{self.no_backend}\n{reason}")
         return PenstockError(reason)
 
     def check_fork(self) -> None:

@@ -257,8 +257,7 @@ class OpenDevice:
 
 def device_count(kind: str) -> int:
     """How many devices of the kind there are; 0 for an unknown kind. Opens nothing."""
-    driver = backends.drivers().get(kind)
-    return 0 if driver is None else driver.count()
+    return 0 if (driver := backends.drivers().get(kind)) is None else driver.count()
 
 
 def open_device(device: Device) -> OpenDevice:

@@ -8,16 +8,13 @@ FRESH_PROCESS = True  # nothing is queued for the first use
 DIFFERS = {"tensors": "a device that is not there is a PenstockError of every kind, that says which there are"}
 
 
-def first_sentence(found):
-    """What the error begins with: PyTorch goes on with how its company builds it, which helps nobody else."""
-    says = found.get("says", "")
-    if says.startswith("Torch not compiled"):
-        found["says"] = says.partition(". ")[0]
-    return found
-
-
 def asked(cuda, call, *arguments, **named):
-    return first_sentence(outcome(cuda, call, *arguments, **named))
+    """The first line alone: penstock says why on the next. PyTorch goes on with how its company builds it."""
+    found = outcome(cuda, call, *arguments, **named)
+    if "says" in found:
+        said = found["says"].partition("\n")[0]
+        found["says"] = said.partition(". ")[0] if said.startswith("Torch not compiled") else said
+    return found
 
 
 def entered(context):
