@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.backends.cuda_errors import ILLEGAL_STATE
 from penstock.errors import DeviceError, Unsupported, WrongState
-from penstock.runtime import capturing, current, graph_annotations, graph_data
+from penstock.runtime import capturing, current, graph_annotations, graph_data, listening
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
 from penstock.runtime.graph_hooks import (
@@ -246,6 +246,8 @@ class Graph(GraphHooks, Conditions):
             self._replay_start_hooks.call(self)
         try:
             within = capturing.capture_of(queue) if capturing.under_way else None
+            tracer = listening.tracer
+            begun = tracer.queueing(queue) if tracer else None
             recording.launch(
                 queue,
                 [
@@ -253,6 +255,8 @@ class Graph(GraphHooks, Conditions):
                     for generator, words in self._sources
                 ],
             )
+            if tracer:
+                tracer.queued(queue, begun, "graph", f"{self.name} {self._exec}")
         finally:
             if replayed:
                 replayed.tell(self)

@@ -1,0 +1,270 @@
+"""What a trace is made of, kept while the program runs: a tuple for each thing that happened; names and times come later.
+
+A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do: what
+is behind other work begins when that ends. The host's clock says when the program asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections import deque
+from itertools import count
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter_ns
+from types import CodeType
+from typing import Any, Protocol, cast
+
+from penstock.errors import DeviceError, PenstockError
+from penstock.observe import ranges
+from penstock.observe.clocks import Tried, tries
+from penstock.observe.ranges import Range
+from penstock.runtime import capturing, listening, open_device
+from penstock.runtime.event import Event
+from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from penstock.runtime.storage import Storage
+from penstock.runtime.stream import Stream
+from penstock.spi import Mark, Queue, Timing
+
+__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Recorder", "Seen"]
+
+OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
+
+_POLL = 0.0005  # seconds between two looks at a queue that is still at work
+
+
+class Seen:
+    """A tick of a queue that cannot time, and when the host saw that it was reached; 0: not yet."""
+
+    __slots__ = ("at", "tick")
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+        self.at = 0
+
+
+class Line:
+    """What the recorder knows of a queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.opened = open_device.owner_of(queue)
+        self.timed = isinstance(queue, Timing)
+        self.mark = queue.mark if isinstance(queue, Timing) else self._seen
+        self.last: Mark | None = None  # behind its last work
+        self.reached = 0  # when the recording ended
+        self._unseen: deque[Seen] = deque()
+
+    def _seen(self) -> Seen:
+        self.look()
+        self._unseen.append(seen := Seen(self.queue.signal()))
+        return seen
+
+    def look(self) -> None:
+        """What a queue that cannot time has done, it has done by now."""
+        reached = self.queue.reached()
+        with contextlib.suppress(IndexError):  # another thread was quicker
+            while self._unseen and self._unseen[0].tick <= reached:
+                self._unseen.popleft().at = perf_counter_ns()
+
+
+class Recorder(listening.Listener, listening.Tracer):
+    """Keeps the last `most` entries, from `begin` to `finish`, in the thread that does what they are about."""
+
+    def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
+        self.entries: deque[tuple[Any, ...]] = deque(maxlen=most)
+        self.lost = 0
+        self.began = self.ended = 0
+        self.lines: dict[int, Line] = {}
+        self.tried: dict[OpenDevice, Tried] = {}
+        self.open_ranges: dict[int, list[tuple[str, int]]] = {}  # nested ones, by thread
+        self._wait = wait_until_completed
+        self._numbers = count()
+        self._sizes: dict[tuple[OpenDevice, int], int] = {}
+        self._tool = _Ranges(self)
+
+    def begin(self) -> None:
+        self.began = perf_counter_ns()
+        ranges.attach(self._tool)
+        listening.add(self)
+        listening.trace(self)
+
+    def finish(self, limit: float) -> None:
+        """Record no more, and wait for work that is not done yet: as many seconds, if it takes so long."""
+        listening.trace_no_more(self)
+        listening.remove(self)
+        ranges.detach(self._tool)
+        self.ended = perf_counter_ns()
+        self.lost = next(self._numbers) - len(self.entries)
+        end = time.monotonic() + limit
+        for line in tuple(self.lines.values()):
+            while (
+                line.last is not None
+                and line.queue.reached() < line.last.tick
+                and (line.opened is None or not line.opened.gone)
+                and time.monotonic() < end
+            ):
+                time.sleep(_POLL)
+            line.look()
+            line.reached = line.queue.reached()
+            if line.timed and line.opened is not None and line.opened not in self.tried:
+                self.tried[line.opened] = tries(line.queue)
+
+    def forget(self) -> None:
+        """In a forked child: what there was is the parent's. That nobody listens there is seen to."""
+        ranges.forget_in_child(self._tool)
+        self.entries.clear()
+
+    def line(self, queue: Queue) -> Line:
+        return self.lines.get(id(queue)) or self.lines.setdefault(id(queue), Line(queue))
+
+    # What queues do. This is the fast path: a microsecond for both.
+
+    def queueing(self, queue: Queue) -> tuple[Line, int, Any]:
+        line = self.lines.get(id(queue)) or self.line(queue)
+        now, last = perf_counter_ns(), line.last
+        if capturing.under_way and capturing.capture_of(queue) is not None:
+            return line, now, None
+        if last is not None and queue.reached() < last.tick:
+            return line, now, last
+        try:
+            return line, now, line.mark()
+        except PenstockError:  # the queue was closed, and the program will hear of it
+            return line, now, None
+
+    def queued(
+        self,
+        queue: Queue,  # noqa: ARG002 -- the line has it
+        begun: tuple[Line, int, Any],
+        what: str,
+        name: str,
+        nbytes: int = 0,
+        other: Queue | None = None,
+    ) -> None:
+        line, asked, begin = begun
+        try:
+            line.last = end = None if begin is None else line.mark()
+        except PenstockError:
+            end = None
+        code, at = where(2)
+        number, now = next(self._numbers), perf_counter_ns()
+        self.entries.append(
+            (OPERATION, number, get_ident(), asked, now, code, at, what, name, nbytes, line, other, begin, end)
+        )
+        if self._wait and end is not None:
+            self._complete(line, end.tick)
+
+    def _complete(self, line: Line, tick: int) -> None:
+        """A failure of the work is for the next synchronization to raise, as without us."""
+        try:
+            line.queue.wait(tick)
+        except DeviceError as failure:
+            if line.opened is not None:
+                line.opened.allocator.failures.setdefault(line.queue.handle, failure.with_traceback(None))
+        except PenstockError:  # this is the queue's own thread
+            return
+        line.look()
+
+    # What the host does
+
+    def _note(self, about: int, since: int, *rest: object) -> None:
+        now = perf_counter_ns()
+        entry = (about, next(self._numbers), get_ident(), since or now, now, *where(3))
+        self.entries.append((*entry, *rest))
+
+    def host_waited(self, queue: Queue, since: int) -> None:
+        line = self.line(queue)
+        line.look()
+        self._note(WAITED, since, line)
+
+    def stream_synchronized(self, stream: Stream) -> None:
+        self._note(MOMENT, 0, "synchronize stream", 0, self.line(stream.queue))
+
+    def device_synchronized(self, opened: OpenDevice) -> None:
+        self._note(MOMENT, 0, f"synchronize {opened.device}", 0, None)
+
+    def event_created(self, event: Event) -> None:
+        self._note(MOMENT, 0, "", id(event), None)  # tells it from others that had its number
+
+    def event_recorded(self, event: Event, stream: Stream) -> None:
+        self._note(MOMENT, 0, "record event", id(event), self.line(stream.queue))
+
+    def event_waited(self, event: Event, stream: Stream) -> None:
+        self._note(MOMENT, 0, "wait for event", id(event), self.line(stream.queue))
+
+    def event_synchronized(self, event: Event) -> None:
+        self._note(MOMENT, 0, "synchronize event", id(event), None)
+
+    def event_queried(self, event: Event, done: bool) -> None:
+        self._note(MOMENT, 0, "query event: done" if done else "query event: not yet", id(event), None)
+
+    # Memory
+
+    def allocated(self, storage: Storage, queue: int) -> None:  # noqa: ARG002 -- the counters are the device's
+        self._sizes[storage.opened, storage.address] = getattr(storage.owner, "size", storage.nbytes)
+        self._count(storage.opened, 0)
+
+    def freed(self, opened: OpenDevice, address: int) -> None:
+        self._count(opened, self._sizes.pop((opened, address), 0))  # it goes right after this
+
+    def _count(self, opened: OpenDevice, going: int) -> None:
+        allocator, now = opened.allocator, perf_counter_ns()
+        counts = allocator.current(ALLOCATED_BYTES) - going, allocator.current(RESERVED_BYTES)
+        self.entries.append((MEMORY, next(self._numbers), now, opened, *counts))
+
+    def ranged(self, ended: Range) -> None:
+        self.entries.append((RANGE, next(self._numbers), ended))
+
+
+class _Ranges:
+    """The recorder's ear for ranges."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open = recorder.open_ranges
+
+    def push(self, name: str) -> None:
+        self._open.setdefault(get_ident(), []).append((name, perf_counter_ns()))
+
+    def pop(self, ended: Range) -> None:
+        if begun := self._open.get(get_ident()):  # else it began before we listened
+            begun.pop()
+        self._recorder.ranged(ended)
+
+    def start(self, number: int, name: str) -> None:
+        """Nothing to keep before it ends."""
+
+    def end(self, number: int, ended: Range) -> None:  # noqa: ARG002 -- who started it is in the range
+        self._recorder.ranged(ended)
+
+    def mark(self, at: Range) -> None:
+        self._recorder.ranged(at)
+
+
+_HERE = str(Path(__file__).parents[1]) + os.sep
+_TESTING = _HERE + "testing" + os.sep  # programs, like others
+_BETWEEN = frozenset((contextlib.__file__, functools.__file__))
+_ours: dict[str, bool] = {}
+
+
+def where(skip: int = 1) -> tuple[CodeType | None, int]:
+    """The innermost line that is not penstock's own, as code and place in it; some frames are known to be that."""
+    frame = sys._getframe(skip)  # noqa: SLF001 -- the documented way
+    ours = _ours
+    while True:
+        code = frame.f_code
+        name = code.co_filename
+        known = ours.get(name)
+        if known is None:
+            within = name.startswith(_HERE) and not name.startswith(_TESTING)
+            known = ours[name] = within or name in _BETWEEN
+        if not known:
+            return code, frame.f_lasti
+        if frame.f_back is None:
+            return None, 0
+        frame = frame.f_back
