@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from penstock.runtime import capturing
 from penstock.spi import Mark, Queue, Timing
 
-__all__ = ["Clock", "Tried", "tries"]
+__all__ = ["Asked", "Clock", "Tried", "tries"]
 
 _TRIES = 16
 _PATIENCE = 0.01  # seconds for all of them

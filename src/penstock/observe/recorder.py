@@ -1,4 +1,4 @@
-"""What a trace is made of, kept while the program runs: a tuple for each thing that happened; names and times come later.
+"""What a trace is made of, kept while the program runs: a tuple for each thing that happened, without names or times.
 
 A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do: what
 is behind other work begins when that ends. The host's clock says when the program asked for it.
@@ -17,8 +17,9 @@ from pathlib import Path
 from threading import get_ident
 from time import perf_counter_ns
 from types import CodeType
-from typing import Any, Protocol, cast
+from typing import Any
 
+from penstock import backends
 from penstock.errors import DeviceError, PenstockError
 from penstock.observe import ranges
 from penstock.observe.clocks import Tried, tries
@@ -31,7 +32,7 @@ from penstock.runtime.storage import Storage
 from penstock.runtime.stream import Stream
 from penstock.spi import Mark, Queue, Timing
 
-__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Recorder", "Seen"]
+__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Recorder", "Seen", "where"]
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
 
@@ -53,7 +54,7 @@ class Line:
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.opened = open_device.owner_of(queue)
+        self.opened = _owner_of(queue)
         self.timed = isinstance(queue, Timing)
         self.mark = queue.mark if isinstance(queue, Timing) else self._seen
         self.last: Mark | None = None  # behind its last work
@@ -244,6 +245,11 @@ class _Ranges:
 
     def mark(self, at: Range) -> None:
         self._recorder.ranged(at)
+
+
+def _owner_of(queue: Queue) -> OpenDevice | None:
+    found = (opened for kind in tuple(backends.drivers()) for opened in open_device.all_opened(kind))
+    return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
 
 
 _HERE = str(Path(__file__).parents[1]) + os.sep

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Details", "Moment", "Place", "Sample", "Slice", "Traced", "Track"]
+__all__ = ["NONE", "Details", "Moment", "Place", "Sample", "Slice", "Traced", "Track"]
 
 Details = Mapping[str, str | int]
+NONE: Details = MappingProxyType({})
 
 
 class Place(NamedTuple):
@@ -36,7 +38,7 @@ class Slice(NamedTuple):
     category: str  # an operation's kind (copy fill draw call native wait graph), host, or range
     begin: int
     end: int | None  # None: it was not done when the recording ended
-    details: Details = {}  # of an operation: its `id` from 1 on, `bytes`, `device`, `stream`
+    details: Details = NONE  # of an operation: its `id` from 1 on, `bytes`, `device`, `stream`
     place: Place | None = None
     leads_to: int = 0  # the operation that it queued
     comes_from: int = 0  # the operation whose execution it is
@@ -49,7 +51,7 @@ class Moment(NamedTuple):
     name: str
     category: str  # event, range, or an operation's kind: it was done then
     at: int
-    details: Details = {}
+    details: Details = NONE
     place: Place | None = None
 
 

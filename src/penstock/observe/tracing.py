@@ -54,6 +54,10 @@ class Trace:
         self._recorder = Recorder(most, wait_until_completed=wait_until_completed)
         self._state = "new"
 
+    @property
+    def running(self) -> bool:
+        return self._state == "running"
+
     def start(self) -> None:
         """Record from now on. Opens no device.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -34,6 +35,7 @@ __all__ = [
     "trace",
     "trace_no_more",
     "tracer",
+    "wait",
 ]
 
 
@@ -122,6 +124,19 @@ def _trace(by: tuple[Tracer, ...]) -> None:
         tracer = _Several(by) if len(by) > 1 else by[0] if by else None
 
 
+def wait(queue: Queue, tick: int) -> None:
+    """The host waits, and the tracer hears of it."""
+    by = tracer
+    if by is None:
+        queue.wait(tick)
+        return
+    since = perf_counter_ns()
+    try:
+        queue.wait(tick)
+    finally:
+        by.host_waited(queue, since)
+
+
 @contextmanager
 def listening_to(listener: Listener) -> Iterator[None]:
     add(listener)
@@ -133,7 +148,7 @@ def listening_to(listener: Listener) -> Iterator[None]:
 
 def forget_in_child() -> None:
     """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
-    global listeners, tracer, _tracers, _changing
+    global listeners, tracer, _tracers, _changing  # noqa: PLW0603 -- as above
     _changing = threading.RLock()  # another thread of the parent may have held the old one
     listeners, tracer, _tracers = (), None, ()
 

@@ -53,7 +53,6 @@ __all__ = [
     "open_device",
     "opened_if",
     "opened_indices",
-    "owner_of",
     "pinned_if",
     "reopen",
 ]
@@ -233,13 +232,7 @@ class OpenDevice:
             capturing.forbid(self.device.kind, "synchronize")
         if tick is None:  # to signal an idle queue would start its thread, or find it closed
             tick = queue.reached() if queue.idle() else queue.signal()
-        tracer = listening.tracer
-        since = time.perf_counter_ns() if tracer else 0
-        try:
-            queue.wait(tick)
-        finally:
-            if tracer:
-                tracer.host_waited(queue, since)
+        listening.wait(queue, tick)
         self._drop_kept(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
             raise failure
@@ -291,11 +284,6 @@ def opened_if(device: Device) -> OpenDevice | None:
     """The device, if this process has opened it."""
     found = _opened.get(device)
     return None if found is None or found.gone else found
-
-
-def owner_of(queue: Queue) -> OpenDevice | None:
-    """The open device whose queue it is."""
-    return next((opened for opened in tuple(_opened.values()) if opened.queues.get(queue.handle) is queue), None)
 
 
 def opened_indices(kind: str) -> list[int]:
