@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from penstock.runtime import current, open_device
 from penstock.runtime import generator as generators
 from penstock.testing.fake import FakeDriver
 
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find what tests share
 
 @pytest.fixture
 def clean():

@@ -10,11 +10,11 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 from collections import deque
 from itertools import count
 from pathlib import Path
-from threading import get_ident
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any
@@ -32,11 +32,33 @@ from penstock.runtime.storage import Storage
 from penstock.runtime.stream import Stream
 from penstock.spi import Mark, Queue, Timing
 
-__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Recorder", "Seen", "where"]
+__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Me", "Recorder", "Seen", "where"]
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
 
 _POLL = 0.0005  # seconds between two looks at a queue that is still at work
+
+
+class Me:
+    """A thread that was seen. Its number may be another's when it has ended."""
+
+    def __init__(self) -> None:
+        ident = threading.get_ident()
+        self.native_id = threading.get_native_id()
+        # Of a queue's own thread there is none, and to ask for the current one would make one for good.
+        self.thread = next((each for each in threading.enumerate() if each.ident == ident), None)
+
+    @property
+    def name(self) -> str:
+        return f"thread {self.native_id}" if self.thread is None else self.thread.name
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.me = Me()
+
+
+_here = _Here()
 
 
 class Seen:
@@ -83,7 +105,7 @@ class Recorder(listening.Listener, listening.Tracer):
         self.began = self.ended = 0
         self.lines: dict[int, Line] = {}
         self.tried: dict[OpenDevice, Tried] = {}
-        self.open_ranges: dict[int, list[tuple[str, int]]] = {}  # nested ones, by thread
+        self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
         self._wait = wait_until_completed
         self._numbers = count()
         self._sizes: dict[tuple[OpenDevice, int], int] = {}
@@ -155,7 +177,7 @@ class Recorder(listening.Listener, listening.Tracer):
         code, at = where(2)
         number, now = next(self._numbers), perf_counter_ns()
         self.entries.append(
-            (OPERATION, number, get_ident(), asked, now, code, at, what, name, nbytes, line, other, begin, end)
+            (OPERATION, number, _here.me, asked, now, code, at, what, name, nbytes, line, other, begin, end)
         )
         if self._wait and end is not None:
             self._complete(line, end.tick)
@@ -175,7 +197,7 @@ class Recorder(listening.Listener, listening.Tracer):
 
     def _note(self, about: int, since: int, *rest: object) -> None:
         now = perf_counter_ns()
-        entry = (about, next(self._numbers), get_ident(), since or now, now, *where(3))
+        entry = (about, next(self._numbers), _here.me, since or now, now, *where(3))
         self.entries.append((*entry, *rest))
 
     def host_waited(self, queue: Queue, since: int) -> None:
@@ -219,7 +241,7 @@ class Recorder(listening.Listener, listening.Tracer):
         self.entries.append((MEMORY, next(self._numbers), now, opened, *counts))
 
     def ranged(self, ended: Range) -> None:
-        self.entries.append((RANGE, next(self._numbers), ended))
+        self.entries.append((RANGE, next(self._numbers), _here.me, ended))
 
 
 class _Ranges:
@@ -230,10 +252,10 @@ class _Ranges:
         self._open = recorder.open_ranges
 
     def push(self, name: str) -> None:
-        self._open.setdefault(get_ident(), []).append((name, perf_counter_ns()))
+        self._open.setdefault(_here.me, []).append((name, perf_counter_ns()))
 
     def pop(self, ended: Range) -> None:
-        if begun := self._open.get(get_ident()):  # else it began before we listened
+        if begun := self._open.get(_here.me):  # else it began before we listened
             begun.pop()
         self._recorder.ranged(ended)
 

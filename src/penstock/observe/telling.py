@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
-from penstock.observe.recorder import MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Recorder, Seen
+from penstock.observe.recorder import MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Me, Recorder, Seen
 from penstock.observe.traced import Moment, Place, Sample, Slice, Traced, Track
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Timing
@@ -26,7 +25,7 @@ class _Operation(NamedTuple):
 
     about: int
     number: int
-    thread: int
+    thread: Me
     asked: int
     queued: int
     code: CodeType | None
@@ -60,17 +59,15 @@ class _Telling:
         self.told = Traced(recorder.began, recorder.ended, lost=recorder.lost)
         self._recorder = recorder
         self._intervals, self._events = intervals, events
-        self._threads: dict[int, Track] = {}
         self._streams: dict[int, Track] = {}
         self._lines: dict[tuple[int, int], Place] = {}
-        self._living = {thread.ident: thread for thread in threading.enumerate()}
         entries: dict[int, list[Any]] = defaultdict(list)
         for entry in recorder.entries.copy():
             entries[entry[0]].append(entry)
         self._work([_Operation(*entry) for entry in entries[OPERATION]])
         self._waits(entries[WAITED])
         self._moments(entries[MOMENT])
-        self._ranges([entry[2] for entry in entries[RANGE]])
+        self._ranges([entry[2:] for entry in entries[RANGE]])
         self._memory(entries[MEMORY])
 
     # What queues did
@@ -129,11 +126,11 @@ class _Telling:
         self.told.operations += 1
         if self._intervals:
             queued = 0 if begin is None else number
-            thread = self._thread(each.thread)
+            thread = _thread(each.thread)
             self._slice(thread, each.name, each.what, each.asked, each.queued, details, place, leads_to=queued)
             if begin is not None:
                 self._slice(stream, each.name, each.what, begin, end, details, place, comes_from=number)
-        elif end is not None:
+        elif end is not None and self._events:
             self.told.moments.append(Moment(stream, each.name, each.what, end, details, place))
 
     def _slice(self, *fields: Any, **more: Any) -> None:
@@ -145,7 +142,7 @@ class _Telling:
         for _, _, thread, since, until, code, at, line in entries if self._intervals else ():
             stream = self._stream(line)
             details = {"device": stream.device, "stream": stream.number}
-            self._slice(self._thread(thread), "wait", "host", since, until, details, self._place(code, at))
+            self._slice(_thread(thread), "wait", "host", since, until, details, self._place(code, at))
 
     def _moments(self, entries: list[Any]) -> None:
         """Events have numbers of their own, as another may have an event's `id` when that has gone."""
@@ -160,12 +157,12 @@ class _Telling:
                     stream = self._stream(line)
                     details |= {"device": stream.device, "stream": stream.number}
                 place = self._place(code, at)
-                self.told.moments.append(Moment(self._thread(thread), what, "event", now, details, place))
+                self.told.moments.append(Moment(_thread(thread), what, "event", now, details, place))
 
-    def _ranges(self, ended: list[Range]) -> None:
+    def _ranges(self, ended: list[tuple[Me, Range]]) -> None:
         free: list[int] = []  # since when, of each row of those that may overlap
-        for each in sorted(ended, key=lambda each: each.begin):
-            thread = self._thread(each.thread)
+        for me, each in sorted(ended, key=lambda each: each[1].begin):
+            thread = _thread(me)
             if each.depth >= 0:
                 track = thread
             elif each.begin == each.end:
@@ -177,9 +174,9 @@ class _Telling:
                 track = Track("ranges", "ranges", row)
             if self._intervals:
                 self._slice(track, each.name, "range", each.begin, each.end)
-        for ident, names in self._recorder.open_ranges.items() if self._intervals else ():
+        for me, names in self._recorder.open_ranges.items() if self._intervals else ():
             for name, begin in names:
-                self._slice(self._thread(ident), name, "range", begin, None)
+                self._slice(_thread(me), name, "range", begin, None)
 
     def _memory(self, entries: list[Any]) -> None:
         for _, _, at, opened, *counts in entries:
@@ -205,17 +202,6 @@ class _Telling:
             self._streams[id(line)] = found
         return found
 
-    def _thread(self, ident: int) -> Track:
-        found = self._threads.get(ident)
-        if found is None:
-            thread = self._living.get(ident)
-            if thread is None or thread.native_id is None:  # it has ended, or is a queue's own
-                found = Track("thread", f"thread {ident:#x}", ident & 0x7FFF_FFFF)
-            else:
-                found = Track("thread", thread.name, thread.native_id)
-            self._threads[ident] = found
-        return found
-
     def _place(self, code: CodeType | None, at: int) -> Place | None:
         if code is None:
             return None
@@ -226,3 +212,7 @@ class _Telling:
             found = Place(code.co_filename, code.co_qualname, line or code.co_firstlineno)
             self._lines[id(code), at] = found
         return found
+
+
+def _thread(me: Me) -> Track:
+    return Track("thread", me.name, me.native_id)
