@@ -17,6 +17,7 @@ from penstock.testing.fake import FakeDriver
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find what tests share
 
+
 @pytest.fixture
 def clean():
     """The host device holds afterwards no more than before, in order, and the same is current."""

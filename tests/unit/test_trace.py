@@ -10,7 +10,7 @@ import pytest
 from perfetto_files import decoded
 
 import penstock
-import penstock.cuda as cuda
+from penstock import cuda
 from penstock.errors import DeviceError
 from penstock.observe import ranges, trace
 from penstock.runtime import listening
@@ -49,7 +49,7 @@ def test_every_operation_has_its_size_its_line_and_its_time(path, device):
         first = line_here() - 1
         drawn = penstock.rand((1000,), device=device)
         drawn.copy_(ones[:1000])
-        ones[:: 2].fill_(3.5)
+        ones[::2].fill_(3.5)
         penstock.randperm(10, device=device)
         penstock.synchronize(device)
     found = decoded(path)
@@ -83,7 +83,9 @@ def test_executions_follow_each_other_and_their_calls(path, device):
         assert calls[each.id].begin <= each.begin <= each.end  # nothing is done before it is asked for
     assert all(one.end <= other.begin for one, other in pairwise(found.executed))
     (waited,) = (each for each in found.slices if each.category == "host")
-    assert abs(found.executed[-1].end - waited.end) < 1e9  # one clock: they are microseconds apart, on a busy machine more
+    assert (
+        abs(found.executed[-1].end - waited.end) < 1e9
+    )  # one clock: they are microseconds apart, on a busy machine more
     assert found.executed[-1].end <= waited.end + 1e5
 
 
@@ -156,9 +158,8 @@ def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated
 
 def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):
     with trace(path):
-        with cuda.nvtx.range("outer"):
-            with cuda.nvtx.range("inner"):
-                penstock.zeros(10)
+        with cuda.nvtx.range("outer"), cuda.nvtx.range("inner"):
+            penstock.zeros(10)
         ranges.mark("here")
         one, other = ranges.start("first"), ranges.start("second")
         ranges.end(one)

@@ -58,6 +58,10 @@ class Trace:
     def running(self) -> bool:
         return self._state == "running"
 
+    @property
+    def written(self) -> bool:
+        return self._state == "written"
+
     def start(self) -> None:
         """Record from now on. Opens no device.
 
@@ -92,6 +96,7 @@ class Trace:
         self._recorder.entries.clear()
         with in_place_of(self.path) as part, part.open("xb") as file:
             perfetto.write(told, file, notes)
+        self._state = "written"
 
     def forget(self) -> None:
         """For the fork handler: it is the parent's."""
