@@ -1,4 +1,4 @@
-"""Traces read again from their files, by the schema of those who make the format. Importable: conftest.py sees to that."""
+"""Traces read again from their files, by the schema of those who make the format. conftest.py lets tests import it."""
 
 from __future__ import annotations
 

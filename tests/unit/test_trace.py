@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 from itertools import pairwise
 
@@ -82,11 +83,35 @@ def test_executions_follow_each_other_and_their_calls(path, device):
         assert each.does == (each.id,) == calls[each.id].asks
         assert calls[each.id].begin <= each.begin <= each.end  # nothing is done before it is asked for
     assert all(one.end <= other.begin for one, other in pairwise(found.executed))
-    (waited,) = (each for each in found.slices if each.category == "host")
-    assert (
-        abs(found.executed[-1].end - waited.end) < 1e9
-    )  # one clock: they are microseconds apart, on a busy machine more
-    assert found.executed[-1].end <= waited.end + 1e5
+    assert found.executed[-1].end <= max(each.end for each in found.slices if each.category == "host")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_of_many_streams_is_told_whole_and_in_order(path, emulated, seed):
+    draw = random.Random(seed)
+    streams = [cuda.current_stream(), *(cuda.Stream() for _ in range(3))]
+    tensors = [penstock.empty(size, device="cuda:0", dtype="uint8") for size in (1, 4096, MIB)]
+    did = {stream.stream_id: [] for stream in streams}
+    with trace(path) as made:
+        for _ in range(200):
+            stream, target = draw.choice(streams), draw.choice(tensors)
+            with cuda.stream(stream):
+                if draw.random() < 0.5:
+                    target.fill_(draw.randrange(256))
+                    did[stream.stream_id].append(("fill_", target.nbytes))
+                else:
+                    target.random_(0, 200)
+                    did[stream.stream_id].append(("integers", target.nbytes))
+        cuda.synchronize()
+    found = decoded(path)
+    told = {number: [] for number in did}
+    for each in found.executed:
+        told[each.details["stream"]].append((each.name, each.details["bytes"]))
+        assert each.begin <= each.end
+    assert told == did
+    assert made.operations == len({each.id for each in found.executed}) == 200
+    asked = sum(each.details["bytes"] for each in found.asked)
+    assert asked == sum(nbytes for some in did.values() for _, nbytes in some)
 
 
 def test_the_fakes_clock_is_told_exactly(path, fake):
@@ -231,9 +256,9 @@ def test_the_newest_entries_are_kept_and_the_others_counted(path):
         for _ in range(100):
             tensor.fill_(0)
     found = decoded(path)
-    assert (made.operations, made.lost) == (10, 90)
-    assert [each.id for each in found.executed] == list(range(91, 101))
-    assert found.recording["lost"] == 90
+    assert (made.operations, made.lost) == (10, 91)  # the second entry of all was what memory there is
+    assert [each.id for each in found.executed] == list(range(92, 102))
+    assert found.recording["lost"] == 91
 
 
 def test_each_thread_has_its_track_and_a_queue_keeps_its_order(path, eight_threads):

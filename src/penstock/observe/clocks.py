@@ -53,23 +53,15 @@ class Clock:
     """Turns a device's marks into the host's nanoseconds."""
 
     def __init__(self, queue: Timing, asked: Iterable[Asked]) -> None:
-        self._queue = queue
-        self._first: Mark | None = None
-        self._ahead = 0
-        ahead = []
-        for mark, since in asked:
-            if self._first is None:
-                self._first = mark
-            ahead.append(since - self._since_first(mark))
-        if ahead:
-            self._ahead = max(ahead)
-
-    def _since_first(self, mark: Mark) -> int:
-        first = self._first
-        if first is None:
-            raise ValueError("a clock that no mark was shown to tells no time")
-        return round(self._queue.elapsed_ms(first, mark) * 1e6)
+        asked = list(asked)
+        first = asked[0].mark
+        self._since: dict[int, int] = {}  # by mark: nanoseconds from the first one
+        self._marks = [each.mark for each in asked]  # so that no other has the `id` of one
+        for mark, _ in asked:
+            if id(mark) not in self._since:
+                self._since[id(mark)] = round(queue.elapsed_ms(first, mark) * 1e6)
+        self._ahead = max(since - self._since[id(mark)] for mark, since in asked)
 
     def time(self, mark: Mark) -> int:
-        """When it was reached, as `time.perf_counter_ns` tells it."""
-        return self._since_first(mark) + self._ahead
+        """When it was reached, as `time.perf_counter_ns` tells it; of a mark that it was shown."""
+        return self._since[id(mark)] + self._ahead

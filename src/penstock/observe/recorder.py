@@ -71,12 +71,32 @@ class Seen:
         self.at = 0
 
 
+class _Counters:
+    """What was last noted of a device's memory."""
+
+    __slots__ = ("allocated", "reserved")
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
+
+    def changed(self, allocated: int, reserved: int) -> bool:
+        before = self.allocated, self.reserved
+        self.allocated, self.reserved = allocated, reserved
+        return before != (allocated, reserved)
+
+
+def _nothing(_metric: int) -> int:
+    return 0
+
+
 class Line:
     """What the recorder knows of a queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
         self.queue = queue
-        self.opened = _owner_of(queue)
+        self.opened = opened = _owner_of(queue)
+        self.bytes = _Counters() if opened is None else counters.setdefault(opened, _Counters())
+        self.current = _nothing if opened is None else opened.allocator.current
         self.timed = isinstance(queue, Timing)
         self.mark = queue.mark if isinstance(queue, Timing) else self._seen
         self.last: Mark | None = None  # behind its last work
@@ -99,6 +119,8 @@ class Line:
 class Recorder(listening.Listener, listening.Tracer):
     """Keeps the last `most` entries, from `begin` to `finish`, in the thread that does what they are about."""
 
+    hears_ends = False
+
     def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
         self.entries: deque[tuple[Any, ...]] = deque(maxlen=most)
         self.lost = 0
@@ -108,7 +130,7 @@ class Recorder(listening.Listener, listening.Tracer):
         self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
         self._wait = wait_until_completed
         self._numbers = count()
-        self._sizes: dict[tuple[OpenDevice, int], int] = {}
+        self._counters: dict[OpenDevice, _Counters] = {}
         self._tool = _Ranges(self)
 
     def begin(self) -> None:
@@ -119,6 +141,8 @@ class Recorder(listening.Listener, listening.Tracer):
 
     def finish(self, limit: float) -> None:
         """Record no more, and wait for work that is not done yet: as many seconds, if it takes so long."""
+        for line in tuple(self.lines.values()):
+            self._count(line)
         listening.trace_no_more(self)
         listening.remove(self)
         ranges.detach(self._tool)
@@ -133,7 +157,8 @@ class Recorder(listening.Listener, listening.Tracer):
                 and time.monotonic() < end
             ):
                 time.sleep(_POLL)
-            line.look()
+            if not line.timed:
+                line.look()
             line.reached = line.queue.reached()
             if line.timed and line.opened is not None and line.opened not in self.tried:
                 self.tried[line.opened] = tries(line.queue)
@@ -144,7 +169,13 @@ class Recorder(listening.Listener, listening.Tracer):
         self.entries.clear()
 
     def line(self, queue: Queue) -> Line:
-        return self.lines.get(id(queue)) or self.lines.setdefault(id(queue), Line(queue))
+        return self.lines.get(id(queue)) or self.lines.setdefault(id(queue), Line(queue, self._counters))
+
+    def _count(self, line: Line) -> None:
+        allocated, reserved = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES)
+        if line.bytes.changed(allocated, reserved):
+            entry = MEMORY, next(self._numbers), perf_counter_ns(), line.opened, allocated, reserved
+            self.entries.append(entry)
 
     # What queues do. This is the fast path: a microsecond for both.
 
@@ -179,6 +210,8 @@ class Recorder(listening.Listener, listening.Tracer):
         self.entries.append(
             (OPERATION, number, _here.me, asked, now, code, at, what, name, nbytes, line, other, begin, end)
         )
+        if line.current(ALLOCATED_BYTES) != line.bytes.allocated:
+            self._count(line)
         if self._wait and end is not None:
             self._complete(line, end.tick)
 
@@ -195,21 +228,23 @@ class Recorder(listening.Listener, listening.Tracer):
 
     # What the host does
 
-    def _note(self, about: int, since: int, *rest: object) -> None:
+    def _note(self, about: int, since: int, what: Any, event: int, line: Line | None) -> None:
         now = perf_counter_ns()
-        entry = (about, next(self._numbers), _here.me, since or now, now, *where(3))
-        self.entries.append((*entry, *rest))
+        code, at = where(3)
+        self.entries.append((about, next(self._numbers), _here.me, since or now, now, code, at, what, event, line))
 
     def host_waited(self, queue: Queue, since: int) -> None:
         line = self.line(queue)
-        line.look()
-        self._note(WAITED, since, line)
+        if not line.timed:
+            line.look()
+        self._note(WAITED, since, "wait", 0, line)
+        self._count(line)
 
     def stream_synchronized(self, stream: Stream) -> None:
         self._note(MOMENT, 0, "synchronize stream", 0, self.line(stream.queue))
 
     def device_synchronized(self, opened: OpenDevice) -> None:
-        self._note(MOMENT, 0, f"synchronize {opened.device}", 0, None)
+        self._note(MOMENT, 0, opened, 0, None)
 
     def event_created(self, event: Event) -> None:
         self._note(MOMENT, 0, "", id(event), None)  # tells it from others that had its number
@@ -226,19 +261,11 @@ class Recorder(listening.Listener, listening.Tracer):
     def event_queried(self, event: Event, done: bool) -> None:
         self._note(MOMENT, 0, "query event: done" if done else "query event: not yet", id(event), None)
 
-    # Memory
-
-    def allocated(self, storage: Storage, queue: int) -> None:  # noqa: ARG002 -- the counters are the device's
-        self._sizes[storage.opened, storage.address] = getattr(storage.owner, "size", storage.nbytes)
-        self._count(storage.opened, 0)
-
-    def freed(self, opened: OpenDevice, address: int) -> None:
-        self._count(opened, self._sizes.pop((opened, address), 0))  # it goes right after this
-
-    def _count(self, opened: OpenDevice, going: int) -> None:
-        allocator, now = opened.allocator, perf_counter_ns()
-        counts = allocator.current(ALLOCATED_BYTES) - going, allocator.current(RESERVED_BYTES)
-        self.entries.append((MEMORY, next(self._numbers), now, opened, *counts))
+    def allocated(self, storage: Storage, queue: int) -> None:
+        """What is freed shows when something else happens: to hear of it would cost a microsecond."""
+        found = storage.opened.queues.get(queue)
+        if found is not None:
+            self._count(self.line(found))
 
     def ranged(self, ended: Range) -> None:
         self.entries.append((RANGE, next(self._numbers), _here.me, ended))

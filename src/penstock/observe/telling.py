@@ -139,7 +139,7 @@ class _Telling:
     # What the host did
 
     def _waits(self, entries: list[Any]) -> None:
-        for _, _, thread, since, until, code, at, line in entries if self._intervals else ():
+        for _, _, thread, since, until, code, at, _, _, line in entries if self._intervals else ():
             stream = self._stream(line)
             details = {"device": stream.device, "stream": stream.number}
             self._slice(_thread(thread), "wait", "host", since, until, details, self._place(code, at))
@@ -151,6 +151,8 @@ class _Telling:
         for _, _, thread, _, now, code, at, what, event, line in entries if self._events else ():
             if not what or (event and event not in numbers):
                 numbers[event] = next(fresh)
+            if isinstance(what, OpenDevice):
+                what = f"synchronize {what.device}"  # noqa: PLW2901 -- its name, at last
             if what:
                 details: dict[str, str | int] = {"event": numbers[event]} if event else {}
                 if line is not None:

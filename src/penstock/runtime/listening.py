@@ -40,7 +40,9 @@ __all__ = [
 
 
 class Listener:
-    """Hears what it has a method for."""
+    """Hears what it has a method for; of the ends of memory and events only if it says so: to know them takes long."""
+
+    hears_ends = True
 
     def stream_created(self, opened: OpenDevice, queue: Queue) -> None: ...
     def stream_waited(self, stream: Stream, other: Stream) -> None: ...  # for all work so far of the other
@@ -155,7 +157,8 @@ def forget_in_child() -> None:
 
 def allocated(storage: Storage, queue: int) -> None:
     """Tell of it and, when it goes, of that."""
-    finalize(storage, _freed, storage.opened, storage.address).atexit = False
+    if any(listener.hears_ends for listener in listeners):
+        finalize(storage, _freed, storage.opened, storage.address).atexit = False
     for listener in listeners:
         listener.allocated(storage, queue)
 
@@ -167,7 +170,8 @@ def _freed(opened: OpenDevice, address: int) -> None:
 
 def created(event: Event, opened: OpenDevice) -> None:
     """As `allocated`."""
-    finalize(event, _deleted, opened, id(event)).atexit = False
+    if any(listener.hears_ends for listener in listeners):
+        finalize(event, _deleted, opened, id(event)).atexit = False
     for listener in listeners:
         listener.event_created(event)
 
