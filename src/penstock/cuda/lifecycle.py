@@ -77,9 +77,13 @@ def _sleep(cycles: int) -> None:
         raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
     clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
     address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
+    _call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+
+
+def _call(queue: Any, function: int, argument: int) -> None:
     tracer = listening.tracer
     begun = tracer.queueing(queue) if tracer else None
-    queue.call_native(address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+    queue.call_native(function, argument)
     if tracer:
         tracer.queued(queue, begun, "native", "_sleep")
 

@@ -16,7 +16,7 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from penstock import backends
@@ -77,16 +77,11 @@ class _Counters:
     __slots__ = ("allocated", "reserved")
 
     def __init__(self) -> None:
-        self.allocated = self.reserved = 0
-
-    def changed(self, allocated: int, reserved: int) -> bool:
-        before = self.allocated, self.reserved
-        self.allocated, self.reserved = allocated, reserved
-        return before != (allocated, reserved)
+        self.allocated = self.reserved = -1
 
 
 def _nothing(_metric: int) -> int:
-    return 0
+    return -1
 
 
 class Line:
@@ -95,7 +90,7 @@ class Line:
     def __init__(self, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
         self.queue = queue
         self.opened = opened = _owner_of(queue)
-        self.bytes = _Counters() if opened is None else counters.setdefault(opened, _Counters())
+        self.counters = _Counters() if opened is None else counters.setdefault(opened, _Counters())
         self.current = _nothing if opened is None else opened.allocator.current
         self.timed = isinstance(queue, Timing)
         self.mark = queue.mark if isinstance(queue, Timing) else self._seen
@@ -169,11 +164,16 @@ class Recorder(listening.Listener, listening.Tracer):
         self.entries.clear()
 
     def line(self, queue: Queue) -> Line:
-        return self.lines.get(id(queue)) or self.lines.setdefault(id(queue), Line(queue, self._counters))
+        found = self.lines.get(id(queue))
+        if found is None:
+            found = self.lines.setdefault(id(queue), Line(queue, self._counters))
+            self._count(found)
+        return found
 
     def _count(self, line: Line) -> None:
-        allocated, reserved = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES)
-        if line.bytes.changed(allocated, reserved):
+        allocated, reserved, known = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES), line.counters
+        if (known.allocated, known.reserved) != (allocated, reserved):
+            known.allocated, known.reserved = allocated, reserved
             entry = MEMORY, next(self._numbers), perf_counter_ns(), line.opened, allocated, reserved
             self.entries.append(entry)
 
@@ -205,13 +205,11 @@ class Recorder(listening.Listener, listening.Tracer):
             line.last = end = None if begin is None else line.mark()
         except PenstockError:
             end = None
-        code, at = where(2)
+        code, at = where(3)
         number, now = next(self._numbers), perf_counter_ns()
         self.entries.append(
             (OPERATION, number, _here.me, asked, now, code, at, what, name, nbytes, line, other, begin, end)
         )
-        if line.current(ALLOCATED_BYTES) != line.bytes.allocated:
-            self._count(line)
         if self._wait and end is not None:
             self._complete(line, end.tick)
 
@@ -262,7 +260,7 @@ class Recorder(listening.Listener, listening.Tracer):
         self._note(MOMENT, 0, "query event: done" if done else "query event: not yet", id(event), None)
 
     def allocated(self, storage: Storage, queue: int) -> None:
-        """What is freed shows when something else happens: to hear of it would cost a microsecond."""
+        """What is freed shows at the next allocation or wait: to hear of it takes a microsecond."""
         found = storage.opened.queues.get(queue)
         if found is not None:
             self._count(self.line(found))
@@ -304,22 +302,21 @@ def _owner_of(queue: Queue) -> OpenDevice | None:
 _HERE = str(Path(__file__).parents[1]) + os.sep
 _TESTING = _HERE + "testing" + os.sep  # programs, like others
 _BETWEEN = frozenset((contextlib.__file__, functools.__file__))
-_ours: dict[str, bool] = {}
+_ours: set[str] = set()
+_theirs: set[str] = set()
 
 
 def where(skip: int = 1) -> tuple[CodeType | None, int]:
     """The innermost line that is not penstock's own, as code and place in it; some frames are known to be that."""
-    frame = sys._getframe(skip)  # noqa: SLF001 -- the documented way
-    ours = _ours
-    while True:
+    frame: FrameType | None = sys._getframe(skip)  # noqa: SLF001 -- the documented way
+    while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        known = ours.get(name)
-        if known is None:
-            within = name.startswith(_HERE) and not name.startswith(_TESTING)
-            known = ours[name] = within or name in _BETWEEN
-        if not known:
+        if name in _ours:
+            frame = frame.f_back
+        elif name in _theirs:
             return code, frame.f_lasti
-        if frame.f_back is None:
-            return None, 0
-        frame = frame.f_back
+        else:
+            within = name.startswith(_HERE) and not name.startswith(_TESTING)
+            (_ours if within or name in _BETWEEN else _theirs).add(name)
+    return None, 0

@@ -26,7 +26,7 @@ from penstock.runtime.liveness import Inputs
 from penstock.runtime.mem_pool import MemPool
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.stream import Stream, default_of, stream_of
-from penstock.spi import Captures, Recording
+from penstock.spi import Captures, Queue, Recording
 
 if TYPE_CHECKING:
     from penstock.runtime.generator import Generator
@@ -245,23 +245,26 @@ class Graph(GraphHooks, Conditions):
         if self._replay_start_hooks:
             self._replay_start_hooks.call(self)
         try:
-            within = capturing.capture_of(queue) if capturing.under_way else None
-            tracer = listening.tracer
-            begun = tracer.queueing(queue) if tracer else None
-            recording.launch(
-                queue,
-                [
-                    generator.take(words) if within is None else within.draw(generator, words)
-                    for generator, words in self._sources
-                ],
-            )
-            if tracer:
-                tracer.queued(queue, begun, "graph", f"{self.name} {self._exec}")
+            self._launch(recording, queue)
         finally:
             if replayed:
                 replayed.tell(self)
             if self._replay_end_hooks:
                 self._replay_end_hooks.call(self)
+
+    def _launch(self, recording: Recording, queue: Queue) -> None:
+        within = capturing.capture_of(queue) if capturing.under_way else None
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
+        recording.launch(
+            queue,
+            [
+                generator.take(words) if within is None else within.draw(generator, words)
+                for generator, words in self._sources
+            ],
+        )
+        if tracer:
+            tracer.queued(queue, begun, "graph", f"{self.name} {self._exec}")
 
     def reset(self) -> None:
         """Let go of what was recorded, or is being recorded, and of its memory; another capture can begin."""

@@ -63,7 +63,10 @@ class Listener:
 
 
 class Tracer:
-    """Hears of the work of queues, as their devices do it, and of who waits for that."""
+    """Hears of the work of queues, as their devices do it, and of who waits for that.
+
+    It is told by functions that programs do not call themselves.
+    """
 
     def queueing(self, queue: Queue) -> Any: ...  # just before the queue is given something
     def queued(  # and when it has it; `begun` is what `queueing` gave

@@ -129,7 +129,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
         for dst, src, nbytes in runs:
             queue.copy(dst, src, nbytes)
         if tracer:
-            tracer.queued(queue, begun, "copy", "copy_", target.nbytes)
+            tracer.queued(queue, begun, "copy", "copy_", array.nbytes)
         return
     if not (by_numpy and isinstance(queue, Launches)):
         raise Unsupported(
@@ -143,7 +143,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
     begun = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
     if tracer:
-        tracer.queued(queue, begun, "call", "copy_", target.nbytes)
+        tracer.queued(queue, begun, "call", "copy_", array.nbytes)
 
 
 def _uncapturable(stream: Stream) -> RuntimeError:
@@ -211,7 +211,7 @@ def fill(target: Tensor, value: Any) -> None:
             copy_array(target, element, non_blocking=False)
             return
         if tracer:
-            tracer.queued(queue, begun, what, "fill_", target.nbytes)
+            tracer.queued(queue, begun, what, "fill_", array.nbytes)
     for listener in listening.listeners:
         listener.launched(stream, "fill_", (), (target,))
 
