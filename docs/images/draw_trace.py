@@ -18,7 +18,7 @@ import penstock
 from penstock import cuda
 from penstock.observe import trace
 
-WIDTH, NAMES, ROW, TOP = 1400, 250, 26, 60
+WIDTH, NAMES, ROW, TOP = 1400, 290, 26, 60
 COLOURS = {
     "copy": "#4c78a8",
     "fill": "#72b7b2",
@@ -51,7 +51,7 @@ def program(path: Path) -> None:
                 weights[::2].fill_(0.5)
         cuda.synchronize()
 
-    steps(2)  # what is done first takes longer
+    steps(4)  # what is done first takes longer
     with trace(path):
         steps(3)
 
