@@ -20,6 +20,7 @@ __all__ = [
     "LOW_WATERMARK",
     "SANITIZER",
     "STRAY_CONTEXTS",
+    "TRACE",
     "VARIABLES",
     "Emulated",
     "Variable",
@@ -216,6 +217,13 @@ LOW_WATERMARK: Variable[float | None] = Variable(
     _ratio,
     _no_ratio,
 )
+TRACE: Variable[Path | None] = Variable(
+    "PENSTOCK_TRACE",
+    "the file that `penstock.mps.profiler` and `penstock.cuda.profiler` write their trace to, when they stop; if not "
+    "set, the former writes penstock-trace-PID.pftrace to the current directory, and the latter records nothing",
+    Path,
+    lambda: None,
+)
 VARIABLES: tuple[Variable[Any], ...] = (
     HOST_DEVICES,
     HOST_MEMORY,
@@ -224,6 +232,7 @@ VARIABLES: tuple[Variable[Any], ...] = (
     STRAY_CONTEXTS,
     HIGH_WATERMARK,
     LOW_WATERMARK,
+    TRACE,
 )
 
 # The allocator's settings: ours first, then PyTorch's two in the order that it was seen to follow.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from penstock import backends
 from penstock.runtime import current, open_device
 from penstock.runtime import generator as generators
 from penstock.testing.fake import FakeDriver
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find what tests share
 
 
 @pytest.fixture

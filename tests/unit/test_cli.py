@@ -15,7 +15,7 @@ import penstock
 from penstock.cli import main
 from penstock.commands import checks, doctor, info
 from penstock.commands.checks import CHECKS, Check
-from penstock.commands.ending import in_place_of
+from penstock.whole_files import in_place_of
 
 
 def complaint(capsys, *arguments: str) -> str:

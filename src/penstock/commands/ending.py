@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.commands.terminal import Terminal
+from penstock.whole_files import in_place_of
 
 if TYPE_CHECKING:
     from penstock.snapshot.model import Snapshot
@@ -76,19 +75,6 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
 
         writers = {SNAPSHOT: write_snapshot, REPORT: write_page}
         return [name for name, write in writers.items() if attempt(write, output / name)]
-
-
-@contextmanager
-def in_place_of(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it becomes `path` when that went well, and goes when it did not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # of an earlier process with our number
-    try:
-        yield part
-        part.replace(path)
-    except BaseException:  # Ctrl-C, too
-        part.unlink(missing_ok=True)
-        raise
 
 
 def reason(error: BaseException) -> str:

@@ -12,10 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from penstock.commands import Failure, ending
 from penstock.commands.ending import reason
 from penstock.commands.terminal import Terminal
+
+if TYPE_CHECKING:
+    from penstock.observe import Trace
 
 DEVICE = "host:0"
 
@@ -34,6 +38,7 @@ class Recording:
     _process: int = field(default_factory=os.getpid)
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
     _started: float = 0.0
+    _trace: Trace | None = None
 
     def prepare(self) -> None:
         """Make sure, before the program starts, that it can be watched and the report written; raises Failure."""
@@ -73,6 +78,17 @@ class Recording:
             raise Failure("; ".join([str(error), *notes])) from error
         self._started = time.perf_counter()
 
+    def start_trace(self, path: Path) -> None:
+        """Trace the program, too; raises Failure. It ends, and is written, before the report."""
+        from penstock.observe import Trace
+
+        self._trace = Trace(path)
+        try:
+            self._trace.start()
+        except (OSError, ValueError, ImportError) as error:
+            self.cancel()
+            raise Failure(f"cannot write a trace to {str(path)!r}: {reason(error)}") from error
+
     def cancel(self) -> None:
         """There was no program after all."""
         atexit.unregister(self._finish)
@@ -107,6 +123,8 @@ class Recording:
         numpy.uninstall()  # the report's own arrays are no part of the story, and there may be no room for them
         with np.errstate(all="ignore"):  # the program may have asked for exceptions
             ending.tell(memory.snapshot(DEVICE, notes=self._notes(seconds)), self._terminal, self.output)
+            if self._trace is not None and self._trace.written:
+                self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:
                 ending.show_page(self._terminal, self.output)
 

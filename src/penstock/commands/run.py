@@ -45,6 +45,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"where the files go (default: {OUTPUT})"
     )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a trace of what queues did, for ui.perfetto.dev"
+    )
     parser.add_argument("--open", action="store_true", help="show the report in a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program")
@@ -58,8 +61,11 @@ def run(args: argparse.Namespace) -> int:
     program = Program(argv, module=args.module)
     recording = Recording(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
     recording.prepare()
+    trace = None if args.trace is None else _absolute(args.trace)
     _emulate(args.emulate, guard=args.guard)
     recording.start()
+    if trace is not None:
+        recording.start_trace(trace)
     try:
         program.execute()
     except Failure:

@@ -20,7 +20,7 @@ from penstock.backends.cuda_errors import (
 )
 from penstock.cuda._kind import CUDA
 from penstock.errors import DeviceError, Unsupported
-from penstock.observe import ranges
+from penstock.observe import profiling, ranges
 from penstock.runtime import registered_memory
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import PinsInPlace, Queue
@@ -62,14 +62,20 @@ def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own nam
 
 
 def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
-    """A mark among the ranges that tools hear of (`penstock.observe.ranges`), which they may begin at."""
+    """A mark among the ranges that tools hear of (`penstock.observe.ranges`), which they may begin at.
+
+    Where PENSTOCK_TRACE names a file, a trace begins, too, unless one goes on.
+    """
+    if (path := profiling.file_asked_for()) is not None:
+        profiling.begin(path)
     ranges.mark("cudaProfilerStart")
     return cudaError.success
 
 
 def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
-    """As `cudaProfilerStart`."""
+    """As `cudaProfilerStart`; the trace ends, and is written."""
     ranges.mark("cudaProfilerStop")
+    profiling.end()
     return cudaError.success
 
 

@@ -10,7 +10,7 @@ from penstock.cuda._kind import CUDA
 from penstock.cuda.streams import current_stream
 from penstock.errors import Unsupported
 from penstock.faces.devices import Devices
-from penstock.runtime import sharing
+from penstock.runtime import listening, sharing
 from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
 from penstock.spi import Launches
 
@@ -77,7 +77,15 @@ def _sleep(cycles: int) -> None:
         raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
     clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
     address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
-    queue.call_native(address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+    _call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+
+
+def _call(queue: Any, function: int, argument: int) -> None:
+    tracer = listening.tracer
+    begun = tracer.queueing(queue) if tracer else None
+    queue.call_native(function, argument)
+    if tracer:
+        tracer.queued(queue, begun, "native", "_sleep")
 
 
 _CLOCK = 1_000_000  # kHz, where a profile says nothing

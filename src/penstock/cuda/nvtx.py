@@ -12,6 +12,7 @@ from typing import Any
 from penstock.cuda._kind import CUDA
 from penstock.errors import Unsupported
 from penstock.observe import ranges
+from penstock.runtime import listening
 from penstock.spi import Launches
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
@@ -83,7 +84,11 @@ def _in_queue(handle: int, function: Any) -> None:
         raise ValueError(f"{handle:#x} is not the handle of a stream of {opened.device}")
     if not isinstance(queue, Launches):
         raise Unsupported(f"{opened.device} runs no host functions in its queues", ability="Launches")
+    tracer = listening.tracer
+    begun = tracer.queueing(queue) if tracer else None
     queue.call(function)
+    if tracer:
+        tracer.queued(queue, begun, "call", "nvtx")
 
 
 def _text(msg: object, who: str) -> str:

@@ -1,4 +1,6 @@
-"""When a profiler is to look at the program. (`torch.cuda.profiler`)"""
+"""When a profiler is to look at the program, be it another's or, where PENSTOCK_TRACE names a file for its trace, ours.
+(`torch.cuda.profiler`)
+"""
 
 from __future__ import annotations
 

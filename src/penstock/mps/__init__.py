@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.faces.devices import Devices as _Devices
+from penstock.mps import profiler
 from penstock.mps._kind import MPS as _MPS
 from penstock.mps._kind import check_there_for as _check_there_for
 from penstock.mps._memory import (
@@ -44,6 +45,7 @@ __all__ = [
     "is_available",
     "load_metallib",
     "manual_seed",
+    "profiler",
     "recommended_max_memory",
     "seed",
     "set_per_process_memory_fraction",

@@ -17,7 +17,22 @@ from typing import NamedTuple, Protocol
 
 from penstock.runtime import labels
 
-__all__ = ["UNTRACKED", "Range", "Tool", "attached", "end", "mark", "open_here", "pop", "push", "recorded", "start"]
+__all__ = [
+    "UNTRACKED",
+    "Range",
+    "Tool",
+    "attach",
+    "attached",
+    "detach",
+    "end",
+    "forget_in_child",
+    "mark",
+    "open_here",
+    "pop",
+    "push",
+    "recorded",
+    "start",
+]
 
 UNTRACKED = -2  # NVTX's number for the depth of a range that nobody keeps
 
@@ -117,23 +132,31 @@ def open_here() -> tuple[str, ...]:
 @contextmanager
 def attached(tool: Tool) -> Iterator[None]:
     """Let the tool hear of the ranges of all threads, meanwhile; also of ends whose beginning it has not heard of."""
-    _attach(tool)
+    attach(tool)
     try:
         yield
     finally:
-        _detach(tool)
+        detach(tool)
 
 
-def _attach(tool: Tool) -> None:
+def attach(tool: Tool) -> None:
+    """As `attached`, until `detach`."""
     global _tools  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
     with _changing:
         _tools = (*_tools, tool)
 
 
-def _detach(tool: Tool) -> None:
+def detach(tool: Tool) -> None:
     global _tools  # noqa: PLW0603 -- as above
     with _changing:
         _tools = tuple(each for each in _tools if each is not tool)
+
+
+def forget_in_child(tool: Tool) -> None:
+    """For a fork handler: `detach`, where another thread of the parent may have been at it."""
+    global _changing  # noqa: PLW0603 -- as above
+    _changing = threading.Lock()
+    detach(tool)
 
 
 class _Recorder:
@@ -175,7 +198,7 @@ def _listeners() -> tuple[Tool, ...]:
     if not _looked_for_nvtx:
         _looked_for_nvtx = True
         if (library := _nvtx()) is not None:
-            _attach(library)
+            attach(library)
     return _tools
 
 

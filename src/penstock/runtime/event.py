@@ -110,7 +110,10 @@ class Event:
             capturing.forbid(self._stream.device.kind, "query")
         if self._tick < 0:
             raise capturing.refusal(self._stream.device.kind, CAPTURED_EVENT, "query")
-        return self._stream.queue.reached() >= self._tick
+        done = self._stream.queue.reached() >= self._tick
+        for listener in listening.listeners:
+            listener.event_queried(self, done)
+        return done
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""

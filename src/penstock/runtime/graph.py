@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.backends.cuda_errors import ILLEGAL_STATE
 from penstock.errors import DeviceError, Unsupported, WrongState
-from penstock.runtime import capturing, current, graph_annotations, graph_data
+from penstock.runtime import capturing, current, graph_annotations, graph_data, listening
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
 from penstock.runtime.graph_hooks import (
@@ -26,7 +26,7 @@ from penstock.runtime.liveness import Inputs
 from penstock.runtime.mem_pool import MemPool
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.stream import Stream, default_of, stream_of
-from penstock.spi import Captures, Recording
+from penstock.spi import Captures, Queue, Recording
 
 if TYPE_CHECKING:
     from penstock.runtime.generator import Generator
@@ -245,19 +245,26 @@ class Graph(GraphHooks, Conditions):
         if self._replay_start_hooks:
             self._replay_start_hooks.call(self)
         try:
-            within = capturing.capture_of(queue) if capturing.under_way else None
-            recording.launch(
-                queue,
-                [
-                    generator.take(words) if within is None else within.draw(generator, words)
-                    for generator, words in self._sources
-                ],
-            )
+            self._launch(recording, queue)
         finally:
             if replayed:
                 replayed.tell(self)
             if self._replay_end_hooks:
                 self._replay_end_hooks.call(self)
+
+    def _launch(self, recording: Recording, queue: Queue) -> None:
+        within = capturing.capture_of(queue) if capturing.under_way else None
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
+        recording.launch(
+            queue,
+            [
+                generator.take(words) if within is None else within.draw(generator, words)
+                for generator, words in self._sources
+            ],
+        )
+        if tracer:
+            tracer.queued(queue, begun, "graph", f"{self.name} {self._exec}")
 
     def reset(self) -> None:
         """Let go of what was recorded, or is being recorded, and of its memory; another capture can begin."""

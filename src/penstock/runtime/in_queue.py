@@ -54,7 +54,11 @@ def together(
             steps.enter_context(using(stream, tensor.storage))
         for other in others:
             doing.wait_stream(other)
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
         queue.call(lambda: work(ins, outs))
+        if tracer:
+            tracer.queued(queue, begun, "call", name, sum(each.nbytes for each in outs))
         try:
             for listener in listening.listeners:
                 listener.launched(doing, name, tuple(inputs), tuple(outputs))

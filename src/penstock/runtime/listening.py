@@ -1,4 +1,5 @@
-"""What the runtime does with devices, for whoever listens. Where nobody does, a place costs one look at `listeners`.
+"""What the runtime does with devices, for whoever listens. Where nobody does, a place costs one look at `listeners`, or
+at `tracer`.
 
 A listener is told after the thing was done, in the thread that did it; what it raises, the program sees. `freed` may
 come from a destructor at any moment, so it must neither wait nor raise.
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 if TYPE_CHECKING:
@@ -20,11 +22,27 @@ if TYPE_CHECKING:
     from penstock.runtime.tensor import Tensor
     from penstock.spi import Queue
 
-__all__ = ["Listener", "add", "allocated", "created", "forget_in_child", "listeners", "listening_to", "remove"]
+__all__ = [
+    "Listener",
+    "Tracer",
+    "add",
+    "allocated",
+    "created",
+    "forget_in_child",
+    "listeners",
+    "listening_to",
+    "remove",
+    "trace",
+    "trace_no_more",
+    "tracer",
+    "wait",
+]
 
 
 class Listener:
-    """Hears what it has a method for."""
+    """Hears what it has a method for; of the ends of memory and events only if it says so: to know them takes long."""
+
+    hears_ends = True
 
     def stream_created(self, opened: OpenDevice, queue: Queue) -> None: ...
     def stream_waited(self, stream: Stream, other: Stream) -> None: ...  # for all work so far of the other
@@ -41,9 +59,45 @@ class Listener:
     def launched(
         self, stream: Stream, name: str, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]
     ) -> None: ...  # work on tensors was queued
+    def event_queried(self, event: Event, done: bool) -> None: ...
+
+
+class Tracer:
+    """Hears of the work of queues, as their devices do it, and of who waits for that.
+
+    It is told by functions that programs do not call themselves.
+    """
+
+    def queueing(self, queue: Queue) -> Any: ...  # just before the queue is given something
+    def queued(  # and when it has it; `begun` is what `queueing` gave
+        self, queue: Queue, begun: Any, what: str, name: str, nbytes: int = 0, other: Queue | None = None
+    ) -> None:
+        """One of copy fill draw call native wait graph; of this operation; how much it writes; what it waits for."""
+
+    def host_waited(self, queue: Queue, since: int) -> None: ...  # for the queue; the time is `perf_counter_ns`'s
+
+
+class _Several(Tracer):
+    def __init__(self, tracers: tuple[Tracer, ...]) -> None:
+        self.tracers = tracers
+
+    def queueing(self, queue: Queue) -> list[Any]:
+        return [tracer.queueing(queue) for tracer in self.tracers]
+
+    def queued(
+        self, queue: Queue, begun: Any, what: str, name: str, nbytes: int = 0, other: Queue | None = None
+    ) -> None:
+        for tracer, its in zip(self.tracers, begun, strict=True):
+            tracer.queued(queue, its, what, name, nbytes, other)
+
+    def host_waited(self, queue: Queue, since: int) -> None:
+        for tracer in self.tracers:
+            tracer.host_waited(queue, since)
 
 
 listeners: tuple[Listener, ...] = ()
+tracer: Tracer | None = None  # all of them
+_tracers: tuple[Tracer, ...] = ()
 _changing = threading.RLock()  # a destructor may come in between
 
 
@@ -59,6 +113,35 @@ def remove(listener: Listener) -> None:
         listeners = tuple(each for each in listeners if each is not listener)
 
 
+def trace(by: Tracer) -> None:
+    """Let it hear of all work from now on."""
+    _trace((*_tracers, by))
+
+
+def trace_no_more(by: Tracer) -> None:
+    _trace(tuple(each for each in _tracers if each is not by))
+
+
+def _trace(by: tuple[Tracer, ...]) -> None:
+    global tracer, _tracers  # noqa: PLW0603 -- as above
+    with _changing:
+        _tracers = by
+        tracer = _Several(by) if len(by) > 1 else by[0] if by else None
+
+
+def wait(queue: Queue, tick: int) -> None:
+    """The host waits, and the tracer hears of it."""
+    by = tracer
+    if by is None:
+        queue.wait(tick)
+        return
+    since = perf_counter_ns()
+    try:
+        queue.wait(tick)
+    finally:
+        by.host_waited(queue, since)
+
+
 @contextmanager
 def listening_to(listener: Listener) -> Iterator[None]:
     add(listener)
@@ -70,13 +153,15 @@ def listening_to(listener: Listener) -> Iterator[None]:
 
 def forget_in_child() -> None:
     """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
-    global listeners, _changing
-    listeners, _changing = (), threading.RLock()  # another thread of the parent may have held the old one
+    global listeners, tracer, _tracers, _changing  # noqa: PLW0603 -- as above
+    _changing = threading.RLock()  # another thread of the parent may have held the old one
+    listeners, tracer, _tracers = (), None, ()
 
 
 def allocated(storage: Storage, queue: int) -> None:
     """Tell of it and, when it goes, of that."""
-    finalize(storage, _freed, storage.opened, storage.address).atexit = False
+    if any(listener.hears_ends for listener in listeners):
+        finalize(storage, _freed, storage.opened, storage.address).atexit = False
     for listener in listeners:
         listener.allocated(storage, queue)
 
@@ -88,7 +173,8 @@ def _freed(opened: OpenDevice, address: int) -> None:
 
 def created(event: Event, opened: OpenDevice) -> None:
     """As `allocated`."""
-    finalize(event, _deleted, opened, id(event)).atexit = False
+    if any(listener.hears_ends for listener in listeners):
+        finalize(event, _deleted, opened, id(event)).atexit = False
     for listener in listeners:
         listener.event_created(event)
 

@@ -122,10 +122,7 @@ class OpenDevice:
         self.allocator.capacity_changed()
 
     def abandon(self) -> None:
-        """In a forked child: the device is unusable, but whoever holds its allocator can go on with memory of its own.
-
-        NumPy's handler is one that does.
-        """
+        """In a forked child: it is unusable, but who holds its allocator goes on with other memory, as NumPy does."""
         self.gone = "forked"
         port = self.port
         if isinstance(port, Reopens):
@@ -151,10 +148,7 @@ class OpenDevice:
         )
 
     def end(self) -> None:
-        """Its emulation has ended. Work is waited for.
-
-        Memory that somebody still has goes back when the next emulation begins.
-        """
+        """Its emulation has ended: work is waited for, and memory that somebody has goes back when the next begins."""
         try:
             if not self.gone:  # in a forked child there is no work
                 self.synchronize()
@@ -231,7 +225,10 @@ class OpenDevice:
             capturing.forbid(self.device.kind, "synchronize")
         if tick is None:  # to signal an idle queue would start its thread, or find it closed
             tick = queue.reached() if queue.idle() else queue.signal()
-        queue.wait(tick)
+        if listening.tracer is None:
+            queue.wait(tick)
+        else:
+            listening.wait(queue, tick)
         self._drop_kept(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
             raise failure

@@ -331,8 +331,12 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
     if _draws(type(queue)):
         drawing = cast("Randoms", queue)
         with transfer.using(stream, target.storage, *(tensor.storage for tensor in read)):
+            tracer = listening.tracer
+            begun = tracer.queueing(queue) if tracer else None
             for draw in draws:
                 drawing.draw(draw)
+            if tracer:
+                tracer.queued(queue, begun, "draw", draws[0].law if draws else "random", target.nbytes)
         for listener in listening.listeners:
             listener.launched(stream, draws[0].law if draws else "random", read, (target,))
         return

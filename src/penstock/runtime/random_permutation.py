@@ -89,7 +89,11 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     if (props.host_visible or props.queue_visible) and isinstance(queue, Launches):
         drawn, array = keys.raw_array(), target.raw_array()
         transfer.expect(queue, array)
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
         queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
+        if tracer:
+            tracer.queued(queue, begun, "call", "randperm", target.nbytes)
         for listener in listening.listeners:
             listener.launched(stream_of(opened), "randperm", (keys,), (target,))
     else:

@@ -8,7 +8,7 @@ from penstock.backends.cuda_errors import INVALID_VALUE, accelerator_error
 from penstock.backends.shared_file import HANDLE_BYTES
 from penstock.device import Device
 from penstock.errors import PenstockError
-from penstock.runtime import capturing, current
+from penstock.runtime import capturing, current, listening
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.sharing import can_share, sharing_port
 from penstock.runtime.stream import Stream
@@ -47,7 +47,11 @@ class SharedPoint:
             return
         capturing.forbid_on(stream.queue, stream.device.kind, "wait")
         with stream.opened.keeping(stream.queue, self.mark):
+            tracer = listening.tracer
+            begun = tracer.queueing(stream.queue) if tracer else None
             self.mark.wait_for(stream.queue, word)
+            if tracer:
+                tracer.queued(stream.queue, begun, "wait", "wait for another process")
 
 
 def shared_point(event: Event, opened: OpenDevice) -> SharedPoint:

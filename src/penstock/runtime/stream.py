@@ -181,7 +181,12 @@ def as_kind(kind: type[_AnyStream], stream: Stream) -> _AnyStream:
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:
     """The stream's later work waits until the other's queue reaches the tick."""
     if stream.device.kind == other.device.kind:
-        stream.queue.wait_for(other.queue, tick)
+        queue = stream.queue
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
+        queue.wait_for(other.queue, tick)
+        if tracer:
+            tracer.queued(queue, begun, "wait", "wait", 0, other.queue)
     else:
         other.opened.wait(other.queue, tick)  # no queue can wait for another vendor's, so the host does
 

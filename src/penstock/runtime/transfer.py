@@ -124,8 +124,12 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
     by_numpy = readable and target.storage.queue_visible and isinstance(queue, Launches)
     most = _FEW_RUNS if by_numpy else _MOST_RUNS
     if array.dtype == source.dtype and not _overlap(array, source) and (runs := _runs(array, source, most)) is not None:
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
         for dst, src, nbytes in runs:
             queue.copy(dst, src, nbytes)
+        if tracer:
+            tracer.queued(queue, begun, "copy", "copy_", array.nbytes)
         return
     if not (by_numpy and isinstance(queue, Launches)):
         raise Unsupported(
@@ -135,7 +139,11 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
             ability="Launches",
         )
     expect(queue, array)
+    tracer = listening.tracer
+    begun = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
+    if tracer:
+        tracer.queued(queue, begun, "call", "copy_", array.nbytes)
 
 
 def _uncapturable(stream: Stream) -> RuntimeError:
@@ -190,14 +198,20 @@ def fill(target: Tensor, value: Any) -> None:
     array = target.raw_array()
     byte = set(element.tobytes())
     with using(stream, target.storage):
+        queue, what = stream.queue, "fill"
+        tracer = listening.tracer
+        begun = tracer.queueing(queue) if tracer else None
         if len(byte) == 1 and array.flags.c_contiguous:
-            stream.queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
-        elif target.storage.queue_visible and isinstance(queue := stream.queue, Launches):
+            queue.fill(target.data_ptr(), byte.pop(), target.nbytes)
+        elif target.storage.queue_visible and isinstance(queue, Launches):
             expect(queue, array)
             queue.call(lambda: np.copyto(array, element))
+            what = "call"
         else:
             copy_array(target, element, non_blocking=False)
             return
+        if tracer:
+            tracer.queued(queue, begun, what, "fill_", array.nbytes)
     for listener in listening.listeners:
         listener.launched(stream, "fill_", (), (target,))
 
@@ -218,7 +232,11 @@ def read(source: Tensor) -> NDArray[Any]:
     array = np.empty(source.shape, source.dtype)
     with stream.opened.keeping(stream.queue, array, whole.storage) as kept:
         if array.nbytes:
+            tracer = listening.tracer
+            begun = tracer.queueing(stream.queue) if tracer else None
             stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
+            if tracer:
+                tracer.queued(stream.queue, begun, "copy", "read", array.nbytes)
     stream.opened.wait(stream.queue, kept.tick)
     for listener in listening.listeners:
         listener.stream_synchronized(stream)

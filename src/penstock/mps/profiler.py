@@ -1,0 +1,105 @@
+"""Traces of what MPS does: a file that https://ui.perfetto.dev opens, and on macOS signposts. (`torch.mps.profiler`)
+
+The file is the one that PENSTOCK_TRACE names, else penstock-trace-PID.pftrace in the current directory; the second
+trace of a process has -2 in its name. Other kinds of device are in it, too. `penstock.observe.trace` takes a file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from penstock.errors import PenstockError, Unsupported
+from penstock.mps._kind import check_there_for
+from penstock.observe import profiling
+from penstock.observe.signposts import Signposts, signposts
+from penstock.runtime import listening
+
+__all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "profile", "start", "stop"]
+
+_ProfilerMode = Literal["interval", "event", "interval,event"]
+
+_changing = threading.RLock()
+_started: list[Signposts | None] = []  # one while a trace goes on
+
+
+def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> None:
+    """Trace from now on: how long operations take ("interval"), or when each was done, and events ("event"), or both.
+
+    An empty mode starts nothing. With `wait_until_completed` the host waits for each operation. RuntimeError for
+    another mode, and where a trace goes on; ModuleNotFoundError where the package that writes it is not installed.
+    """
+    normal = mode.lower().replace(" ", "")
+    if not isinstance(wait_until_completed, bool):
+        raise RuntimeError("couldn't convert python object to boolean")  # noqa: TRY004 -- PyTorch's type and words
+    check_there_for("profilerStartTrace")
+    with _changing:
+        if _tracing():
+            raise PenstockError("Tracing Signposts is already enabled ")
+        asked = [each for each in normal.split(",") if each]
+        for each in asked:
+            if each not in ("interval", "event"):
+                raise PenstockError(f"Invalid Signpost trace mode: {each}")
+        if not asked:
+            return
+        intervals, events = "interval" in asked, "event" in asked
+        profiling.begin(
+            profiling.file_asked_for() or profiling.usual_file(),
+            intervals=intervals,
+            events=events,
+            wait_until_completed=wait_until_completed,
+        )
+        maker = signposts(intervals=intervals, events=events)
+        _started[:] = [maker]
+        if maker is not None:
+            listening.trace(maker)
+
+
+def stop() -> None:
+    """End the trace, and write it; nothing where none goes on. Waits up to five seconds for work that is not done."""
+    check_there_for("profilerStopTrace")
+    with _changing:
+        was, going = _tracing(), _started[:]
+        _started.clear()
+    for maker in going:
+        if maker is not None:
+            listening.trace_no_more(maker)
+    if was:
+        profiling.end()
+
+
+@contextmanager
+def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> Iterator[None]:
+    """From `start` to `stop`, which comes also after an error, be it one of `start`."""
+    try:
+        start(mode, wait_until_completed)
+        yield
+    finally:
+        stop()
+
+
+def is_metal_capture_enabled() -> bool:
+    """Whether `metal_capture` can be used: never, as this version of penstock has no backend for Metal."""
+    return False
+
+
+def is_capturing_metal() -> bool:
+    """Whether a capture of Metal's calls goes on."""
+    return False
+
+
+@contextmanager
+def metal_capture(fname: str) -> Iterator[None]:  # noqa: ARG001 -- PyTorch's signature
+    """Capture Metal's calls into a file for Xcode. Unsupported: see `is_metal_capture_enabled`."""
+    check_there_for("startCapture")
+    raise Unsupported(
+        "metal_capture() records calls of Metal, and this version of penstock has no backend that makes any; "
+        "penstock.observe.trace writes what queues do"
+    )
+    yield  # makes it a context manager, as which it raises when it is entered
+
+
+def _tracing() -> bool:
+    return bool(_started) and profiling.going_on()

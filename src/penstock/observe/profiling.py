@@ -1,0 +1,59 @@
+"""What the profilers of the faces share: one recording at a time, begun and ended by calls that say no file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import chain, count
+from pathlib import Path
+
+from penstock.config import TRACE
+from penstock.observe.tracing import Trace
+
+__all__ = ["begin", "end", "file_asked_for", "going_on", "usual_file"]
+
+_changing = threading.RLock()
+_current: list[Trace] = []  # one, or none
+
+
+def begin(path: Path, *, intervals: bool = True, events: bool = True, wait_until_completed: bool = False) -> None:
+    """Record from now on, for the file, or another of its kind: none that is there is overwritten.
+
+    Nothing where a recording goes on already. Raises as `Trace.start` does.
+    """
+    with _changing:
+        if not going_on():
+            made = Trace(
+                _not_there(path), intervals=intervals, events=events, wait_until_completed=wait_until_completed
+            )
+            made.start()
+            _current[:] = [made]
+
+
+def going_on() -> bool:
+    """Whether a recording does; never one of the process that this one was forked from."""
+    return any(each.running for each in _current)
+
+
+def end() -> None:
+    """End the recording that goes on, if any, and write it. OSError."""
+    with _changing:
+        going = _current[:]
+        _current.clear()
+    for each in going:
+        each.stop()
+
+
+def file_asked_for() -> Path | None:
+    """What PENSTOCK_TRACE says."""
+    return TRACE.value()
+
+
+def usual_file() -> Path:
+    """Where a trace goes if nobody said: into the current directory, named after the process."""
+    return Path(f"penstock-trace-{os.getpid()}.pftrace")
+
+
+def _not_there(path: Path) -> Path:
+    others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return next(each for each in chain([path], others) if not each.exists())

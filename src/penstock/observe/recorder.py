@@ -1,0 +1,322 @@
+"""What a trace is made of, kept while the program runs: a tuple for each thing that happened, without names or times.
+
+A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do: what
+is behind other work begins when that ends. The host's clock says when the program asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import time
+from collections import deque
+from itertools import count
+from pathlib import Path
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from penstock import backends
+from penstock.errors import DeviceError, PenstockError
+from penstock.observe import ranges
+from penstock.observe.clocks import Tried, tries
+from penstock.observe.ranges import Range
+from penstock.runtime import capturing, listening, open_device
+from penstock.runtime.event import Event
+from penstock.runtime.open_device import OpenDevice
+from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from penstock.runtime.storage import Storage
+from penstock.runtime.stream import Stream
+from penstock.spi import Mark, Queue, Timing
+
+__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Me", "Recorder", "Seen", "where"]
+
+OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
+
+_POLL = 0.0005  # seconds between two looks at a queue that is still at work
+
+
+class Me:
+    """A thread that was seen. Its number may be another's when it has ended."""
+
+    def __init__(self) -> None:
+        ident = threading.get_ident()
+        self.native_id = threading.get_native_id()
+        # Of a queue's own thread there is none, and to ask for the current one would make one for good.
+        self.thread = next((each for each in threading.enumerate() if each.ident == ident), None)
+
+    @property
+    def name(self) -> str:
+        return f"thread {self.native_id}" if self.thread is None else self.thread.name
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.me = Me()
+
+
+_here = _Here()
+
+
+class Seen:
+    """A tick of a queue that cannot time, and when the host saw that it was reached; 0: not yet."""
+
+    __slots__ = ("at", "tick")
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+        self.at = 0
+
+
+class _Counters:
+    """What was last noted of a device's memory."""
+
+    __slots__ = ("allocated", "reserved")
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = -1
+
+
+def _nothing(_metric: int) -> int:
+    return -1
+
+
+class Line:
+    """What the recorder knows of a queue."""
+
+    def __init__(self, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
+        self.queue = queue
+        self.opened = opened = _owner_of(queue)
+        self.counters = _Counters() if opened is None else counters.setdefault(opened, _Counters())
+        self.current = _nothing if opened is None else opened.allocator.current
+        self.timed = isinstance(queue, Timing)
+        self.mark = queue.mark if isinstance(queue, Timing) else self._seen
+        self.last: Mark | None = None  # behind its last work
+        self.reached = 0  # when the recording ended
+        self._unseen: deque[Seen] = deque()
+
+    def _seen(self) -> Seen:
+        self.look()
+        self._unseen.append(seen := Seen(self.queue.signal()))
+        return seen
+
+    def look(self) -> None:
+        """What a queue that cannot time has done, it has done by now."""
+        reached = self.queue.reached()
+        with contextlib.suppress(IndexError):  # another thread was quicker
+            while self._unseen and self._unseen[0].tick <= reached:
+                self._unseen.popleft().at = perf_counter_ns()
+
+
+class Recorder(listening.Listener, listening.Tracer):
+    """Keeps the last `most` entries, from `begin` to `finish`, in the thread that does what they are about."""
+
+    hears_ends = False
+
+    def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
+        self.entries: deque[tuple[Any, ...]] = deque(maxlen=most)
+        self.lost = 0
+        self.began = self.ended = 0
+        self.lines: dict[int, Line] = {}
+        self.tried: dict[OpenDevice, Tried] = {}
+        self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
+        self._wait = wait_until_completed
+        self._numbers = count()
+        self._counters: dict[OpenDevice, _Counters] = {}
+        self._tool = _Ranges(self)
+
+    def begin(self) -> None:
+        self.began = perf_counter_ns()
+        ranges.attach(self._tool)
+        listening.add(self)
+        listening.trace(self)
+
+    def finish(self, limit: float) -> None:
+        """Record no more, and wait for work that is not done yet: as many seconds, if it takes so long."""
+        for line in tuple(self.lines.values()):
+            self._count(line)
+        listening.trace_no_more(self)
+        listening.remove(self)
+        ranges.detach(self._tool)
+        self.ended = perf_counter_ns()
+        self.lost = next(self._numbers) - len(self.entries)
+        end = time.monotonic() + limit
+        for line in tuple(self.lines.values()):
+            while (
+                line.last is not None
+                and line.queue.reached() < line.last.tick
+                and (line.opened is None or not line.opened.gone)
+                and time.monotonic() < end
+            ):
+                time.sleep(_POLL)
+            if not line.timed:
+                line.look()
+            line.reached = line.queue.reached()
+            if line.timed and line.opened is not None and line.opened not in self.tried:
+                self.tried[line.opened] = tries(line.queue)
+
+    def forget(self) -> None:
+        """In a forked child: what there was is the parent's. That nobody listens there is seen to."""
+        ranges.forget_in_child(self._tool)
+        self.entries.clear()
+
+    def line(self, queue: Queue) -> Line:
+        found = self.lines.get(id(queue))
+        if found is None:
+            found = self.lines.setdefault(id(queue), Line(queue, self._counters))
+            self._count(found)
+        return found
+
+    def _count(self, line: Line) -> None:
+        allocated, reserved, known = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES), line.counters
+        if (known.allocated, known.reserved) != (allocated, reserved):
+            known.allocated, known.reserved = allocated, reserved
+            entry = MEMORY, next(self._numbers), perf_counter_ns(), line.opened, allocated, reserved
+            self.entries.append(entry)
+
+    # What queues do. This is the fast path: a microsecond for both.
+
+    def queueing(self, queue: Queue) -> tuple[Line, int, Any]:
+        line = self.lines.get(id(queue)) or self.line(queue)
+        now, last = perf_counter_ns(), line.last
+        if capturing.under_way and capturing.capture_of(queue) is not None:
+            return line, now, None
+        if last is not None and queue.reached() < last.tick:
+            return line, now, last
+        try:
+            return line, now, line.mark()
+        except PenstockError:  # the queue was closed, and the program will hear of it
+            return line, now, None
+
+    def queued(
+        self,
+        queue: Queue,  # noqa: ARG002 -- the line has it
+        begun: tuple[Line, int, Any],
+        what: str,
+        name: str,
+        nbytes: int = 0,
+        other: Queue | None = None,
+    ) -> None:
+        line, asked, begin = begun
+        try:
+            line.last = end = None if begin is None else line.mark()
+        except PenstockError:
+            end = None
+        code, at = where(3)
+        number, now = next(self._numbers), perf_counter_ns()
+        self.entries.append(
+            (OPERATION, number, _here.me, asked, now, code, at, what, name, nbytes, line, other, begin, end)
+        )
+        if self._wait and end is not None:
+            self._complete(line, end.tick)
+
+    def _complete(self, line: Line, tick: int) -> None:
+        """A failure of the work is for the next synchronization to raise, as without us."""
+        try:
+            line.queue.wait(tick)
+        except DeviceError as failure:
+            if line.opened is not None:
+                line.opened.allocator.failures.setdefault(line.queue.handle, failure.with_traceback(None))
+        except PenstockError:  # this is the queue's own thread
+            return
+        line.look()
+
+    # What the host does
+
+    def _note(self, about: int, since: int, what: Any, event: int, line: Line | None) -> None:
+        now = perf_counter_ns()
+        code, at = where(3)
+        self.entries.append((about, next(self._numbers), _here.me, since or now, now, code, at, what, event, line))
+
+    def host_waited(self, queue: Queue, since: int) -> None:
+        line = self.line(queue)
+        if not line.timed:
+            line.look()
+        self._note(WAITED, since, "wait", 0, line)
+        self._count(line)
+
+    def stream_synchronized(self, stream: Stream) -> None:
+        self._note(MOMENT, 0, "synchronize stream", 0, self.line(stream.queue))
+
+    def device_synchronized(self, opened: OpenDevice) -> None:
+        self._note(MOMENT, 0, opened, 0, None)
+
+    def event_created(self, event: Event) -> None:
+        self._note(MOMENT, 0, "", id(event), None)  # tells it from others that had its number
+
+    def event_recorded(self, event: Event, stream: Stream) -> None:
+        self._note(MOMENT, 0, "record event", id(event), self.line(stream.queue))
+
+    def event_waited(self, event: Event, stream: Stream) -> None:
+        self._note(MOMENT, 0, "wait for event", id(event), self.line(stream.queue))
+
+    def event_synchronized(self, event: Event) -> None:
+        self._note(MOMENT, 0, "synchronize event", id(event), None)
+
+    def event_queried(self, event: Event, done: bool) -> None:
+        self._note(MOMENT, 0, "query event: done" if done else "query event: not yet", id(event), None)
+
+    def allocated(self, storage: Storage, queue: int) -> None:
+        """What is freed shows at the next allocation or wait: to hear of it takes a microsecond."""
+        found = storage.opened.queues.get(queue)
+        if found is not None:
+            self._count(self.line(found))
+
+    def ranged(self, ended: Range) -> None:
+        self.entries.append((RANGE, next(self._numbers), _here.me, ended))
+
+
+class _Ranges:
+    """The recorder's ear for ranges."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open = recorder.open_ranges
+
+    def push(self, name: str) -> None:
+        self._open.setdefault(_here.me, []).append((name, perf_counter_ns()))
+
+    def pop(self, ended: Range) -> None:
+        if begun := self._open.get(_here.me):  # else it began before we listened
+            begun.pop()
+        self._recorder.ranged(ended)
+
+    def start(self, number: int, name: str) -> None:
+        """Nothing to keep before it ends."""
+
+    def end(self, number: int, ended: Range) -> None:  # noqa: ARG002 -- who started it is in the range
+        self._recorder.ranged(ended)
+
+    def mark(self, at: Range) -> None:
+        self._recorder.ranged(at)
+
+
+def _owner_of(queue: Queue) -> OpenDevice | None:
+    found = (opened for kind in tuple(backends.drivers()) for opened in open_device.all_opened(kind))
+    return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
+
+
+_HERE = str(Path(__file__).parents[1]) + os.sep
+_TESTING = _HERE + "testing" + os.sep  # programs, like others
+_BETWEEN = frozenset((contextlib.__file__, functools.__file__))
+_ours: set[str] = set()
+_theirs: set[str] = set()
+
+
+def where(skip: int = 1) -> tuple[CodeType | None, int]:
+    """The innermost line that is not penstock's own, as code and place in it; some frames are known to be that."""
+    frame: FrameType | None = sys._getframe(skip)  # noqa: SLF001 -- the documented way
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if name in _ours:
+            frame = frame.f_back
+        elif name in _theirs:
+            return code, frame.f_lasti
+        else:
+            within = name.startswith(_HERE) and not name.startswith(_TESTING)
+            (_ours if within or name in _BETWEEN else _theirs).add(name)
+    return None, 0

@@ -1,0 +1,220 @@
+"""What a recorder has, told: names for numbers, lines for places in code, the host's time for marks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import count
+from types import CodeType
+from typing import Any, NamedTuple, cast
+
+from penstock.observe.clocks import Asked, Clock
+from penstock.observe.ranges import Range
+from penstock.observe.recorder import MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Me, Recorder, Seen
+from penstock.observe.traced import Moment, Place, Sample, Slice, Traced, Track
+from penstock.runtime.open_device import OpenDevice
+from penstock.spi import Timing
+
+__all__ = ["tell"]
+
+_NEVER = 1 << 63
+
+
+class _Operation(NamedTuple):
+    """A recorder's entry, with names."""
+
+    about: int
+    number: int
+    thread: Me
+    asked: int
+    queued: int
+    code: CodeType | None
+    at: int
+    what: str
+    name: str
+    nbytes: int
+    line: Line
+    other: Any
+    begin: Any  # marks
+    end: Any
+
+    @property
+    def captured(self) -> bool:
+        return self.begin is None
+
+    def reached(self, mark: Any) -> bool:
+        return mark is not None and mark.tick <= self.line.reached
+
+
+def tell(recorder: Recorder, *, intervals: bool = True, events: bool = True) -> Traced:
+    """All that a finished recorder has: what took time, or what happened, or both.
+
+    Without intervals it is something that happened when an operation was done.
+    """
+    return _Telling(recorder, intervals=intervals, events=events).told
+
+
+class _Telling:
+    def __init__(self, recorder: Recorder, *, intervals: bool, events: bool) -> None:
+        self.told = Traced(recorder.began, recorder.ended, lost=recorder.lost)
+        self._recorder = recorder
+        self._intervals, self._events = intervals, events
+        self._streams: dict[int, Track] = {}
+        self._lines: dict[tuple[int, int], Place] = {}
+        entries: dict[int, list[Any]] = defaultdict(list)
+        for entry in recorder.entries.copy():
+            entries[entry[0]].append(entry)
+        self._work([_Operation(*entry) for entry in entries[OPERATION]])
+        self._waits(entries[WAITED])
+        self._moments(entries[MOMENT])
+        self._ranges([entry[2:] for entry in entries[RANGE]])
+        self._memory(entries[MEMORY])
+
+    # What queues did
+
+    def _work(self, operations: list[_Operation]) -> None:
+        clocks = dict(self._clocks(operations))
+        by_line: dict[int, list[_Operation]] = defaultdict(list)
+        for each in operations:
+            by_line[id(each.line)].append(each)
+        for some in by_line.values():  # a queue does them in the order of the marks behind them
+            before = 0
+            for each in sorted(some, key=lambda each: each.end.tick if each.end else _NEVER):
+                begin, end = self._times(each, clocks.get(cast("OpenDevice", each.line.opened)), before)
+                before = end or begin or before
+                self._operation(each, begin, end)
+
+    def _clocks(self, operations: list[_Operation]) -> Iterator[tuple[OpenDevice, Clock]]:
+        asked: dict[OpenDevice, list[Asked]] = defaultdict(list)
+        queues: dict[OpenDevice, Timing] = {}
+        for opened, tried in self._recorder.tried.items():
+            asked[opened] += tried
+        for each in operations:
+            if each.line.timed and each.line.opened is not None and not each.captured:
+                queues[each.line.opened] = cast("Timing", each.line.queue)
+                marks = [mark for mark in (each.begin, each.end) if each.reached(mark)]
+                asked[each.line.opened] += (Asked(mark, each.asked) for mark in marks)
+        for opened, queue in queues.items():
+            if asked[opened]:
+                yield opened, Clock(queue, asked[opened])
+
+    def _times(self, each: _Operation, clock: Clock | None, before: int) -> tuple[int | None, int | None]:
+        """When it began and ended; None where it has not. Nothing begins before what is before it in its queue ends."""
+        if isinstance(each.end, Seen):
+            begin = max(each.asked, before)
+            return begin, max(each.end.at, begin) if each.end.at else None
+        if clock is None or not each.reached(each.begin):
+            return None, None
+        begin = max(clock.time(each.begin), before)
+        return begin, max(clock.time(each.end), begin) if each.reached(each.end) else None
+
+    def _operation(self, each: _Operation, begin: int | None, end: int | None) -> None:
+        number, stream, place = each.number + 1, self._stream(each.line), self._place(each.code, each.at)
+        details: dict[str, str | int] = {"id": number, "device": stream.device, "stream": stream.number}
+        if each.nbytes:
+            details["bytes"] = each.nbytes
+        if each.other is not None:
+            other = self._stream(self._recorder.line(each.other))
+            details["waits for"] = f"{other.device} {other.name}"
+        if not each.line.timed:
+            details["timed by"] = "the host: it was done by then"
+            self.told.untimed.add(stream.device)
+        if end is None:
+            state = "not begun" if begin is None else "not done"
+            details["execution"] = "recorded for a graph" if each.captured else state
+            self.told.unfinished += not each.captured
+        self.told.operations += 1
+        if self._intervals:
+            queued = 0 if begin is None else number
+            thread = _thread(each.thread)
+            self._slice(thread, each.name, each.what, each.asked, each.queued, details, place, leads_to=queued)
+            if begin is not None:
+                self._slice(stream, each.name, each.what, begin, end, details, place, comes_from=number)
+        elif end is not None and self._events:
+            self.told.moments.append(Moment(stream, each.name, each.what, end, details, place))
+
+    def _slice(self, *fields: Any, **more: Any) -> None:
+        self.told.slices.append(Slice(*fields, **more))
+
+    # What the host did
+
+    def _waits(self, entries: list[Any]) -> None:
+        for _, _, thread, since, until, code, at, _, _, line in entries if self._intervals else ():
+            stream = self._stream(line)
+            details = {"device": stream.device, "stream": stream.number}
+            self._slice(_thread(thread), "wait", "host", since, until, details, self._place(code, at))
+
+    def _moments(self, entries: list[Any]) -> None:
+        """Events have numbers of their own, as another may have an event's `id` when that has gone."""
+        numbers: dict[int, int] = {}
+        fresh = count(1)
+        for _, _, thread, _, now, code, at, what, event, line in entries if self._events else ():
+            if not what or (event and event not in numbers):
+                numbers[event] = next(fresh)
+            if isinstance(what, OpenDevice):
+                what = f"synchronize {what.device}"  # noqa: PLW2901 -- its name, at last
+            if what:
+                details: dict[str, str | int] = {"event": numbers[event]} if event else {}
+                if line is not None:
+                    stream = self._stream(line)
+                    details |= {"device": stream.device, "stream": stream.number}
+                place = self._place(code, at)
+                self.told.moments.append(Moment(_thread(thread), what, "event", now, details, place))
+
+    def _ranges(self, ended: list[tuple[Me, Range]]) -> None:
+        free: list[int] = []  # since when, of each row of those that may overlap
+        for me, each in sorted(ended, key=lambda each: each[1].begin):
+            thread = _thread(me)
+            if each.depth >= 0:
+                track = thread
+            elif each.begin == each.end:
+                self.told.moments.append(Moment(thread, each.name, "range", each.begin))
+                continue
+            else:
+                row = next((row for row, since in enumerate(free) if since <= each.begin), len(free))
+                free[row : row + 1] = [each.end]
+                track = Track("ranges", "ranges", row)
+            if self._intervals:
+                self._slice(track, each.name, "range", each.begin, each.end)
+        for me, names in self._recorder.open_ranges.items() if self._intervals else ():
+            for name, begin in names:
+                self._slice(_thread(me), name, "range", begin, None)
+
+    def _memory(self, entries: list[Any]) -> None:
+        for _, _, at, opened, *counts in entries:
+            self._device(opened)
+            for name, value in zip(("allocated", "reserved"), counts, strict=True):
+                self.told.samples.append(Sample(str(opened.device), name, at, value))
+
+    # Names
+
+    def _device(self, opened: OpenDevice) -> None:
+        self.told.devices.setdefault(str(opened.device), opened.port.props.name)
+
+    def _stream(self, line: Line) -> Track:
+        found = self._streams.get(id(line))
+        if found is None:
+            number, opened = line.queue.handle, line.opened
+            name = "default stream" if not number else f"stream {number}"
+            if opened is not None:
+                self._device(opened)
+                if number and opened.stream_pool is not None:
+                    name = f"stream {(number := opened.stream_pool.id_of(number))}"
+            found = Track("stream", name, number, "a device of before" if opened is None else str(opened.device))
+            self._streams[id(line)] = found
+        return found
+
+    def _place(self, code: CodeType | None, at: int) -> Place | None:
+        if code is None:
+            return None
+        found = self._lines.get((id(code), at))
+        if found is None:
+            lines = [each[0] for each in code.co_positions()]
+            line = lines[at // 2] if at // 2 < len(lines) else None
+            found = Place(code.co_filename, code.co_qualname, line or code.co_firstlineno)
+            self._lines[id(code), at] = found
+        return found
+
+
+def _thread(me: Me) -> Track:
+    return Track("thread", me.name, me.native_id)

@@ -1,0 +1,153 @@
+"""Traces: what every queue did and when, who asked for it, and what memory was there, in a file for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import WrongState, complain
+from penstock.observe import perfetto
+from penstock.observe.recorder import Recorder
+from penstock.observe.telling import tell
+from penstock.whole_files import in_place_of
+
+__all__ = ["LIMIT", "MOST", "Trace", "trace"]
+
+MOST = 200_000  # entries; half a kilobyte each
+LIMIT = 5.0  # seconds for work that is still queued when a trace ends
+
+_running: list[Trace] = []
+
+
+class Trace:
+    """One trace, from `start` to `stop`; `trace` is the same as a context manager. It may be started once.
+
+    The last `most` entries are kept: operations, waits, events, ranges, memory. `stop` waits up to `limit` seconds for
+    work that is not done. With `wait_until_completed` each operation is waited for when it is queued, so that they
+    appear one by one. Without `intervals` the end of each operation is there, not its time; without `events` no event.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        most: int = MOST,
+        limit: float = LIMIT,
+        wait_until_completed: bool = False,
+        intervals: bool = True,
+        events: bool = True,
+    ) -> None:
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ValueError(f"most is a number of entries above 0, not {most!r}")
+        if not limit >= 0:
+            raise ValueError(f"limit is a number of seconds, not {limit!r}")
+        self.path = Path(path).absolute()
+        self.operations = self.unfinished = self.lost = 0  # what was written: see `penstock.observe.traced.Traced`
+        self._limit = limit
+        self._what = {"intervals": intervals, "events": events}
+        self._recorder = Recorder(most, wait_until_completed=wait_until_completed)
+        self._state = "new"
+
+    @property
+    def running(self) -> bool:
+        return self._state == "running"
+
+    @property
+    def written(self) -> bool:
+        return self._state == "written"
+
+    def start(self) -> None:
+        """Record from now on. Opens no device.
+
+        ModuleNotFoundError where the package that writes is not installed, OSError where the file cannot be written.
+        """
+        if self._state != "new":
+            raise WrongState("this trace was started before: make another one")
+        perfetto.check()
+        _check_writable(self.path)
+        self._state = "running"
+        _running.append(self)
+        self._recorder.begin()
+
+    def stop(self) -> None:
+        """Record no more, and write the file. Twice is once; nothing in a process forked meanwhile. OSError."""
+        if self._state != "running":
+            return
+        self._state = "done"
+        _running.remove(self)
+        self._recorder.finish(self._limit)
+        told = tell(self._recorder, **self._what)
+        self.operations, self.unfinished, self.lost = told.operations, told.unfinished, told.lost
+        notes: dict[str, Any] = {
+            "operations": told.operations,
+            "not done": told.unfinished,
+            "lost": told.lost,
+            "program": " ".join(sys.argv),
+            "penstock": version("penstock"),
+        }
+        if told.untimed:
+            notes["timed by the host"] = ", ".join(sorted(told.untimed))
+        self._recorder.entries.clear()
+        with in_place_of(self.path) as part, part.open("xb") as file:
+            perfetto.write(told, file, notes)
+        self._state = "written"
+
+    def forget(self) -> None:
+        """For the fork handler: it is the parent's."""
+        self._state = "forked"
+        self._recorder.forget()
+
+
+@contextmanager
+def trace(path: str | os.PathLike[str], **how: Any) -> Iterator[Trace]:
+    """Write a trace of all that happens inside to the file; arguments as of `Trace`. After an error, too.
+
+    >>> import penstock, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, trace(f"{folder}/fill.pftrace") as made:
+    ...     ones = penstock.full((1000,), 1.0)
+    >>> made.operations, made.unfinished, made.lost
+    (1, 0, 0)
+    """
+    made = Trace(path, **how)
+    made.start()
+    try:
+        yield made
+    except BaseException as error:
+        try:
+            made.stop()
+        except Exception as reason:  # noqa: BLE001 -- what the program raised is what matters
+            error.add_note(f"and the trace {made.path} could not be written: {reason}")
+        raise
+    made.stop()
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(f"a trace is written to a file, and {str(path)!r} is a directory")
+    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
+    probe.touch()
+    probe.unlink()
+
+
+@atexit.register
+def _leave() -> None:
+    for each in tuple(_running):
+        try:
+            each.stop()
+        except Exception as error:  # noqa: BLE001 -- the program has ended, and the next one is to be written
+            complain(f"the trace {each.path} could not be written when the program ended: {error}")
+
+
+def _in_child() -> None:
+    for each in _running:
+        each.forget()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,23 @@
+"""Files that are there whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["in_place_of"]
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; it becomes `path` when that went well, and goes when it did not."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)  # of an earlier process with our number
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:  # Ctrl-C, too
+        part.unlink(missing_ok=True)
+        raise

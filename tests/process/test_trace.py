@@ -1,0 +1,125 @@
+"""Traces and processes: programs that end without a word, fork, or are run by `penstock run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from forking import FORKED
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from perfetto_files import decoded
+
+HEAD = """
+import os, signal, sys, threading, traceback
+import penstock
+from penstock.observe import Trace, trace
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("sys.exit(3)", 3), ("raise ZeroDivisionError", 1)],
+    ids=["the last line", "an exit", "an error"],
+)
+def test_a_trace_that_nobody_stops_is_written_when_the_program_ends(runner, tmp_path, end, status):
+    done = runner.python(f"{HEAD}\nTrace('made.pftrace').start()\npenstock.zeros(10)\n{end}")
+    assert done.status == status
+    assert len(decoded(tmp_path / "made.pftrace").executed) == 1
+    assert "Warning" not in done.err
+
+
+def test_one_that_cannot_be_written_then_says_why(runner):
+    source = "\nos.mkdir('gone'); Trace('gone/made.pftrace').start(); os.rmdir('gone')"
+    done = runner.python(HEAD + source)
+    assert done.status == 0
+    assert done.err.count("made.pftrace could not be written when the program ended: ") == 1
+
+
+def test_work_that_never_ends_is_told_as_not_done(runner, tmp_path):
+    source = """
+from penstock.runtime import lifecycle
+lifecycle.EXIT_SECONDS = 0.05
+stream = penstock.Stream("host:0")
+Trace("made.pftrace", limit=0.05).start()
+with stream:
+    tensor = penstock.empty(10)
+    tensor.fill_(0)
+    stream.queue.call(lambda: threading.Event().wait(30))
+    tensor.fill_(0)
+"""
+    done = runner.python(HEAD + source)
+    assert done.status == 0
+    assert "work of 1 queue was not done" in done.err
+    found = decoded(tmp_path / "made.pftrace")
+    assert (found.recording["operations"], found.recording["not done"]) == (2, 1)
+
+
+def test_a_child_writes_nothing_and_has_nothing_of_its_parent(runner, tmp_path):
+    source = (
+        FORKED
+        + """
+def check():
+    from penstock.runtime import listening
+    assert listening.tracer is None
+    penstock.reopen("host:0")
+    with trace("child.pftrace") as its:
+        penstock.zeros(10)
+    assert (its.operations, its.lost) == (1, 0)
+    made.stop()
+    assert not os.path.exists("made.pftrace")
+
+made = Trace("made.pftrace")
+made.start()
+penstock.zeros(10)
+assert forked(check) == 0
+penstock.zeros(10)
+made.stop()
+"""
+    )
+    done = runner.python(HEAD + source)
+    assert (done.status, done.err) == (0, "")
+    assert len(decoded(tmp_path / "made.pftrace").executed) == 2
+    assert len(decoded(tmp_path / "child.pftrace").executed) == 1
+
+
+def test_a_child_that_leaves_by_itself_leaves_the_file_to_its_parent(runner, tmp_path):
+    source = """
+with trace("made.pftrace"):
+    penstock.zeros(10)
+    if os.fork() == 0:
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    assert not os.path.exists("made.pftrace")
+"""
+    done = runner.python(HEAD + source)
+    assert (done.status, done.err) == (0, "")
+    assert len(decoded(tmp_path / "made.pftrace").executed) == 1
+
+
+def test_the_cuda_profiler_that_nobody_stops_is_written(runner, tmp_path):
+    source = "import penstock, penstock.cuda as cuda\ncuda.profiler.start()\npenstock.zeros(10, device='cuda')"
+    environment = {"PENSTOCK_TRACE": "made.pftrace", "PENSTOCK_EMULATE": "cuda", "PATH": "/bin"}
+    done = runner.python(source, env=environment)
+    assert (done.status, done.err) == (0, "")
+    assert [each.name for each in decoded(tmp_path / "made.pftrace").executed] == ["fill_"]
+
+
+# penstock run --trace
+
+
+def test_a_whole_program_is_traced(runner, tmp_path):
+    source = "import os, penstock\npenstock.zeros(10, device='cuda')\nos.mkdir('there'); os.chdir('there')"
+    done = runner.penstock(source, options=("--emulate", "cuda", "--trace", "made.pftrace"))
+    assert done.status == 0
+    assert f"trace     {tmp_path / 'made.pftrace'}\n" in done.err
+    (execution,) = decoded(tmp_path / "made.pftrace").executed
+    assert (Path(execution.file).name, execution.line) == ("script.py", 2)
+
+
+def test_a_place_where_no_trace_can_be_is_told_before_the_program_runs(runner):
+    done = runner.penstock("print('ran')", options=("--trace", "no/folder/made.pftrace"))
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("penstock: error: cannot write a trace to ")
+    assert done.err.count("\n") == 1

@@ -1,0 +1,363 @@
+"""Traces: what is in them of what a program did, read again from the file by Perfetto's own schema."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+from itertools import pairwise
+
+import pytest
+from perfetto_files import decoded
+
+import penstock
+from penstock import cuda
+from penstock.errors import DeviceError
+from penstock.observe import ranges, trace
+from penstock.runtime import listening
+from penstock.testing.fake_queue import FakeQueue
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "made.pftrace"
+
+
+@pytest.fixture(params=["host:0", "cuda:0"])
+def device(request):
+    if request.param == "host:0":
+        yield request.param
+        return
+    with penstock.emulate("cuda", memory="64MiB"):
+        yield request.param
+
+
+class QueueWithoutTime(FakeQueue):
+    mark = None  # is to have none, for whoever asks a protocol
+
+
+def line_here():
+    return inspect.currentframe().f_back.f_lineno
+
+
+def test_every_operation_has_its_size_its_line_and_its_time(path, device):
+    with trace(path) as made:
+        ones = penstock.full((MIB,), 0.0, device=device)
+        first = line_here() - 1
+        drawn = penstock.rand((1000,), device=device)
+        drawn.copy_(ones[:1000])
+        ones[::2].fill_(3.5)
+        penstock.randperm(10, device=device)
+        penstock.synchronize(device)
+    found = decoded(path)
+    done = [(each.name, each.category, each.details["bytes"], each.line) for each in found.on("default stream")]
+    assert done == [
+        ("fill_", "fill", 4 * MIB, first),
+        ("uniform", "draw", 4000, first + 2),
+        ("copy_", "copy", 4000, first + 3),
+        ("fill_", "call", 2 * MIB, first + 4),
+        ("integers", "draw", done[4][2], first + 5),
+        ("randperm", "call", 80, first + 5),
+    ]
+    assert {each.file for each in found.executed} == {__file__}
+    assert (made.operations, made.unfinished, made.lost) == (6, 0, 0)
+    assert found.recording["operations"] == 6
+    assert "timed by the host" not in found.recording
+
+
+def test_executions_follow_each_other_and_their_calls(path, device):
+    with trace(path):
+        tensor = penstock.full((MIB,), 0.0, device=device)
+        for _ in range(50):
+            tensor.fill_(0)
+        penstock.synchronize(device)
+    found = decoded(path)
+    calls = {each.id: each for each in found.asked}
+    assert [each.id for each in found.executed] == sorted(calls)
+    assert len(calls) == 51
+    for each in found.executed:
+        assert each.does == (each.id,) == calls[each.id].asks
+        assert calls[each.id].begin <= each.begin <= each.end  # nothing is done before it is asked for
+    assert all(one.end <= other.begin for one, other in pairwise(found.executed))
+    assert found.executed[-1].end <= max(each.end for each in found.slices if each.category == "host")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_of_many_streams_is_told_whole_and_in_order(path, emulated, seed):
+    draw = random.Random(seed)
+    streams = [cuda.current_stream(), *(cuda.Stream() for _ in range(3))]
+    tensors = [penstock.empty(size, device="cuda:0", dtype="uint8") for size in (1, 4096, MIB)]
+    did = {stream.stream_id: [] for stream in streams}
+    with trace(path) as made:
+        for _ in range(200):
+            stream, target = draw.choice(streams), draw.choice(tensors)
+            with cuda.stream(stream):
+                if draw.random() < 0.5:
+                    target.fill_(draw.randrange(256))
+                    did[stream.stream_id].append(("fill_", target.nbytes))
+                else:
+                    target.random_(0, 200)
+                    did[stream.stream_id].append(("integers", target.nbytes))
+        cuda.synchronize()
+    found = decoded(path)
+    told = {number: [] for number in did}
+    for each in found.executed:
+        told[each.details["stream"]].append((each.name, each.details["bytes"]))
+        assert each.begin <= each.end
+    assert told == did
+    assert made.operations == len({each.id for each in found.executed}) == 200
+    asked = sum(each.details["bytes"] for each in found.asked)
+    assert asked == sum(nbytes for some in did.values() for _, nbytes in some)
+
+
+def test_the_fakes_clock_is_told_exactly(path, fake):
+    with trace(path, limit=0):
+        tensor = penstock.empty(1000, device="fake:0")
+        port = fake.ports[0]
+        port.command_ns = 5_000
+        tensor.fill_(0)
+        tensor.fill_(0)
+        fake.clock.advance(7_000)  # nobody is at work
+        penstock.synchronize("fake:0")
+        port.command_ns = 300
+        tensor.fill_(0)
+        penstock.synchronize("fake:0")
+    assert [each.end - each.begin for each in decoded(path).executed] == [5_000, 5_000, 300]
+
+
+def test_a_stream_that_waits_is_told_for_what(path, emulated):
+    gate = threading.Event()
+    with trace(path):
+        side = cuda.Stream()
+        side.queue.call(lambda: gate.wait(30))
+        event = side.record_event()
+        cuda.current_stream().wait_stream(side)
+        cuda.current_stream().wait_event(event)
+        penstock.zeros(10, device="cuda:0")
+        gate.set()
+        event.synchronize()
+        assert event.query()
+        cuda.synchronize()
+    found = decoded(path)
+    stream = f"cuda:0 stream {side.stream_id}"
+    waits = [each for each in found.on("default stream") if each.category == "wait"]
+    assert [each.details["waits for"] for each in waits] == [stream, stream]
+    happened = [(each.name, each.details.get("event")) for each in found.moments]
+    assert happened == [
+        ("record event", 1),
+        ("wait for event", 1),
+        ("synchronize event", 1),
+        ("query event: done", 1),
+        ("synchronize cuda:0", None),
+    ]
+    assert {each.line for each in found.moments} <= set(range(1, 1000))
+
+
+def test_a_new_event_has_a_new_number_though_another_had_its_place(path):
+    with trace(path):
+        for _ in range(3):
+            penstock.Event().record()
+    assert [each.details["event"] for each in decoded(path).moments] == [1, 2, 3]
+
+
+def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated):
+    with trace(path) as made:
+        tensor = penstock.zeros(10, device="cuda:0")
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            tensor.fill_(0)
+            tensor.fill_(0)
+        graph.replay()
+        graph.replay()
+        cuda.synchronize()
+    found = decoded(path)
+    assert [each.category for each in found.executed if each.category == "graph"] == ["graph"] * 2
+    recorded = [each for each in found.slices if each.details.get("execution") == "recorded for a graph"]
+    assert [(each.name, each.asks) for each in recorded] == [("fill_", ())] * 2
+    assert made.unfinished == 0
+
+
+def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):
+    with trace(path):
+        with cuda.nvtx.range("outer"), cuda.nvtx.range("inner"):
+            penstock.zeros(10)
+        ranges.mark("here")
+        one, other = ranges.start("first"), ranges.start("second")
+        ranges.end(one)
+        ranges.end(other)
+        ranges.push("open")
+    ranges.pop()
+    found = decoded(path)
+    mine = found.on(threading.current_thread().name)
+    assert [(each.name, each.depth) for each in mine] == [("outer", 0), ("inner", 1), ("fill_", 2), ("open", 0)]
+    assert mine[-1].end is None
+    apart = [each for each in found.slices if each.track.endswith("/ranges")]
+    assert [(each.name, each.depth) for each in apart] == [("first", 0), ("second", 0)]
+    assert [each.name for each in found.moments] == ["here"]
+
+
+def test_memory_is_counted_as_the_allocator_does(path, emulated):
+    with trace(path):
+        kept = penstock.empty(MIB, device="cuda:0", dtype="uint8")
+        gone = penstock.empty(4 * MIB, device="cuda:0", dtype="uint8")
+        del gone
+        after = cuda.memory_allocated()
+    found = decoded(path)
+    (allocated,) = (values for name, values in found.counters.items() if name.endswith("/allocated"))
+    (reserved,) = (values for name, values in found.counters.items() if name.endswith("/reserved"))
+    assert [value for _, value in allocated] == [MIB, 5 * MIB, MIB]
+    assert allocated[-1][1] == after == kept.nbytes
+    assert reserved[-1][1] == cuda.memory_reserved()
+    assert sorted(allocated) == allocated
+
+
+def test_work_that_is_not_done_is_told_so_and_not_waited_for_longer_than_the_limit(path):
+    gate = threading.Event()
+    stream = penstock.Stream("host:0")
+    running = threading.Event()
+    with trace(path, limit=0) as made:
+        with stream:
+            held = penstock.empty(10)
+
+            def hold():
+                running.set()
+                gate.wait(30)
+
+            stream.queue.call(hold)
+            held.fill_(0)
+        assert running.wait(30)
+    gate.set()
+    stream.synchronize()
+    found = decoded(path)
+    assert (made.operations, made.unfinished) == (1, 1)
+    (call,) = (each for each in found.slices if each.id)
+    assert call.details["execution"] == "not begun"
+    assert found.recording["not done"] == 1
+
+
+def test_what_runs_at_the_end_has_no_end(path, fake):
+    with trace(path, limit=0) as made:
+        tensor = penstock.empty(10, device="fake:0")
+        fake.ports[0].command_ns = 1000
+        tensor.fill_(0)
+        fake.clock.advance(500)
+    (execution,) = decoded(path).executed
+    assert (execution.end, execution.details["execution"], made.unfinished) == (None, "not done", 1)
+    penstock.synchronize("fake:0")
+
+
+def test_the_newest_entries_are_kept_and_the_others_counted(path):
+    tensor = penstock.empty(10)
+    with trace(path, most=10) as made:
+        for _ in range(100):
+            tensor.fill_(0)
+    found = decoded(path)
+    assert (made.operations, made.lost) == (10, 91)  # the second entry of all was what memory there is
+    assert [each.id for each in found.executed] == list(range(92, 102))
+    assert found.recording["lost"] == 91
+
+
+def test_each_thread_has_its_track_and_a_queue_keeps_its_order(path, eight_threads):
+    tensor = penstock.empty(10)
+
+    def work(number):
+        threading.current_thread().name = f"worker {number}"
+        for _ in range(100):
+            tensor.fill_(0)
+
+    with trace(path) as made:
+        eight_threads(work)
+        penstock.synchronize("host:0")
+    found = decoded(path)
+    assert made.operations == 800
+    assert len({each.track for each in found.asked}) == 8
+    stream = found.on("default stream")
+    assert len({each.id for each in stream}) == 800
+    assert all(one.end <= other.begin for one, other in pairwise(stream))
+    assert {each.depth for each in stream} == {0}
+
+
+def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, monkeypatch):
+    monkeypatch.setattr("penstock.testing.fake.FakeQueue", QueueWithoutTime)
+    tensor = penstock.empty(10, device="fake:0")
+    with trace(path, limit=0) as made:
+        tensor.fill_(0)
+        penstock.synchronize("fake:0")
+        tensor.fill_(0)
+    found = decoded(path)
+    first, second = found.executed
+    (wait,) = (each for each in found.slices if each.category == "host")
+    assert wait.begin <= first.end <= wait.end
+    assert second.end is None
+    assert first.details["timed by"] == "the host: it was done by then"
+    assert found.recording["timed by the host"] == "fake:0"
+    assert made.unfinished == 1
+    penstock.synchronize("fake:0")
+
+
+def test_waiting_for_each_operation_leaves_its_failure_to_the_next_synchronization(path, fake):
+    tensor = penstock.empty(10, device="fake:0")
+    fake.ports[0].fail_work("fill", error=DeviceError("the fill broke", code=7, call="fill", device="fake:0"))
+    with trace(path, wait_until_completed=True, limit=0):
+        tensor.fill_(0)
+        assert penstock.default_stream("fake:0").query()
+        with pytest.raises(DeviceError, match="the fill broke"):
+            penstock.synchronize("fake:0")
+        tensor.fill_(0)
+        penstock.synchronize("fake:0")
+
+
+def test_work_that_queues_work_behind_itself_is_not_waited_for(path):
+    tensor = penstock.empty(10)
+    with trace(path, wait_until_completed=True) as made:
+        penstock.current_stream("host:0").queue.call(lambda: tensor.fill_(0))
+        penstock.synchronize("host:0")
+    assert made.operations == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "slices", "moments"),
+    [
+        ({"events": False}, {"fill", "host"}, set()),
+        ({"intervals": False}, set(), {"fill", "event"}),
+        ({"intervals": False, "events": False}, set(), set()),
+    ],
+    ids=["intervals", "events", "neither"],
+)
+def test_intervals_or_events_or_neither(path, what, slices, moments):
+    tensor = penstock.empty(10)
+    with trace(path, **what):
+        tensor.fill_(0)
+        penstock.synchronize("host:0")
+    found = decoded(path)
+    assert {each.category for each in found.slices} - {"recording"} == slices
+    assert {each.category for each in found.moments} == moments
+
+
+def test_two_traces_at_once_are_both_whole(path, tmp_path):
+    tensor = penstock.empty(10)
+    with trace(path), trace(tmp_path / "inner.pftrace"):
+        tensor.fill_(0)
+    assert len(decoded(path).executed) == len(decoded(tmp_path / "inner.pftrace").executed) == 1
+
+
+def test_afterwards_nobody_listens(path):
+    with trace(path):
+        assert listening.tracer is not None
+    assert listening.tracer is None
+    assert ranges.push("nobody hears") == ranges.UNTRACKED
+    ranges.pop()
+
+
+def test_an_emulation_that_ended_meanwhile_is_told_all_the_same(path):
+    with trace(path) as made:
+        with penstock.emulate("cuda", memory="64MiB"):
+            penstock.zeros(10, device="cuda:0")
+        with penstock.emulate("cuda", memory="64MiB"):
+            penstock.zeros(10, device="cuda:0")
+    assert (made.operations, made.unfinished) == (2, 0)
+    assert len(decoded(path).executed) == 2

@@ -1,0 +1,147 @@
+"""Trace files: where they go, and what is told when they cannot."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from perfetto_files import decoded
+
+import penstock
+from penstock import cuda
+from penstock.errors import WrongState
+from penstock.observe import Trace, perfetto, profiling, trace
+from penstock.runtime import listening
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "made.pftrace"
+
+
+@pytest.fixture
+def asked_for(path, monkeypatch):
+    """The file that PENSTOCK_TRACE names."""
+    monkeypatch.setenv("PENSTOCK_TRACE", str(path))
+    yield path
+    profiling.end()
+
+
+def test_an_error_inside_goes_on_and_the_trace_is_written(path):
+    def program():
+        with trace(path):
+            penstock.zeros(10)
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        program()
+    assert len(decoded(path).executed) == 1
+
+
+@pytest.mark.parametrize("where", ["no/folder/made.pftrace", "."], ids=["no folder", "a folder"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_recorded(tmp_path, where):
+    with pytest.raises(OSError, match=r"folder|directory"):
+        Trace(tmp_path / where).start()
+    assert listening.tracer is None
+
+
+def test_a_folder_that_goes_meanwhile_is_told_at_the_end(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError), trace(folder / "made.pftrace"):
+        folder.rmdir()
+
+    def program():
+        folder.mkdir()
+        with trace(folder / "made.pftrace"):
+            folder.rmdir()
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        program()
+    assert "could not be written" in caught.value.__notes__[0]
+    assert listening.tracer is None
+
+
+def test_a_file_that_was_there_stays_until_the_trace_is_whole(path):
+    path.write_text("before")
+    with trace(path):
+        assert path.read_text() == "before"
+    assert decoded(path).recording["operations"] == 0
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_started_twice_and_stopped_twice(path):
+    made = Trace(path)
+    made.stop()  # nothing to stop
+    assert not path.exists()
+    made.start()
+    with pytest.raises(WrongState, match="started before"):
+        made.start()
+    made.stop()
+    path.unlink()
+    made.stop()
+    assert not path.exists()
+    with pytest.raises(WrongState, match="started before"):
+        made.start()
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "words"),
+    [({"most": 0}, "above 0, not 0"), ({"most": 1.5}, "not 1.5"), ({"limit": -1}, "seconds, not -1")],
+    ids=["no entries", "half an entry", "before now"],
+)
+def test_nonsense_is_refused(path, nonsense, words):
+    with pytest.raises(ValueError, match=words):
+        Trace(path, **nonsense)
+
+
+def test_without_the_package_it_is_said_how_to_have_it(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "perfetto.trace_builder", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'penstock\[trace\]'"), trace(path):
+        pass
+    assert (listening.tracer, path.exists()) == (None, False)
+
+
+def test_a_trace_of_nothing_is_a_trace(path):
+    with trace(path) as made:
+        pass
+    found = decoded(path)
+    assert (made.operations, [each.name for each in found.slices]) == (0, ["recording"])
+
+
+def test_many_packets_are_written_in_parts(path, monkeypatch):
+    monkeypatch.setattr(perfetto, "_PACKETS", 7)
+    tensor = penstock.empty(10)
+    with trace(path):
+        for _ in range(20):
+            tensor.fill_(0)
+    assert len(decoded(path).executed) == 20
+
+
+# torch.cuda.profiler
+
+
+def test_cudas_profiler_records_where_a_file_is_asked_for(asked_for, emulated):
+    with cuda.profiler.profile():
+        penstock.zeros(10, device="cuda:0")
+        cuda.profiler.start()  # goes on already
+    cuda.profiler.stop()
+    found = decoded(asked_for)
+    assert [each.name for each in found.executed] == ["fill_"]
+    assert [each.name for each in found.moments][:2] == ["cudaProfilerStart", "cudaProfilerStart"]
+    with cuda.profiler.profile():
+        pass
+    second = asked_for.with_name("made-2.pftrace")
+    assert decoded(second).executed == []
+    assert len(decoded(asked_for).executed) == 1
+
+
+def test_cudas_profiler_records_nothing_unasked(emulated, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_TRACE", raising=False)
+    with cuda.profiler.profile():
+        assert listening.tracer is None
+    assert list(tmp_path.iterdir()) == []
