@@ -209,7 +209,7 @@ def others_keep_their_cache_while_a_pool_has_enough(make):
 
 
 def a_pool_that_has_too_little_is_not_tried_again(make):
-    # High watermark 1100: 8 + 1024 and 80 more are too much. Of the pool 10 go, less than 80, though their heap has more.
+    # High watermark 1100: 8 + 1024 and 80 more are too much. Of the pool 10 go, less than 80, though the heap has more.
     device = make(recommended=1100 * MIB, low=0.0, high=1.0)
     device.free(device.allocate(MIB, 1))
     device.free(device.allocate(10 * MIB))

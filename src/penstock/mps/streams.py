@@ -73,6 +73,7 @@ class _StreamContext(StreamContext, ContextDecorator):
     """For a function, too, as PyTorch's: each call enters one of its own."""
 
     kind = MPS
+    stream_class = Stream
 
     def __init__(self, stream: streams.Stream | None) -> None:
         check_there_for("getCurrentStream")
