@@ -208,6 +208,16 @@ def others_keep_their_cache_while_a_pool_has_enough(make):
         assert drawn(device, "shared small", 1) == left
 
 
+def only_buffers_of_the_same_queue_are_given_back(make):
+    device = make(recommended=2000 * MIB, low=0.0, high=1.0)
+    device.allocate(600 * MIB, 1)
+    for buffer in (device.allocate(700 * MIB, 0), device.allocate(520 * MIB, 1)):
+        device.free(buffer)
+    device.allocate(515 * MIB, 1)  # 1820 + 515 is too much until the 520 went
+    assert drawn(device, queue=0) == ["700 = 700 cached"]
+    assert drawn(device, queue=1) == ["600 = 600 live", "516 = 515 live + 1 room"]
+
+
 def a_pool_that_has_too_little_is_not_tried_again(make):
     # High watermark 1100: 8 + 1024 and 80 more are too much. Of the pool 10 go, less than 80, though the heap has more.
     device = make(recommended=1100 * MIB, low=0.0, high=1.0)

@@ -31,7 +31,6 @@ _SMALL = _MIB
 _OWN = 512 * _MIB  # from here on a buffer has a heap of its own
 _TIERS = ((_SMALL, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_OWN - 1, 1024 * _MIB))  # buffers up to: their heaps
 _QUANTUM = 2 * _MIB  # of heaps of their own
-_SLACK = 32 * _MIB  # by which a cached buffer may be too large and still serves
 _OTHER, _SCALARS = (1 << 31) + 1, (1 << 31) + 2  # homes: of the storage mode that is not the usual one, of scalars
 
 
@@ -188,8 +187,6 @@ class HeapAllocator(Allocator):
         address, size, room = self.nearest(request.nbytes, request.queue, request.home)
         if not size or room or self._beyond(request):
             return None
-        if size <= request.size + _SLACK:  # another thread gave it back meanwhile
-            return self.take_at(address, request.nbytes)
         idle = self._idle(request.queue)
         if not idle and not request.short:
             return self.take_at(address, request.nbytes)
