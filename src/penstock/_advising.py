@@ -24,19 +24,16 @@ def advise(snapshot: Snapshot, allocator: Allocator, request: Request) -> list[s
     """Lines for the text; none where nothing is shown to help, and never an error."""
     if getattr(_busy, "now", False) or request.home != 0:  # where it went, only the program knows
         return []
-    if allocator.port.props.heaps is not None:  # the replay knows segments only
-        return []
     _busy.now = True
     try:
         from penstock.snapshot.advice import lines
 
         free, total = allocator.port.memory_info()
-        props, settings = allocator.port.props, allocator.settings.as_snapshot()
         return lines(
-            replace(snapshot, notes={"allocator_settings": settings, "fine_segments": props.fine_segments}),
+            replace(snapshot, notes=allocator.rules()),
             capacity=total,
             other_used=max(total - free - allocator.current(RESERVED_BYTES), 0),
-            limit=allocator.limit,
+            limit=None if allocator.port.props.heaps else allocator.limit,  # of heaps it is a setting
             growable=isinstance(allocator.port, Growable),
         )
     except Exception:  # noqa: BLE001 -- nothing may hide the error that is being told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock._core import Block
@@ -235,25 +234,18 @@ def record_history(
 def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
     """Segments, blocks, statistics and the recorded history of this moment. `notes` (JSON-able) go along.
 
-    Some are there already, for `penstock replay`: the settings, whether segments are as fine as the host device's, and
-    whether memory comes as heaps.
+    Some are there already, for `penstock replay`: the settings, and whether memory comes as segments, how fine ones, or
+    as heaps.
     """
     opened = opened_for(device)
     _, total = opened.port.memory_info()
     allocator = opened.allocator
-    props = opened.port.props
-    replayable: dict[str, Any] = {
-        "allocator_settings": allocator.settings.as_snapshot(),
-        "fine_segments": props.fine_segments,
-    }
-    if props.heaps is not None:
-        replayable["heaps"] = asdict(props.heaps)
     return history.snapshot(
         allocator,
         str(opened.device),
         total,
         stats=statistics.flat(allocator),
-        notes={**replayable, **(notes or {})},
+        notes={**allocator.rules(), **(notes or {})},
         labels=allocator.labels.table,
     )
 

@@ -143,14 +143,58 @@ def test_a_reader_that_is_gone_gets_no_traceback(recording):
         assert process.stderr.read() == b""
 
 
-def test_a_recording_of_heaps_is_not_taken_for_one_of_segments(capsys, tmp_path):
-    path = tmp_path / "run.penstock"
-    with penstock.emulate("mps"):
+@pytest.fixture
+def heaps(tmp_path):
+    """20 MiB on an MPS device, for which 1 GiB came: then no other 20 may be had."""
+    path = tmp_path / "heaps.penstock"
+    with penstock.emulate("mps", memory="2GiB"):
         penstock.memory.record_history(device="mps")
-        held = penstock.allocate(3 * MIB, "mps")
+        penstock.memory.set_per_process_memory_fraction(0.6, "mps")
+        held = [penstock.allocate(20 * MIB, "mps")]
+        with pytest.raises(OutOfMemory, match=r"Under PYTORCH_MPS_HIGH_WATERMARK_RATIO=2\.0 the 1 recorded events"):
+            penstock.allocate(20 * MIB, "mps")
         codec.write(penstock.memory.snapshot("mps"), path)
-        held.free()
-    assert main(["replay", str(path)]) == 2
-    assert capsys.readouterr().err == (
-        "penstock: error: the memory of mps:0 came as heaps, and a replay knows only segments\n"
-    )
+        held.clear()
+    return path
+
+
+def test_heaps_are_replayed_as_heaps(capsys, heaps):
+    settings = ("high_watermark_ratio:0.6,low_watermark_ratio:0.1", "high_watermark_ratio:0.0")
+    status, out = said(capsys, heaps, "--json", *(word for text in settings for word in ("--settings", text)))
+    (told,) = json.loads(out)
+    assert (status, told["settings"]) == (0, "high_watermark_ratio:0.6,low_watermark_ratio:1.4")
+    same, small, unlimited = told["replays"]
+    assert (same["peak_reserved"], same["device_allocs"]) == (told["peak_reserved"], 1) == (1 << 30, 1)
+    assert same["ran_out"] is not None
+    assert small["ran_out"] is not None  # 20 MiB are less than a tenth: the heap is as large
+    assert unlimited["ran_out"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--check",), "the memory of mps:0 came as heaps: addresses are compared in segments only"),
+        (("--settings", "max_split_size_mb:64"), "mps:0: 'max_split_size_mb:64' is not a setting of heaps"),
+    ],
+)
+def test_what_is_meant_for_segments_is_not_for_heaps(capsys, heaps, arguments, words):
+    assert main(["replay", str(heaps), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_is_meant_for_heaps_is_not_for_segments(capsys, recording):
+    assert main(["replay", str(recording), "--settings", "high_watermark_ratio:1"]) == 2
+    assert "Unrecognized key 'high_watermark_ratio'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("notes", [{"heaps": {"size": 1}}, {"heaps": 3}, {"watermarks": "low:x"}])
+def test_notes_that_make_no_sense_are_as_good_as_none(capsys, heaps, tmp_path, notes):
+    from dataclasses import replace
+
+    from penstock.snapshot import load
+
+    (snapshot,) = load(heaps)
+    path = tmp_path / "strange.penstock"
+    codec.write(replace(snapshot, notes={**snapshot.notes, **notes}), path)
+    status, out = said(capsys, path, "--json")
+    assert (status, json.loads(out)[0]["settings"]) == (0, None)

@@ -33,7 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="compare the addresses of all allocations")
     parser.add_argument(
         "--settings", action="append", default=[], metavar="TEXT", type=_settings,
-        help="replay under these settings, as PENSTOCK_ALLOC_CONF has them; may be given several times",
+        help="replay under these settings, as PENSTOCK_ALLOC_CONF has them (of an MPS device: "
+        "high_watermark_ratio:0.0,low_watermark_ratio:1.0); may be given several times",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=size, metavar="SIZE",
@@ -78,9 +79,11 @@ class _Told:
 
 def _settings(text: str) -> str:
     from penstock.simulate import Device
+    from penstock.spi import Heaps
 
+    heaps = Heaps(1 << 29, 1 << 28) if "watermark" in text else None  # whether it is for the file, the replay will see
     try:
-        Device(1 << 30, text)
+        Device(1 << 30, text, heaps=heaps)
     except (ValueError, IndexError, RuntimeError) as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     return text
@@ -106,20 +109,23 @@ def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _Told:
     from penstock.snapshot import replay
 
     entries = len(snapshot.trace)
-    try:
-        history = replay.History(snapshot)
-    except Unsupported as error:
-        raise Failure(str(error)) from error
     check = None
     if args.check:
         with _bar(f"checking {snapshot.device}", entries) as progress:
-            check = replay.check(snapshot, progress)
+            try:
+                check = replay.check(snapshot, progress)
+            except Unsupported as error:
+                raise Failure(str(error)) from error
+    history = replay.History(snapshot)
     memory = args.memory or history.memory
     wanted = [None, *args.settings] if args.settings or args.memory else []  # None: as recorded, to compare with
     outcomes = []
     for settings in wanted:
         with _bar(f"replaying {settings or 'as recorded'}", entries) as progress:
-            outcomes.append(history.run(settings, memory, progress=progress))
+            try:
+                outcomes.append(history.run(settings, memory, progress=progress))
+            except ValueError as error:  # they are of segments, and the file is of heaps, or the other way
+                raise Failure(f"{snapshot.device}: {error}") from error
     return _Told(snapshot, history, check, outcomes)
 
 

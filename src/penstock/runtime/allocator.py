@@ -12,6 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,10 @@ class Allocator(Pool, ABC):
     @abstractmethod
     def _push_policy(self) -> None:
         """Tell the pool the rules."""
+
+    @abstractmethod
+    def rules(self) -> dict[str, Any]:
+        """What a snapshot notes of them, for a replay."""
 
     @property
     def grows(self) -> bool:

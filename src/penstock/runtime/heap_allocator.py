@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 from penstock._core import Block
 from penstock.errors import WrongState
@@ -72,11 +72,12 @@ class HeapAllocator(Allocator):
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
         orders: tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]] = (set[int], set[PoolId]),
+        watermarks: Watermarks | None = None,  # the environment's
     ) -> None:
         super().__init__(name, port, queues, settings, orders)
         self._heaps = heaps
         self._usual = "shared" if heaps.unified else "private"
-        self._watermarks = Watermarks.of_environment(heaps)
+        self._watermarks = watermarks or Watermarks.of_environment(heaps)
         self._others = 0  # bytes that the device has lent to others than this allocator, as the last request saw it
         self._own: set[int] = set()  # heaps that were made for one large buffer
         self.make_home(_OTHER)
@@ -98,8 +99,15 @@ class HeapAllocator(Allocator):
 
     def set_memory_fraction(self, fraction: float) -> None:
         """The high watermark: a share of the recommended memory, 0 to 2; 0 is without a limit."""
-        self._watermarks = self._watermarks.with_high(fraction)
+        self.set_watermarks(self._watermarks.with_high(fraction))
+
+    def set_watermarks(self, watermarks: Watermarks) -> None:
+        """Both, from now on. What is allocated stays."""
+        self._watermarks = watermarks
         self._push_policy()
+
+    def rules(self) -> dict[str, Any]:
+        return {"heaps": asdict(self._heaps), "watermarks": str(self._watermarks)}
 
     def memory_fraction(self) -> float:
         return self._watermarks.high

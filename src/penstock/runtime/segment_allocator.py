@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock._core import Block
 from penstock.runtime import collecting, out_of_memory
@@ -70,6 +71,10 @@ class SegmentAllocator(Allocator):
             self.limit is not None and rules.garbage_collection_threshold > 0,
             self.port.props.fine_segments,
         )
+
+    def rules(self) -> dict[str, Any]:
+        fine = self.port.props.fine_segments
+        return {"allocator_settings": self.settings.as_snapshot(), "fine_segments": fine}
 
     @property
     def grows(self) -> bool:

@@ -17,6 +17,7 @@ __all__ = ["HIGHEST", "Watermarks"]
 HIGHEST = 2.0
 _HIGH = 1.7
 _LOW, _LOW_DISCRETE = 1.4, 1.0
+_KEYS = ("high_watermark_ratio", "low_watermark_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,27 @@ class Watermarks:
         must often set both. ValueError for what is no number.
         """
         high = _checked(config.HIGH_WATERMARK.value(), _HIGH, HIGHEST, "high")
-        usual = _LOW if heaps.unified else _LOW_DISCRETE
-        return cls(heaps.recommended, high, _checked(config.LOW_WATERMARK.value(), usual, high or HIGHEST, "low"))
+        low = _checked(config.LOW_WATERMARK.value(), _usual_low(heaps), high or HIGHEST, "low")
+        return cls(heaps.recommended, high, low)
+
+    @classmethod
+    def of_text(cls, heaps: Heaps, text: str) -> Watermarks:
+        """As `str` of one says it: "high_watermark_ratio:0.0,low_watermark_ratio:1.0", or one of them, or neither.
+
+        ValueError for another text, PenstockError for a share that is not 0 to 2.
+        """
+        said: dict[str, float | None] = dict.fromkeys(_KEYS)
+        for part in filter(None, text.split(",")):
+            key, _, value = part.partition(":")
+            if key.strip() not in said:
+                raise ValueError(f"{part.strip()!r} is not a setting of heaps: there are {' and '.join(_KEYS)}")
+            said[key.strip()] = float(value)
+        high, low = said.values()
+        low = _checked(low, _usual_low(heaps), HIGHEST, "low")
+        return cls(heaps.recommended, _checked(high, _HIGH, HIGHEST, "high"), low)
+
+    def __str__(self) -> str:
+        return f"{_KEYS[0]}:{self.high},{_KEYS[1]}:{self.low}"
 
     def with_high(self, high: float) -> Watermarks:
         """Another high one, 0 to 2. The low one stays, be it above: PyTorch compares only the environment's, too."""
@@ -51,6 +71,10 @@ class Watermarks:
     def short_from(self) -> int | None:
         """Bytes from which on memory is short; None for never."""
         return int(self.low * self.recommended) if self.low else None
+
+
+def _usual_low(heaps: Heaps) -> float:
+    return _LOW if heaps.unified else _LOW_DISCRETE
 
 
 def _checked(said: float | None, usual: float, most: float, which: str) -> float:

@@ -15,11 +15,13 @@ from penstock.runtime import out_of_memory, recording, statistics, torch_snapsho
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
+from penstock.runtime.heap_allocator import HeapAllocator
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.segment_allocator import SegmentAllocator
+from penstock.runtime.watermarks import Watermarks
 from penstock.simulate.world import SimulatedQueue, Streams, World
 from penstock.sizes import format_bytes
-from penstock.spi import DeviceProps
+from penstock.spi import DeviceProps, Heaps
 
 __all__ = ["Device", "World"]
 
@@ -33,7 +35,8 @@ class Device(Streams):
     """One simulated device of `total_memory` bytes, of which others use `other_used`.
 
     `settings` are PyTorch's (PYTORCH_CUDA_ALLOC_CONF); a bad one raises ValueError with PyTorch's words. Not safe for
-    use by several threads at once. With `fine_segments` it takes memory as the host device does, not as a GPU.
+    use by several threads at once. With `fine_segments` it takes memory as the host device does, not as a GPU; with
+    `heaps` as an MPS device, whose settings are "high_watermark_ratio:1.7,low_watermark_ratio:1.4".
 
     >>> gpu = Device(80 << 30, "expandable_segments:True")
     >>> address = gpu.allocate(3 << 30)
@@ -51,20 +54,22 @@ class Device(Streams):
         index: int = 0,
         world: World | None = None,
         fine_segments: bool = False,
+        heaps: Heaps | None = None,
     ) -> None:
         self.index = index
         super().__init__(world or World())
-        self._port = _Port(self._world, total_memory, other_used, index, fine_segments)
-        self._allocator = SegmentAllocator(
-            f"cuda:{index}",
-            self._port,
-            self._queues,
-            rules.at_start(settings),
-            (lambda: of_streams(index), of_pools),
-        )
+        self._port = _Port(self._world, total_memory, other_used, index, fine_segments, heaps)
+        self._allocator = self._made(settings, heaps)
         self._allocate = self._allocator.allocate
         self._live: dict[int, Block] = {}
         self._capture: tuple[int, PoolId, dict[int, int]] | None = None
+
+    def _made(self, settings: str, heaps: Heaps | None) -> Allocator:
+        index, orders = self.index, (lambda: of_streams(self.index), of_pools)
+        if heaps is None:
+            return SegmentAllocator(f"cuda:{index}", self._port, self._queues, rules.at_start(settings), orders)
+        marks = Watermarks.of_text(heaps, settings)
+        return HeapAllocator(f"mps:{index}", self._port, heaps, self._queues, orders=orders, watermarks=marks)
 
     def allocate(self, nbytes: int, stream: int = 0) -> int:
         """The address of a new block; 0 for 0 bytes. Raises OutOfMemory, or ValueError for a negative size."""
@@ -104,11 +109,14 @@ class Device(Streams):
         self._allocator.empty()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Reserve at most this share of the memory (0 to 1; 1: no limit)."""
+        """Reserve at most this share of the memory (0 to 1; 1: no limit); of heaps of the recommended (0 to 2; 0)."""
         self._allocator.set_memory_fraction(fraction)
 
     def apply_settings(self, settings: str) -> None:
         """New settings from now on, as `torch.cuda.memory._set_allocator_settings`."""
+        if self._port.props.heaps is not None and isinstance(self._allocator, HeapAllocator):
+            self._allocator.set_watermarks(Watermarks.of_text(self._port.props.heaps, settings))
+            return
         rules.change(settings, self._allocator.settings, self._allocator.apply_settings)
 
     def reset_peak_stats(self) -> None:
@@ -228,11 +236,12 @@ class Device(Streams):
 class _Port:
     """The device under it."""
 
-    def __init__(self, world: World, total: int, other_used: int, index: int, fine: bool) -> None:
+    def __init__(self, world: World, total: int, other_used: int, index: int, fine: bool, heaps: Heaps | None) -> None:
         total, other_used = size_of(total, "total_memory"), index_of(other_used, "other_used")
         if total > _LARGEST:
             raise ValueError(f"a simulated device has at most {format_bytes(_LARGEST)}, not {format_bytes(total)}")
-        self.props = DeviceProps("cuda", index, "simulated device", total, fine_segments=fine)
+        kind = "cuda" if heaps is None else "mps"
+        self.props = DeviceProps(kind, index, "simulated device", total, fine_segments=fine, heaps=heaps)
         self._step = _FINE_STEP if fine else _STEP
         self.total, self.other_used, self.used = total, other_used, 0
         self._world = world

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,16 +14,6 @@ __all__ = ["ENTRIES", "SECONDS", "lines"]
 
 ENTRIES = 200_000  # of the history are replayed, the newest
 SECONDS = 0.3  # for everything
-
-_CANDIDATES = (
-    "expandable_segments:True",
-    "max_split_size_mb:128",
-    "max_split_size_mb:512",
-    "max_split_size_mb:32",
-    "roundup_power2_divisions:8",
-    "garbage_collection_threshold:0.8",
-    "expandable_segments:True,roundup_power2_divisions:8",
-)
 
 
 def lines(snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | None, growable: bool) -> list[str]:
@@ -54,18 +43,8 @@ def lines(snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | No
     now = history.recorded.text
     if fits(now) is not False:
         return []
-    for settings in _texts(now, growable=growable, limited=limit is not None):
+    for settings in history.recorded.others(growable=growable, limited=limit is not None):
         if fits(settings):
             told = f"the {history.events:,} recorded events, replayed, leave room for it"
-            return [f"  Under PENSTOCK_ALLOC_CONF={settings} {told}."]
+            return [f"  Under {history.recorded.told(settings)} {told}."]
     return []
-
-
-def _texts(now: str, *, growable: bool, limited: bool) -> Iterator[str]:
-    for candidate in _CANDIDATES:
-        if "expandable" in candidate and not growable:
-            continue
-        if "garbage" in candidate and not limited:  # nothing is collected without a limit
-            continue
-        if not any(key.partition(":")[0] in now for key in candidate.split(",")):
-            yield ",".join(filter(None, [now, candidate]))

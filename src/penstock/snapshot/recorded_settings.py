@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,14 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import Unsupported
 from penstock.simulate import Device
 from penstock.snapshot.model import Action, Snapshot
+from penstock.spi import Heaps
 
 __all__ = ["Recorded"]
 
+_CANDIDATES = (
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:8",
+    "garbage_collection_threshold:0.8",
+    "expandable_segments:True,roundup_power2_divisions:8",
+)
 _SMALL = 1 << 20  # the largest block of the small kind
-_SMALL_SEGMENT = 2 << 20
+_PAGE = 2 << 20  # the smallest of growing segments
 _MIB = 1 << 20
 _ANY = 1 << 40  # memory of a device that only answers questions
 # What PyTorch's snapshot does not say in a field of its own.
@@ -26,12 +35,13 @@ _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d
 
 
 class Recorded:
-    """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them. Unsupported for one of heaps."""
+    """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them."""
+
+    heaps: Heaps | None = None
+    _small_segment = 2 << 20
 
     def __init__(self, snapshot: Snapshot) -> None:
         notes = snapshot.notes
-        if "heaps" in notes:
-            raise Unsupported(f"the memory of {snapshot.device} came as heaps, and a replay knows only segments")
         known = notes.get("allocator_settings")
         self.known = isinstance(known, Mapping)
         grows = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
@@ -59,6 +69,24 @@ class Recorded:
                 return given.strip()
         return self.text
 
+    def device(self, total: int, settings: str, other_used: int) -> Device:
+        """One that is as the recording's was, under these settings. ValueError for bad ones."""
+        return Device(total, settings, other_used, fine_segments=self.fine)
+
+    def others(self, *, growable: bool, limited: bool) -> Iterator[str]:
+        """Settings that may have helped, on a device whose segments can grow, or whose memory has a limit."""
+        for candidate in _CANDIDATES:
+            if "expandable" in candidate and not growable:
+                continue
+            if "garbage" in candidate and not limited:  # nothing is collected without a limit
+                continue
+            if not any(key.partition(":")[0] in self.text for key in candidate.split(",")):
+                yield ",".join(filter(None, [self.text, candidate]))
+
+    def told(self, settings: str) -> str:
+        """As who starts the program would say it."""
+        return f"PENSTOCK_ALLOC_CONF={settings}"
+
     def rounded(self, sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The blocks that requests of these sizes get."""
         known, of = np.unique(sizes, return_inverse=True)
@@ -83,7 +111,7 @@ class Recorded:
                 at, asked = (int(column[takes[after]]) for column in whole)
                 if at < address + nbytes and at + max(asked, 1) > address:
                     kinds.append(self._pool.rounded(asked) <= _SMALL)
-                    pages = range(address, address + nbytes, _SMALL_SEGMENT) if action == Action.MAP else (address,)
+                    pages = range(address, address + nbytes, _PAGE) if action == Action.MAP else (address,)
                     came.update(dict.fromkeys(pages, kinds[-1]))
                     continue
             if action not in coming and address in came:
@@ -96,7 +124,7 @@ class Recorded:
             elif action in (Action.MAP, Action.UNMAP):
                 kinds.append(nbytes % self.large_segment != 0)
             else:
-                kinds.append(nbytes == _SMALL_SEGMENT)
+                kinds.append(nbytes == self._small_segment)
         return kinds
 
 

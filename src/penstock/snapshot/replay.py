@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import Unsupported
 from penstock.simulate import Device
 from penstock.snapshot.following import Check, Difference, Progress, follow
 from penstock.snapshot.model import Action, Snapshot, State
+from penstock.snapshot.recorded_heaps import recorded_of
 from penstock.snapshot.recorded_settings import Recorded
 from penstock.snapshot.start import Block, start_of
 
@@ -58,9 +60,11 @@ def check(snapshot: Snapshot, progress: Progress | None = None) -> Check:
     """Place every allocation of the history anew, from the state in which it began, and compare.
 
     Equal free blocks are ranked as the version that recorded it did, as far as the file tells; if not all agree, the
-    other way is tried as well, and the better one counts.
+    other way is tried as well, and the better one counts. Unsupported for memory that came as heaps.
     """
-    recorded = Recorded(snapshot)
+    recorded = recorded_of(snapshot)
+    if recorded.heaps is not None:
+        raise Unsupported(f"the memory of {snapshot.device} came as heaps: addresses are compared in segments only")
     start = start_of(snapshot, recorded)
     first = follow(snapshot, recorded, start, by_arrival=recorded.by_arrival, progress=progress)
     if first.equal:
@@ -90,7 +94,7 @@ class History:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.recorded = recorded = Recorded(snapshot)
+        self.recorded = recorded = recorded_of(snapshot)
         self._trace = trace = snapshot.trace
         self.entries = len(trace)
         self._reserved = _reserved(snapshot)
@@ -155,7 +159,7 @@ class History:
         text = self.recorded.text if settings is None else settings
         unlimited = min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
         total = unlimited if memory is None else memory
-        device = Device(total, text, other_used, fine_segments=self.recorded.fine)
+        device = self.recorded.device(total, text, other_used)
         device.allocator.explains = False  # nobody reads it
         if limit is not None:
             device.set_memory_fraction(limit / total)

@@ -1,0 +1,73 @@
+"""How a recording's memory came: as segments, whose settings `recorded_settings` works out, or as heaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.config import HIGH_WATERMARK, LOW_WATERMARK
+from penstock.errors import PenstockError
+from penstock.runtime.settings import UNLIMITED
+from penstock.runtime.watermarks import HIGHEST, Watermarks
+from penstock.simulate import Device
+from penstock.snapshot.model import Snapshot
+from penstock.snapshot.recorded_settings import Recorded
+from penstock.spi import Heaps
+
+__all__ = ["RecordedHeaps", "recorded_of"]
+
+_LOWER = (1.0, 0.7, 0.4, 0.1)  # low watermarks
+
+
+def recorded_of(snapshot: Snapshot) -> Recorded:
+    """What the snapshot notes, or what its entries give away."""
+    noted = snapshot.notes.get("heaps")
+    heaps = _heaps(noted) if isinstance(noted, Mapping) else None
+    return Recorded(snapshot) if heaps is None else RecordedHeaps(snapshot, heaps)
+
+
+def _heaps(noted: Mapping[Any, Any]) -> Heaps | None:
+    try:
+        return Heaps(**noted)
+    except TypeError:  # written by something else
+        return None
+
+
+class RecordedHeaps(Recorded):
+    """Of a device whose memory came as heaps. `text` is what `Watermarks.of_text` reads: "high_watermark_ratio:1.7"."""
+
+    _small_segment = 8 << 20
+
+    def __init__(self, snapshot: Snapshot, heaps: Heaps) -> None:
+        self.heaps = self._heaps = heaps
+        noted = snapshot.notes.get("watermarks")
+        self.known = isinstance(noted, str)
+        try:
+            marks = Watermarks.of_text(heaps, noted if isinstance(noted, str) else "")
+        except (ValueError, PenstockError):
+            self.known, marks = False, Watermarks.of_text(heaps, "")
+        self._marks, self.text = marks, str(marks)
+        self._pool = self.device(2 * heaps.recommended, self.text, 0).allocator
+        self.grows = self.collects = self.fine = False
+        self.max_split, self.large_segment = UNLIMITED, 0
+        self.by_arrival = True
+        self._trace = snapshot.trace
+
+    def device(self, total: int, settings: str, other_used: int) -> Device:
+        return Device(total, settings, other_used, heaps=self._heaps)
+
+    def others(self, *, growable: bool, limited: bool) -> Iterator[str]:  # noqa: ARG002 -- heaps do not, and always are
+        """Memory counts as short earlier, so that heaps are smaller and garbage goes; then more of it may be had."""
+        for low in _LOWER:
+            if low < self._marks.low:
+                yield str(replace(self._marks, low=low))
+        for high in (HIGHEST, 0.0):
+            if 0 < self._marks.high < (high or HIGHEST + 1):
+                yield str(replace(self._marks, high=high))
+
+    def told(self, settings: str) -> str:
+        new, now = Watermarks.of_text(self._heaps, settings), self._marks
+        high = [f"{HIGH_WATERMARK.name}={new.high}"] if new.high != now.high else []
+        low = [f"{LOW_WATERMARK.name}={new.low}"] if new.low != now.low else []
+        return " ".join([*high, *low])
