@@ -181,6 +181,27 @@ def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated
     assert made.unfinished == 0
 
 
+def test_three_kinds_of_device_and_the_host_are_in_one_trace(path):
+    with (
+        penstock.emulate("cuda", memory="64MiB"),
+        penstock.emulate("mps", profile="apple_m3_max", memory="512MiB"),
+        penstock.emulate("mtia", profile="mtia_v2", memory="64MiB"),
+        trace(path) as made,
+    ):
+        there = [penstock.full((1000,), 2.0, device=kind) for kind in ("cuda", "mps", "mtia", "host")]
+        there[0].copy_(there[1])  # by way of the host
+        there[0].copy_(there[3])
+        for kind in ("cuda", "mps", "mtia", "host"):
+            penstock.synchronize(kind)
+    found = decoded(path)
+    of_kinds = {each.track.split("/")[1].partition(":")[0] for each in found.executed}
+    assert of_kinds == {"cuda", "mps", "mtia", "host"}
+    assert [each.name for each in found.asked] == ["fill_"] * 4 + ["read", "copy_", "copy_"]
+    assert made.operations == len(found.executed)
+    assert {name.rpartition("/")[2] for name in found.counters} == {"allocated", "reserved"}
+    assert len(found.counters) == 8
+
+
 def test_work_before_a_capture_is_waited_for_at_the_end(path, emulated):
     gate = threading.Event()
     stream = cuda.Stream()
