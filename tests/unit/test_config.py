@@ -53,6 +53,7 @@ def test_every_variable_says_what_it_is_for():
         "TORCH_CUDA_CHECK_STRAY_CONTEXT",
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "PYTORCH_MPS_LOW_WATERMARK_RATIO",
+        "PENSTOCK_TRACE",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)
 

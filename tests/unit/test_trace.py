@@ -13,7 +13,7 @@ from perfetto_files import decoded
 import penstock
 from penstock import cuda
 from penstock.errors import DeviceError
-from penstock.observe import ranges, trace
+from penstock.observe import Trace, ranges, trace
 from penstock.runtime import listening
 from penstock.testing.fake_queue import FakeQueue
 
@@ -179,6 +179,48 @@ def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated
     recorded = [each for each in found.slices if each.details.get("execution") == "recorded for a graph"]
     assert [(each.name, each.asks) for each in recorded] == [("fill_", ())] * 2
     assert made.unfinished == 0
+
+
+def test_three_kinds_of_device_and_the_host_are_in_one_trace(path):
+    with (
+        penstock.emulate("cuda", memory="64MiB"),
+        penstock.emulate("mps", profile="apple_m3_max", memory="512MiB"),
+        penstock.emulate("mtia", profile="mtia_v2", memory="64MiB"),
+        trace(path) as made,
+    ):
+        there = [penstock.full((1000,), 2.0, device=kind) for kind in ("cuda", "mps", "mtia", "host")]
+        there[0].copy_(there[1])  # by way of the host
+        there[0].copy_(there[3])
+        for kind in ("cuda", "mps", "mtia", "host"):
+            penstock.synchronize(kind)
+    found = decoded(path)
+    of_kinds = {each.track.split("/")[1].partition(":")[0] for each in found.executed}
+    assert of_kinds == {"cuda", "mps", "mtia", "host"}
+    assert [each.name for each in found.asked] == ["fill_"] * 4 + ["read", "copy_", "copy_"]
+    assert made.operations == len(found.executed)
+    assert {name.rpartition("/")[2] for name in found.counters} == {"allocated", "reserved"}
+    assert len(found.counters) == 8
+
+
+def test_work_before_a_capture_is_waited_for_at_the_end(path, emulated):
+    gate = threading.Event()
+    stream = cuda.Stream()
+    tensor = penstock.empty(10, device="cuda:0")
+    graph = cuda.CUDAGraph()
+    made = Trace(path, limit=30)
+    made.start()
+    with cuda.stream(stream):
+        stream.queue.call(lambda: gate.wait(30))
+        tensor.fill_(0)
+        graph.capture_begin()
+        tensor.fill_(1)
+        graph.capture_end()
+    opener = threading.Timer(0.01, gate.set)
+    opener.start()
+    made.stop()
+    opener.join()
+    assert (made.operations, made.unfinished) == (2, 0)
+    graph.reset()
 
 
 def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):

@@ -10,7 +10,7 @@ from perfetto_files import decoded
 import penstock
 from penstock import cuda
 from penstock.errors import WrongState
-from penstock.observe import Trace, perfetto, profiling, trace
+from penstock.observe import Trace, perfetto, profiling, ranges, trace
 from penstock.runtime import listening
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -119,6 +119,26 @@ def test_many_packets_are_written_in_parts(path, monkeypatch):
         for _ in range(20):
             tensor.fill_(0)
     assert len(decoded(path).executed) == 20
+
+
+def test_names_that_utf_8_cannot_tell_are_told_nearly(path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["\udcff.py"])
+    source = compile("penstock.zeros(10)", "\udcfe.py", "exec")
+    with trace(path):
+        ranges.push("a\ud800b")
+        exec(source, {"penstock": penstock})
+        ranges.pop()
+    found = decoded(path)
+    assert [(each.name, each.file) for each in found.slices[1:3]] == [("a?b", ""), ("fill_", "?.py")]
+    assert found.recording["program"] == "?.py"
+
+
+def test_threads_that_stop_it_at_once_write_it_once(path, eight_threads):
+    made = Trace(path)
+    made.start()
+    penstock.zeros(10)
+    eight_threads(lambda _: made.stop())
+    assert len(decoded(path).executed) == 1
 
 
 # torch.cuda.profiler

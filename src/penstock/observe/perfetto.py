@@ -81,7 +81,7 @@ class _Writer:
 
     def _track(self, name: str, parent: int) -> int:
         described = self._descriptor(next(self._uuids))
-        described.name, described.parent_uuid = name, parent
+        described.name, described.parent_uuid = _text(name), parent
         uuid: int = described.uuid
         return uuid
 
@@ -89,8 +89,8 @@ class _Writer:
         if track.kind != "thread":
             return self._track(track.name, self._devices.get(track.device, self._process))
         described = self._descriptor(next(self._uuids))
-        described.thread.pid, described.thread.tid = os.getpid(), track.number
-        described.thread.thread_name = track.name
+        described.thread.pid, described.thread.tid = os.getpid(), track.number & 0x7FFF_FFFF
+        described.thread.thread_name = _text(track.name)
         uuid: int = described.uuid
         return uuid
 
@@ -104,7 +104,7 @@ class _Writer:
 
     def _named(self, kind: int, uuid: int, at: int, of: Slice | Moment) -> Any:
         event = self._event(kind, uuid, at)
-        event.name = of.name or of.category
+        event.name = _text(of.name or of.category)
         event.categories.append(of.category)
         _describe(event, of.details, of.place)
         return event
@@ -142,13 +142,18 @@ def _describe(event: Any, details: Details, place: Place | None) -> None:
     for name, value in details.items():
         noted = event.debug_annotations.add()
         noted.name = name
-        if isinstance(value, int):
+        if isinstance(value, int) and value < 1 << 63:
             noted.int_value = value
         else:
-            noted.string_value = value
+            noted.string_value = _text(str(value))
     if place is not None:
         where = event.source_location
-        where.file_name, where.function_name, where.line_number = place
+        where.file_name, where.function_name, where.line_number = _text(place.file), place.function, place.line
+
+
+def _text(text: str) -> str:
+    """As UTF-8 can tell it: names of files and ranges may be anything."""
+    return text.encode(errors="replace").decode()
 
 
 def _by_track(found: Iterable[Any]) -> dict[Track, list[Any]]:

@@ -155,7 +155,7 @@ class Recorder(listening.Listener, listening.Tracer):
             if not line.timed:
                 line.look()
             line.reached = line.queue.reached()
-            if line.timed and line.opened is not None and line.opened not in self.tried:
+            if line.timed and line.last is not None and line.opened is not None and line.opened not in self.tried:
                 self.tried[line.opened] = tries(line.queue)
 
     def forget(self) -> None:
@@ -201,10 +201,12 @@ class Recorder(listening.Listener, listening.Tracer):
         other: Queue | None = None,
     ) -> None:
         line, asked, begin = begun
-        try:
-            line.last = end = None if begin is None else line.mark()
-        except PenstockError:
-            end = None
+        end = None
+        if begin is not None:
+            try:
+                line.last = end = line.mark()
+            except PenstockError:  # it was closed meanwhile
+                end = None
         code, at = where(3)
         number, now = next(self._numbers), perf_counter_ns()
         self.entries.append(

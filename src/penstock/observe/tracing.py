@@ -77,10 +77,11 @@ class Trace:
 
     def stop(self) -> None:
         """Record no more, and write the file. Twice is once; nothing in a process forked meanwhile. OSError."""
-        if self._state != "running":
+        try:
+            _running.remove(self)
+        except ValueError:  # it was never started, or another thread stops it
             return
         self._state = "done"
-        _running.remove(self)
         self._recorder.finish(self._limit)
         told = tell(self._recorder, **self._what)
         self.operations, self.unfinished, self.lost = told.operations, told.unfinished, told.lost
@@ -88,7 +89,7 @@ class Trace:
             "operations": told.operations,
             "not done": told.unfinished,
             "lost": told.lost,
-            "program": " ".join(sys.argv),
+            "program": " ".join(getattr(sys, "argv", ())),
             "penstock": version("penstock"),
         }
         if told.untimed:

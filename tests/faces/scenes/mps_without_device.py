@@ -81,3 +81,18 @@ def streams(cuda, torch_like):
 
 def a_host_alias(cuda, torch_like):
     return said(cuda, torch_like.mps._host_alias_storage, torch_like.zeros(3))["error"]
+
+
+def profiler(cuda, torch_like):
+    """What is wrong with the arguments comes first; of an error in `start`, `profile` tells what `stop` makes of it."""
+    profiler = torch_like.mps.profiler
+
+    def profile(*arguments):
+        with profiler.profile(*arguments):
+            pass
+
+    modes = ("interval", "event", "interval,event", "", "nonsense", 3, None)
+    starts = [said(cuda, profiler.start, mode) for mode in modes]
+    starts += [said(cuda, profiler.start, "interval", wait) for wait in (True, 1, "x", None)]
+    profiles = [said(cuda, profile, *arguments) for arguments in ((), ("nonsense",), (3,))]
+    return starts, profiles, said(cuda, profiler.stop), profiler.is_metal_capture_enabled()
