@@ -63,8 +63,12 @@ _is_in_bad_fork = _devices.is_in_bad_fork
 
 def synchronize() -> None:
     """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-    _check_there_for("deviceSynchronize")
-    _devices.synchronize()
+    opened = _MPS.opened_if()
+    if opened is None:
+        _check_there_for("deviceSynchronize")
+        _devices.synchronize()
+    else:
+        opened.synchronize()
 
 
 def __getattr__(name: str) -> Any:
