@@ -106,8 +106,9 @@ class Devices:
             if index >= 0:
                 self._kind.hook("maybeExchangeDevice")
             opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
-        if opened is not None:  # else there is nothing to wait for
-            opened.synchronize()
+            if opened is None:
+                return  # there is nothing to wait for
+        opened.synchronize()
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Whether a call that waits for the device warns ("warn", 1), raises RuntimeError ("error", 2) or just waits.

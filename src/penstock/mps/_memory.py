@@ -9,7 +9,7 @@ import numpy as np
 from penstock import backends
 from penstock.errors import PenstockError, Unsupported
 from penstock.faces.memory_statistics import MemoryStatistics
-from penstock.mps._kind import MPS, check_there, check_there_for
+from penstock.mps._kind import MPS, check_there, check_there_for, device_if_open, open_device
 from penstock.runtime.creation import from_numpy
 from penstock.runtime.statistics import ALLOCATED_BYTES
 from penstock.runtime.storage import Storage, array_at
@@ -32,7 +32,7 @@ _BYTE = np.dtype(np.uint8)
 
 def current_allocated_memory() -> int:
     """Bytes in tensors, of what the allocator handed out; its cache is not among them."""
-    opened = MPS.opened_if()
+    opened = device_if_open()
     if opened is None:
         check_there_for("getCurrentAllocatedMemory")
         return 0
@@ -41,7 +41,7 @@ def current_allocated_memory() -> int:
 
 def driver_allocated_memory() -> int:
     """Bytes that the device lends to this process, the allocator's cache included."""
-    opened = MPS.opened_if()
+    opened = device_if_open()
     if opened is None:
         check_there_for("getDriverAllocatedMemory")
         return 0
@@ -57,10 +57,12 @@ def recommended_max_memory() -> int:
     ...     mps.recommended_max_memory() >> 30
     96
     """
-    opened = MPS.opened_if()
+    opened = device_if_open()
     if opened is None:
         check_there_for("getRecommendedMaxMemory")
-    props = MPS.describe() if opened is None else opened.port.props
+        props = MPS.describe()
+    else:
+        props = opened.port.props
     heaps = props.heaps
     return props.total_bytes if heaps is None else heaps.recommended
 
@@ -74,7 +76,7 @@ def set_per_process_memory_fraction(fraction: float) -> None:
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if fraction < 0 or fraction > _MOST:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~{_MOST}")
-    MPS.opened(None, "setMemoryFraction").allocator.set_memory_fraction(fraction)
+    open_device(None, "setMemoryFraction").allocator.set_memory_fraction(fraction)
 
 
 def empty_cache() -> None:

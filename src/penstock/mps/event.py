@@ -7,7 +7,7 @@ from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 from penstock.errors import PenstockError
-from penstock.mps._kind import MPS
+from penstock.mps._kind import open_device
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
@@ -56,7 +56,7 @@ class Event:
     _point: events.Event | None = None  # the same, once it was recorded: then it sees itself whether its device is gone
 
     def __init__(self, enable_timing: bool = False) -> None:
-        opened = self._opened = MPS.opened(None, "acquireEvent")
+        opened = self._opened = open_device(None, "acquireEvent")
         numbers = _numbers.get(opened)
         self._numbers = _numbers.setdefault(opened, _Numbers()) if numbers is None else numbers
         self._event = events.Event(enable_timing=bool(enable_timing))

@@ -6,7 +6,7 @@ import operator
 from contextlib import ContextDecorator
 
 from penstock.faces.streams import StreamContext, queue_of
-from penstock.mps._kind import MPS, check_there_for
+from penstock.mps._kind import MPS, check_there_for, open_device
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
 
@@ -23,7 +23,7 @@ class Stream(streams.Stream):
 
     def __init__(self, stream_id: int = _NEXT) -> None:
         number = operator.index(stream_id)
-        opened = MPS.opened(None, "getStreamFromPool" if number == _NEXT else "getStreamByID")
+        opened = open_device(None, "getStreamFromPool" if number == _NEXT else "getStreamByID")
         self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else queue_of(opened, number), 0)
         self._borrowed = number == _NEXT
 
@@ -37,7 +37,7 @@ def current_stream() -> Stream:
     known = state.stream
     if known.__class__ is Stream and not known.opened.gone:
         return known
-    opened = MPS.opened(None, "getCurrentStream")
+    opened = open_device(None, "getCurrentStream")
     found = streams.as_kind(Stream, streams.stream_of(opened))
     if state.opened is opened:
         state.stream = found  # for the next to ask
@@ -46,7 +46,7 @@ def current_stream() -> Stream:
 
 def default_stream() -> Stream:
     """The stream that the device has from the start. Opens the device."""
-    opened = MPS.opened(None, "getDefaultStream")
+    opened = open_device(None, "getDefaultStream")
     known = opened.default_stream
     return known if known.__class__ is Stream else streams.as_kind(Stream, streams.default_of(opened))
 

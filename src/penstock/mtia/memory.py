@@ -30,6 +30,7 @@ __all__ = [
 _STATISTICS = MemoryStatistics(MTIA)
 memory_allocated = _STATISTICS.memory_allocated
 max_memory_allocated = _STATISTICS.max_memory_allocated
+
 _COUNTED = ("allocated_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_bytes", "num_ooms", "num_alloc_retries")
 
 _HISTORY = MemoryHistory(MTIA)
