@@ -76,7 +76,7 @@ def every(face: Any, kind: str, device: penstock.Device) -> list[Row]:
 
 
 def of_mps() -> list[Row]:
-    share = memory.set_per_process_memory_fraction
+    allocated, share = memory.memory_allocated, memory.set_per_process_memory_fraction
 
     def lent() -> Any:
         return opened_for().allocator.driver_allocated()  # type: ignore[attr-defined]  # it has heaps
@@ -87,7 +87,7 @@ def of_mps() -> list[Row]:
     limited = partial(mps.set_per_process_memory_fraction, _SHARE)
     return [
         *every(mps, "mps", penstock.Device("mps:0")),
-        Row("current_allocated_memory()", mps.current_allocated_memory, "memory.memory_allocated()", memory.memory_allocated),
+        Row("current_allocated_memory()", mps.current_allocated_memory, "memory.memory_allocated()", allocated),
         Row("driver_allocated_memory()", mps.driver_allocated_memory, "allocator.driver_allocated()", lent),
         Row("recommended_max_memory()", mps.recommended_max_memory, "port.props.heaps", recommended),
         Row("set_per_process_memory_fraction(x)", limited, "the same of memory", partial(share, _SHARE)),
