@@ -105,6 +105,7 @@ class Devices:
             index = self._kind.index(device, optional=True)
             if index >= 0:
                 self._kind.hook("maybeExchangeDevice")
+            self._kind.initialisation.ensure()
             opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
             if opened is None:
                 return  # there is nothing to wait for

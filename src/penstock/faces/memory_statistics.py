@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from penstock.device import Device
 from penstock.errors import PenstockError, Unsupported
 from penstock.faces.kind import Kind
 from penstock.runtime import open_device, plugged, shared_settings, statistics
@@ -36,7 +35,7 @@ def refuse_plugged(kind: Kind, call: str) -> None:
 def opened_or_none(kind: Kind, index: int, call: str) -> OpenDevice | None:
     """The device, if it is open. Raises PenstockError for an index that is none, as before the kind's first use."""
     if kind.initialised and index >= 0:
-        found = open_device.opened_if(Device(kind.name, index))
+        found = open_device.opened_if(kind.named(index))
         if found is not None or index < kind.count():
             return found
     raise PenstockError(f"{call} {index}: did you call init?")
