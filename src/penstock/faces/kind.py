@@ -154,7 +154,7 @@ class Kind:
         return before
 
     def opened(self, device: Any = None, hook: str = "") -> OpenDevice:
-        """The device that is meant, or the current one, opened if it is not yet; before that `hook` is asked, if any."""
+        """The device that is meant, or the current one, opened if it is not yet; `hook` is asked before."""
         if device is not None:
             return open_device.open_device(self.device(device))
         found = local.here.opened
