@@ -96,11 +96,20 @@ class Devices:
         return self._kind.exchange(device)
 
     def synchronize(self, device: Any = None) -> None:
-        """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-        index = self._kind.index(device, optional=True)
-        opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
-        if opened is not None:  # else there is nothing to wait for
-            opened.synchronize()
+        """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+
+        Initialises the kind, opens nothing.
+        """
+        opened = self._kind.opened_if() if device is None else None
+        if opened is None:
+            index = self._kind.index(device, optional=True)
+            if index >= 0:
+                self._kind.hook("maybeExchangeDevice")
+            self._kind.initialisation.ensure()
+            opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
+            if opened is None:
+                return  # there is nothing to wait for
+        opened.synchronize()
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Whether a call that waits for the device warns ("warn", 1), raises RuntimeError ("error", 2) or just waits.

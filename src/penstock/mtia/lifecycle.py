@@ -29,6 +29,7 @@ is_initialized = _DEVICES.is_initialized
 is_available = _DEVICES.is_available
 device_count = _DEVICES.device_count
 current_device = _DEVICES.current_device
+synchronize = _DEVICES.synchronize
 _is_in_bad_fork = _DEVICES.is_in_bad_fork
 _queued_calls = MTIA.initialisation.queued
 
@@ -57,15 +58,3 @@ def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002
     """
     seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
     return MTIA.initialisation.call(callable, seeds=seeds)
-
-
-def synchronize(device: Any = None) -> None:
-    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
-
-    Initialises MTIA. (`torch.mtia.synchronize`)
-    """
-    index = MTIA.index(device, optional=True)
-    if index >= 0:
-        MTIA.hook("maybeExchangeDevice")
-    MTIA.initialisation.ensure()
-    _DEVICES.synchronize(index)

@@ -306,8 +306,10 @@ def _open(device: Device) -> OpenDevice:
 
 def all_opened(kind: str) -> list[OpenDevice]:
     """The kind's devices that this process has opened, by index."""
-    found = [opened for device, opened in tuple(_opened.items()) if device.kind == kind and not opened.gone]
-    return sorted(found, key=lambda opened: opened.device.index or 0)
+    found = [opened for opened in tuple(_opened.values()) if opened.device.kind == kind and not opened.gone]
+    if len(found) > 1:
+        found.sort(key=lambda opened: opened.device.index or 0)
+    return found
 
 
 def pinned_if(kind: str) -> PinnedAllocator | None:
