@@ -13,8 +13,7 @@ __all__ = ["in_place_of"]
 @contextmanager
 def in_place_of(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it becomes `path` when that went well, and goes when it did not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # of an earlier process with our number
+    part = path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         yield part
         part.replace(path)

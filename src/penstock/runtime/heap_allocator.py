@@ -20,8 +20,8 @@ from penstock.runtime.private_pools import PoolId
 from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings
 from penstock.runtime.statistics import RESERVED_BYTES
 from penstock.runtime.waiting_blocks import Order
-from penstock.runtime.watermarks import Watermarks
 from penstock.spi import Heaps, Port, Queue
+from penstock.watermarks import Watermarks
 
 __all__ = ["HeapAllocator", "heap_size"]
 

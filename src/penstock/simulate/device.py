@@ -18,10 +18,10 @@ from penstock.runtime.hash_order import of_pools, of_streams
 from penstock.runtime.heap_allocator import HeapAllocator
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.runtime.watermarks import Watermarks
 from penstock.simulate.world import SimulatedQueue, Streams, World
 from penstock.sizes import format_bytes
 from penstock.spi import DeviceProps, Heaps
+from penstock.watermarks import Watermarks
 
 __all__ = ["Device", "World"]
 

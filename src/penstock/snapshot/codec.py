@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
 from penstock.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, VERSION, Action, Snapshot, State
+from penstock.whole_files import in_place_of
 
 __all__ = ["BadSnapshot", "Progress", "check", "read", "write"]
 
@@ -43,17 +44,10 @@ class BadSnapshot(PenstockError, ValueError):
 def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Write the snapshot; the path holds a whole file or what it held before, whatever happens on the way."""
     check(snapshot)
-    path = Path(path)
-    part = path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
-    try:
-        with part.open("xb") as file:
-            _pack(snapshot, file, progress)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:  # KeyboardInterrupt too: no half file stays behind
-        part.unlink(missing_ok=True)
-        raise
+    with in_place_of(Path(path)) as part, part.open("xb") as file:
+        _pack(snapshot, file, progress)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snapshot:

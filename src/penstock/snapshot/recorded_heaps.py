@@ -8,12 +8,11 @@ from typing import Any
 
 from penstock.config import HIGH_WATERMARK, LOW_WATERMARK
 from penstock.errors import PenstockError
-from penstock.runtime.settings import UNLIMITED
-from penstock.runtime.watermarks import HIGHEST, Watermarks
 from penstock.simulate import Device
 from penstock.snapshot.model import Snapshot
 from penstock.snapshot.recorded_settings import Recorded
 from penstock.spi import Heaps
+from penstock.watermarks import HIGHEST, Watermarks
 
 __all__ = ["RecordedHeaps", "recorded_of"]
 
@@ -50,7 +49,7 @@ class RecordedHeaps(Recorded):
         self._marks, self.text = marks, str(marks)
         self._pool = self.device(2 * heaps.recommended, self.text, 0).allocator
         self.grows = self.collects = self.fine = False
-        self.max_split, self.large_segment = UNLIMITED, 0
+        self.max_split, self.large_segment = self._pool.settings.max_split_size, 0
         self.by_arrival = True
         self._trace = snapshot.trace
 

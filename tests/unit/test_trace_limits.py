@@ -1,0 +1,140 @@
+"""Traces of what does not go as usual: work that is not done, too much of it, queues without time, devices that end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from perfetto_files import decoded
+
+import penstock
+from penstock import cuda
+from penstock.errors import DeviceError
+from penstock.observe import Trace, trace
+from penstock.testing.fake_queue import FakeQueue
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "made.pftrace"
+
+
+class QueueWithoutTime(FakeQueue):
+    mark = None  # is to have none, for whoever asks a protocol
+
+
+def test_work_before_a_capture_is_waited_for_at_the_end(path, emulated):
+    gate = threading.Event()
+    stream = cuda.Stream()
+    tensor = penstock.empty(10, device="cuda:0")
+    graph = cuda.CUDAGraph()
+    made = Trace(path, limit=30)
+    made.start()
+    with cuda.stream(stream):
+        stream.queue.call(lambda: gate.wait(30))
+        tensor.fill_(0)
+        graph.capture_begin()
+        tensor.fill_(1)
+        graph.capture_end()
+    opener = threading.Timer(0.01, gate.set)
+    opener.start()
+    made.stop()
+    opener.join()
+    assert (made.operations, made.unfinished) == (2, 0)
+    graph.reset()
+
+
+def test_work_that_is_not_done_is_told_so_and_not_waited_for_longer_than_the_limit(path):
+    gate = threading.Event()
+    stream = penstock.Stream("host:0")
+    running = threading.Event()
+    with trace(path, limit=0) as made:
+        with stream:
+            held = penstock.empty(10)
+
+            def hold():
+                running.set()
+                gate.wait(30)
+
+            stream.queue.call(hold)
+            held.fill_(0)
+        assert running.wait(30)
+    gate.set()
+    stream.synchronize()
+    found = decoded(path)
+    assert (made.operations, made.unfinished) == (1, 1)
+    (call,) = (each for each in found.slices if each.id)
+    assert call.details["execution"] == "not begun"
+    assert found.recording["not done"] == 1
+
+
+def test_what_runs_at_the_end_has_no_end(path, fake):
+    with trace(path, limit=0) as made:
+        tensor = penstock.empty(10, device="fake:0")
+        fake.ports[0].command_ns = 1000
+        tensor.fill_(0)
+        fake.clock.advance(500)
+    (execution,) = decoded(path).executed
+    assert (execution.end, execution.details["execution"], made.unfinished) == (None, "not done", 1)
+    penstock.synchronize("fake:0")
+
+
+def test_the_newest_entries_are_kept_and_the_others_counted(path):
+    tensor = penstock.empty(10)
+    with trace(path, most=10) as made:
+        for _ in range(100):
+            tensor.fill_(0)
+    found = decoded(path)
+    assert (made.operations, made.lost) == (10, 91)  # the second entry of all was what memory there is
+    assert [each.id for each in found.executed] == list(range(92, 102))
+    assert found.recording["lost"] == 91
+
+
+def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, monkeypatch):
+    monkeypatch.setattr("penstock.testing.fake.FakeQueue", QueueWithoutTime)
+    tensor = penstock.empty(10, device="fake:0")
+    with trace(path, limit=0) as made:
+        tensor.fill_(0)
+        penstock.synchronize("fake:0")
+        tensor.fill_(0)
+    found = decoded(path)
+    first, second = found.executed
+    (wait,) = (each for each in found.slices if each.category == "host")
+    assert wait.begin <= first.end <= wait.end
+    assert second.end is None
+    assert first.details["timed by"] == "the host: it was done by then"
+    assert found.recording["timed by the host"] == "fake:0"
+    assert made.unfinished == 1
+    penstock.synchronize("fake:0")
+
+
+def test_waiting_for_each_operation_leaves_its_failure_to_the_next_synchronization(path, fake):
+    tensor = penstock.empty(10, device="fake:0")
+    fake.ports[0].fail_work("fill", error=DeviceError("the fill broke", code=7, call="fill", device="fake:0"))
+    with trace(path, wait_until_completed=True, limit=0):
+        tensor.fill_(0)
+        assert penstock.default_stream("fake:0").query()
+        with pytest.raises(DeviceError, match="the fill broke"):
+            penstock.synchronize("fake:0")
+        tensor.fill_(0)
+        penstock.synchronize("fake:0")
+
+
+def test_work_that_queues_work_behind_itself_is_not_waited_for(path):
+    tensor = penstock.empty(10)
+    with trace(path, wait_until_completed=True) as made:
+        penstock.current_stream("host:0").queue.call(lambda: tensor.fill_(0))
+        penstock.synchronize("host:0")
+    assert made.operations == 1
+
+
+def test_an_emulation_that_ended_meanwhile_is_told_all_the_same(path):
+    with trace(path) as made:
+        with penstock.emulate("cuda", memory="64MiB"):
+            penstock.zeros(10, device="cuda:0")
+        with penstock.emulate("cuda", memory="64MiB"):
+            penstock.zeros(10, device="cuda:0")
+    assert (made.operations, made.unfinished) == (2, 0)
+    assert len(decoded(path).executed) == 2
