@@ -79,12 +79,12 @@ class AcmeDriver(FakeDriver):
 def vendor(tmp_path):
     """Installs a package with this module in a folder of its own, runs its tests, and gives what pytest said."""
 
-    def run(module: str, *arguments: str) -> tuple[int, str]:
+    def run(module: str, *arguments: str, kind: str = "acme") -> tuple[int, str]:
         (tmp_path / "acme.py").write_text(module)
         info = tmp_path / "acme-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[penstock.backends]\nacme = acme:AcmeDriver\n")
+        (info / "entry_points.txt").write_text(f"[penstock.backends]\n{kind} = acme:AcmeDriver\n")
         (tmp_path / "test_acme.py").write_text(TEST_FILE)
         path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
         command = [sys.executable, "-m", "pytest", "-rsf", "-W", "error", "--strict-markers", "-p", "no:cacheprovider"]
@@ -129,6 +129,14 @@ def test_a_backend_that_cannot_be_imported_is_skipped_with_its_reason(vendor):
     code, said = vendor("import libacme", "-k", "acme:")
     assert code == 0, said
     assert "the backend for acme could not be loaded: ModuleNotFoundError: No module named 'libacme'" in said
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "mtia"])
+def test_no_emulated_device_passes_for_a_backend_that_is_not_there(vendor, kind):
+    code, said = vendor("import libacme", "-k", f"{kind}:", kind=kind)
+    assert code == 0, said
+    assert "passed" not in said
+    assert f"the backend for {kind} could not be loaded" in said
 
 
 def test_a_backend_that_breaks_the_contract_is_found(vendor):

@@ -273,6 +273,12 @@ def test_events_that_cannot_go(emulated, flags):
             event.record()
 
 
+def test_what_an_event_refuses_is_told_in_the_name_of_its_kind():
+    with penstock.emulate("mtia"), pytest.raises(DeviceError, match="MTIA error: invalid argument") as caught:
+        penstock.Event("mtia").ipc_handle()
+    assert "nvidia" not in str(caught.value)
+
+
 def test_an_interprocess_event_is_an_event(emulated, gate):
     event = penstock.Event("cuda", interprocess=True)
     assert event.query()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
@@ -142,6 +144,12 @@ def test_a_stream_that_goes_lends_its_queue_on(gate):
     gate.set()
     heir.synchronize()
     assert done == ["pending", "after"]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_there_is_no_second_stream_of_a_queue_to_give_it_back_twice(copied):
+    with pytest.raises(TypeError, match="cannot copy or pickle a 'Stream' object"):
+        copied(Stream())
 
 
 def test_the_default_streams_queue_is_never_lent():

@@ -138,7 +138,7 @@ class MemoryHistory:
         return [row for each in opened for row in torch_snapshot.of_pool(each.allocator, pool)]
 
     def dump(self, filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
-        """Write the snapshot for `penstock report`, PyTorch's viewers, or any unpickler. OSError where it cannot."""
+        """Write the snapshot for `penstock replay`, PyTorch's viewers, or any unpickler. OSError where it cannot."""
         found = self.snapshot(augment_with_fx_traces=augment_with_fx_traces)
         with Path(filename).open("wb") as file:
             pickle.dump(found, file, _PROTOCOL)

@@ -93,7 +93,7 @@ def record_memory_history(enabled: str | None = "all", stacks: str = "python", m
 def snapshot() -> dict[str, Any]:
     """Segments, blocks and history of all MTIA devices, as `penstock.cuda.memory._snapshot` gives them.
 
-    `penstock report` and PyTorch's viewers read it. (`torch.mtia.snapshot`)
+    Pickled, `penstock replay` and PyTorch's viewers read it. (`torch.mtia.snapshot`)
     """
     MTIA.hook("memorySnapshot")
     return _HISTORY.snapshot()

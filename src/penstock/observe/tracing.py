@@ -132,7 +132,10 @@ def _check_writable(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"a trace is written to a file, and {str(path)!r} is a directory")
     probe = path.with_name(f".{path.name}.{os.getpid()}.part")
-    probe.touch()
+    try:
+        probe.touch()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the name that the caller knows
     probe.unlink()
 
 

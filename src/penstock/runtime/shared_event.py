@@ -55,10 +55,11 @@ class SharedPoint:
 
 
 def shared_point(event: Event, opened: OpenDevice) -> SharedPoint:
-    """DeviceError for an event that cannot be one: CUDA's "invalid argument"."""
+    """DeviceError for an event that cannot be one: "invalid argument", which is CUDA's."""
     if not event.interprocess or event.enable_timing:
         note = "An event that other processes can wait for is made with interprocess=True and without enable_timing."
-        raise accelerator_error(INVALID_VALUE, call="ipc_handle", device=str(opened.device), note=note)
+        where = opened.device
+        raise accelerator_error(INVALID_VALUE, kind=where.kind, call="ipc_handle", device=str(where), note=note)
     return SharedPoint(opened, sharing_port(opened).make_mark())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from penstock.device import Device
 from penstock.runtime import capturing, current, listening, sync_debug
@@ -62,6 +62,9 @@ class Stream:
     def __del__(self) -> None:
         if getattr(self, "_borrowed", False) and not self.opened.gone:
             self.opened.return_queue(self._queue, self.priority)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__!r} object: it has its queue alone")
 
     @property
     def queue(self) -> Queue:
