@@ -8,8 +8,10 @@ import penstock
 from penstock.errors import OutOfMemory
 from penstock.runtime import open_device, recording, statistics, torch_snapshot
 from penstock.testing.heaps_under_test import HeapsUnderTest
+from penstock.testing.scripted_port import ScriptedPort
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -49,3 +51,29 @@ def test_the_explanation_follows_the_sentence(usage):
     assert sentence.startswith("MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes,")
     assert explanation
     assert (told.value.wanted, told.value.capacity) == (1000, 4 << 20)
+
+
+@pytest.mark.parametrize("remedy", ["collect garbage", "release some", "empty"])
+def test_a_forked_child_keeps_the_heaps_of_its_parent(remedy):
+    """Its port has never seen them, so it must not be told to release them, whichever rung would."""
+    device = HeapsUnderTest(4 * GIB, 3 * GIB, high=2.0, low=0.1)
+    for block in [device.allocate(600 * MIB) for _ in range(2)]:
+        device.free(block)
+    device.port = ScriptedPort(device.port.props, 1 << 49, first=100)
+    device.allocator.abandon_queues(device.port)
+    device.port.others = GIB if remedy == "collect garbage" else 0
+    device.port.refusals = {"collect garbage": 0, "release some": 1, "empty": 2}[remedy]
+    device.allocate(700 * MIB)
+    assert device.port.held
+    assert device.allocator.num_device_free == 0
+    assert device.broken() is None
+
+
+def test_a_new_limit_counts_what_others_have_now():
+    """The cached buffer would serve, but the device's memory is gone."""
+    device = HeapsUnderTest(64 * GIB, 48 * GIB)
+    device.free(device.allocate(100 * MIB))
+    device.port.others = 64 * GIB
+    device.set_high(1.0)
+    with pytest.raises(OutOfMemory, match=r"other allocations: 64.00 GB, max allowed: 64.00 GB"):
+        device.allocate(100 * MIB)
