@@ -19,8 +19,10 @@ from penstock.backends.closing import within
 from penstock.errors import DeviceError, PenstockError, complain
 from penstock.spi import DeviceProps, Driver, Port, Queue
 
-__all__ = ["spelled", "watch"]
+__all__ = ["FAILURES", "spelled", "watch"]
 
+_CALLERS = (ValueError, TypeError)  # what may be the caller's fault
+FAILURES = (PenstockError, *_CALLERS)  # all that comes of a backend that is watched
 _MOST = 1 << 16  # devices
 _GRACE = 1.0  # seconds that closing may take longer than it was told
 _T = TypeVar("_T")
@@ -80,7 +82,7 @@ def _made(
 
 def _tell(thing: Any, who: str, call: str, error: Exception) -> None:
     """DeviceError for what a backend may not raise; what may be its caller's fault is given a note."""
-    if isinstance(error, (ValueError, TypeError)):
+    if isinstance(error, _CALLERS):
         error.add_note(f"raised in {call}() by {who}")
     elif not isinstance(error, PenstockError):
         raise _broken(thing, who, call, f"raised {spelled(error)}") from error
