@@ -7,6 +7,7 @@ import pytest
 import penstock
 from penstock.errors import OutOfMemory
 from penstock.runtime import open_device, recording, statistics, torch_snapshot
+from penstock.spi import Heaps
 from penstock.testing.heaps_under_test import HeapsUnderTest
 from penstock.testing.scripted_port import ScriptedPort
 
@@ -51,6 +52,23 @@ def test_the_explanation_follows_the_sentence(usage):
     assert sentence.startswith("MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes,")
     assert explanation
     assert (told.value.wanted, told.value.capacity) == (1000, 4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((0, GIB), "recommended is a number of bytes, not 0"),
+        ((GIB, -1), "longest is a number of bytes, not -1"),
+        ((1e9, GIB), "recommended is a number of bytes, not 1000000000.0"),
+        ((True, GIB), "recommended is a number of bytes, not True"),
+        ((GIB, 1 << 62), "longest is a number of bytes, not 4611686018427387904"),
+        ((GIB, GIB, True, 0), "alignment is a power of two, 256 or more, not 0"),
+        ((GIB, GIB, True, 768), "alignment is a power of two, 256 or more, not 768"),
+    ],
+)
+def test_heaps_that_no_device_has(numbers, words):
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        Heaps(*numbers)
 
 
 @pytest.mark.parametrize("remedy", ["collect garbage", "release some", "empty"])
