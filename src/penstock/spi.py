@@ -53,8 +53,8 @@ class Heaps:
     """A device whose memory comes as heaps, each holding several buffers, as Metal's: PyTorch's rules for MPS apply.
 
     `recommended` bytes are what the system advises one process to use, of which the watermarks are shares; a buffer is
-    shorter than `longest`. `unified`: the host uses the same memory. `alignment` is that of buffers, a power of two from
-    256 on. ValueError for numbers that are none of this.
+    shorter than `longest`. `unified`: the host uses the same memory. `alignment` is that of buffers, a power of two,
+    256 or more. ValueError for numbers that are none of this.
     """
 
     recommended: int
