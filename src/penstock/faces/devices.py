@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -110,6 +111,14 @@ class Devices:
             if opened is None:
                 return  # there is nothing to wait for
         opened.synchronize()
+
+    def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
+        """Call it now, and give what it gives, or call it at the kind's first use, and give None.
+
+        `seed_all=True` and `seed=True` as `SeedTracker` says.
+        """
+        seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
+        return self._kind.initialisation.call(callable, seeds=seeds)
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Whether a call that waits for the device warns ("warn", 1), raises RuntimeError ("error", 2) or just waits.

@@ -298,9 +298,9 @@ def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
     with closed_if_it_fails(backends.driver(device.kind).open(device.index or 0)) as port:
         opened = OpenDevice(device, port, settings)
-    shared_settings.follow(opened.allocator)
-    recording.follow(device.kind, opened.allocator)
-    out_of_memory_observers.follow(device.kind, opened.allocator)
+        shared_settings.follow(opened.allocator)
+        recording.follow(device.kind, opened.allocator)
+        out_of_memory_observers.follow(device.kind, opened.allocator)
     return opened
 
 
