@@ -48,7 +48,7 @@ def test_running_out_is_observed_on_every_device():
     on(0)
     mtia.attach_out_of_memory_observer(lambda *told: seen.append(told))
     for index in (0, 1):  # the second is opened after
-        with pytest.raises(penstock.OutOfMemory, match=r"mtia out of memory\. Tried to allocate"):
+        with pytest.raises(penstock.OutOfMemory, match=r"MTIA out of memory\. Tried to allocate"):
             on(index, 100 << 20)
     assert [(device, asked, total) for device, asked, total, _ in seen] == [(i, 100 << 20, 64 << 20) for i in (0, 1)]
     assert mtia.memory_stats(1)["dram"]["num_ooms"] == 1

@@ -253,7 +253,7 @@ def test_numbers_are_counted_for_each_kind():
     }
     assert [cuda.memory_allocated(0), cuda.memory_allocated(1)] == [1 << 20, 2 << 20]
     assert [mtia.memory_allocated(0), mtia.memory_allocated(1)] == [4 << 20, 5 << 20]
-    with pytest.raises(penstock.OutOfMemory, match="mtia out of memory"):
+    with pytest.raises(penstock.OutOfMemory, match="MTIA out of memory"):
         penstock.allocate(60 << 20, "mtia:1")
     assert [penstock.memory.memory_stats(device)["num_ooms"] for device in held] == [0, 0, 0, 0, 1]
     for block in held.values():

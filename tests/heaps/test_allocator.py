@@ -95,3 +95,17 @@ def test_a_new_limit_counts_what_others_have_now():
     device.set_high(1.0)
     with pytest.raises(OutOfMemory, match=r"other allocations: 64.00 GB, max allowed: 64.00 GB"):
         device.allocate(100 * MIB)
+
+
+def test_a_program_says_what_memory_is_for():
+    with penstock.emulate("mps"):
+        shared, private = (penstock.allocate(100, "mps", usage=usage) for usage in ("shared", "private"))
+        scalar = penstock.allocate(4, "mps", usage="scalar")
+        assert penstock.memory.memory_reserved("mps") == 3 * (8 << 20)  # a heap of each
+        assert len({shared.address >> 23, private.address >> 23, scalar.address >> 23}) == 3
+        with pytest.raises(ValueError, match="usage is 'shared', 'private' or 'scalar', not 'managed'"):
+            penstock.allocate(4, "mps", usage="managed")
+        with pytest.raises(ValueError, match="a scalar has at most 1048576 bytes, not 2000000"):
+            penstock.allocate(2_000_000, "mps", usage="scalar")
+    with pytest.raises(penstock.Unsupported, match="the memory of host:0 is all of one mode: none of it is 'private'"):
+        penstock.allocate(4, "host", usage="private")

@@ -10,7 +10,7 @@ from typing import Any, Self
 from penstock.cuda._kind import CUDA
 from penstock.errors import PenstockError
 from penstock.faces.streams import StreamContext as StreamContextOfKind
-from penstock.faces.streams import queue_of
+from penstock.faces.streams import current_on, queue_of
 from penstock.runtime import current
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
@@ -116,16 +116,11 @@ def of_cuda(stream: streams.Stream) -> Stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's work on the device goes to. Initialises CUDA. (`torch.cuda.current_stream`)"""
-    state = local.here
     if device is None:
-        known = state.stream
+        known = local.here.stream
         if known.__class__ is Stream and not known.opened.gone:
             return known
-    opened = CUDA.opened_for_stream(device)
-    found = of_cuda(streams.stream_of(opened))
-    if state.opened is opened:
-        state.stream = found  # for the next to ask
-    return found
+    return current_on(CUDA.opened_for_stream(device), Stream)
 
 
 def default_stream(device: Any = None) -> Stream:

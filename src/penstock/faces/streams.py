@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from penstock.backends.cuda_errors import INVALID_HANDLE, accelerator_error
 from penstock.device import Device
@@ -16,7 +16,9 @@ from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.stream import Stream
 from penstock.spi import Queue
 
-__all__ = ["StreamContext", "queue_of"]
+__all__ = ["StreamContext", "current_on", "queue_of"]
+
+_Shown = TypeVar("_Shown", bound=Stream)
 
 
 class StreamContext:
@@ -78,6 +80,14 @@ class StreamContext:
                     current.set_stream_on(stream)
         if self._before is not None:
             current.make_current(self._before)
+
+
+def current_on(opened: OpenDevice, shown: type[_Shown]) -> _Shown:
+    """The stream that this thread's work on the device goes to, as the face shows it; at hand for who asks next."""
+    found, state = streams.as_kind(shown, streams.stream_of(opened)), local.here
+    if state.opened is opened:
+        state.stream = found
+    return found
 
 
 def queue_of(opened: OpenDevice, stream_id: int) -> Queue:

@@ -45,8 +45,7 @@ def driver_allocated_memory() -> int:
     if opened is None:
         check_there_for("getDriverAllocatedMemory")
         return 0
-    free, total = opened.port.memory_info()
-    return total - free
+    return opened.allocator.driver_allocated()
 
 
 def recommended_max_memory() -> int:

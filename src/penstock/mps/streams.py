@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from contextlib import ContextDecorator
 
-from penstock.faces.streams import StreamContext, queue_of
+from penstock.faces.streams import StreamContext, current_on, queue_of
 from penstock.mps._kind import MPS, check_there_for, open_device
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
@@ -33,15 +33,10 @@ class Stream(streams.Stream):
 
 def current_stream() -> Stream:
     """The stream that this thread's work on the device goes to. Opens the device."""
-    state = local.here
-    known = state.stream
+    known = local.here.stream
     if known.__class__ is Stream and not known.opened.gone:
         return known
-    opened = open_device(None, "getCurrentStream")
-    found = streams.as_kind(Stream, streams.stream_of(opened))
-    if state.opened is opened:
-        state.stream = found  # for the next to ask
-    return found
+    return current_on(open_device(None, "getCurrentStream"), Stream)
 
 
 def default_stream() -> Stream:

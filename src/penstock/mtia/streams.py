@@ -54,14 +54,10 @@ def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's work on the device goes to. Initialises MTIA. (`torch.mtia.current_stream`)"""
     if device is not None:
         return streams.stream_of(MTIA.opened_for_stream(device))
-    state = local.here
-    known = state.stream
+    known = local.here.stream
     if known is not None and known.device.kind == "mtia" and not known.opened.gone:
         return known
-    found = streams.stream_of(MTIA.opened())
-    if state.opened is found.opened:
-        state.stream = found  # for the next to ask
-    return found
+    return of_kind.current_on(MTIA.opened(), Stream)
 
 
 def default_stream(device: Any = None) -> Stream:

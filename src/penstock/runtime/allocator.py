@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock._core import Block, Pool
-from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, WrongState
+from penstock.errors import DeviceError, OutOfMemory, PenstockError, PenstockWarning, Unsupported, WrongState
 from penstock.runtime import out_of_memory
 from penstock.runtime.growth import Request
 from penstock.runtime.labels import Labels
@@ -154,6 +154,15 @@ class Allocator(Pool, ABC):
         finally:
             if self._given:
                 self.waiting = True
+
+    def driver_allocated(self) -> int:
+        """Bytes that the device has lent to us and to all others."""
+        free, total = self.port.memory_info()
+        return total - free
+
+    def allocate_for(self, nbytes: int, queue: int = 0, usage: str = "") -> Block:  # noqa: ARG002 -- it has one kind
+        """As `allocate`, in memory of a storage mode, where there are some."""
+        raise Unsupported(f"the memory of {self.name} is all of one mode: none of it is {usage!r}", ability="Heaps")
 
     # What the ladders share
 

@@ -126,11 +126,6 @@ class HeapAllocator(Allocator):
         ages, buffers = self._watermarks.low > 0, self._heaps.alignment
         self.set_policy((0,) * 16, UNLIMITED, 0, 0, False, ages, False, buffers, allowed)
 
-    def driver_allocated(self) -> int:
-        """Bytes that the device's heaps and all else have taken from it."""
-        free, total = self.port.memory_info()
-        return total - free
-
     # Which buffer pool
 
     def allocate_for(self, nbytes: int, queue: int = 0, usage: str = "") -> Block:

@@ -230,7 +230,7 @@ def _idle_in_private_pools(allocator: Allocator) -> int:
 
 def _kind(name: str) -> str:
     kind = name.partition(":")[0]
-    return kind.upper() if kind in ("cuda", "mps") else kind
+    return kind.upper() if kind in ("cuda", "mps", "mtia") else kind
 
 
 def _device(allocator: Allocator) -> str:

@@ -31,10 +31,11 @@ def recorded_of(snapshot: Snapshot) -> Recorded:
 class RecordedHeaps(Recorded):
     """Of a device whose memory came as heaps. `text` is what `Watermarks.of_text` reads: "high_watermark_ratio:1.7"."""
 
+    heaps = True
     _small_segment = 8 << 20
 
     def __init__(self, snapshot: Snapshot, heaps: Heaps) -> None:
-        self.heaps = self._heaps = heaps
+        self._heaps = heaps
         noted = snapshot.notes.get("watermarks")
         self.known = isinstance(noted, str)
         try:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from penstock.simulate import Device
 from penstock.snapshot.model import Action, Snapshot
-from penstock.spi import Heaps
 
 __all__ = ["Recorded"]
 
@@ -37,7 +36,7 @@ _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d
 class Recorded:
     """The settings of a recording. `text` is how PENSTOCK_ALLOC_CONF would say them."""
 
-    heaps: Heaps | None = None
+    heaps = False
     _small_segment = 2 << 20
 
     def __init__(self, snapshot: Snapshot) -> None:

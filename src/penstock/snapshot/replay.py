@@ -63,7 +63,7 @@ def check(snapshot: Snapshot, progress: Progress | None = None) -> Check:
     other way is tried as well, and the better one counts. Unsupported for memory that came as heaps.
     """
     recorded = recorded_of(snapshot)
-    if recorded.heaps is not None:
+    if recorded.heaps:
         raise Unsupported(f"the memory of {snapshot.device} came as heaps: addresses are compared in segments only")
     start = start_of(snapshot, recorded)
     first = follow(snapshot, recorded, start, by_arrival=recorded.by_arrival, progress=progress)
