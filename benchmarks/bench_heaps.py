@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from allocator_programs import LIVE, SIZES_OF_GROWTH, STEPS, by_object, growth, mixed, timed
-from measure import REPETITIONS, show, table
+from measure import in_turns, show, table
 
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.heap_allocator import HeapAllocator
@@ -43,11 +43,6 @@ def churn(allocator: Allocator, streams: int) -> Callable[[], float]:
     return lambda: timed(lambda count: replace(blocks, steps[:count]), STEPS, 1)
 
 
-def in_turns(*measures: Callable[[], float]) -> list[float]:
-    times = [[measure() for measure in measures] for _ in range(REPETITIONS)]
-    return [median(each) for each in zip(*times, strict=True)]
-
-
 def main() -> None:
     made = table("An allocation and its free: nanoseconds", "what", "heaps", "segments", "ratio", "bounds")
     programs: tuple[tuple[str, Callable[[Allocator], Callable[[], float]], str], ...] = (
@@ -56,7 +51,7 @@ def main() -> None:
         (f"churn, {LIVE:,} live, 4 streams", lambda allocator: churn(allocator, 4), f"{_RATIO}"),
     )
     for name, program, bounds in programs:
-        ours, cudas = in_turns(program(heaps()), program(segments()))
+        ours, cudas = map(median, zip(*in_turns(program(heaps()), program(segments())), strict=True))
         made.add_row(name, f"{ours:.0f}", f"{cudas:.0f}", f"{ours / cudas:.2f}", bounds)
     show(made)
     made = table("Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "heaps", "segments", "ratio")

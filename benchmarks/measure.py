@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -26,6 +27,11 @@ def machine() -> str:
     return (
         f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
+
+
+def in_turns(*measures: Callable[[], float], repetitions: int = REPETITIONS) -> list[tuple[float, ...]]:
+    """What each gave in each turn, so that a slow moment of the machine hits all."""
+    return [tuple(measure() for measure in measures) for _ in range(repetitions)]
 
 
 def table(title: str, *columns: str) -> Table:

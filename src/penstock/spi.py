@@ -45,18 +45,29 @@ __all__ = [
 ]
 
 
+_MOST_BYTES = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class Heaps:
     """A device whose memory comes as heaps, each holding several buffers, as Metal's: PyTorch's rules for MPS apply.
 
     `recommended` bytes are what the system advises one process to use, of which the watermarks are shares; a buffer is
-    shorter than `longest`. `unified`: the host uses the same memory. `alignment` is that of buffers, a power of two.
+    shorter than `longest`. `unified`: the host uses the same memory. `alignment` is that of buffers, a power of two,
+    256 or more. ValueError for numbers that are none of this.
     """
 
     recommended: int
     longest: int
     unified: bool = True
     alignment: int = 256
+
+    def __post_init__(self) -> None:
+        for name, number in (("recommended", self.recommended), ("longest", self.longest)):
+            if type(number) is not int or not 0 < number < _MOST_BYTES:
+                raise ValueError(f"{name} is a number of bytes, not {number!r}")
+        if type(self.alignment) is not int or self.alignment < 256 or self.alignment & (self.alignment - 1):
+            raise ValueError(f"alignment is a power of two, 256 or more, not {self.alignment!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["in_place_of"]
+__all__ = ["beside", "in_place_of"]
+
+
+def beside(path: Path) -> Path:
+    """A name in the same directory for what will be `path`: another one each time."""
+    return path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
 @contextmanager
 def in_place_of(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it becomes `path` when that went well, and goes when it did not."""
-    part = path.with_name(f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.part")
+    part = beside(path)
     try:
         yield part
         part.replace(path)

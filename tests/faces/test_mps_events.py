@@ -119,6 +119,13 @@ def test_an_event_that_was_never_recorded():
     assert not event.query()
 
 
+def test_a_record_that_failed_is_none():
+    event = mps.Event()
+    with mps.stream(mps.Stream()), pytest.raises(NotImplementedError):
+        event.record()
+    assert not event.query()
+
+
 def test_a_point_is_reached_when_the_work_before_it_is(held):
     event = mps.Event()
     event.record()
@@ -217,10 +224,12 @@ def test_what_is_no_event(end):
 # ---- Its device's end
 
 
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "never recorded"])
 @pytest.mark.parametrize("use", ["record", "wait", "query", "synchronize"])
-def test_an_event_of_an_emulation_that_has_ended(apple, use):
+def test_an_event_of_an_emulation_that_has_ended(apple, use, recorded):
     event = mps.Event()
-    event.record()
+    if recorded:
+        event.record()
     apple.stop()
     with pytest.raises(penstock.WrongState, match="the emulation that mps:0 belonged to has ended"):
         getattr(event, use)()

@@ -144,7 +144,7 @@ def test_one_that_raises_in_close_is_told_at_exit(installed):
 def test_a_device_that_hangs_in_close_is_shown(installed):
     installed(GOOD + HANGS)
     done = installed.run(
-        "-c", "import sys; from penstock.commands import info; info._SECONDS = 0.2; from penstock import cli; "
+        "-c", "import sys; from penstock.backends import looking; looking._SECONDS = 0.2; from penstock import cli; "
         "sys.exit(cli.main(['info']))",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

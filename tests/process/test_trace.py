@@ -84,6 +84,40 @@ made.stop()
     assert len(decoded(tmp_path / "child.pftrace").executed) == 1
 
 
+def test_a_child_can_trace_though_a_thread_of_its_parent_was_beginning_to(runner, tmp_path):
+    source = (
+        FORKED
+        + """
+from penstock.mps import profiler
+from penstock.observe import profiling
+penstock.emulate("mps")
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with profiling.changing:
+        held.set()
+        done.wait(20)
+
+def check():
+    signal.alarm(20)
+    with profiler.profile():
+        pass
+
+other = threading.Thread(target=hold)
+other.start()
+assert held.wait(20)
+try:
+    assert forked(check) == 0
+finally:
+    done.set()
+    other.join(20)
+"""
+    )
+    done = runner.python(HEAD + source)
+    assert (done.status, done.err) == (0, "")
+    assert len(list(tmp_path.glob("penstock-trace-*.pftrace"))) == 1
+
+
 def test_a_child_that_leaves_by_itself_leaves_the_file_to_its_parent(runner, tmp_path):
     source = """
 with trace("made.pftrace"):

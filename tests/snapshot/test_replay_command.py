@@ -187,7 +187,17 @@ def test_what_is_meant_for_heaps_is_not_for_segments(capsys, recording):
     assert "Unrecognized key 'high_watermark_ratio'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("notes", [{"heaps": {"size": 1}}, {"heaps": 3}, {"watermarks": "low:x"}])
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"heaps": {"size": 1}},
+        {"heaps": 3},
+        {"heaps": {"recommended": "1 GiB", "longest": 1}},
+        {"heaps": {"recommended": 1 << 61, "longest": 1 << 61}},
+        {"watermarks": "low:x"},
+    ],
+    ids=str,
+)
 def test_notes_that_make_no_sense_are_as_good_as_none(capsys, heaps, tmp_path, notes):
     from dataclasses import replace
 

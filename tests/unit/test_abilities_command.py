@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from penstock.backends import ability_table, registered
+from penstock.backends.checking import watch
 from penstock.cli import main
 from penstock.commands import abilities
 from penstock.errors import DeviceError
-from penstock.testing.fake import FakeDriver
+from penstock.testing.fake import FakeDriver, FakePort
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -48,8 +49,42 @@ def test_a_device_that_cannot_be_opened_is_named(capsys):
     with registered(Driver()):
         assert main(["info", "--abilities"]) == 0
     said = capsys.readouterr().out
-    assert "fake  DeviceError: it is on fire" in said
+    assert "fake  it is on fire" in said
     assert "Timing" in said
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--abilities"]], ids=" ".join)
+def test_a_mistake_of_a_packages_backend_is_named_with_its_place(capsys, arguments):
+    class Driver(FakeDriver):
+        def open(self, index):
+            return super().open(index + "")
+
+    with registered(watch(Driver(), "acme")):
+        assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "TypeError: unsupported operand type(s) for +: 'int' and 'str'; raised in open() by acme" in said
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--abilities"]], ids=" ".join)
+def test_one_that_fails_when_it_is_looked_at_is_closed(capsys, arguments):
+    driver = FakeDriver()
+
+    class Broken(FakePort):
+        def memory_info(self):
+            raise DeviceError("no answer")
+
+        queue = memory_info
+
+    def open_broken(index):
+        port = FakeDriver.open(driver, index)
+        port.__class__ = Broken
+        return port
+
+    driver.open = open_broken
+    with registered(driver):
+        assert main(arguments) == 0
+    assert "no answer" in capsys.readouterr().out
+    assert ("close",) in driver.ports[0].calls
 
 
 def test_what_was_opened_is_closed():

@@ -190,8 +190,10 @@ def test_what_is_no_port(plugin, given):
         (DeviceProps(KIND, 0, "", 0), "whose total_bytes is 0"),
         (DeviceProps(KIND, 0, "", "1 GiB"), "whose total_bytes is '1 GiB'"),
         (DeviceProps(KIND, 0, "", 1 << 30, pooled_streams=None), "whose pooled_streams is None"),
+        (DeviceProps(KIND, 0, "", 1 << 30, stream_priorities=0), "whose stream_priorities is 0"),
+        (DeviceProps(KIND, 0, "", 1 << 30, heaps=True), "whose heaps are True, not Heaps"),
     ],
-    ids=["None", "kind", "index", "total", "text", "streams"],
+    ids=["None", "kind", "index", "total", "text", "streams", "priorities", "heaps"],
 )
 def test_props_that_are_none(plugin, props, words):
     plugin.port.props = property(lambda self: props, lambda self, value: None)

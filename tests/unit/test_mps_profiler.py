@@ -144,6 +144,17 @@ def test_the_file_is_where_the_environment_says(mps, monkeypatch):
     assert len(decoded(mps / "mine.pftrace").executed) == 1
 
 
+def test_what_goes_on_is_ended_though_its_device_has_gone(clean, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with penstock.emulate("mps"):
+        profiler.start()
+        penstock.zeros(10, device="mps")
+    profiler.stop()
+    assert len(decoded(usual(tmp_path)).executed) == 1
+    with pytest.raises(RuntimeError, match=r"^Cannot execute profilerStopTrace\(\) without MPS backend"):
+        profiler.stop()
+
+
 def test_it_does_not_end_what_cudas_profiler_began(mps):
     profiling.begin(mps / "other.pftrace")
     profiler.stop()
@@ -199,6 +210,14 @@ def test_signposts_are_as_the_mode_says(a_mac):
     tensor.fill_(0)
     penstock.synchronize("mps")
     assert [each[0] for each in a_mac.told] == ["log", "event"]
+
+
+def test_a_maker_of_signposts_that_fails_leaves_no_trace(a_mac, monkeypatch):
+    monkeypatch.setattr(a_mac, "__init__", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        profiler.start()
+    assert not profiling.going_on()
+    assert listening.tracer is None
 
 
 def test_a_mac_without_the_package_has_the_file_alone(mps, monkeypatch):

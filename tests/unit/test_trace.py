@@ -276,6 +276,27 @@ def test_two_traces_at_once_are_both_whole(path, tmp_path):
     assert len(decoded(path).executed) == len(decoded(tmp_path / "inner.pftrace").executed) == 1
 
 
+def test_two_tracers_that_begin_at_once_are_both_told(monkeypatch):
+    first, second, lock = listening.Tracer(), listening.Tracer(), listening._changing
+
+    class Late:
+        """A lock that another thread had first: to begin, too."""
+
+        def __enter__(self):
+            monkeypatch.setattr(listening, "_changing", lock)
+            listening.trace(first)
+
+        def __exit__(self, *error):
+            """It is nobody's."""
+
+    monkeypatch.setattr(listening, "_changing", Late())
+    listening.trace(second)
+    assert listening.tracer.tracers == (first, second)
+    for each in (first, second):
+        listening.trace_no_more(each)
+    assert listening.tracer is None
+
+
 def test_afterwards_nobody_listens(path):
     with trace(path):
         assert listening.tracer is not None

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from penstock import spi
 
-__all__ = ["OF_DRIVERS", "OF_PORTS", "OF_QUEUES", "WHOSE", "methods"]
+__all__ = ["BY_OWNER", "OF_DRIVERS", "OF_PORTS", "OF_QUEUES", "methods"]
 
 OF_DRIVERS: tuple[type, ...] = (spi.Describes, spi.Peers, spi.Telemetry, spi.Emulates)
 OF_PORTS: tuple[type, ...] = (
@@ -16,13 +16,7 @@ OF_PORTS: tuple[type, ...] = (
 OF_QUEUES: tuple[type, ...] = (spi.Timing, spi.Launches, spi.Captures, spi.Randoms, spi.Foresees)
 
 # In the order in which tables have them.
-WHOSE = MappingProxyType(
-    {
-        ability.__name__: whose
-        for whose, abilities in (("Queue", OF_QUEUES), ("Port", OF_PORTS), ("Driver", OF_DRIVERS))
-        for ability in abilities
-    }
-)
+BY_OWNER = MappingProxyType({"Queue": OF_QUEUES, "Port": OF_PORTS, "Driver": OF_DRIVERS})
 
 
 def methods(*contracts: type) -> Iterator[str]:

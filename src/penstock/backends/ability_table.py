@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from penstock.backends import EMULATED, drivers, emulator
-from penstock.backends.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES
-from penstock.backends.checking import spelled
-from penstock.backends.closing import within
-from penstock.errors import PenstockError
-from penstock.spi import Driver
+from penstock.backends.abilities import BY_OWNER
+from penstock.backends.looking import look
+from penstock.spi import Driver, Port
 
 __all__ = ["Column", "columns", "markdown", "meanings", "verified_on"]
-
-_SECONDS = 5.0  # for closing a device
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ def columns(*, installed: bool = True) -> list[Column]:
 
 def meanings() -> Iterator[tuple[str, str, str]]:
     """Of each ability its name, whether it is a Queue's, a Port's or a Driver's, and a sentence."""
-    for whose, abilities in (("Queue", OF_QUEUES), ("Port", OF_PORTS), ("Driver", OF_DRIVERS)):
+    for whose, abilities in BY_OWNER.items():
         for ability in abilities:
             words = " ".join((ability.__doc__ or "").split())
             yield ability.__name__, whose, f"{words.partition('. ')[0].removesuffix('.')}."
@@ -79,22 +74,17 @@ def _marks(ability: str, table: list[Column]) -> list[str]:
 
 
 def _look(driver: Driver) -> Column:
-    try:
-        port = driver.open(0)
-    except (PenstockError, ValueError) as error:
-        return Column(driver.kind, "", emulated=False, error=spelled(error))
-    try:
-        props, queue = port.props, port.queue()
+    def see(port: Port) -> Column:
+        props = port.props
+        things = {"Queue": port.queue(), "Port": port, "Driver": driver}
         has = {
             ability.__name__
-            for thing, abilities in ((queue, OF_QUEUES), (port, OF_PORTS), (driver, OF_DRIVERS))
+            for whose, abilities in BY_OWNER.items()
             for ability in abilities
-            if isinstance(thing, ability)
+            if isinstance(things[whose], ability)
         }
         verified = () if props.emulated else verified_on().get(props.kind, ())
         return Column(props.kind, props.name, props.emulated, frozenset(has), verified)
-    except (PenstockError, ValueError) as error:
-        return Column(driver.kind, "", emulated=False, error=spelled(error))
-    finally:
-        with suppress(PenstockError, ValueError):  # what it can do is known
-            within(_SECONDS, port.close)
+
+    found, wrong = look(driver, 0, see)
+    return found or Column(driver.kind, "", emulated=False, error=wrong)

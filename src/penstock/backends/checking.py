@@ -17,10 +17,12 @@ from penstock.backends.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
 from penstock.backends.arguments import LIMIT, integer_of
 from penstock.backends.closing import within
 from penstock.errors import DeviceError, PenstockError, complain
-from penstock.spi import DeviceProps, Driver, Port, Queue
+from penstock.spi import DeviceProps, Driver, Heaps, Port, Queue
 
-__all__ = ["spelled", "watch"]
+__all__ = ["FAILURES", "spelled", "watch"]
 
+_CALLERS = (ValueError, TypeError)  # what may be the caller's fault
+FAILURES = (PenstockError, *_CALLERS)  # all that comes of a backend that is watched
 _MOST = 1 << 16  # devices
 _GRACE = 1.0  # seconds that closing may take longer than it was told
 _T = TypeVar("_T")
@@ -80,7 +82,7 @@ def _made(
 
 def _tell(thing: Any, who: str, call: str, error: Exception) -> None:
     """DeviceError for what a backend may not raise; what may be its caller's fault is given a note."""
-    if isinstance(error, (ValueError, TypeError)):
+    if isinstance(error, _CALLERS):
         error.add_note(f"raised in {call}() by {who}")
     elif not isinstance(error, PenstockError):
         raise _broken(thing, who, call, f"raised {spelled(error)}") from error
@@ -153,8 +155,10 @@ def _check_props(driver: Any, props: Any, who: str, call: str) -> None:
         raise _broken(driver, who, call, f"gave a device whose props are {props!r}, not DeviceProps")
     if props.kind != driver.kind:
         raise _broken(driver, who, call, f"gave a device of kind {props.kind!r}, not {driver.kind!r}")
+    if not isinstance(props.heaps, Heaps | None):
+        raise _broken(driver, who, call, f"gave a device whose heaps are {props.heaps!r}, not Heaps")
     numbers = {"index": (props.index, 0), "total_bytes": (props.total_bytes, 1)}
-    numbers["pooled_streams"] = props.pooled_streams, 0
+    numbers |= {"pooled_streams": (props.pooled_streams, 0), "stream_priorities": (props.stream_priorities, 1)}
     for name, (number, least) in numbers.items():
         if not _is_int(number) or not least <= number < LIMIT:
             raise _broken(driver, who, call, f"gave a device whose {name} is {number!r}")

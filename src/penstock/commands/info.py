@@ -14,8 +14,6 @@ from penstock.commands import showing
 if TYPE_CHECKING:
     from penstock.spi import Driver, Port
 
-_SECONDS = 5.0  # for closing a device
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
@@ -56,31 +54,19 @@ def devices() -> list[dict[str, Any]]:
 
 
 def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
-    from penstock.errors import PenstockError
+    from penstock.backends.looking import look
     from penstock.spi import Emulates
 
-    try:
-        port = driver.open(index)
+    def see(port: Port) -> dict[str, Any]:
         free, total = port.memory_info()
-    except (PenstockError, ValueError) as error:
-        return {"kind": kind, "index": index, "error": str(error)}
-    device = asdict(port.props) | {"total_bytes": total, "free_bytes": free}
-    device["capability"] = _capability(port.props.details)
-    device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
-    device["guarded"] = isinstance(driver, Emulates) and driver.guard
-    device["error"] = _closing(port) or None
-    return device
+        device = asdict(port.props) | {"total_bytes": total, "free_bytes": free}
+        device["capability"] = _capability(port.props.details)
+        device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
+        device["guarded"] = isinstance(driver, Emulates) and driver.guard
+        return device
 
-
-def _closing(port: Port) -> str:
-    """What is wrong with that, in a few seconds at most: it has nothing to wait for."""
-    from penstock.backends.closing import within
-    from penstock.errors import PenstockError
-
-    try:
-        return "" if within(_SECONDS, port.close)[0] else f"closing it takes longer than {_SECONDS:g} s"
-    except (PenstockError, ValueError) as error:
-        return str(error)
+    found, wrong = look(driver, index, see)
+    return (found or {"kind": kind, "index": index}) | {"error": wrong or None}
 
 
 def _capability(details: Mapping[str, Any]) -> str | None:

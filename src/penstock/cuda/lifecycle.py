@@ -65,8 +65,7 @@ def _is_compiled() -> bool:
 
 def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:  # noqa: A002 -- PyTorch's name
     """Call it now, or at CUDA's first use if that is to come; `seed_all=True` and `seed=True` as `SeedTracker` says."""
-    seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
-    CUDA.initialisation.call(callable, seeds=seeds)
+    _devices.lazy_call(callable, **kwargs)
 
 
 def _sleep(cycles: int) -> None:

@@ -47,8 +47,8 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    if device == "cuda" and (found := _RANDOMS.current_state()) is not None:
-        return found
+    if device == "cuda" and (known := _RANDOMS.at_hand()) is not None:
+        return known.get_state()
     return _RANDOMS.get_rng_state(device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -96,11 +97,28 @@ class Devices:
         return self._kind.exchange(device)
 
     def synchronize(self, device: Any = None) -> None:
-        """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-        index = self._kind.index(device, optional=True)
-        opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
-        if opened is not None:  # else there is nothing to wait for
-            opened.synchronize()
+        """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+
+        Initialises the kind, opens nothing.
+        """
+        opened = self._kind.opened_if() if device is None else None
+        if opened is None:
+            index = self._kind.index(device, optional=True)
+            if index >= 0:
+                self._kind.hook("maybeExchangeDevice")
+            self._kind.initialisation.ensure()
+            opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
+            if opened is None:
+                return  # there is nothing to wait for
+        opened.synchronize()
+
+    def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
+        """Call it now, and give what it gives, or call it at the kind's first use, and give None.
+
+        `seed_all=True` and `seed=True` as `SeedTracker` says.
+        """
+        seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
+        return self._kind.initialisation.call(callable, seeds=seeds)
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Whether a call that waits for the device warns ("warn", 1), raises RuntimeError ("error", 2) or just waits.

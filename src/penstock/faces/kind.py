@@ -10,6 +10,7 @@ from penstock.backends.cuda_errors import INVALID_DEVICE, accelerator_error
 from penstock.device import Device
 from penstock.errors import PenstockError
 from penstock.runtime import current, initialisation, open_device
+from penstock.runtime.current import local
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Describes, DeviceProps
 
@@ -130,7 +131,7 @@ class Kind:
         if not self.initialisation.done:
             self.hook("getCurrentDevice")
             self.initialisation.ensure()
-        return current.current_index(self.name)
+        return local.here.indices.get(self.name, 0)
 
     def exchange(self, index: int, *, device: Device | None = None) -> int:
         """Make that device current, gives the index of the one before; a negative one changes nothing and gives -1.
@@ -139,7 +140,7 @@ class Kind:
         """
         if index < 0:
             return -1
-        first, state = self.initialisation, current.local.here
+        first, state = self.initialisation, local.here
         if not first.done:
             self.hook("maybeExchangeDevice")
             first.ensure()
@@ -152,13 +153,15 @@ class Kind:
             current.make_current(device)
         return before
 
-    def opened(self, device: Any = None) -> OpenDevice:
-        """The device that is meant, or the current one, opened if it is not yet."""
+    def opened(self, device: Any = None, hook: str = "") -> OpenDevice:
+        """The device that is meant, or the current one, opened if it is not yet; `hook` is asked before."""
         if device is not None:
             return open_device.open_device(self.device(device))
-        found = current.local.here.opened
+        found = local.here.opened
         if found is not None and not found.gone and found.device.kind == self.name:
             return found
+        if hook:
+            self.hook(hook)
         found = open_device.open_device(self.device())
         current.keep(found)
         return found
@@ -175,6 +178,10 @@ class Kind:
 
     def opened_if(self, device: Any = None) -> OpenDevice | None:
         """The same, or None where it is not open: then nothing is initialised or touched."""
+        if device is None:
+            found = local.here.opened
+            if found is not None and not found.gone and found.device.kind == self.name:
+                return found  # what follows takes microseconds
         if not self.initialised:
             return None
         return open_device.opened_if(self.named(self.index(device, optional=True)))

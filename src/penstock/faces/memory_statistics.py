@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from penstock.device import Device
 from penstock.errors import PenstockError, Unsupported
 from penstock.faces.kind import Kind
-from penstock.runtime import current, open_device, plugged, shared_settings, statistics
+from penstock.runtime import open_device, plugged, shared_settings, statistics
+from penstock.runtime.current import local
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.peak import Peak
 from penstock.runtime.pinned_allocator import PinnedAllocator
@@ -35,7 +35,7 @@ def refuse_plugged(kind: Kind, call: str) -> None:
 def opened_or_none(kind: Kind, index: int, call: str) -> OpenDevice | None:
     """The device, if it is open. Raises PenstockError for an index that is none, as before the kind's first use."""
     if kind.initialised and index >= 0:
-        found = open_device.opened_if(Device(kind.name, index))
+        found = open_device.opened_if(kind.named(index))
         if found is not None or index < kind.count():
             return found
     raise PenstockError(f"{call} {index}: did you call init?")
@@ -56,21 +56,17 @@ class MemoryStatistics:
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
 
-    def _named(self, device: Any) -> OpenDevice | None:
-        """The device for a question, if it is open; the kind is initialised."""
+    def counted(self, device: Any) -> OpenDevice | None:
+        """The device that a question is about; None where it is not open, or the kind was not used."""
         if device is None:
-            found = current.here().opened
+            found = local.here.opened
             if found is not None and found.device.kind == self._kind.name and not (found.gone or found.plugged):
                 return found  # what follows takes microseconds
+        if not self._kind.initialised:
+            return None
         index = self._kind.index(device, optional=True)
         refuse_plugged(self._kind, "getDeviceStats")
         return opened_or_none(self._kind, index, "Invalid device argument")
-
-    def _one(self, device: Any, number: Callable[[OpenDevice], int]) -> int:
-        if not self._kind.initialised:
-            return 0
-        opened = self._named(device)
-        return 0 if opened is None else number(opened)
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """Everything the allocator counts, by flat keys ("allocated_bytes.all.current") in order.
@@ -79,7 +75,7 @@ class MemoryStatistics:
         """
         if not self._kind.initialised:
             return OrderedDict()
-        opened = self._named(device)
+        opened = self.counted(device)
         if opened is None:
             return OrderedDict(statistics.nothing(shared_settings.current()))
         return OrderedDict(statistics.flat(opened.allocator))
@@ -90,19 +86,23 @@ class MemoryStatistics:
 
     def memory_allocated(self, device: Any = None) -> int:
         """Bytes in blocks handed out now; 0 before the kind's first use."""
-        return self._one(device, lambda opened: opened.allocator.current(statistics.ALLOCATED_BYTES))
+        opened = self.counted(device)
+        return 0 if opened is None else opened.allocator.current(statistics.ALLOCATED_BYTES)
 
     def max_memory_allocated(self, device: Any = None) -> int:
         """The most bytes that were in blocks handed out, since the start or the last `reset_peak_memory_stats`."""
-        return self._one(device, lambda opened: opened.allocator.peak(statistics.ALLOCATED_BYTES))
+        opened = self.counted(device)
+        return 0 if opened is None else opened.allocator.peak(statistics.ALLOCATED_BYTES)
 
     def memory_reserved(self, device: Any = None) -> int:
         """Bytes in segments taken from the device now, handed out or not; 0 before the kind's first use."""
-        return self._one(device, lambda opened: opened.allocator.current(statistics.RESERVED_BYTES))
+        opened = self.counted(device)
+        return 0 if opened is None else opened.allocator.current(statistics.RESERVED_BYTES)
 
     def max_memory_reserved(self, device: Any = None) -> int:
         """The most bytes that were in segments, since the start or the last `reset_peak_memory_stats`."""
-        return self._one(device, lambda opened: opened.allocator.peak(statistics.RESERVED_BYTES))
+        opened = self.counted(device)
+        return 0 if opened is None else opened.allocator.peak(statistics.RESERVED_BYTES)
 
     def memory_cached(self, device: Any = None) -> int:
         """`memory_reserved` under its old name, with a warning."""

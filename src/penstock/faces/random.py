@@ -31,12 +31,12 @@ class Randoms:
         """One for each device; none before the kind's first use."""
         return tuple(map(self._generator, range(self._kind.count()))) if self._kind.initialised else ()
 
-    def current_state(self) -> NDArray[np.uint8] | None:
-        """The state of this thread's current device, if that is one of the kind and initialised: the fast way."""
+    def at_hand(self) -> Generator | None:
+        """That of this thread's current device, if it is one of the kind and initialised: the fast way."""
         place = local.here.device
         if place is None or place.kind != self._word or not self._first.done:
             return None
-        return default_generator(place).get_state()
+        return default_generator(place)
 
     def get_rng_state(self, device: Any = None) -> NDArray[np.uint8]:
         """The state of the device's generator. Initialises the kind; IndexError where there is no device."""
@@ -59,8 +59,11 @@ class Randoms:
 
     def manual_seed(self, seed: int) -> None:
         """Seed the current device's generator, at the kind's first use if that is to come."""
-        number = int(seed)
-        self._later(lambda: self.generator().manual_seed(number), "one")
+        number, known = int(seed), self.at_hand()
+        if known is None:
+            self._later(lambda: self.generator().manual_seed(number), "one")
+        else:
+            known.manual_seed(number)
 
     def manual_seed_all(self, seed: int) -> None:
         """Seed the generators of all devices, at the kind's first use if that is to come."""

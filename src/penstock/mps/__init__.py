@@ -16,6 +16,7 @@ from penstock.faces.devices import Devices as _Devices
 from penstock.mps import profiler
 from penstock.mps._kind import MPS as _MPS
 from penstock.mps._kind import check_there_for as _check_there_for
+from penstock.mps._kind import device_if_open as _device_if_open
 from penstock.mps._memory import (
     current_allocated_memory,
     driver_allocated_memory,
@@ -63,8 +64,12 @@ _is_in_bad_fork = _devices.is_in_bad_fork
 
 def synchronize() -> None:
     """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-    _check_there_for("deviceSynchronize")
-    _devices.synchronize()
+    opened = _device_if_open()
+    if opened is None:
+        _check_there_for("deviceSynchronize")
+        _devices.synchronize()
+    else:
+        opened.synchronize()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,10 +6,12 @@ from penstock import backends
 from penstock.errors import PenstockError
 from penstock.faces.kind import Kind
 
-__all__ = ["MPS", "check_there", "check_there_for"]
+__all__ = ["MPS", "check_there", "check_there_for", "device_if_open", "open_device"]
 
 MPS = Kind("mps", hooks=True)
 check_there_for = MPS.hook
+# Names of their own: what was imported gives its methods slowly, each call makes an object for one.
+device_if_open, open_device = MPS.opened_if, MPS.opened
 
 
 def check_there() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from penstock import backends
 from penstock.errors import PenstockError, Unsupported
 from penstock.faces.memory_statistics import MemoryStatistics
-from penstock.mps._kind import MPS, check_there, check_there_for
+from penstock.mps._kind import MPS, check_there, check_there_for, device_if_open, open_device
 from penstock.runtime.creation import from_numpy
+from penstock.runtime.statistics import ALLOCATED_BYTES
 from penstock.runtime.storage import Storage, array_at
 from penstock.runtime.tensor import Tensor
 from penstock.spi import Emulates
@@ -31,15 +32,18 @@ _BYTE = np.dtype(np.uint8)
 
 def current_allocated_memory() -> int:
     """Bytes in tensors, of what the allocator handed out; its cache is not among them."""
-    check_there_for("getCurrentAllocatedMemory")
-    return _STATISTICS.memory_allocated()
+    opened = device_if_open()
+    if opened is None:
+        check_there_for("getCurrentAllocatedMemory")
+        return 0
+    return opened.allocator.current(ALLOCATED_BYTES)
 
 
 def driver_allocated_memory() -> int:
     """Bytes that the device lends to this process, the allocator's cache included."""
-    check_there_for("getDriverAllocatedMemory")
-    opened = MPS.opened_if()
+    opened = device_if_open()
     if opened is None:
+        check_there_for("getDriverAllocatedMemory")
         return 0
     free, total = opened.port.memory_info()
     return total - free
@@ -53,9 +57,14 @@ def recommended_max_memory() -> int:
     ...     mps.recommended_max_memory() >> 30
     96
     """
-    check_there_for("getRecommendedMaxMemory")
-    props = MPS.describe()
-    return props.total_bytes if props.heaps is None else props.heaps.recommended
+    opened = device_if_open()
+    if opened is None:
+        check_there_for("getRecommendedMaxMemory")
+        props = MPS.describe()
+    else:
+        props = opened.port.props
+    heaps = props.heaps
+    return props.total_bytes if heaps is None else heaps.recommended
 
 
 def set_per_process_memory_fraction(fraction: float) -> None:
@@ -67,8 +76,7 @@ def set_per_process_memory_fraction(fraction: float) -> None:
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if fraction < 0 or fraction > _MOST:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~{_MOST}")
-    check_there_for("setMemoryFraction")
-    MPS.opened().allocator.set_memory_fraction(fraction)
+    open_device(None, "setMemoryFraction").allocator.set_memory_fraction(fraction)
 
 
 def empty_cache() -> None:

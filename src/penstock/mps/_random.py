@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.faces.random import Randoms
 from penstock.mps._kind import MPS, check_there_for
 from penstock.runtime.current import current_index
 from penstock.runtime.generator import Generator, default_generator
 
 __all__ = ["generator", "generator_if_there", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
+
+_RANDOMS = Randoms(MPS)
 
 
 def generator() -> Generator:
@@ -44,7 +47,8 @@ def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- 
     ...     first == penstock.rand(3, device="mps").tolist()
     True
     """
-    return generator().get_state()
+    known = _RANDOMS.at_hand()
+    return (generator() if known is None else known).get_state()
 
 
 def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 -- as above
@@ -58,8 +62,9 @@ def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 
 
 def manual_seed(seed: int) -> None:
     """Seed the device's generator; nothing, not even an error, where there is no device."""
-    if MPS.count():
-        _default().manual_seed(int(seed))
+    known = _RANDOMS.at_hand()
+    if known is not None or MPS.count():
+        (_default() if known is None else known).manual_seed(int(seed))
 
 
 def seed() -> None:

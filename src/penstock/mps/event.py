@@ -7,7 +7,7 @@ from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 from penstock.errors import PenstockError
-from penstock.mps._kind import MPS, check_there_for
+from penstock.mps._kind import open_device
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
@@ -53,17 +53,18 @@ class Event:
 
     _number = 0  # of none, and of one that has gone
     _event: events.Event | None = None
+    _point: events.Event | None = None  # the same, once it was recorded: then it sees itself whether its device is gone
 
     def __init__(self, enable_timing: bool = False) -> None:
-        check_there_for("acquireEvent")
-        opened = self._opened = MPS.opened()
+        opened = self._opened = open_device(None, "acquireEvent")
         numbers = _numbers.get(opened)
         self._numbers = _numbers.setdefault(opened, _Numbers()) if numbers is None else numbers
         self._event = events.Event(enable_timing=bool(enable_timing))
         self._number = self._numbers.take()
 
     def __del__(self) -> None:
-        number, self._number, self._event = self._number, 0, None
+        number, self._number = self._number, 0
+        self._event = self._point = None
         if number:
             self._numbers.give_back(number)
 
@@ -80,6 +81,7 @@ class Event:
         """
         event = self._live()
         event.record_on(self._default_stream())
+        self._point = event
 
     def wait(self) -> None:
         """Later work of the default stream waits for the point, which is on that stream, and so before it.
@@ -91,12 +93,14 @@ class Event:
 
     def query(self) -> bool:
         """Whether it was recorded, and the point is reached. Never waits."""
-        event = self._live()
-        return event.recorded and event.query()
+        if (point := self._point) is None:
+            self._live()
+            return False
+        return point.query()
 
     def synchronize(self) -> None:
         """Wait for the point, if it was recorded; a failure of the stream's work is raised here, once."""
-        self._live().synchronize()
+        (self._point or self._live()).synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this point to the other's. Waits for the default stream.

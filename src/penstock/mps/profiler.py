@@ -6,7 +6,6 @@ trace of a process has -2 in its name. Other kinds of device are in it, too. `pe
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -21,7 +20,6 @@ __all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "p
 
 _ProfilerMode = Literal["interval", "event", "interval,event"]
 
-_changing = threading.RLock()
 _started: list[Signposts | None] = []  # one while a trace goes on
 
 
@@ -35,7 +33,7 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
     if not isinstance(wait_until_completed, bool):
         raise RuntimeError("couldn't convert python object to boolean")  # noqa: TRY004 -- PyTorch's type and words
     check_there_for("profilerStartTrace")
-    with _changing:
+    with profiling.changing:
         if _tracing():
             raise PenstockError("Tracing Signposts is already enabled ")
         asked = [each for each in normal.split(",") if each]
@@ -45,24 +43,28 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
         if not asked:
             return
         intervals, events = "interval" in asked, "event" in asked
+        maker = signposts(intervals=intervals, events=events)  # first: it may fail, and so may what comes next
         profiling.begin(
             profiling.file_asked_for() or profiling.usual_file(),
             intervals=intervals,
             events=events,
             wait_until_completed=wait_until_completed,
         )
-        maker = signposts(intervals=intervals, events=events)
         _started[:] = [maker]
         if maker is not None:
             listening.trace(maker)
 
 
 def stop() -> None:
-    """End the trace, and write it; nothing where none goes on. Waits up to five seconds for work that is not done."""
-    check_there_for("profilerStopTrace")
-    with _changing:
+    """End the trace, and write it; nothing where none goes on. Waits up to five seconds for work that is not done.
+
+    One that goes on ends though its device has gone, with its emulation.
+    """
+    with profiling.changing:
         was, going = _tracing(), _started[:]
         _started.clear()
+    if not was:
+        check_there_for("profilerStopTrace")
     for maker in going:
         if maker is not None:
             listening.trace_no_more(maker)

@@ -6,7 +6,7 @@ import operator
 from contextlib import ContextDecorator
 
 from penstock.faces.streams import StreamContext, queue_of
-from penstock.mps._kind import MPS, check_there_for
+from penstock.mps._kind import MPS, check_there_for, open_device
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
 
@@ -23,8 +23,7 @@ class Stream(streams.Stream):
 
     def __init__(self, stream_id: int = _NEXT) -> None:
         number = operator.index(stream_id)
-        check_there_for("getStreamFromPool" if number == _NEXT else "getStreamByID")
-        opened = MPS.opened()
+        opened = open_device(None, "getStreamFromPool" if number == _NEXT else "getStreamByID")
         self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else queue_of(opened, number), 0)
         self._borrowed = number == _NEXT
 
@@ -38,8 +37,7 @@ def current_stream() -> Stream:
     known = state.stream
     if known.__class__ is Stream and not known.opened.gone:
         return known
-    check_there_for("getCurrentStream")
-    opened = MPS.opened()
+    opened = open_device(None, "getCurrentStream")
     found = streams.as_kind(Stream, streams.stream_of(opened))
     if state.opened is opened:
         state.stream = found  # for the next to ask
@@ -48,8 +46,9 @@ def current_stream() -> Stream:
 
 def default_stream() -> Stream:
     """The stream that the device has from the start. Opens the device."""
-    check_there_for("getDefaultStream")
-    return streams.as_kind(Stream, streams.default_of(MPS.opened()))
+    opened = open_device(None, "getDefaultStream")
+    known = opened.default_stream
+    return known if known.__class__ is Stream else streams.as_kind(Stream, streams.default_of(opened))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
@@ -58,7 +57,7 @@ def set_stream(stream: streams.Stream | None) -> None:
     TypeError for what is no stream of an MPS device.
     """
     if stream is not None:
-        streams.set_stream(_checked(stream))
+        streams.set_stream(stream if stream.__class__ is Stream else _checked(stream))
 
 
 def _checked(stream: object) -> streams.Stream:

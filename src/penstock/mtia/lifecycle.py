@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from penstock.faces.devices import Devices
@@ -29,7 +28,9 @@ is_initialized = _DEVICES.is_initialized
 is_available = _DEVICES.is_available
 device_count = _DEVICES.device_count
 current_device = _DEVICES.current_device
+synchronize = _DEVICES.synchronize
 _is_in_bad_fork = _DEVICES.is_in_bad_fork
+_lazy_call = _DEVICES.lazy_call
 _queued_calls = MTIA.initialisation.queued
 
 
@@ -48,24 +49,3 @@ _lazy_init = init
 def _is_compiled() -> bool:
     """Whether there is a backend, be it one that emulates. (`torch.mtia._is_compiled`)"""
     return MTIA.initialisation.has_backend()
-
-
-def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
-    """Call it now, and give what it gives, or call it at MTIA's first use.
-
-    `seed_all=True` and `seed=True` as `SeedTracker` says.
-    """
-    seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
-    return MTIA.initialisation.call(callable, seeds=seeds)
-
-
-def synchronize(device: Any = None) -> None:
-    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
-
-    Initialises MTIA. (`torch.mtia.synchronize`)
-    """
-    index = MTIA.index(device, optional=True)
-    if index >= 0:
-        MTIA.hook("maybeExchangeDevice")
-    MTIA.initialisation.ensure()
-    _DEVICES.synchronize(index)

@@ -14,6 +14,7 @@ from penstock.faces.memory_statistics import MemoryStatistics
 from penstock.mtia._kind import MTIA
 from penstock.runtime import open_device, out_of_memory_observers
 from penstock.runtime.recording import UNLIMITED
+from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 
 __all__ = [
     "attach_out_of_memory_observer",
@@ -29,6 +30,8 @@ __all__ = [
 _STATISTICS = MemoryStatistics(MTIA)
 memory_allocated = _STATISTICS.memory_allocated
 max_memory_allocated = _STATISTICS.max_memory_allocated
+
+_COUNTED = ("allocated_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_bytes", "num_ooms", "num_alloc_retries")
 
 _HISTORY = MemoryHistory(MTIA)
 
@@ -47,17 +50,19 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
     """
     if not MTIA.initialised:
         return {}
-    counted = _STATISTICS.memory_stats(device)
-    return {
-        "dram": {
-            "allocated_bytes": counted["allocated_bytes.all.current"],
-            "peak_bytes": counted["allocated_bytes.all.peak"],
-            "reserved_bytes": counted["reserved_bytes.all.current"],
-            "peak_reserved_bytes": counted["reserved_bytes.all.peak"],
-            "num_ooms": counted["num_ooms"],
-            "num_alloc_retries": counted["num_alloc_retries"],
-        }
-    }
+    opened = _STATISTICS.counted(device)
+    if opened is None:
+        return {"dram": dict.fromkeys(_COUNTED, 0)}
+    allocator = opened.allocator
+    numbers = (
+        allocator.current(ALLOCATED_BYTES),
+        allocator.peak(ALLOCATED_BYTES),
+        allocator.current(RESERVED_BYTES),
+        allocator.peak(RESERVED_BYTES),
+        allocator.num_ooms,
+        allocator.num_alloc_retries,
+    )
+    return {"dram": dict(zip(_COUNTED, numbers, strict=True))}
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:

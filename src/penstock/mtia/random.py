@@ -48,8 +48,8 @@ def get_rng_state(device: Any = "mtia") -> NDArray[np.uint8]:
     ...     mtia.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    if device == "mtia" and (found := _RANDOMS.current_state()) is not None:
-        return found
+    if device == "mtia" and (known := _RANDOMS.at_hand()) is not None:
+        return known.get_state()
     MTIA.initialisation.ensure()
     return _RANDOMS.get_rng_state(MTIA.index(device, optional=True))
 

@@ -58,7 +58,7 @@ def current_stream(device: Any = None) -> Stream:
     known = state.stream
     if known is not None and known.device.kind == "mtia" and not known.opened.gone:
         return known
-    found = streams.stream_of(MTIA.opened_for_stream(None))
+    found = streams.stream_of(MTIA.opened())
     if state.opened is found.opened:
         state.stream = found  # for the next to ask
     return found
@@ -66,7 +66,7 @@ def current_stream(device: Any = None) -> Stream:
 
 def default_stream(device: Any = None) -> Stream:
     """The stream that the device has from the start. Initialises MTIA. (`torch.mtia.default_stream`)"""
-    return streams.default_of(MTIA.opened_for_stream(device))
+    return streams.default_of(MTIA.opened() if device is None else MTIA.opened_for_stream(device))
 
 
 def set_stream(stream: Stream | None) -> None:

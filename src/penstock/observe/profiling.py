@@ -10,9 +10,9 @@ from pathlib import Path
 from penstock.config import TRACE
 from penstock.observe.tracing import Trace
 
-__all__ = ["begin", "end", "file_asked_for", "going_on", "usual_file"]
+__all__ = ["begin", "changing", "end", "file_asked_for", "going_on", "usual_file"]
 
-_changing = threading.RLock()
+changing = threading.RLock()  # a face that has more to begin holds it, too
 _current: list[Trace] = []  # one, or none
 
 
@@ -21,7 +21,7 @@ def begin(path: Path, *, intervals: bool = True, events: bool = True, wait_until
 
     Nothing where a recording goes on already. Raises as `Trace.start` does.
     """
-    with _changing:
+    with changing:
         if not going_on():
             made = Trace(
                 _not_there(path), intervals=intervals, events=events, wait_until_completed=wait_until_completed
@@ -37,7 +37,7 @@ def going_on() -> bool:
 
 def end() -> None:
     """End the recording that goes on, if any, and write it. OSError."""
-    with _changing:
+    with changing:
         going = _current[:]
         _current.clear()
     for each in going:
@@ -57,3 +57,12 @@ def usual_file() -> Path:
 def _not_there(path: Path) -> Path:
     others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], others) if not each.exists())
+
+
+def _in_child() -> None:
+    global changing  # noqa: PLW0603 -- another thread of the parent may have held the old one
+    changing = threading.RLock()
+    _current.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

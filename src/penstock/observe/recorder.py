@@ -106,9 +106,13 @@ class Line:
     def look(self) -> None:
         """What a queue that cannot time has done, it has done by now."""
         reached = self.queue.reached()
-        with contextlib.suppress(IndexError):  # another thread was quicker
-            while self._unseen and self._unseen[0].tick <= reached:
-                self._unseen.popleft().at = perf_counter_ns()
+        with contextlib.suppress(IndexError):  # there is no more, or another thread was quicker
+            while True:
+                seen = self._unseen.popleft()
+                if seen.tick > reached:
+                    self._unseen.appendleft(seen)
+                    return
+                seen.at = perf_counter_ns()
 
 
 class Recorder(listening.Listener, listening.Tracer):
@@ -284,6 +288,8 @@ class _Ranges:
     def pop(self, ended: Range) -> None:
         if begun := self._open.get(_here.me):  # else it began before we listened
             begun.pop()
+            if not begun:  # threads come and go
+                self._open.pop(_here.me, None)
         self._recorder.ranged(ended)
 
     def start(self, number: int, name: str) -> None:

@@ -15,7 +15,7 @@ from penstock.errors import WrongState, complain
 from penstock.observe import perfetto
 from penstock.observe.recorder import Recorder
 from penstock.observe.telling import tell
-from penstock.whole_files import in_place_of
+from penstock.whole_files import beside, in_place_of
 
 __all__ = ["LIMIT", "MOST", "Trace", "trace"]
 
@@ -131,7 +131,7 @@ def trace(path: str | os.PathLike[str], **how: Any) -> Iterator[Trace]:
 def _check_writable(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"a trace is written to a file, and {str(path)!r} is a directory")
-    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
+    probe = beside(path)
     try:
         probe.touch()
     except OSError as error:

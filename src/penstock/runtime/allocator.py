@@ -69,7 +69,6 @@ class Allocator(Pool, ABC):
         self.sources = Sources(self)
         self.leaving = Leaving(self)
         self._refusal: OutOfMemory | None = None  # the port's own words, of last time
-        self._inherited: frozenset[int] = frozenset()  # in a forked child: segments of its parent's port
         self.reset_accumulated()
 
     # Rules
@@ -255,7 +254,7 @@ class Allocator(Pool, ABC):
 
     def _give_back(self, addresses: list[int]) -> None:
         """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        self.leaving.add([address for address in addresses if address not in self._inherited])
+        self.leaving.add(addresses)
         entries = self.leaving.entries()
         try:
             for queue in tuple(self._queues.values()) if entries else ():
@@ -309,9 +308,9 @@ class Allocator(Pool, ABC):
         """
         self.forget_queues()
         self.port = port
-        self.leaving = Leaving(self)
+        segments = np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"]
+        self.leaving = Leaving(self, frozenset(segments.tolist()))
         self.private.abandon()
-        self._inherited = frozenset(np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"].tolist())
         self._hear()
         self._given.settle_all()
         self.waiting = False

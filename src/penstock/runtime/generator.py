@@ -228,10 +228,11 @@ _Place = Device | str | int | None
 def default_generator(device: _Place = None) -> Generator:
     """The one that draws for the device when no other is given. Seeded at random, unless its like was seeded before."""
     global _recent  # noqa: PLW0603 -- mostly the same device is asked for, and to look one up takes long
-    place = current.current_device() if device is None else current.resolve(device)
+    place = current.current_device() if device is None else device
     known, found = _recent
     if known is place and found is not None:
         return found
+    place = current.resolve(place)
     found = _defaults.get(place)
     if found is None:
         made = Generator(place)

@@ -78,7 +78,7 @@ class HeapAllocator(Allocator):
         self._heaps = heaps
         self._usual = "shared" if heaps.unified else "private"
         self._watermarks = watermarks or Watermarks.of_environment(heaps)
-        self._others = 0  # bytes that the device has lent to others than this allocator, as the last request saw it
+        self._others = 0  # bytes that the device has lent to others than this allocator, when it was looked last
         self._own: set[int] = set()  # heaps that were made for one large buffer
         self.make_home(_OTHER)
         self.make_home(_SCALARS, waits=True)
@@ -104,7 +104,7 @@ class HeapAllocator(Allocator):
     def set_watermarks(self, watermarks: Watermarks) -> None:
         """Both, from now on. What is allocated stays."""
         self._watermarks = watermarks
-        self._push_policy()
+        self.look_at_others()
 
     def rules(self) -> dict[str, Any]:
         return {"heaps": asdict(self._heaps), "watermarks": str(self._watermarks)}
@@ -114,6 +114,11 @@ class HeapAllocator(Allocator):
 
     def capacity_changed(self) -> None:
         """What is recommended stays."""
+
+    def look_at_others(self) -> None:
+        """What they have of the device is not for this allocator, whose pool cannot ask by itself."""
+        self._others = max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
+        self._push_policy()
 
     def _push_policy(self) -> None:
         self.limit = self._watermarks.most
@@ -163,8 +168,7 @@ class HeapAllocator(Allocator):
             raise out_of_memory.too_long(nbytes)
         size = self.rounded(nbytes)
         self._refusal = None
-        self._others = max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
-        self._push_policy()
+        self.look_at_others()
         request = Request(nbytes, size, size, size <= _SMALL, queue, home)
         request.short = not request.small and self._is_short()
         remedies = (
@@ -267,14 +271,20 @@ class HeapAllocator(Allocator):
 
     def _release(self, buffers: list[_Cached], heaps: set[int] | None = None) -> None:
         """Make room of them. Of these heaps, or all, one that is empty then goes back, unless its queue is at work."""
-        emptied = set()
+        emptied: dict[int, int] = {}  # and their queues
         for each in buffers:
             heap = self.release(each.address, each.nbytes)
             if heap and self._idle(each.queue) and (heaps is None or heap in heaps):
-                emptied.add(heap)
+                emptied[heap] = each.queue
         self.leaving.add(sorted(emptied))
-        self.leaving.release(tuple(entry for entry in self.leaving.entries() if entry[0] in emptied))
-        self._own -= emptied
+        # Until then another thread may have had it, and left work behind: that one waits for the next `_give_back`.
+        idle = {heap for heap, queue in emptied.items() if self._idle(queue)}
+        self.leaving.release(tuple(entry for entry in self.leaving.entries() if entry[0] in idle))
+        self._forget_own()
+
+    def _forget_own(self) -> None:
+        """Another heap may come to the address of one that went."""
+        self._own.difference_update([heap for heap in tuple(self._own) if not self.owns(heap)])
 
     def _idle(self, handle: int) -> bool:
         """Whether the queue has no work left. One that is unknown, or was closed, has none."""
@@ -294,6 +304,7 @@ class HeapAllocator(Allocator):
             for address, nbytes, *_ in self.evictable(small, home, pieces=True):
                 self.release(address, nbytes)
             self._give_back([address for address, *_ in self.evictable(small, home)])
+        self._forget_own()
 
 
 def _up_to(wanted: int, cached: list[_Cached]) -> Iterator[_Cached]:

@@ -16,10 +16,14 @@ __all__ = ["Leaving"]
 
 
 class Leaving:
-    """What `release` still has to give back; it counts `num_device_free`."""
+    """What `release` still has to give back; it counts `num_device_free`.
 
-    def __init__(self, allocator: Allocator) -> None:
+    `inherited` are those that a forked child has of its parent's port. They stay: the child's port has never seen them.
+    """
+
+    def __init__(self, allocator: Allocator, inherited: frozenset[int] = frozenset()) -> None:
         self._allocator = allocator
+        self._inherited = inherited
         self._serial = count()
         self._entries: deque[tuple[int, int]] = deque()  # numbered, as an address may come twice
         self.releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
@@ -29,7 +33,8 @@ class Leaving:
 
     def add(self, addresses: list[int]) -> None:
         """Those that are wholly free leave the pool."""
-        self._entries.extend(zip(filter(self._allocator.evict, addresses), self._serial, strict=False))
+        ours = (address for address in addresses if address not in self._inherited)
+        self._entries.extend(zip(filter(self._allocator.evict, ours), self._serial, strict=False))
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
         """Give these back, as far as nobody else did."""

@@ -115,18 +115,19 @@ def remove(listener: Listener) -> None:
 
 def trace(by: Tracer) -> None:
     """Let it hear of all work from now on."""
-    _trace((*_tracers, by))
+    with _changing:
+        _set((*_tracers, by))
 
 
 def trace_no_more(by: Tracer) -> None:
-    _trace(tuple(each for each in _tracers if each is not by))
-
-
-def _trace(by: tuple[Tracer, ...]) -> None:
-    global tracer, _tracers  # noqa: PLW0603 -- as above
     with _changing:
-        _tracers = by
-        tracer = _Several(by) if len(by) > 1 else by[0] if by else None
+        _set(tuple(each for each in _tracers if each is not by))
+
+
+def _set(by: tuple[Tracer, ...]) -> None:
+    global tracer, _tracers  # noqa: PLW0603 -- as above
+    _tracers = by
+    tracer = _Several(by) if len(by) > 1 else by[0] if by else None
 
 
 def wait(queue: Queue, tick: int) -> None:

@@ -298,16 +298,18 @@ def _open(device: Device) -> OpenDevice:
     settings = shared_settings.current()  # before the device is open, as it may be nonsense
     with closed_if_it_fails(backends.driver(device.kind).open(device.index or 0)) as port:
         opened = OpenDevice(device, port, settings)
-    shared_settings.follow(opened.allocator)
-    recording.follow(device.kind, opened.allocator)
-    out_of_memory_observers.follow(device.kind, opened.allocator)
+        shared_settings.follow(opened.allocator)
+        recording.follow(device.kind, opened.allocator)
+        out_of_memory_observers.follow(device.kind, opened.allocator)
     return opened
 
 
 def all_opened(kind: str) -> list[OpenDevice]:
     """The kind's devices that this process has opened, by index."""
-    found = [opened for device, opened in tuple(_opened.items()) if device.kind == kind and not opened.gone]
-    return sorted(found, key=lambda opened: opened.device.index or 0)
+    found = [opened for opened in tuple(_opened.values()) if opened.device.kind == kind and not opened.gone]
+    if len(found) > 1:
+        found.sort(key=lambda opened: opened.device.index or 0)
+    return found
 
 
 def pinned_if(kind: str) -> PinnedAllocator | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from penstock.config import HIGH_WATERMARK, LOW_WATERMARK
 from penstock.errors import PenstockError
@@ -22,15 +22,10 @@ _LOWER = (1.0, 0.7, 0.4, 0.1)  # low watermarks
 def recorded_of(snapshot: Snapshot) -> Recorded:
     """What the snapshot notes, or what its entries give away."""
     noted = snapshot.notes.get("heaps")
-    heaps = _heaps(noted) if isinstance(noted, Mapping) else None
-    return Recorded(snapshot) if heaps is None else RecordedHeaps(snapshot, heaps)
-
-
-def _heaps(noted: Mapping[Any, Any]) -> Heaps | None:
-    try:
-        return Heaps(**noted)
-    except TypeError:  # written by something else
-        return None
+    if isinstance(noted, Mapping):
+        with suppress(TypeError, ValueError):  # then it was written by something else
+            return RecordedHeaps(snapshot, Heaps(**noted))
+    return Recorded(snapshot)
 
 
 class RecordedHeaps(Recorded):

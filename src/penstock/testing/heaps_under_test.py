@@ -59,8 +59,7 @@ class HeapsUnderTest:
     @others.setter
     def others(self, nbytes: int) -> None:
         self.port.others = nbytes
-        self.allocator._others = nbytes  # noqa: SLF001 -- it looks when it has nothing cached, the model each time
-        self.allocator._push_policy()  # noqa: SLF001 -- as above
+        self.allocator.look_at_others()  # by itself it looks when it has nothing cached, the model each time
 
     @property
     def refusals(self) -> int:

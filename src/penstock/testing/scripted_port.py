@@ -60,16 +60,17 @@ class ScriptedQueue:
 class ScriptedPort:
     """New memory comes now above and now below all other, so that what came first is not what lies lowest.
 
-    The next `refusals` requests it refuses, and those for more than `capacity`, of which `others` have some.
+    The next `refusals` requests it refuses, and those for more than `capacity`, of which `others` have some. What it
+    gives is numbered from `first` on, and no two numbers have the same place.
     """
 
-    def __init__(self, props: DeviceProps, capacity: int) -> None:
+    def __init__(self, props: DeviceProps, capacity: int, first: int = 0) -> None:
         self.props = props
         self.capacity = capacity
         self.others = 0
         self.refusals = 0
         self.held: dict[int, tuple[int, int]] = {}  # of each address: the how manieth it was, its size
-        self._numbers = count()
+        self._numbers = count(first)
 
     def reserve(self, nbytes: int) -> int:
         free, total = self.memory_info()
