@@ -242,13 +242,15 @@ class _Stacks:
 def _settings(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
-    found = {
-        key: value[key] for key, kind in _SETTINGS.items() if type(value.get(key)) in ({kind, int} - {bool} | {kind})
-    }
+    found = {key: value[key] for key, kind in _SETTINGS.items() if _is(value.get(key), kind)}
     for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
         if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
             del found[name]
     return found
+
+
+def _is(value: Any, kind: type) -> bool:
+    return type(value) is kind or (type(value) is int and kind in (float, bool))
 
 
 def _pool(value: Any) -> tuple[int, int]:
