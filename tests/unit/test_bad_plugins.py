@@ -267,6 +267,14 @@ def test_a_tick_that_is_none(plugin, call, tick):
         use()
 
 
+@pytest.mark.parametrize("took", [None, "1", float("nan"), 1j], ids=repr)
+def test_a_time_that_is_none(plugin, took):
+    plugin.spoil("queue", "elapsed_ms", took)
+    words = rf"{WHO} broke its contract: elapsed_ms\(\) gave .*, which is no number of milliseconds"
+    with pytest.raises(DeviceError, match=words):
+        use()
+
+
 def test_a_tick_that_goes_back(plugin):
     plugin.spoil("queue", "signal", 3)
     plugin.spoilt = False

@@ -10,6 +10,7 @@ import pytest
 from perfetto_files import decoded
 
 import penstock
+from penstock import cuda
 from penstock.mps import profiler
 from penstock.observe import profiling
 from penstock.runtime import listening
@@ -156,10 +157,24 @@ def test_what_goes_on_is_ended_though_its_device_has_gone(clean, tmp_path, monke
 
 
 def test_it_does_not_end_what_cudas_profiler_began(mps):
-    profiling.begin(mps / "other.pftrace")
+    profiling.begin("cuda", mps / "other.pftrace")
     profiler.stop()
+    with profiler.profile():
+        assert profiling.going_on()
     assert profiling.going_on()
-    profiling.end()
+    profiling.end("cuda")
+    assert [each.name for each in mps.iterdir()] == ["other.pftrace"]
+
+
+def test_cudas_profiler_does_not_end_it_either(mps, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_TRACE", "mine.pftrace")
+    with penstock.emulate("cuda"):
+        profiler.start()
+        with cuda.profiler.profile():
+            penstock.zeros(10, device="mps")
+        penstock.zeros(10, device="mps")
+        profiler.stop()
+    assert len(decoded(mps / "mine.pftrace").executed) == 2
 
 
 # Signposts: a stand-in for the package, as this is no Mac.

@@ -26,7 +26,7 @@ def asked_for(path, monkeypatch):
     """The file that PENSTOCK_TRACE names."""
     monkeypatch.setenv("PENSTOCK_TRACE", str(path))
     yield path
-    profiling.end()
+    profiling.end("cuda")
 
 
 def test_an_error_inside_goes_on_and_the_trace_is_written(path):

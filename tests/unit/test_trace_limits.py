@@ -110,6 +110,26 @@ def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, m
     penstock.synchronize("fake:0")
 
 
+def test_a_clock_that_fails_takes_nothing_from_other_devices(path, fake, monkeypatch):
+    def fail(*marks):
+        raise DeviceError("the timer broke")
+
+    monkeypatch.setattr(FakeQueue, "elapsed_ms", fail)
+    with trace(path, limit=0) as made:
+        penstock.empty(10, device="fake:0").fill_(0)
+        penstock.empty(10, device="host:0").fill_(0)
+        penstock.synchronize("host:0")
+        penstock.synchronize("fake:0")
+        penstock.empty(10, device="fake:0").fill_(0)  # never done
+    assert (made.operations, made.unfinished) == (3, 1)
+    found = decoded(path)
+    assert [each.details["device"] for each in found.executed] == ["host:0"]
+    fills = [each.details for each in found.slices if each.category == "fill"]
+    said = [fill["execution"] for fill in fills if fill["device"] == "fake:0"]
+    assert said == ["not known: the timer broke"] * 2
+    penstock.synchronize("fake:0")
+
+
 def test_waiting_for_each_operation_leaves_its_failure_to_the_next_synchronization(path, fake):
     tensor = penstock.empty(10, device="fake:0")
     fake.ports[0].fail_work("fill", error=DeviceError("the fill broke", code=7, call="fill", device="fake:0"))

@@ -7,9 +7,11 @@ allow, ends in a DeviceError that names the backend. Objects whose class cannot 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, wraps
+from numbers import Real
 from typing import Any, TypeVar, cast
 
 from penstock.addresses import ALIGNMENT
@@ -290,6 +292,7 @@ def _queue_class(usual: Any, who: str) -> type:
 
     around = {"signal": counting("signal", _itself), "mark": counting("mark", _tick_of), "close": closing}
     checks: dict[str, _Check] = {"reached": (_is_tick, "which is no tick")}
+    checks["elapsed_ms"] = _is_time, "which is no number of milliseconds"
     checks |= dict.fromkeys(("idle", "close"), (_is_truth, "not True or False"))
     return _made(usual, who, (Queue, *OF_QUEUES), checks, around)
 
@@ -304,6 +307,10 @@ def _tick_of(mark: Any) -> Any:
 
 def _is_tick(found: Any) -> bool:
     return (type(found) is int or _is_int(found)) and found >= 0
+
+
+def _is_time(found: Any) -> bool:
+    return isinstance(found, Real) and math.isfinite(found)
 
 
 def _is_truth(found: Any) -> bool:

@@ -67,7 +67,7 @@ def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
     Where PENSTOCK_TRACE names a file, a trace begins, too, unless one goes on.
     """
     if (path := profiling.file_asked_for()) is not None:
-        profiling.begin(path)
+        profiling.begin(CUDA.name, path)
     ranges.mark("cudaProfilerStart")
     return cudaError.success
 
@@ -75,7 +75,7 @@ def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
 def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
     """As `cudaProfilerStart`; the trace ends, and is written."""
     ranges.mark("cudaProfilerStop")
-    profiling.end()
+    profiling.end(CUDA.name)
     return cudaError.success
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from penstock.errors import PenstockError, Unsupported
-from penstock.mps._kind import check_there_for
+from penstock.mps._kind import MPS, check_there_for
 from penstock.observe import profiling
 from penstock.observe.signposts import Signposts, signposts
 from penstock.runtime import listening
@@ -45,6 +45,7 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
         intervals, events = "interval" in asked, "event" in asked
         maker = signposts(intervals=intervals, events=events)  # first: it may fail, and so may what comes next
         profiling.begin(
+            MPS.name,
             profiling.file_asked_for() or profiling.usual_file(),
             intervals=intervals,
             events=events,
@@ -69,7 +70,7 @@ def stop() -> None:
         if maker is not None:
             listening.trace_no_more(maker)
     if was:
-        profiling.end()
+        profiling.end(MPS.name)
 
 
 @contextmanager

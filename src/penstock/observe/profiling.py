@@ -13,10 +13,12 @@ from penstock.observe.tracing import Trace
 __all__ = ["begin", "changing", "end", "file_asked_for", "going_on", "usual_file"]
 
 changing = threading.RLock()  # a face that has more to begin holds it, too
-_current: list[Trace] = []  # one, or none
+_current: list[tuple[str, Trace]] = []  # one, or none, and whose it is
 
 
-def begin(path: Path, *, intervals: bool = True, events: bool = True, wait_until_completed: bool = False) -> None:
+def begin(
+    by: str, path: Path, *, intervals: bool = True, events: bool = True, wait_until_completed: bool = False
+) -> None:
     """Record from now on, for the file, or another of its kind: none that is there is overwritten.
 
     Nothing where a recording goes on already. Raises as `Trace.start` does.
@@ -27,21 +29,22 @@ def begin(path: Path, *, intervals: bool = True, events: bool = True, wait_until
                 _not_there(path), intervals=intervals, events=events, wait_until_completed=wait_until_completed
             )
             made.start()
-            _current[:] = [made]
+            _current[:] = [(by, made)]
 
 
 def going_on() -> bool:
     """Whether a recording does; never one of the process that this one was forked from."""
-    return any(each.running for each in _current)
+    return any(trace.running for _, trace in _current)
 
 
-def end() -> None:
-    """End the recording that goes on, if any, and write it. OSError."""
+def end(by: str) -> None:
+    """End the recording that goes on, if the same face began it, and write it. OSError."""
     with changing:
-        going = _current[:]
-        _current.clear()
-    for each in going:
-        each.stop()
+        going = [trace for whose, trace in _current if whose == by]
+        if going:
+            _current.clear()
+    for trace in going:
+        trace.stop()
 
 
 def file_asked_for() -> Path | None:

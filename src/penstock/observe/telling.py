@@ -8,6 +8,7 @@ from itertools import count
 from types import CodeType
 from typing import Any, NamedTuple, cast
 
+from penstock.errors import PenstockError
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
 from penstock.observe.recorder import MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Me, Recorder, Seen
@@ -59,6 +60,7 @@ class _Telling:
         self.told = Traced(recorder.began, recorder.ended, lost=recorder.lost)
         self._recorder = recorder
         self._intervals, self._events = intervals, events
+        self._untold: dict[OpenDevice | None, str] = {}  # devices whose clock does not tell, and why
         self._streams: dict[int, Track] = {}
         self._lines: dict[tuple[int, int], Place] = {}
         entries: dict[int, list[Any]] = defaultdict(list)
@@ -96,7 +98,10 @@ class _Telling:
                 asked[each.line.opened] += (Asked(mark, each.asked) for mark in marks)
         for opened, queue in queues.items():
             if asked[opened]:
-                yield opened, Clock(queue, asked[opened])
+                try:
+                    yield opened, Clock(queue, asked[opened])
+                except PenstockError as error:  # of a backend; what other devices did is told all the same
+                    self._untold[opened] = f"not known: {error}"
 
     def _times(self, each: _Operation, clock: Clock | None, before: int) -> tuple[int | None, int | None]:
         """When it began and ended; None where it has not. Nothing begins before what is before it in its queue ends."""
@@ -120,9 +125,10 @@ class _Telling:
             details["timed by"] = "the host: it was done by then"
             self.told.untimed.add(stream.device)
         if end is None:
-            state = "not begun" if begin is None else "not done"
+            untold = self._untold.get(each.line.opened, "")
+            state = untold or ("not begun" if begin is None else "not done")
             details["execution"] = "recorded for a graph" if each.captured else state
-            self.told.unfinished += not each.captured
+            self.told.unfinished += not (each.captured or (untold and each.reached(each.end)))
         self.told.operations += 1
         if self._intervals:
             queued = 0 if begin is None else number
