@@ -145,7 +145,7 @@ def test_a_reader_that_is_gone_gets_no_traceback(recording):
 
 @pytest.fixture
 def heaps(tmp_path):
-    """20 MiB on an MPS device, for which 1 GiB came: then no other 20 may be had."""
+    """20 MiB on an MPS device, for which 1 GiB came: then no other 20 may be had. Also in PyTorch's schema."""
     path = tmp_path / "heaps.penstock"
     with penstock.emulate("mps", memory="2GiB"):
         penstock.memory.record_history(device="mps")
@@ -154,11 +154,14 @@ def heaps(tmp_path):
         with pytest.raises(OutOfMemory, match=r"Under PYTORCH_MPS_HIGH_WATERMARK_RATIO=2\.0 the 1 recorded events"):
             penstock.allocate(20 * MIB, "mps")
         codec.write(penstock.memory.snapshot("mps"), path)
+        path.with_suffix(".pickle").write_bytes(dumped(penstock.memory.memory_snapshot("mps")))
         held.clear()
     return path
 
 
-def test_heaps_are_replayed_as_heaps(capsys, heaps):
+@pytest.mark.parametrize("kind", [".penstock", ".pickle"])
+def test_heaps_are_replayed_as_heaps(capsys, heaps, kind):
+    heaps = heaps.with_suffix(kind)
     settings = ("high_watermark_ratio:0.6,low_watermark_ratio:0.1", "high_watermark_ratio:0.0")
     status, out = said(capsys, heaps, "--json", *(word for text in settings for word in ("--settings", text)))
     (told,) = json.loads(out)

@@ -65,6 +65,14 @@ def test_everything_that_the_file_says_is_there():
     assert found.notes["allocator_settings"]["max_split_size"] == 64 * MIB
 
 
+@pytest.mark.parametrize("said", [3, {"recommended": "1 GiB"}, {1: 2}, {"recommended": {}}])
+@pytest.mark.parametrize("key", ["heaps", "roundup_power2_divisions"])
+def test_settings_that_make_no_sense_are_not_noted(key, said):
+    notes = read(told(allocator_settings={key: said, "max_split_size": 64 * MIB})).notes
+    assert notes["allocator_settings"] == {"max_split_size": 64 * MIB}
+    assert "heaps" not in notes
+
+
 def test_an_older_file_lacks_much_of_it():
     """GIVEN a file of PyTorch 2.0, without times, pools and blocks' addresses, WHEN read, THEN they are worked out."""
     value = told()

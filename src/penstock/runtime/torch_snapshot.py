@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock._core import dicts
 from penstock.runtime import history
 from penstock.runtime.settings import DEFAULT
-from penstock.snapshot.model import Action, Snapshot, State
+from penstock.snapshot.model import HEAP_NOTES, Action, Snapshot, State
 
 if TYPE_CHECKING:
     from penstock.runtime.allocator import Allocator
@@ -56,11 +56,11 @@ def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | Non
         traces += [[] for _ in range(props.index + 1 - len(traces))]
         traces[props.index] = trace(taken, pool_of)
         annotations += allocator.labels.annotations or ()
-    settings = allocators[0].settings if allocators else DEFAULT
+    settings, rules = (allocators[0].settings, allocators[0].rules()) if allocators else (DEFAULT, {})
     return {
         "segments": rows,
         "device_traces": traces,
-        "allocator_settings": settings.as_snapshot(),
+        "allocator_settings": settings.as_snapshot() | {key: rules[key] for key in HEAP_NOTES if key in rules},
         "external_annotations": annotations,
         "host_segments": [] if pinned is None else pinned.segments(),
         "host_traces": [] if pinned is None else pinned.history.traces(),

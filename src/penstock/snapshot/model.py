@@ -16,9 +16,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "ENTRY", "FRAME", "SEGMENT", "STACK", "VERSION", "Action", "Frame", "Snapshot", "State"]
+__all__ = [
+    "BLOCK",
+    "ENTRY",
+    "FRAME",
+    "HEAP_NOTES",
+    "SEGMENT",
+    "STACK",
+    "VERSION",
+    "Action",
+    "Frame",
+    "Snapshot",
+    "State",
+]
 
 VERSION = 2  # raise it when a column changes meaning; codec.py reads every version it ever wrote
+HEAP_NOTES = ("heaps", "watermarks")  # of memory that came so; in PyTorch's schema they are among the settings
 
 
 class Action(IntEnum):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.snapshot import safe_pickle
 from penstock.snapshot.codec import BadSnapshot, check
-from penstock.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
+from penstock.snapshot.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Action, Snapshot, State
 
 __all__ = ["parse", "snapshots"]
 
@@ -39,7 +39,7 @@ _STATES = {
 _KINDS = {"small": 1, "large": 0}
 _SETTINGS = {
     "PYTORCH_CUDA_ALLOC_CONF": str, "max_split_size": int, "garbage_collection_threshold": float,
-    "expandable_segments": bool, "roundup_power2_divisions": dict,
+    "expandable_segments": bool, "roundup_power2_divisions": dict, "heaps": dict, "watermarks": str,
 }  # fmt: skip
 _DEVICES = 1024
 _LINES = (1 << 32) - 1
@@ -83,7 +83,8 @@ def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, A
     frames, strings = stacks.tables()
     notes: dict[str, Any] = {"from": "PyTorch"}
     if settings:
-        notes["allocator_settings"] = dict(settings)
+        notes["allocator_settings"] = {key: said for key, said in settings.items() if key not in HEAP_NOTES}
+        notes |= {key: settings[key] for key in HEAP_NOTES if key in settings}
     if len(homes.of) > 1:
         notes["pools"] = {str(home): list(pool) for pool, home in homes.of.items() if home}
     if any("pool_id" in entry for entry in trace[:1]):
@@ -241,13 +242,15 @@ class _Stacks:
 def _settings(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
-    found = {
-        key: value[key] for key, kind in _SETTINGS.items() if type(value.get(key)) in ({kind, int} - {bool} | {kind})
-    }
-    divisions = found.get("roundup_power2_divisions", {})
-    if not all(type(key) is str and type(number) is int for key, number in divisions.items()):
-        del found["roundup_power2_divisions"]
+    found = {key: value[key] for key, kind in _SETTINGS.items() if _is(value.get(key), kind)}
+    for name, kinds in (("roundup_power2_divisions", {int}), ("heaps", {int, bool})):
+        if not all(type(key) is str and type(number) in kinds for key, number in found.get(name, {}).items()):
+            del found[name]
     return found
+
+
+def _is(value: Any, kind: type) -> bool:
+    return type(value) is kind or (type(value) is int and kind in (float, bool))
 
 
 def _pool(value: Any) -> tuple[int, int]:
