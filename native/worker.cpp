@@ -78,6 +78,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   Failure failure;
   std::vector<Command> inbox, batch, spent;  // they rotate, so that a steady state allocates nothing
   BusyMeter busy;
+  int64_t taken_up = 0;  // when work came after rest; see Mark
+  bool marked = true;    // nothing was done since a mark
 
   alignas(kCacheLine) std::atomic<size_t> next{0};  // in the batch; stepping over a command owns it: thread or close()
   std::atomic<bool> working{false};                 // a batch has been taken and is not finished
@@ -125,6 +127,7 @@ void Worker::State::work(std::shared_ptr<State> self) {
   while (self->refill()) {
     for (size_t i; (i = self->next.fetch_add(1)) < self->batch.size();) {
       if (self->paused) self->park();  // looked at after `next` has moved, as pause() looks after it has said so
+      if (!std::holds_alternative<Signal>(self->batch[i])) self->marked = false;
       std::visit(*self, self->batch[i]);
       if (self->timeline->forked()) return;  // a call forked, and this is the child: the rest is the parent's
     }
@@ -159,7 +162,9 @@ bool Worker::State::refill() {
   news = false;
   working = true;
   lock.unlock();
-  busy.begin(steady_nanos());
+  const int64_t now = steady_nanos();
+  busy.begin(now);
+  if (marked) taken_up = now;
   if (spent.capacity() > kKept) spent = std::vector<Command>();
   spent.clear();
   return true;
@@ -204,7 +209,11 @@ void Worker::State::operator()(const Run& c) {
 
 void Worker::State::operator()(const Signal& c) {
   if (guarded) stay.end();
-  if (c.mark) c.mark->nanoseconds = steady_nanos();
+  if (c.mark) {
+    c.mark->taken_up = taken_up;
+    c.mark->nanoseconds = steady_nanos();
+    marked = true;
+  }
   timeline->advance();
 }
 

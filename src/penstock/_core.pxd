@@ -186,7 +186,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
 
     cppclass NativeMark "penstock::Mark":
         uint64_t tick
-        int64_t nanoseconds
+        int64_t taken_up, nanoseconds
 
     enum Cause "penstock::Failure::Cause":
         HostCall "penstock::Failure::HostCall"

@@ -173,7 +173,9 @@ class Mark:
     @property
     def tick(self) -> int: ...
     @property
-    def nanoseconds(self) -> int: ...  # of a steady clock; 0 until reached
+    def taken_up(self) -> int: ...  # of a steady clock: when work since the last mark came after rest; 0 until reached
+    @property
+    def nanoseconds(self) -> int: ...  # of the same; 0 until reached
 
 @disjoint_base
 class Queue:

@@ -20,8 +20,7 @@ cdef class Block:
     cdef readonly Pool pool
     cdef readonly uint64_t address
 
-    def __init__(self):
-        raise TypeError("a Block comes from a pool's take() or allocate()")
+    def __init__(self): raise TypeError("a Block comes from a pool's take() or allocate()")
 
     def __dealloc__(self):
         if self.record is not NULL:
@@ -264,8 +263,7 @@ def dicts(dict template, list keys, list columns, bint leaves):
 cdef class Exporter:
     """Lends the buffer of the NumPy array that `_export` gives; a class of Python's own could not before 3.12."""
 
-    def _export(self):
-        raise BufferError(f"{type(self).__name__} has no memory to lend")
+    def _export(self): raise BufferError(f"{type(self).__name__} has no memory to lend")
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         PyObject_GetBuffer(self._export(), buffer, flags)  # which makes the array its owner: that one releases it

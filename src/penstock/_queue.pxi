@@ -8,6 +8,8 @@ cdef class Mark:
     @property
     def tick(self): return self.native.get().tick
     @property
+    def taken_up(self): return self.native.get().taken_up
+    @property
     def nanoseconds(self): return self.native.get().nanoseconds
 
 

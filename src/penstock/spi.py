@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from penstock.profiles import Profile
 
 __all__ = [
+    "Beginnings",
     "Captures",
     "Describes",
     "DeviceProps",
@@ -181,6 +182,13 @@ class Timing(Protocol):
 
     def mark(self) -> Mark: ...  # a signal, timed
     def elapsed_ms(self, start: Mark, end: Mark) -> float: ...  # both reached, of any queues of the kind
+
+
+@runtime_checkable
+class Beginnings(Protocol):
+    """A Queue of Timing whose marks know when the work since the mark before began, if the queue was at rest then."""
+
+    def taken_up_ms(self, start: Mark, end: Mark) -> float: ...  # from `start` to then; both reached
 
 
 @runtime_checkable

@@ -118,14 +118,17 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
             raise self._refusal(error) from None
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
-        nanoseconds = []
-        for mark, name in ((start, "start"), (end, "end")):
-            if not isinstance(mark, _core.Mark):
-                raise TypeError(f"{name} must be a mark of a host queue, not {type(mark).__name__}")
-            if not mark.nanoseconds:
-                raise WrongState(f"{self.owner.name}: the {name} mark is not reached yet: wait for its tick first")
-            nanoseconds.append(mark.nanoseconds)
-        return (nanoseconds[1] - nanoseconds[0]) / 1e6
+        return (self._reached(end, "end").nanoseconds - self._reached(start, "start").nanoseconds) / 1e6
+
+    def taken_up_ms(self, start: Mark, end: Mark) -> float:
+        return (self._reached(end, "end").taken_up - self._reached(start, "start").nanoseconds) / 1e6
+
+    def _reached(self, mark: Mark, name: str) -> _core.Mark:
+        if not isinstance(mark, _core.Mark):
+            raise TypeError(f"{name} must be a mark of a host queue, not {type(mark).__name__}")
+        if not mark.nanoseconds:
+            raise WrongState(f"{self.owner.name}: the {name} mark is not reached yet: wait for its tick first")
+        return mark
 
     def wait(self, tick: int) -> None:
         try:

@@ -1,7 +1,9 @@
 """What a trace is made of, kept while the program runs: a tuple for each thing that happened, without names or times.
 
-A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do: what
-is behind other work begins when that ends. The host's clock says when the program asked for it.
+Threads and queues are numbers in it, as the garbage collector would look again and again at a tuple of objects.
+A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do, unless
+it knows by itself when it takes work up. What is behind other work begins when that ends. The host's clock says when
+the program asked for it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from penstock import backends
 from penstock.errors import DeviceError, PenstockError
@@ -30,19 +33,21 @@ from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from penstock.runtime.storage import Storage
 from penstock.runtime.stream import Stream
-from penstock.spi import Mark, Queue, Timing
+from penstock.spi import Beginnings, Mark, Queue, Timing
 
-__all__ = ["MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Me", "Recorder", "Seen", "where"]
+__all__ = ["BEHIND", "MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Me", "Recorder", "Seen", "where"]
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
 
+BEHIND = object()  # instead of a mark in front: the one behind knows when the work began
 _POLL = 0.0005  # seconds between two looks at a queue that is still at work
 
 
 class Me:
-    """A thread that was seen. Its number may be another's when it has ended."""
+    """A thread that was seen. Its `ident` may be another's when it has ended, its `key` never is."""
 
     def __init__(self) -> None:
+        self.key = next(_keys)
         ident = threading.get_ident()
         self.native_id = threading.get_native_id()
         # Of a queue's own thread there is none, and to ask for the current one would make one for good.
@@ -55,9 +60,17 @@ class Me:
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.me = Me()
+        self.me = me = Me()
+        self.key = me.key
+        _everybody[me.key] = me
+        for recorder in _recording:
+            recorder.people[me.key] = me
 
 
+_keys = count()
+_everybody: WeakValueDictionary[int, Me] = WeakValueDictionary()  # who was seen and is still there
+_recording: tuple[Recorder, ...] = ()
+_changing = threading.RLock()  # a destructor may come in between
 _here = _Here()
 
 
@@ -87,12 +100,14 @@ def _nothing(_metric: int) -> int:
 class Line:
     """What the recorder knows of a queue."""
 
-    def __init__(self, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
+    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
+        self.key = key
         self.queue = queue
         self.opened = opened = _owner_of(queue)
         self.counters = _Counters() if opened is None else counters.setdefault(opened, _Counters())
         self.current = _nothing if opened is None else opened.allocator.current
         self.timed = isinstance(queue, Timing)
+        self.begins = isinstance(queue, Beginnings)
         self.mark = queue.mark if isinstance(queue, Timing) else self._seen
         self.last: Mark | None = None  # behind its last work
         self.reached = 0  # when the recording ended
@@ -124,7 +139,10 @@ class Recorder(listening.Listener, listening.Tracer):
         self.entries: deque[tuple[Any, ...]] = deque(maxlen=most)
         self.lost = 0
         self.began = self.ended = 0
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, Line] = {}  # by the queue's `id`
+        self.by_key: dict[int, Line] = {}
+        self.people: dict[int, Me] = {}  # by key
+        self._keys = count()
         self.tried: dict[OpenDevice, Tried] = {}
         self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
         self._wait = wait_until_completed
@@ -133,6 +151,10 @@ class Recorder(listening.Listener, listening.Tracer):
         self._tool = _Ranges(self)
 
     def begin(self) -> None:
+        global _recording  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
+        with _changing:
+            _recording = (*_recording, self)
+        self.people |= _everybody.items()
         self.began = perf_counter_ns()
         ranges.attach(self._tool)
         listening.add(self)
@@ -140,6 +162,9 @@ class Recorder(listening.Listener, listening.Tracer):
 
     def finish(self, limit: float) -> None:
         """Record no more, and wait for work that is not done yet: as many seconds, if it takes so long."""
+        global _recording  # noqa: PLW0603 -- as above
+        with _changing:
+            _recording = tuple(each for each in _recording if each is not self)
         for line in tuple(self.lines.values()):
             self._count(line)
         listening.trace_no_more(self)
@@ -164,13 +189,16 @@ class Recorder(listening.Listener, listening.Tracer):
 
     def forget(self) -> None:
         """In a forked child: what there was is the parent's. That nobody listens there is seen to."""
+        global _recording, _changing
+        _recording, _changing = (), threading.RLock()
         ranges.forget_in_child(self._tool)
         self.entries.clear()
 
     def line(self, queue: Queue) -> Line:
         found = self.lines.get(id(queue))
         if found is None:
-            found = self.lines.setdefault(id(queue), Line(queue, self._counters))
+            found = self.lines.setdefault(id(queue), Line(next(self._keys), queue, self._counters))
+            self.by_key[found.key] = found
             self._count(found)
         return found
 
@@ -178,7 +206,7 @@ class Recorder(listening.Listener, listening.Tracer):
         allocated, reserved, known = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES), line.counters
         if (known.allocated, known.reserved) != (allocated, reserved):
             known.allocated, known.reserved = allocated, reserved
-            entry = MEMORY, next(self._numbers), perf_counter_ns(), line.opened, allocated, reserved
+            entry = MEMORY, next(self._numbers), perf_counter_ns(), line.key, allocated, reserved
             self.entries.append(entry)
 
     # What queues do. This is the fast path: a microsecond for both.
@@ -188,6 +216,8 @@ class Recorder(listening.Listener, listening.Tracer):
         now, last = perf_counter_ns(), line.last
         if capturing.under_way and capturing.capture_of(queue) is not None:
             return line, now, None
+        if line.begins:
+            return line, now, BEHIND
         if last is not None and queue.reached() < last.tick:
             return line, now, last
         try:
@@ -203,6 +233,7 @@ class Recorder(listening.Listener, listening.Tracer):
         name: str,
         nbytes: int = 0,
         other: Queue | None = None,
+        above: int = 0,
     ) -> None:
         line, asked, begin = begun
         end = None
@@ -211,11 +242,11 @@ class Recorder(listening.Listener, listening.Tracer):
                 line.last = end = line.mark()
             except PenstockError:  # it was closed meanwhile
                 end = None
-        code, at = where(3)
-        number, now = next(self._numbers), perf_counter_ns()
-        self.entries.append(
-            (OPERATION, number, _here.me, asked, now, code, at, what, name, nbytes, line, other, begin, end)
-        )
+        code, at = where(3 + above)
+        of = -1 if other is None else self.line(other).key
+        number, me, now = next(self._numbers), _here.key, perf_counter_ns()
+        entry = OPERATION, number, me, asked, now, code, at, what, name, nbytes, line.key, of, begin, end
+        self.entries.append(entry)
         if self._wait and end is not None:
             self._complete(line, end.tick)
 
@@ -232,23 +263,22 @@ class Recorder(listening.Listener, listening.Tracer):
 
     # What the host does
 
-    def _note(self, about: int, since: int, what: Any, event: int, line: Line | None) -> None:
+    def _note(self, about: int, since: int, what: str, event: int, line: Line | None, above: int = 1) -> None:
         now = perf_counter_ns()
-        code, at = where(3)
-        self.entries.append((about, next(self._numbers), _here.me, since or now, now, code, at, what, event, line))
+        code, at = where(3 + above)
+        of = -1 if line is None else line.key
+        entry = about, next(self._numbers), _here.key, since or now, now, code, at, what, event, of
+        self.entries.append(entry)
 
     def host_waited(self, queue: Queue, since: int) -> None:
         line = self.line(queue)
         if not line.timed:
             line.look()
-        self._note(WAITED, since, "wait", 0, line)
+        self._note(WAITED, since, "wait", 0, line, 3)
         self._count(line)
 
-    def stream_synchronized(self, stream: Stream) -> None:
-        self._note(MOMENT, 0, "synchronize stream", 0, self.line(stream.queue))
-
     def device_synchronized(self, opened: OpenDevice) -> None:
-        self._note(MOMENT, 0, opened, 0, None)
+        self._note(MOMENT, 0, f"synchronize {opened.device}", 0, None)
 
     def event_created(self, event: Event) -> None:
         self._note(MOMENT, 0, "", id(event), None)  # tells it from others that had its number
@@ -272,7 +302,7 @@ class Recorder(listening.Listener, listening.Tracer):
             self._count(self.line(found))
 
     def ranged(self, ended: Range) -> None:
-        self.entries.append((RANGE, next(self._numbers), _here.me, ended))
+        self.entries.append((RANGE, next(self._numbers), _here.key, *ended))
 
 
 class _Ranges:
@@ -310,21 +340,23 @@ def _owner_of(queue: Queue) -> OpenDevice | None:
 _HERE = str(Path(__file__).parents[1]) + os.sep
 _TESTING = _HERE + "testing" + os.sep  # programs, like others
 _BETWEEN = frozenset((contextlib.__file__, functools.__file__))
+_getframe = sys._getframe  # noqa: SLF001 -- the documented way
 _ours: set[str] = set()
 _theirs: set[str] = set()
 
 
 def where(skip: int = 1) -> tuple[CodeType | None, int]:
     """The innermost line that is not penstock's own, as code and place in it; some frames are known to be that."""
-    frame: FrameType | None = sys._getframe(skip)  # noqa: SLF001 -- the documented way
+    frame: FrameType | None = _getframe(skip)
+    ours, theirs = _ours, _theirs  # what is looked up once a frame counts
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        if name in _ours:
+        if name in ours:
             frame = frame.f_back
-        elif name in _theirs:
+        elif name in theirs:
             return code, frame.f_lasti
         else:
             within = name.startswith(_HERE) and not name.startswith(_TESTING)
-            (_ours if within or name in _BETWEEN else _theirs).add(name)
+            (ours if within or name in _BETWEEN else theirs).add(name)
     return None, 0

@@ -55,6 +55,7 @@ class Signposts(listening.Tracer):
         name: str,
         nbytes: int = 0,
         other: Queue | None = None,  # noqa: ARG002 -- to wait for another is an operation like others here
+        above: int = 0,  # noqa: ARG002 -- signposts name no lines
     ) -> None:
         if begun is None:
             return

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from penstock.errors import PenstockError
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
-from penstock.observe.recorder import MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Me, Recorder, Seen
+from penstock.observe.recorder import BEHIND, MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Recorder, Seen
 from penstock.observe.traced import Moment, Place, Sample, Slice, Traced, Track
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Timing
@@ -26,7 +26,7 @@ class _Operation(NamedTuple):
 
     about: int
     number: int
-    thread: Me
+    thread: int
     asked: int
     queued: int
     code: CodeType | None
@@ -34,8 +34,8 @@ class _Operation(NamedTuple):
     what: str
     name: str
     nbytes: int
-    line: Line
-    other: Any
+    line: Line  # a number, and so is the next, until `_Telling` has looked them up
+    other: Line | None
     begin: Any  # marks
     end: Any
 
@@ -66,13 +66,17 @@ class _Telling:
         entries: dict[int, list[Any]] = defaultdict(list)
         for entry in recorder.entries.copy():
             entries[entry[0]].append(entry)
-        self._work([_Operation(*entry) for entry in entries[OPERATION]])
+        self._work([self._named(_Operation(*entry)) for entry in entries[OPERATION]])
         self._waits(entries[WAITED])
         self._moments(entries[MOMENT])
-        self._ranges([entry[2:] for entry in entries[RANGE]])
+        self._ranges([(me, Range(*fields)) for _, _, me, *fields in entries[RANGE]])
         self._memory(entries[MEMORY])
 
     # What queues did
+
+    def _named(self, entry: _Operation) -> _Operation:
+        lines = self._recorder.by_key
+        return entry._replace(line=lines[cast("int", entry.line)], other=lines.get(cast("int", entry.other)))
 
     def _work(self, operations: list[_Operation]) -> None:
         clocks = dict(self._clocks(operations))
@@ -94,7 +98,7 @@ class _Telling:
         for each in operations:
             if each.line.timed and each.line.opened is not None and not each.captured:
                 queues[each.line.opened] = cast("Timing", each.line.queue)
-                marks = [mark for mark in (each.begin, each.end) if each.reached(mark)]
+                marks = [mark for mark in (each.begin, each.end) if mark is not BEHIND and each.reached(mark)]
                 asked[each.line.opened] += (Asked(mark, each.asked) for mark in marks)
         for opened, queue in queues.items():
             if asked[opened]:
@@ -108,9 +112,10 @@ class _Telling:
         if isinstance(each.end, Seen):
             begin = max(each.asked, before)
             return begin, max(each.end.at, begin) if each.end.at else None
-        if clock is None or not each.reached(each.begin):
+        if clock is None or not each.reached(each.end if each.begin is BEHIND else each.begin):
             return None, None
-        begin = max(clock.time(each.begin), before)
+        began = clock.taken_up(each.end) if each.begin is BEHIND else clock.time(each.begin)
+        begin = max(began, before, each.asked)
         return begin, max(clock.time(each.end), begin) if each.reached(each.end) else None
 
     def _operation(self, each: _Operation, begin: int | None, end: int | None) -> None:
@@ -119,7 +124,7 @@ class _Telling:
         if each.nbytes:
             details["bytes"] = each.nbytes
         if each.other is not None:
-            other = self._stream(self._recorder.line(each.other))
+            other = self._stream(each.other)
             details["waits for"] = f"{other.device} {other.name}"
         if not each.line.timed:
             details["timed by"] = "the host: it was done by then"
@@ -132,7 +137,7 @@ class _Telling:
         self.told.operations += 1
         if self._intervals:
             queued = 0 if begin is None else number
-            thread = _thread(each.thread)
+            thread = self._thread(each.thread)
             self._slice(thread, each.name, each.what, each.asked, each.queued, details, place, leads_to=queued)
             if begin is not None:
                 self._slice(stream, each.name, each.what, begin, end, details, place, comes_from=number)
@@ -146,9 +151,9 @@ class _Telling:
 
     def _waits(self, entries: list[Any]) -> None:
         for _, _, thread, since, until, code, at, _, _, line in entries if self._intervals else ():
-            stream = self._stream(line)
+            stream = self._stream(self._recorder.by_key[line])
             details = {"device": stream.device, "stream": stream.number}
-            self._slice(_thread(thread), "wait", "host", since, until, details, self._place(code, at))
+            self._slice(self._thread(thread), "wait", "host", since, until, details, self._place(code, at))
 
     def _moments(self, entries: list[Any]) -> None:
         """Events have numbers of their own, as another may have an event's `id` when that has gone."""
@@ -157,20 +162,18 @@ class _Telling:
         for _, _, thread, _, now, code, at, what, event, line in entries if self._events else ():
             if not what or (event and event not in numbers):
                 numbers[event] = next(fresh)
-            if isinstance(what, OpenDevice):
-                what = f"synchronize {what.device}"  # noqa: PLW2901 -- its name, at last
             if what:
                 details: dict[str, str | int] = {"event": numbers[event]} if event else {}
-                if line is not None:
-                    stream = self._stream(line)
+                if line >= 0:
+                    stream = self._stream(self._recorder.by_key[line])
                     details |= {"device": stream.device, "stream": stream.number}
                 place = self._place(code, at)
-                self.told.moments.append(Moment(_thread(thread), what, "event", now, details, place))
+                self.told.moments.append(Moment(self._thread(thread), what, "event", now, details, place))
 
-    def _ranges(self, ended: list[tuple[Me, Range]]) -> None:
+    def _ranges(self, ended: list[tuple[int, Range]]) -> None:
         free: list[int] = []  # since when, of each row of those that may overlap
         for me, each in sorted(ended, key=lambda each: each[1].begin):
-            thread = _thread(me)
+            thread = self._thread(me)
             if each.depth >= 0:
                 track = thread
             elif each.begin == each.end:
@@ -182,12 +185,14 @@ class _Telling:
                 track = Track("ranges", "ranges", row)
             if self._intervals:
                 self._slice(track, each.name, "range", each.begin, each.end)
-        for me, names in self._recorder.open_ranges.items() if self._intervals else ():
+        for whose, names in self._recorder.open_ranges.items() if self._intervals else ():
             for name, begin in names:
-                self._slice(_thread(me), name, "range", begin, None)
+                self._slice(self._thread(whose.key), name, "range", begin, None)
 
     def _memory(self, entries: list[Any]) -> None:
-        for _, _, at, opened, *counts in entries:
+        for _, _, at, line, *counts in entries:
+            if (opened := self._recorder.by_key[line].opened) is None:
+                continue
             self._device(opened)
             for name, value in zip(("allocated", "reserved"), counts, strict=True):
                 self.told.samples.append(Sample(str(opened.device), name, at, value))
@@ -221,6 +226,6 @@ class _Telling:
             self._lines[id(code), at] = found
         return found
 
-
-def _thread(me: Me) -> Track:
-    return Track("thread", me.name, me.native_id)
+    def _thread(self, key: int) -> Track:
+        me = self._recorder.people[key]
+        return Track("thread", me.name, me.native_id)

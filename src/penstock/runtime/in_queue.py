@@ -60,7 +60,7 @@ def together(
         if tracer:
             tracer.queued(queue, begun, "call", name, sum(each.nbytes for each in outs))
         try:
-            for listener in listening.listeners:
+            for listener in listening.of_launches:
                 listener.launched(doing, name, tuple(inputs), tuple(outputs))
         finally:
             for other in others:

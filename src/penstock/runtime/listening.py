@@ -31,6 +31,7 @@ __all__ = [
     "forget_in_child",
     "listeners",
     "listening_to",
+    "of_launches",
     "remove",
     "trace",
     "trace_no_more",
@@ -70,9 +71,19 @@ class Tracer:
 
     def queueing(self, queue: Queue) -> Any: ...  # just before the queue is given something
     def queued(  # and when it has it; `begun` is what `queueing` gave
-        self, queue: Queue, begun: Any, what: str, name: str, nbytes: int = 0, other: Queue | None = None
+        self,
+        queue: Queue,
+        begun: Any,
+        what: str,
+        name: str,
+        nbytes: int = 0,
+        other: Queue | None = None,
+        above: int = 0,
     ) -> None:
-        """One of copy fill draw call native wait graph; of this operation; how much it writes; what it waits for."""
+        """One of copy fill draw call native wait graph; of this operation; how much it writes; what it waits for.
+
+        At least so many functions of penstock's stand `above` the one that tells: the program's line is above them.
+        """
 
     def host_waited(self, queue: Queue, since: int) -> None: ...  # for the queue; the time is `perf_counter_ns`'s
 
@@ -85,10 +96,17 @@ class _Several(Tracer):
         return [tracer.queueing(queue) for tracer in self.tracers]
 
     def queued(
-        self, queue: Queue, begun: Any, what: str, name: str, nbytes: int = 0, other: Queue | None = None
+        self,
+        queue: Queue,
+        begun: Any,
+        what: str,
+        name: str,
+        nbytes: int = 0,
+        other: Queue | None = None,
+        above: int = 0,
     ) -> None:
         for tracer, its in zip(self.tracers, begun, strict=True):
-            tracer.queued(queue, its, what, name, nbytes, other)
+            tracer.queued(queue, its, what, name, nbytes, other, above + 1)
 
     def host_waited(self, queue: Queue, since: int) -> None:
         for tracer in self.tracers:
@@ -96,21 +114,26 @@ class _Several(Tracer):
 
 
 listeners: tuple[Listener, ...] = ()
+of_launches: tuple[Listener, ...] = ()  # those who hear of them: to say what was launched takes long
 tracer: Tracer | None = None  # all of them
 _tracers: tuple[Tracer, ...] = ()
 _changing = threading.RLock()  # a destructor may come in between
 
 
 def add(listener: Listener) -> None:
-    global listeners  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
     with _changing:
-        listeners = (*listeners, listener)
+        _let_listen((*listeners, listener))
 
 
 def remove(listener: Listener) -> None:
-    global listeners  # noqa: PLW0603 -- as above
     with _changing:
-        listeners = tuple(each for each in listeners if each is not listener)
+        _let_listen(tuple(each for each in listeners if each is not listener))
+
+
+def _let_listen(all_of_them: tuple[Listener, ...]) -> None:
+    global listeners, of_launches  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
+    listeners = all_of_them
+    of_launches = tuple(each for each in listeners if type(each).launched is not Listener.launched)
 
 
 def trace(by: Tracer) -> None:
@@ -154,9 +177,10 @@ def listening_to(listener: Listener) -> Iterator[None]:
 
 def forget_in_child() -> None:
     """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
-    global listeners, tracer, _tracers, _changing  # noqa: PLW0603 -- as above
+    global tracer, _tracers, _changing  # noqa: PLW0603 -- as above
     _changing = threading.RLock()  # another thread of the parent may have held the old one
-    listeners, tracer, _tracers = (), None, ()
+    tracer, _tracers = None, ()
+    _let_listen(())
 
 
 def allocated(storage: Storage, queue: int) -> None:

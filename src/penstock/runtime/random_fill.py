@@ -336,8 +336,8 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
             for draw in draws:
                 drawing.draw(draw)
             if tracer:
-                tracer.queued(queue, begun, "draw", draws[0].law if draws else "random", target.nbytes)
-        for listener in listening.listeners:
+                tracer.queued(queue, begun, "draw", draws[0].law if draws else "random", target.nbytes, None, 2)
+        for listener in listening.of_launches:
             listener.launched(stream, draws[0].law if draws else "random", read, (target,))
         return
     if capturing.under_way and stream.capture is not None:

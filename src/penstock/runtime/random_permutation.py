@@ -94,7 +94,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
         queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
         if tracer:
             tracer.queued(queue, begun, "call", "randperm", target.nbytes)
-        for listener in listening.listeners:
+        for listener in listening.of_launches:
             listener.launched(stream_of(opened), "randperm", (keys,), (target,))
     else:
         target.copy_(permutation(transfer.read(keys), bits, seed, offset))

@@ -189,7 +189,7 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
         begun = tracer.queueing(queue) if tracer else None
         queue.wait_for(other.queue, tick)
         if tracer:
-            tracer.queued(queue, begun, "wait", "wait", 0, other.queue)
+            tracer.queued(queue, begun, "wait", "wait", 0, other.queue, 1)
     else:
         other.opened.wait(other.queue, tick)  # no queue can wait for another vendor's, so the host does
 

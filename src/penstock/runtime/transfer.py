@@ -45,7 +45,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         doing.wait_stream(other)
         _queue_copy(doing, target, array, readable=source.storage.queue_visible)
     try:
-        for listener in listening.listeners:
+        for listener in listening.of_launches:
             listener.launched(doing, "copy_", (source,), (target,))
     finally:
         other.wait_stream(doing)  # so that the source's memory is not reused under the copy
@@ -81,7 +81,7 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         stream.opened.wait(stream.queue, kept.tick)
         for listener in listening.listeners:
             listener.stream_synchronized(stream)
-    for listener in listening.listeners:
+    for listener in listening.of_launches:
         listener.launched(stream, "copy_", (), (target,))
 
 
@@ -129,7 +129,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
         for dst, src, nbytes in runs:
             queue.copy(dst, src, nbytes)
         if tracer:
-            tracer.queued(queue, begun, "copy", "copy_", array.nbytes)
+            tracer.queued(queue, begun, "copy", "copy_", array.nbytes, None, 2)
         return
     if not (by_numpy and isinstance(queue, Launches)):
         raise Unsupported(
@@ -143,7 +143,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
     begun = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
     if tracer:
-        tracer.queued(queue, begun, "call", "copy_", array.nbytes)
+        tracer.queued(queue, begun, "call", "copy_", array.nbytes, None, 2)
 
 
 def _uncapturable(stream: Stream) -> RuntimeError:
@@ -211,15 +211,15 @@ def fill(target: Tensor, value: Any) -> None:
             copy_array(target, element, non_blocking=False)
             return
         if tracer:
-            tracer.queued(queue, begun, what, "fill_", array.nbytes)
-    for listener in listening.listeners:
+            tracer.queued(queue, begun, what, "fill_", array.nbytes, None, 1)
+    for listener in listening.of_launches:
         listener.launched(stream, "fill_", (), (target,))
 
 
 def read(source: Tensor) -> NDArray[Any]:
     """The elements in host memory, after waiting for the current stream; a copy, or the memory itself."""
     stream = stream_of(source.storage.opened)
-    for listener in listening.listeners:
+    for listener in listening.of_launches:
         listener.launched(stream, "read", (source,), ())
     if source.storage.host_visible:
         stream.synchronize()

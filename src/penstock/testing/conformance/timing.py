@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from penstock.errors import WrongState
-from penstock.spi import Launches, Port, Timing
+from penstock.spi import Beginnings, Launches, Port, Timing
 from penstock.testing.conformance.scenes import MIB, Gate, drain, needs
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "test_marks_of_different_queues_compare",
     "test_time_passes_between_marks",
     "test_time_up_to_a_mark_not_reached_is_refused",
+    "test_when_work_was_taken_up_is_known",
 ]
 
 
@@ -65,3 +68,21 @@ def test_time_up_to_a_mark_not_reached_is_refused(port: Port) -> None:
     gate.open()
     queue.wait(end.tick)
     assert queue.elapsed_ms(start, end) >= 0
+
+
+@needs(Timing, Beginnings)
+def test_when_work_was_taken_up_is_known(port: Port) -> None:
+    queue, scratch = port.queue(), port.reserve(16 * MIB)
+    assert isinstance(queue, Timing)
+    assert isinstance(queue, Beginnings)
+    before = queue.mark()
+    queue.wait(before.tick)
+    while not queue.idle():
+        pass
+    asked = time.perf_counter()
+    queue.fill(scratch, 1, 16 * MIB)
+    end = queue.mark()
+    queue.wait(end.tick)
+    waited = (time.perf_counter() - asked) * 1e3
+    assert 0 <= queue.taken_up_ms(before, end) <= queue.elapsed_ms(before, end)
+    assert queue.elapsed_ms(before, end) - queue.taken_up_ms(before, end) <= waited
