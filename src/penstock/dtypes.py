@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     try:
         from ml_dtypes import bfloat16  # the extra: imported only by whoever asks for the type
     except ImportError as error:
-        raise AttributeError("bfloat16 needs ml_dtypes: pip install 'penstock[bfloat16]'") from error
+        raise AttributeError("bfloat16 needs ml_dtypes: pip install ml_dtypes") from error
     return np.dtype(bfloat16)
 
 

@@ -100,7 +100,7 @@ def test_nonsense_is_refused(path, nonsense, words):
 
 def test_without_the_package_it_is_said_how_to_have_it(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "perfetto.trace_builder", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'penstock\[trace\]'"), trace(path):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install perfetto"), trace(path):
         pass
     assert (listening.tracer, path.exists()) == (None, False)
 

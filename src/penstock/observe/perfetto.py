@@ -11,7 +11,7 @@ from penstock.observe.traced import Details, Moment, Place, Slice, Traced, Track
 
 __all__ = ["MISSING", "check", "write"]
 
-MISSING = "a trace is written by the package perfetto: pip install 'penstock[trace]'"
+MISSING = "a trace is written by the package perfetto: pip install perfetto"
 
 _PACKETS = 10_000  # at once
 _SEQUENCE = 1  # all are of one writer
