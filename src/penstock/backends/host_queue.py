@@ -118,10 +118,12 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
             raise self._refusal(error) from None
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
-        return (self._reached(end, "end").nanoseconds - self._reached(start, "start").nanoseconds) / 1e6
+        since = self._reached(start, "start").nanoseconds
+        return (self._reached(end, "end").nanoseconds - since) / 1e6
 
     def taken_up_ms(self, start: Mark, end: Mark) -> float:
-        return (self._reached(end, "end").taken_up - self._reached(start, "start").nanoseconds) / 1e6
+        since = self._reached(start, "start").nanoseconds
+        return (self._reached(end, "end").taken_up - since) / 1e6
 
     def _reached(self, mark: Mark, name: str) -> _core.Mark:
         if not isinstance(mark, _core.Mark):
