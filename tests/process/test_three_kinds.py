@@ -90,7 +90,9 @@ kind = {kind!r}
         + """
 gate, streams = threading.Event(), [penstock.Stream(each) for each in KINDS]
 for stream in streams:
-    stream.queue.call(lambda: gate.wait(20))
+    begun = threading.Event()  # CPython 3.11 hangs in a fork while another thread is only about to enter it
+    stream.queue.call(lambda begun=begun: (begun.set(), gate.wait(20)))
+    assert begun.wait(20)
 def child():
     refused(streams[KINDS.index(kind)].query, penstock.Forked, "")
 pid = os.fork()
