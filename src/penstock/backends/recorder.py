@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.backends.arguments import address_of
 from penstock.backends.cuda_errors import (
@@ -281,15 +281,12 @@ class Records(Generic[_R]):
 
     __slots__ = ()
 
-    @property
-    def capture(self) -> _R | None:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # the other half's
 
-    def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> _R:
-        raise NotImplementedError
-
-    def refused(self, code: int, call: str) -> DeviceError:
-        raise NotImplementedError
+        @property
+        def capture(self) -> _R | None: ...
+        def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> _R: ...
+        def refused(self, code: int, call: str) -> DeviceError: ...
 
     def check_recorded(self, tick: int) -> None:
         """For `wait`: DeviceError where the tick is one of a recording, which the host cannot wait for."""
