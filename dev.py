@@ -32,9 +32,11 @@ VENV = Path(os.environ.get("PENSTOCK_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
 STAMP = VENV / "dev-stamp.json"  # what is known to be done; a step takes its line out first and puts it back last
 
+COMPILED = ("_core", "observe/_entries")  # modules
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
-STUBTEST = ["-m", "mypy.stubtest", "penstock._core", "--mypy-config-file", "pyproject.toml"]
-STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt", "--ignore-unused-allowlist"]
+STUBTEST = ["-m", "mypy.stubtest", *(f"penstock.{name}".replace("/", ".") for name in COMPILED)]
+STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
+STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "penstock-report"
 
@@ -142,9 +144,10 @@ def fingerprint(root: Path) -> str:
 
 
 def built() -> list[str]:
-    """What the core is made from and which file it is, so that one deleted or replaced since is noticed."""
-    core = ROOT / "src/penstock" / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return [fingerprint(ROOT), f"{core.stat().st_mtime_ns}" if core.exists() else f"absent at {time.time_ns()}"]
+    """What the core is made from and which files it is, so that one deleted or replaced since is noticed."""
+    files = [ROOT / "src/penstock" / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in COMPILED]
+    times = [f"{file.stat().st_mtime_ns}" if file.exists() else f"absent at {time.time_ns()}" for file in files]
+    return [fingerprint(ROOT), *times]
 
 
 def make_environment() -> None:

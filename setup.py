@@ -1,4 +1,4 @@
-"""The one extension module; everything else about the package stands in pyproject.toml."""
+"""The extension modules; everything else about the package stands in pyproject.toml."""
 
 from pathlib import Path
 
@@ -27,4 +27,13 @@ core = Extension(
     language="c++",
 )
 
-setup(ext_modules=cythonize([core]))
+entries = Extension(
+    "penstock.observe._entries",
+    sources=["src/penstock/observe/_entries.pyx"],
+    depends=["native/ring.hpp"],
+    include_dirs=["native"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *warnings],
+    language="c++",
+)
+
+setup(ext_modules=cythonize([core, entries]))

@@ -16,6 +16,7 @@ from measure import show, table
 import penstock
 from penstock.observe import Trace, ranges
 from penstock.observe.recorder import Recorder
+from penstock.runtime.graph import Graph
 
 REPETITIONS = 7
 ROUNDS = 2_000
@@ -80,6 +81,12 @@ def main() -> None:
         ranges.push("range")
         ranges.pop()
 
+    graph = Graph()
+    with side:
+        graph.capture_begin()
+        target.fill_(0)
+        graph.capture_end()
+
     costs(
         {
             "fill_": lambda: target.fill_(0),
@@ -88,7 +95,13 @@ def main() -> None:
             "copy_ with a cast, by a function": lambda: target.copy_(doubles),
             "stream.wait_stream(other)": lambda: here.wait_stream(side),
             "event.record()": lambda: event.record(here),
+            "event.wait()": lambda: event.wait(here),
+            "event.query()": event.query,
+            "event.synchronize()": event.synchronize,
             "stream.synchronize()": here.synchronize,
+            "synchronize()": lambda: penstock.synchronize("host:0"),
+            "read to the host": target.numpy,
+            "graph.replay()": graph.replay,
             "allocate and free": lambda: penstock.empty(64),
             "a range": in_range,
         }

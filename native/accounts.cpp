@@ -88,7 +88,7 @@ std::vector<int64_t> Pool::meter(uint64_t number, bool end) {
 
 void Pool::record(size_t most, bool stacks, uint32_t skip, bool keep) {
   Lock lock(mutex_);
-  auto ring = most == 0 ? nullptr : std::make_unique<Ring>(most);
+  auto ring = most == 0 ? nullptr : std::make_unique<Ring<Entry>>(most);
   keep = keep && ring && ring_;
   if (keep) {
     for (size_t age = ring_->size() - std::min(most, ring_->size()); age < ring_->size(); ++age)

@@ -21,6 +21,7 @@
 #include "ledger.hpp"
 #include "live_table.hpp"
 #include "policy.hpp"
+#include "history.hpp"
 #include "ring.hpp"
 
 namespace penstock {
@@ -209,7 +210,7 @@ class Pool {
   Block* spare_ = nullptr;  // unused records, through `next`
   Ledger ledger_;
   Tally oversize_blocks_, oversize_segments_;
-  std::unique_ptr<Ring> ring_;
+  std::unique_ptr<Ring<Entry>> ring_;
   std::atomic<bool> recording_{false};  // whether there is a ring, for those without the lock
   bool stacks_ = true;
   uint32_t skip_ = 0;

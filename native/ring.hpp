@@ -1,4 +1,4 @@
-// The history: the newest entries, up to a number, in order. Memory comes in pieces as the ring fills.
+// The newest entries, up to a number, in order. Memory comes in pieces as the ring fills.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,20 @@
 
 namespace penstock {
 
-// As snapshot/model.py.
-enum class Action : uint32_t { Take = 1, Give, Given, Reserve, Release, Oom, Map, Unmap, Look, Annotate };
-
-struct Entry {
-  uint64_t time_ns, address, nbytes, queue;
-  uint32_t stack;
-  Action action;
-  uint32_t home, note;
-};
-static_assert(sizeof(Entry) == 48, "snapshot/model.py reads entries of 48 bytes");
-
+template <class Entry>
 class Ring {
  public:
   explicit Ring(size_t most) : most_(most == 0 ? 1 : most) { pieces_.emplace_back(new Entry[kPiece]); }
 
-  // Where there is no memory for more the ring stays as long as it got.
-  void push(const Entry& entry) noexcept {
+  void push(const Entry& entry) noexcept { next() = entry; }
+
+  // The newest one's place. What is there is the oldest entry if the ring was `full`, else nothing yet. Where there is
+  // no memory for more the ring stays as long as it got.
+  Entry& next(bool* full = nullptr) noexcept {
     if (pushed_ < most_ && pushed_ == pieces_.size() * kPiece && !grow()) most_ = static_cast<size_t>(pushed_);
+    if (full) *full = pushed_ >= most_;
     const size_t at = static_cast<size_t>(pushed_++ % most_);
-    pieces_[at / kPiece][at % kPiece] = entry;
+    return pieces_[at / kPiece][at % kPiece];
   }
 
   size_t size() const { return pushed_ < most_ ? static_cast<size_t>(pushed_) : most_; }

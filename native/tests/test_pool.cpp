@@ -236,7 +236,7 @@ TEST(resets_forget_the_past_and_keep_the_present) {
 
 TEST(a_ring_keeps_the_newest) {
   for (const uint64_t most : {1, 3, 16384, 16385, 40000}) {
-    Ring ring(most);
+    Ring<Entry> ring(most);
     CHECK(ring.size() == 0 && ring.lost() == 0);
     for (uint64_t n = 0; n < 100'000; ++n) {
       ring.push(Entry{n, 0, 0, 0, 0, Action::Take, 0, 0});

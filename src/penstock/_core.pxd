@@ -52,7 +52,7 @@ cdef extern from "ledger.hpp" namespace "penstock" nogil:
         int64_t current, peak, allocated, freed
 
 
-cdef extern from "ring.hpp" namespace "penstock" nogil:
+cdef extern from "history.hpp" namespace "penstock" nogil:
     cppclass Entry:
         pass
 

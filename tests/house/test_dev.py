@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CORE = "src/penstock/_core"
+CORE, ENTRIES = COMPILED = "src/penstock/_core", "src/penstock/observe/_entries"
 INPUTS = [
     "pyproject.toml",
     "setup.py",
@@ -17,6 +17,7 @@ INPUTS = [
     CORE + ".pyx",
     CORE + ".pxd",
     CORE + ".pxi",
+    ENTRIES + ".pyx",
 ]
 OTHERS = ["README.md", "dev.py", "native/notes.md", "src/penstock/spi.py", CORE + ".pyi", CORE + ".cpp"]
 
@@ -61,19 +62,20 @@ def test_a_touched_file_is_not(dev, tree):
 
 @pytest.fixture
 def calls(dev, tmp_path, monkeypatch):
-    """A repository in which pip only writes down what it was asked, and a build makes an empty core."""
+    """A repository in which pip only writes down what it was asked, and a build makes empty modules."""
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
     )
-    (tmp_path / "src/penstock").mkdir(parents=True)
+    (tmp_path / "src/penstock/observe").mkdir(parents=True)
     made: list[str] = []
 
     def pip(purpose, *arguments):
         made.append(purpose)
         if "--editable" in arguments:
             suffix = dev.sysconfig.get_config_var("EXT_SUFFIX")
-            (tmp_path / f"src/penstock/_core{suffix}").touch()
+            for module in COMPILED:
+                (tmp_path / f"{module}{suffix}").touch()
 
     def environment():
         made.append("making")
@@ -113,10 +115,11 @@ def test_a_changed_input_only_builds(dev, calls, tmp_path):
     assert calls == [*EVERYTHING, "building penstock"]
 
 
-def test_a_lost_core_is_built_again(dev, calls, tmp_path):
+@pytest.mark.parametrize("module", COMPILED)
+def test_a_lost_module_is_built_again(dev, calls, tmp_path, module):
     dev.prepare("test")
-    for core in tmp_path.glob("src/penstock/_core*"):
-        core.unlink()
+    (lost,) = tmp_path.glob(f"{module}*")
+    lost.unlink()
     dev.prepare("test")
     assert calls == [*EVERYTHING, "building penstock"]
 

@@ -128,12 +128,15 @@ def sources(root):
         parts = path.relative_to(root / "src").with_suffix("").parts
         is_package = parts[-1] == "__init__"
         found[".".join(parts[:-1] if is_package else parts)] = path.read_text(), is_package
+    for path in sorted((root / "src").rglob("*.pyx")):
+        lines = [line for line in path.read_text().splitlines() if re.match(r"(import|from) (?!.* cimport )", line)]
+        found[".".join(path.relative_to(root / "src").with_suffix("").parts)] = "\n".join(lines), False
     return found
 
 
 @pytest.fixture(scope="module")
 def imports(sources):
-    modules = {*sources, "penstock._core"}
+    modules = set(sources)
     return [
         found
         for module, (source, is_package) in sources.items()

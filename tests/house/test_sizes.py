@@ -35,6 +35,11 @@ def test_the_cores_face_stays_thin(root):
     assert sum(face.values()) < LONG  # what is no binding has another place: native/, a .pxd, Python
 
 
+def test_only_what_runs_at_every_operation_is_compiled_beside_the_core(root):
+    others = {path.relative_to(root).as_posix() for path in root.glob("src/**/*.pyx")} - {"src/penstock/_core.pyx"}
+    assert others == {"src/penstock/observe/_entries.pyx"}
+
+
 def test_a_planted_long_file_is_found():
     assert unexcused("a.py", "x = 1\n" * 401)
     assert unexcused("a.cpp", "// A pool.\n#include <map>\n" + "// lines\n" * 400)

@@ -1,4 +1,4 @@
-"""_core.pyi says what _core is. Stubtest is silent when it looks in the wrong place, so first it must find a plant."""
+"""The stubs say what is compiled. Stubtest is silent when it looks in the wrong place, so first it must find plants."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ def stubtest(dev, root, stubs):
 
 
 @pytest.mark.parametrize(
-    ("true", "planted"),
+    ("module", "true", "planted"),
     [
-        ("def take(self, nbytes: int, ", "def take(self, amount: int, "),
+        ("_core", "def take(self, nbytes: int, ", "def take(self, amount: int, "),
         (
+            "_core",
             "def broken(self) -> str | None: ...",
             "def broken(self) -> str | None: ...\n    def not_there(self) -> int: ...",
         ),
+        ("observe/_entries", "def add(self, about: int, ", "def add(self, what: int, "),
     ],
 )
-def test_a_planted_error_is_found(dev, root, tmp_path, true, planted):
-    shutil.copytree(root / "src/penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("_core.*.so"))
-    stub = tmp_path / "penstock/_core.pyi"
+def test_a_planted_error_is_found(dev, root, tmp_path, module, true, planted):
+    shutil.copytree(root / "src/penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("*.so"))
+    stub = tmp_path / f"penstock/{module}.pyi"
     assert true in stub.read_text()
     stub.write_text(stub.read_text().replace(true, planted))
     found = stubtest(dev, root, tmp_path)
     assert found.returncode == 1, found.stderr
-    assert "penstock._core.Pool." in found.stdout
+    assert f"penstock.{module.replace('/', '.')}." in found.stdout
 
 
 def test_the_stub_is_true(dev, root):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,6 +243,17 @@ def snapshot() -> str:
     return f"{nbytes:,} bytes written, read back and drawn"
 
 
+def recorder() -> str:
+    from penstock.observe._entries import RANGE, Entries
+
+    entries = Entries(2, threading.local(), lambda _file: False)
+    for number in range(3):
+        entries.add(RANGE, (number,))
+    entries.close()
+    expect(entries.rows() == [(RANGE, 1, 1), (RANGE, 2, 2)], f"it kept {entries.rows()} of three entries")
+    return "keeps the newest entries"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
@@ -265,6 +277,7 @@ CHECKS = (
     Check("event timing", event_timing, REPORT),
     Check("out of memory", out_of_memory, NUMPY),
     Check("fork", fork, "start processes with the 'spawn' method, and report it with the output of `penstock info`"),
+    Check("trace recorder", recorder, rebuild),
     Check("snapshot", snapshot, "make room in the folder for temporary files, or name another in TMPDIR"),
 )
 

@@ -11,35 +11,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
 from collections import deque
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
-from types import CodeType, FrameType
-from typing import Any
 from weakref import WeakValueDictionary
 
 from penstock import backends
 from penstock.errors import DeviceError, PenstockError
-from penstock.observe import ranges
+from penstock.observe import _entries, ranges
+from penstock.observe._entries import MOMENT, RANGE, Counters
 from penstock.observe.clocks import Tried, tries
 from penstock.observe.ranges import Range
-from penstock.runtime import capturing, listening, open_device
+from penstock.runtime import listening, open_device
 from penstock.runtime.event import Event
 from penstock.runtime.open_device import OpenDevice
-from penstock.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from penstock.runtime.storage import Storage
 from penstock.runtime.stream import Stream
-from penstock.spi import Beginnings, Mark, Queue, Timing
+from penstock.spi import Beginnings, Queue, Timing
 
-__all__ = ["BEHIND", "MEMORY", "MOMENT", "OPERATION", "RANGE", "WAITED", "Line", "Me", "Recorder", "Seen", "where"]
+__all__ = ["Line", "Me", "Recorder", "Seen"]
 
-OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)  # what an entry is about: its first field. The second numbers it
-
-BEHIND = object()  # instead of a mark in front: the one behind knows when the work began
 _POLL = 0.0005  # seconds between two looks at a queue that is still at work
 
 
@@ -84,32 +78,17 @@ class Seen:
         self.at = 0
 
 
-class _Counters:
-    """What was last noted of a device's memory."""
-
-    __slots__ = ("allocated", "reserved")
-
-    def __init__(self) -> None:
-        self.allocated = self.reserved = -1
-
-
-def _nothing(_metric: int) -> int:
-    return -1
-
-
-class Line:
+class Line(_entries.Line):
     """What the recorder knows of a queue."""
 
-    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, _Counters]) -> None:
-        self.key = key
-        self.queue = queue
+    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, Counters]) -> None:
         self.opened = opened = _owner_of(queue)
-        self.counters = _Counters() if opened is None else counters.setdefault(opened, _Counters())
-        self.current = _nothing if opened is None else opened.allocator.current
+        if opened is not None and opened not in counters:
+            counters[opened] = Counters(opened.allocator.current)
+        super().__init__(key, queue, None if opened is None else counters[opened])
         self.timed = isinstance(queue, Timing)
         self.begins = isinstance(queue, Beginnings)
         self.mark = queue.mark if isinstance(queue, Timing) else self._seen
-        self.last: Mark | None = None  # behind its last work
         self.reached = 0  # when the recording ended
         self._unseen: deque[Seen] = deque()
 
@@ -130,24 +109,20 @@ class Line:
                 seen.at = perf_counter_ns()
 
 
-class Recorder(listening.Listener, listening.Tracer):
+class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
     """Keeps the last `most` entries, from `begin` to `finish`, in the thread that does what they are about."""
 
     hears_ends = False
 
     def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
-        self.entries: deque[tuple[Any, ...]] = deque(maxlen=most)
-        self.lost = 0
+        super().__init__(most, _here, _is_ours, wait_until_completed)
         self.began = self.ended = 0
-        self.lines: dict[int, Line] = {}  # by the queue's `id`
         self.by_key: dict[int, Line] = {}
         self.people: dict[int, Me] = {}  # by key
         self._keys = count()
         self.tried: dict[OpenDevice, Tried] = {}
         self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
-        self._wait = wait_until_completed
-        self._numbers = count()
-        self._counters: dict[OpenDevice, _Counters] = {}
+        self._counters: dict[OpenDevice, Counters] = {}
         self._tool = _Ranges(self)
 
     def begin(self) -> None:
@@ -166,12 +141,12 @@ class Recorder(listening.Listener, listening.Tracer):
         with _changing:
             _recording = tuple(each for each in _recording if each is not self)
         for line in tuple(self.lines.values()):
-            self._count(line)
+            self.count(line)
         listening.trace_no_more(self)
         listening.remove(self)
         ranges.detach(self._tool)
         self.ended = perf_counter_ns()
-        self.lost = next(self._numbers) - len(self.entries)
+        self.close()
         end = time.monotonic() + limit
         for line in tuple(self.lines.values()):
             while (
@@ -192,63 +167,15 @@ class Recorder(listening.Listener, listening.Tracer):
         global _recording, _changing
         _recording, _changing = (), threading.RLock()
         ranges.forget_in_child(self._tool)
-        self.entries.clear()
+        self.clear()
 
     def line(self, queue: Queue) -> Line:
-        found = self.lines.get(id(queue))
+        found: Line | None = self.lines.get(id(queue))
         if found is None:
             found = self.lines.setdefault(id(queue), Line(next(self._keys), queue, self._counters))
             self.by_key[found.key] = found
-            self._count(found)
+            self.count(found)
         return found
-
-    def _count(self, line: Line) -> None:
-        allocated, reserved, known = line.current(ALLOCATED_BYTES), line.current(RESERVED_BYTES), line.counters
-        if (known.allocated, known.reserved) != (allocated, reserved):
-            known.allocated, known.reserved = allocated, reserved
-            entry = MEMORY, next(self._numbers), perf_counter_ns(), line.key, allocated, reserved
-            self.entries.append(entry)
-
-    # What queues do. This is the fast path: a microsecond for both.
-
-    def queueing(self, queue: Queue) -> tuple[Line, int, Any]:
-        line = self.lines.get(id(queue)) or self.line(queue)
-        now, last = perf_counter_ns(), line.last
-        if capturing.under_way and capturing.capture_of(queue) is not None:
-            return line, now, None
-        if line.begins:
-            return line, now, BEHIND
-        if last is not None and queue.reached() < last.tick:
-            return line, now, last
-        try:
-            return line, now, line.mark()
-        except PenstockError:  # the queue was closed, and the program will hear of it
-            return line, now, None
-
-    def queued(
-        self,
-        queue: Queue,  # noqa: ARG002 -- the line has it
-        begun: tuple[Line, int, Any],
-        what: str,
-        name: str,
-        nbytes: int = 0,
-        other: Queue | None = None,
-        above: int = 0,
-    ) -> None:
-        line, asked, begin = begun
-        end = None
-        if begin is not None:
-            try:
-                line.last = end = line.mark()
-            except PenstockError:  # it was closed meanwhile
-                end = None
-        code, at = where(3 + above)
-        of = -1 if other is None else self.line(other).key
-        number, me, now = next(self._numbers), _here.key, perf_counter_ns()
-        entry = OPERATION, number, me, asked, now, code, at, what, name, nbytes, line.key, of, begin, end
-        self.entries.append(entry)
-        if self._wait and end is not None:
-            self._complete(line, end.tick)
 
     def _complete(self, line: Line, tick: int) -> None:
         """A failure of the work is for the next synchronization to raise, as without us."""
@@ -263,46 +190,32 @@ class Recorder(listening.Listener, listening.Tracer):
 
     # What the host does
 
-    def _note(self, about: int, since: int, what: str, event: int, line: Line | None, above: int = 1) -> None:
-        now = perf_counter_ns()
-        code, at = where(3 + above)
-        of = -1 if line is None else line.key
-        entry = about, next(self._numbers), _here.key, since or now, now, code, at, what, event, of
-        self.entries.append(entry)
-
-    def host_waited(self, queue: Queue, since: int) -> None:
-        line = self.line(queue)
-        if not line.timed:
-            line.look()
-        self._note(WAITED, since, "wait", 0, line, 3)
-        self._count(line)
-
     def device_synchronized(self, opened: OpenDevice) -> None:
-        self._note(MOMENT, 0, f"synchronize {opened.device}", 0, None)
+        self.note(MOMENT, f"synchronize {opened.device}", above=1)
 
     def event_created(self, event: Event) -> None:
-        self._note(MOMENT, 0, "", id(event), None)  # tells it from others that had its number
+        self.note(MOMENT, "", id(event), above=1)  # tells it from others that had its number
 
     def event_recorded(self, event: Event, stream: Stream) -> None:
-        self._note(MOMENT, 0, "record event", id(event), self.line(stream.queue))
+        self.note(MOMENT, "record event", id(event), self.line(stream.queue), above=1)
 
     def event_waited(self, event: Event, stream: Stream) -> None:
-        self._note(MOMENT, 0, "wait for event", id(event), self.line(stream.queue))
+        self.note(MOMENT, "wait for event", id(event), self.line(stream.queue), above=1)
 
     def event_synchronized(self, event: Event) -> None:
-        self._note(MOMENT, 0, "synchronize event", id(event), None)
+        self.note(MOMENT, "synchronize event", id(event), above=1)
 
     def event_queried(self, event: Event, done: bool) -> None:
-        self._note(MOMENT, 0, "query event: done" if done else "query event: not yet", id(event), None)
+        self.note(MOMENT, "query event: done" if done else "query event: not yet", id(event), above=1)
 
     def allocated(self, storage: Storage, queue: int) -> None:
         """What is freed shows at the next allocation or wait: to hear of it takes a microsecond."""
         found = storage.opened.queues.get(queue)
         if found is not None:
-            self._count(self.line(found))
+            self.count(self.line(found))
 
     def ranged(self, ended: Range) -> None:
-        self.entries.append((RANGE, next(self._numbers), _here.key, *ended))
+        self.add(RANGE, (_here.key, *ended))
 
 
 class _Ranges:
@@ -340,23 +253,7 @@ def _owner_of(queue: Queue) -> OpenDevice | None:
 _HERE = str(Path(__file__).parents[1]) + os.sep
 _TESTING = _HERE + "testing" + os.sep  # programs, like others
 _BETWEEN = frozenset((contextlib.__file__, functools.__file__))
-_getframe = sys._getframe  # noqa: SLF001 -- the documented way
-_ours: set[str] = set()
-_theirs: set[str] = set()
 
 
-def where(skip: int = 1) -> tuple[CodeType | None, int]:
-    """The innermost line that is not penstock's own, as code and place in it; some frames are known to be that."""
-    frame: FrameType | None = _getframe(skip)
-    ours, theirs = _ours, _theirs  # what is looked up once a frame counts
-    while frame is not None:
-        code = frame.f_code
-        name = code.co_filename
-        if name in ours:
-            frame = frame.f_back
-        elif name in theirs:
-            return code, frame.f_lasti
-        else:
-            within = name.startswith(_HERE) and not name.startswith(_TESTING)
-            (ours if within or name in _BETWEEN else theirs).add(name)
-    return None, 0
+def _is_ours(file: str) -> bool:
+    return file in _BETWEEN or (file.startswith(_HERE) and not file.startswith(_TESTING))

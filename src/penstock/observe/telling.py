@@ -9,9 +9,10 @@ from types import CodeType
 from typing import Any, NamedTuple, cast
 
 from penstock.errors import PenstockError
+from penstock.observe._entries import BEHIND, MEMORY, MOMENT, OPERATION, RANGE, WAITED
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
-from penstock.observe.recorder import BEHIND, MEMORY, MOMENT, OPERATION, RANGE, WAITED, Line, Recorder, Seen
+from penstock.observe.recorder import Line, Recorder, Seen
 from penstock.observe.traced import Moment, Place, Sample, Slice, Traced, Track
 from penstock.runtime.open_device import OpenDevice
 from penstock.spi import Timing
@@ -64,7 +65,7 @@ class _Telling:
         self._streams: dict[int, Track] = {}
         self._lines: dict[tuple[int, int], Place] = {}
         entries: dict[int, list[Any]] = defaultdict(list)
-        for entry in recorder.entries.copy():
+        for entry in recorder.rows():
             entries[entry[0]].append(entry)
         self._work([self._named(_Operation(*entry)) for entry in entries[OPERATION]])
         self._waits(entries[WAITED])

@@ -56,7 +56,7 @@ class Tensor(Exporter):
 
     @property
     def nbytes(self) -> int:
-        return self.numel() * self.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_cuda(self) -> bool:
