@@ -21,8 +21,8 @@ from penstock.runtime.current import opened_for
 from penstock.runtime.graph import Graph
 
 _MORE = 40  # the bound
-_TURNS = 21
-_FEW, _MANY = 1_000, 4_000  # calls in a turn: of those that look at every queue, and of the others
+_TURNS = 61
+_FEW, _MANY = 3_000, 4_000  # calls in a turn: of those that look at every queue, and of the others
 _SEED, _SHARE = 7, 1.0
 
 Call = Callable[[], Any]

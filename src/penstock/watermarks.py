@@ -6,7 +6,7 @@ and cached buffers are given back by their age.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock import config
 from penstock.errors import PenstockError
@@ -60,7 +60,7 @@ class Watermarks:
 
     def with_high(self, high: float) -> Watermarks:
         """Another high one, 0 to 2. The low one stays, be it above: PyTorch compares only the environment's, too."""
-        return replace(self, high=_checked(high, high, HIGHEST, "high"))
+        return Watermarks(self.recommended, _checked(high, high, HIGHEST, "high"), self.low)
 
     @property
     def most(self) -> int | None:

@@ -80,10 +80,6 @@ class Devices:
         """How many devices there are. Initialises nothing and never raises."""
         return self._kind.count()
 
-    def current_device(self) -> int:
-        """The index of this thread's current device. Initialises the kind, but opens nothing."""
-        return self._kind.current_index()
-
     def set_device(self, device: Any) -> None:
         """Make the device this thread's current one; a negative index changes nothing. Opens nothing."""
         index = self._kind.index(device)
@@ -101,16 +97,16 @@ class Devices:
 
         Initialises the kind, opens nothing.
         """
-        opened = self._kind.opened_if() if device is None else None
-        if opened is None:
-            index = self._kind.index(device, optional=True)
-            if index >= 0:
-                self._kind.hook("maybeExchangeDevice")
-            self._kind.initialisation.ensure()
-            opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
-            if opened is None:
-                return  # there is nothing to wait for
-        opened.synchronize()
+        if device is None and (opened := self._kind.opened_if()) is not None:
+            opened.synchronize()
+            return
+        index = self._kind.index(device, optional=True)
+        if index >= 0:
+            self._kind.hook("maybeExchangeDevice")
+        self._kind.initialisation.ensure()
+        opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
+        if opened is not None:  # else there is nothing to wait for
+            opened.synchronize()
 
     def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
         """Call it now, and give what it gives, or call it at the kind's first use, and give None.

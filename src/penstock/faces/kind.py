@@ -127,7 +127,7 @@ class Kind:
         return index
 
     def current_index(self) -> int:
-        """The index of this thread's current device. Initialises the kind."""
+        """The index of this thread's current device. Initialises the kind, but opens nothing."""
         if not self.initialisation.done:
             self.hook("getCurrentDevice")
             self.initialisation.ensure()
@@ -158,7 +158,7 @@ class Kind:
         if device is not None:
             return open_device.open_device(self.device(device))
         found = local.here.opened
-        if found is not None and not found.gone and found.device.kind == self.name:
+        if found is not None and found.kind == self.name:
             return found
         if hook:
             self.hook(hook)
@@ -180,7 +180,7 @@ class Kind:
         """The same, or None where it is not open: then nothing is initialised or touched."""
         if device is None:
             found = local.here.opened
-            if found is not None and not found.gone and found.device.kind == self.name:
+            if found is not None and found.kind == self.name:  # and not gone
                 return found  # what follows takes microseconds
         if not self.initialised:
             return None

@@ -73,7 +73,11 @@ class KindPool(mem_pool.MemPool):
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # noqa: ARG002 -- as above; PyTorch's, of segments
         """Its segments on all devices, as `memory_snapshot`."""
-        return [row for opened in open_device.all_opened(self.kind.name) for row in of_pool(opened.allocator, self.id)]
+        return [
+            row
+            for opened in open_device.opened_of(self.kind.name).devices
+            for row in of_pool(opened.allocator, self.id)
+        ]
 
 
 class ManagedMemory:
@@ -133,7 +137,7 @@ class MemoryBlocks:
             raise TypeError(f"an address is an int, not {type(mem_ptr).__name__}")
         if mem_ptr == 0:
             return
-        for opened in open_device.all_opened(self._kind.name):
+        for opened in open_device.opened_of(self._kind.name).devices:
             if (block := opened.raw.pop(mem_ptr, None)) is not None:
                 block.free()
                 return
@@ -199,7 +203,7 @@ class MemoryBlocks:
     def free_mutex(self) -> Iterator[None]:
         """No segment goes back to a device that is open meanwhile, but from this thread."""
         with ExitStack() as held:
-            for opened in open_device.all_opened(self._kind.name):
+            for opened in open_device.opened_of(self._kind.name).devices:
                 held.enter_context(opened.allocator.leaving.releasing)
             yield
 

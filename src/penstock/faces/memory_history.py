@@ -80,7 +80,7 @@ class MemoryHistory:
             kept if not record_cuda else begin if enabled else None,
             begin_pinned if record_pinned_host_memory else None,
         )
-        for opened in open_device.all_opened(self._kind.name) if record_cuda else ():
+        for opened in open_device.opened_of(self._kind.name).devices if record_cuda else ():
             begin(opened.allocator)
         if (pinned := open_device.pinned_if(self._kind.name)) is not None:
             begin_pinned(pinned.history)
@@ -123,7 +123,7 @@ class MemoryHistory:
         refuse_plugged(self._kind, "snapshot")
         if not self._kind.initialised:
             return torch_snapshot.of_allocators([])
-        allocators = [opened.allocator for opened in open_device.all_opened(self._kind.name)]
+        allocators = [opened.allocator for opened in open_device.opened_of(self._kind.name).devices]
         found = torch_snapshot.of_allocators(allocators, open_device.pinned_if(self._kind.name))
         found["device_traces"] += [[] for _ in range(self._kind.count() - len(found["device_traces"]))]
         return found
@@ -134,7 +134,7 @@ class MemoryHistory:
         refuse_plugged(self._kind, "snapshot")
         if not self._kind.initialised:
             return []
-        opened = open_device.all_opened(self._kind.name)
+        opened = open_device.opened_of(self._kind.name).devices
         return [row for each in opened for row in torch_snapshot.of_pool(each.allocator, pool)]
 
     def dump(self, filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
@@ -160,7 +160,7 @@ class MemoryHistory:
         """Where the block at the address was allocated, innermost frame first; None where nobody recorded that."""
         if not isinstance(data_ptr, int):
             raise TypeError("an integer is required")
-        for opened in open_device.all_opened(self._kind.name):
+        for opened in open_device.opened_of(self._kind.name).devices:
             if (found := torch_snapshot.frames_of(opened.allocator, data_ptr)) is not None:
                 return found
         return None

@@ -54,13 +54,13 @@ class MemoryStatistics:
     """Of one kind. `device` is an index, a device, its name, or None for the current one; PenstockError for none."""
 
     def __init__(self, kind: Kind) -> None:
-        self._kind = kind
+        self._kind, self._name = kind, kind.name
 
     def counted(self, device: Any) -> OpenDevice | None:
         """The device that a question is about; None where it is not open, or the kind was not used."""
         if device is None:
             found = local.here.opened
-            if found is not None and found.device.kind == self._kind.name and not (found.gone or found.plugged):
+            if found is not None and found.device.kind == self._name and not (found.gone or found.plugged):
                 return found  # what follows takes microseconds
         if not self._kind.initialised:
             return None
@@ -115,7 +115,7 @@ class MemoryStatistics:
         return self.max_memory_reserved(device)
 
     def _warn_of_new_name(self, old: str, new: str) -> None:
-        face = f"penstock.{self._kind.name}"
+        face = f"penstock.{self._name}"
         warnings.warn(f"`{face}.{old}` has been renamed to `{face}.{new}`", FutureWarning, stacklevel=3)
 
     def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
@@ -157,7 +157,7 @@ class MemoryStatistics:
         self.reset_peak_memory_stats(device)
 
     def _warn_of_all_peaks(self, name: str) -> None:
-        face = f"penstock.{self._kind.name}"
+        face = f"penstock.{self._name}"
         warnings.warn(
             f"{face}.{name} now calls {face}.reset_peak_memory_stats, which resets /all/ peak memory stats.",
             FutureWarning,
@@ -177,7 +177,7 @@ class MemoryStatistics:
         """What is counted of pinned host memory, `["active_bytes"]["current"]`; nothing before the kind's first use."""
         if not self._kind.initialised:
             return {}
-        pinned = open_device.pinned_if(self._kind.name)
+        pinned = open_device.pinned_if(self._name)
         return PinnedAllocator.nothing_counted() if pinned is None else pinned.stats_as_nested_dict()
 
     def host_memory_stats(self) -> dict[str, Any]:
@@ -188,12 +188,12 @@ class MemoryStatistics:
 
     def reset_peak_host_memory_stats(self) -> None:
         """Every peak of pinned host memory becomes what is there now."""
-        if (pinned := open_device.pinned_if(self._kind.name)) is not None:
+        if (pinned := open_device.pinned_if(self._name)) is not None:
             pinned.reset_peaks()
 
     def reset_accumulated_host_memory_stats(self) -> None:
         """All sums of pinned host memory become 0."""
-        if (pinned := open_device.pinned_if(self._kind.name)) is not None:
+        if (pinned := open_device.pinned_if(self._name)) is not None:
             pinned.reset_accumulated()
 
     # What there is, and how much of it may be had.
@@ -204,14 +204,19 @@ class MemoryStatistics:
         return self._kind.opened(index if index >= 0 else None).port.memory_info()
 
     def empty_cache(self) -> None:
-        """Give idle memory back to all devices of the kind, once their work is done. Nothing before the first use."""
+        """Give idle memory back to all devices of the kind, once their work is done. Nothing before the first use.
+
+        Of MPS and MTIA PenstockError where there is no device.
+        """
+        allocators = open_device.opened_of(self._name).native
+        for allocator in allocators:
+            allocator.empty()
+        if allocators:
+            return
         if not self._kind.initialised:
-            return
-        if (serving := plugged.current(self._kind.name)) is not None:
+            self._kind.hook("emptyCache")
+        elif (serving := plugged.current(self._name)) is not None:
             serving.on_reset()
-            return
-        for opened in open_device.all_opened(self._kind.name):
-            opened.allocator.empty()
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
         """Reserve at most this share of the device's memory, 0.0 to 1.0; 1.0 is without a limit. Opens the device.
@@ -246,7 +251,7 @@ class MemoryStatistics:
 
     def set_allocator_settings(self, env: str) -> None:
         """New settings for the allocators of all kinds, with a warning. ValueError, with PyTorch's words."""
-        name = f"penstock.{self._kind.name}._set_allocator_settings"
+        name = f"penstock.{self._name}._set_allocator_settings"
         warnings.warn(
             f"{name} is deprecated. Use penstock.memory.set_allocator_settings instead.", FutureWarning, stacklevel=2
         )

@@ -25,8 +25,8 @@ __all__ = [
     "set_per_process_memory_fraction",
 ]
 
-_STATISTICS = MemoryStatistics(MPS)
-_MOST = 2  # times the recommended size
+empty_cache = MemoryStatistics(MPS).empty_cache
+
 _BYTE = np.dtype(np.uint8)
 
 
@@ -73,15 +73,9 @@ def set_per_process_memory_fraction(fraction: float) -> None:
     """
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
-    if fraction < 0 or fraction > _MOST:
-        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~{_MOST}")
+    if fraction < 0.0 or fraction > 2.0:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~2")
     open_device(None, "setMemoryFraction").allocator.set_memory_fraction(fraction)
-
-
-def empty_cache() -> None:
-    """Give idle memory back to the device, once its work is done. Nothing before the first use."""
-    check_there_for("emptyCache")
-    _STATISTICS.empty_cache()
 
 
 def host_alias_storage(storage: Storage | Tensor) -> Tensor:

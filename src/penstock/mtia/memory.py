@@ -30,6 +30,7 @@ __all__ = [
 _STATISTICS = MemoryStatistics(MTIA)
 memory_allocated = _STATISTICS.memory_allocated
 max_memory_allocated = _STATISTICS.max_memory_allocated
+empty_cache = _STATISTICS.empty_cache
 
 _COUNTED = ("allocated_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_bytes", "num_ooms", "num_alloc_retries")
 
@@ -71,15 +72,6 @@ def reset_peak_memory_stats(device: Any = None) -> None:
         _STATISTICS.reset_peak_memory_stats(device)
 
 
-def empty_cache() -> None:
-    """Give idle memory back to all MTIA devices, once their work is done. (`torch.mtia.empty_cache`)
-
-    Nothing before MTIA's first use.
-    """
-    MTIA.hook("emptyCache")
-    _STATISTICS.empty_cache()
-
-
 def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
     """Begin, change or (`enabled` None) end the recording of what is allocated. (`torch.mtia.record_memory_history`)
 
@@ -108,5 +100,5 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]
     if not callable(observer):
         raise TypeError(f"an observer is called with four ints; {type(observer).__name__} cannot be called")
     MTIA.hook("attachOutOfMemoryObserver")
-    opened = open_device.all_opened(MTIA.name)
+    opened = open_device.opened_of(MTIA.name).devices
     out_of_memory_observers.attach(MTIA.name, observer, [each.allocator for each in opened])

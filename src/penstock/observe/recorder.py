@@ -246,7 +246,7 @@ class _Ranges:
 
 
 def _owner_of(queue: Queue) -> OpenDevice | None:
-    found = (opened for kind in tuple(backends.drivers()) for opened in open_device.all_opened(kind))
+    found = (opened for kind in tuple(backends.drivers()) for opened in open_device.opened_of(kind).devices)
     return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
 
 

@@ -76,6 +76,7 @@ class Graph(GraphHooks, Conditions):
         self._pools: list[PoolId] = []
         self._template = False  # what was recorded can be looked at
         self._exec = 0  # the number of what can be replayed
+        self._title = ""
         self._replayed: set[Stream] = set()
         self._latest: Stream | None = None
         self._inputs: Inputs | None = None
@@ -215,6 +216,7 @@ class Graph(GraphHooks, Conditions):
         if not self._template:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
         self._exec = next(_names)
+        self._title = f"{self.name} {self._exec}"  # for who traces
         if self._annotations is not None:
             graph_annotations.instantiated(self, self._annotations)
         if instantiated:
@@ -264,7 +266,7 @@ class Graph(GraphHooks, Conditions):
             ],
         )
         if tracer:
-            tracer.queued(queue, begun, "graph", f"{self.name} {self._exec}")
+            tracer.queued(queue, begun, "graph", self._title, 0, None, 1)
 
     def reset(self) -> None:
         """Let go of what was recorded, or is being recorded, and of its memory; another capture can begin."""

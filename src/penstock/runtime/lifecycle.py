@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 
 from penstock.errors import complain
 from penstock.runtime import current, generator, open_device, sharing
@@ -15,13 +16,34 @@ EXIT_SECONDS = 5.0  # for all that is still queued when the interpreter leaves; 
 
 @atexit.register
 def _leave() -> None:
-    dropped = open_device.close_queues(EXIT_SECONDS)
+    dropped = _close_queues(EXIT_SECONDS)
     if dropped:
         queues = "1 queue" if dropped == 1 else f"{dropped} queues"
         complain(
             f"work of {queues} was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
             "synchronize before leaving"
         )
+
+
+def _close_queues(seconds: float) -> int:
+    """Let queued work finish while Python still runs. Gives how many queues could not.
+
+    Memory stays: arrays may outlive us.
+    """
+    end = time.monotonic() + seconds
+    devices = open_device.opened_of().devices
+    dropped = 0
+    for opened in devices:
+        for queue in tuple(opened.queues.values()):
+            try:
+                dropped += not queue.close(max(end - time.monotonic(), 0.0))
+            except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
+                complain(f"{opened.device}: a queue could not be closed: {error}")
+        opened.allocator.forget_queues()
+    for kind in {opened.device.kind for opened in devices}:
+        if (pinned := open_device.pinned_if(kind)) is not None:
+            pinned.close()
+    return dropped
 
 
 def _in_child() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -44,21 +43,22 @@ if TYPE_CHECKING:
 __all__ = [
     "Kept",
     "OpenDevice",
+    "Opened",
     "abandon_in_child",
-    "all_opened",
     "close_ended",
-    "close_queues",
     "device_count",
     "end_kind",
     "open_device",
     "opened_if",
     "opened_indices",
+    "opened_of",
     "pinned_if",
     "reopen",
 ]
 
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind, over the port of the device that was asked first
+_listed: dict[str, Opened] = {}  # what `opened_of` gave; a new dict when a device comes or goes
 _ended: list[OpenDevice] = []  # whose emulation has ended, while somebody still has memory of theirs
 _opening = threading.RLock()
 
@@ -75,8 +75,8 @@ class OpenDevice:
     """One device in use. Its queues live as long as it does: a stream that goes lends its queue to the next one."""
 
     def __init__(self, device: Device, port: Port, settings: AllocatorSettings = DEFAULT) -> None:
-        self.device = device
-        self.port = port
+        self.device, self.port = device, port
+        self.kind = device.kind  # of one that is gone: none
         self.gone = ""  # why it cannot be used any more: "forked", or "ended" with its emulation
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
@@ -121,9 +121,12 @@ class OpenDevice:
         self._capacity = nbytes
         self.allocator.capacity_changed()
 
+    def go(self, why: str) -> None:
+        """It cannot be used any more."""
+        self.gone, self.kind = why, ""
+
     def abandon(self) -> None:
-        """In a forked child: it is unusable, but who holds its allocator goes on with other memory, as NumPy does."""
-        self.gone = "forked"
+        """In a forked child, when it is gone: who holds its allocator goes on with other memory, as NumPy does."""
         port = self.port
         if isinstance(port, Reopens):
             port.abandon()
@@ -154,7 +157,7 @@ class OpenDevice:
                 self.synchronize()
         except DeviceError as error:
             complain(f"{error}; nobody had waited for it when the emulation of {self.device} ended")
-        self.gone = "ended"
+        self.go("ended")
         self.raw.clear()
         if not self.close_if_empty():
             _ended.append(self)
@@ -262,6 +265,7 @@ def open_device(device: Device) -> OpenDevice:
 
     Raises Forked in a child of the process that opened it, and PenstockError where there is no such device.
     """
+    global _listed  # noqa: PLW0603 -- a new one after a change: what another thread lists meanwhile goes with the old one
     found = _opened.get(device)
     if found is None:
         _check_there(device)
@@ -269,7 +273,10 @@ def open_device(device: Device) -> OpenDevice:
         with _opening:
             found = _opened.get(device)
             if found is None:  # a signal handler or a destructor may open it meanwhile
-                found = _opened.setdefault(device, _open(device))
+                try:
+                    found = _opened.setdefault(device, _open(device))
+                finally:  # Ctrl-C does not come first
+                    _listed = {}
     if found.gone:
         found.check()
     return found
@@ -283,7 +290,7 @@ def opened_if(device: Device) -> OpenDevice | None:
 
 def opened_indices(kind: str) -> list[int]:
     """Of the kind's devices, those that this process has opened."""
-    return [opened.device.index or 0 for opened in all_opened(kind)]
+    return [opened.device.index or 0 for opened in opened_of(kind).devices]
 
 
 def _check_there(device: Device) -> None:
@@ -304,12 +311,24 @@ def _open(device: Device) -> OpenDevice:
     return opened
 
 
-def all_opened(kind: str) -> list[OpenDevice]:
-    """The kind's devices that this process has opened, by index."""
-    found = [opened for opened in tuple(_opened.values()) if opened.device.kind == kind and not opened.gone]
-    if len(found) > 1:
-        found.sort(key=lambda opened: opened.device.index or 0)
-    return found
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Devices that this process has opened, by index, and the allocators of those that no plugged one serves."""
+
+    devices: tuple[OpenDevice, ...]
+    native: tuple[Allocator, ...]
+
+
+def opened_of(kind: str = "") -> Opened:
+    """Those of the kind; of all kinds, if none is named."""
+    listed = _listed
+    try:
+        return listed[kind]
+    except KeyError:
+        mine = (each for each in tuple(_opened.values()) if not each.gone and kind in ("", each.kind))
+        devices = tuple(sorted(mine, key=lambda opened: opened.device.index or 0))
+        found = Opened(devices, tuple(each.allocator for each in devices if each.plugged is None))
+        return listed.setdefault(kind, found)
 
 
 def pinned_if(kind: str) -> PinnedAllocator | None:
@@ -319,10 +338,12 @@ def pinned_if(kind: str) -> PinnedAllocator | None:
 
 def end_kind(kind: str) -> None:
     """Nothing of the kind is open any more, and what was is unusable."""
+    global _listed  # noqa: PLW0603 -- as above
     capturing.abandon(kind)
     with _opening:
         ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
         pinned = _pinned.pop(kind, None)
+        _listed = {}
     registered_memory.end_kind(kind)
     for opened in ended:
         opened.end()
@@ -340,14 +361,13 @@ def close_ended() -> None:
 
 def _reopening() -> frozenset[str]:
     """The kinds of which every open device can be opened again in a forked child."""
-    kinds = {device.kind for device in _opened}
-    return frozenset(
-        kinds - {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
-    )
+    stay = {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
+    return frozenset({device.kind for device in _opened} - stay)
 
 
 def reopen(device: Device) -> None:
     """Forget a device of before the fork, so that its next use opens it."""
+    global _listed  # noqa: PLW0603 -- as above
     with _opening:
         found = _opened.get(device)
         if found is None or not found.gone:
@@ -355,11 +375,12 @@ def reopen(device: Device) -> None:
         if not isinstance(found.port, Reopens):
             raise Forked(f"{device} cannot be opened again in a forked process: use the 'spawn' method")
         del _opened[device]
+        _listed = {}
 
 
 def abandon_in_child() -> None:
     """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
-    global _opening  # noqa: PLW0603 -- another thread of the parent may have held the old one
+    global _opening, _listed  # noqa: PLW0603 -- another thread of the parent may have held the old one
     _opening = threading.RLock()
     capturing.forget_in_child()
     for pinned in _pinned.values():
@@ -368,30 +389,11 @@ def abandon_in_child() -> None:
     registered_memory.forget_in_child()
     listening.forget_in_child()
     for device in _opened.values():
-        device.gone = "forked"
+        device.go("forked")
+    _listed = {}
     initialisation.forget_in_child(_reopening())
     for device in _opened.values():
         try:
             device.abandon()
         except Exception as error:  # noqa: BLE001 -- a fork handler has nobody to raise to
             complain(f"the forked process could not let go of {device.device}: {error}")
-
-
-def close_queues(seconds: float) -> int:
-    """For the exit handler: let queued work finish while Python still runs. Gives how many queues could not.
-
-    Memory stays: arrays may outlive us.
-    """
-    end = time.monotonic() + seconds
-    devices = [device for device in tuple(_opened.values()) if not device.gone]
-    dropped = 0
-    for device in devices:
-        for queue in tuple(device.queues.values()):
-            try:
-                dropped += not queue.close(max(end - time.monotonic(), 0.0))
-            except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
-                complain(f"{device.device}: a queue could not be closed: {error}")
-        device.allocator.forget_queues()
-    for pinned in tuple(_pinned.values()):
-        pinned.close()
-    return dropped

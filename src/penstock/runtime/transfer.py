@@ -236,7 +236,7 @@ def read(source: Tensor) -> NDArray[Any]:
             begun = tracer.queueing(stream.queue) if tracer else None
             stream.queue.copy(_address(array), whole.data_ptr(), array.nbytes)
             if tracer:
-                tracer.queued(stream.queue, begun, "copy", "read", array.nbytes)
+                tracer.queued(stream.queue, begun, "copy", "read", array.nbytes, None, 1)
     stream.opened.wait(stream.queue, kept.tick)
     for listener in listening.listeners:
         listener.stream_synchronized(stream)
