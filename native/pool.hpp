@@ -18,10 +18,10 @@
 
 #include "block.hpp"
 #include "free_list.hpp"
+#include "history.hpp"
 #include "ledger.hpp"
 #include "live_table.hpp"
 #include "policy.hpp"
-#include "history.hpp"
 #include "ring.hpp"
 
 namespace penstock {

@@ -45,12 +45,10 @@ bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return limit < 0 ? (changed.wait(lock, ready), true) : changed.wait_until(lock, end, ready);
 }
 
-// A tick and the moment at which its queue reached it; and when it took up the first work since the mark before, if it
-// was at rest then: of later work the mark before tells.
+// A tick and the moment at which its queue reached it.
 struct Mark {
   uint64_t tick = 0;
-  std::atomic<int64_t> taken_up{0};     // of the steady clock
-  std::atomic<int64_t> nanoseconds{0};  // the same; 0 until reached
+  std::atomic<int64_t> nanoseconds{0};  // of the steady clock; 0 until reached
 };
 
 // Ticks are promised in order and reached in order. A timeline ends when its queue discards promised ticks, and for a

@@ -45,6 +45,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   [[noreturn]] void refuse(const char* why) const;
   uint64_t push(Command&& command);
   static void work(std::shared_ptr<State> self);
+  void step(Command& command);
   void park();
   bool refill();
   bool done() const;
@@ -72,17 +73,19 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 
   std::mutex mutex;  // of what stands here; the batch taken is the thread's to read, and `spent` is its own
   std::condition_variable changed;
+  std::atomic<uint64_t> given{0};
   bool started = false, sleeping = false, finished = false, ends_in_signal = false, parked = false;
   std::thread thread;
   std::shared_ptr<Timeline> waiting_on;
   Failure failure;
   std::vector<Command> inbox, batch, spent;  // they rotate, so that a steady state allocates nothing
   BusyMeter busy;
-  int64_t taken_up = 0;  // when work came after rest; see Mark
-  bool marked = true;    // nothing was done since a mark
+  std::vector<std::weak_ptr<Log>> logs;
 
   alignas(kCacheLine) std::atomic<size_t> next{0};  // in the batch; stepping over a command owns it: thread or close()
   std::atomic<bool> working{false};                 // a batch has been taken and is not finished
+  uint64_t taken = 0;                               // its thread's own, as what follows: pieces of work
+  std::vector<std::shared_ptr<Log>> logging;        // those that somebody has, during a batch
 };
 
 namespace {
@@ -105,6 +108,7 @@ uint64_t Worker::State::push(Command&& command) {
   if (!started) thread = std::thread(work, shared_from_this());
   started = true;
   inbox.push_back(std::move(command));
+  if (!is_signal) given.store(given.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (host_call) ++calls;
   const uint64_t tick = timeline->promised() + 1;
   if (is_signal) timeline->promise();
@@ -127,8 +131,7 @@ void Worker::State::work(std::shared_ptr<State> self) {
   while (self->refill()) {
     for (size_t i; (i = self->next.fetch_add(1)) < self->batch.size();) {
       if (self->paused) self->park();  // looked at after `next` has moved, as pause() looks after it has said so
-      if (!std::holds_alternative<Signal>(self->batch[i])) self->marked = false;
-      std::visit(*self, self->batch[i]);
+      self->step(self->batch[i]);
       if (self->timeline->forked()) return;  // a call forked, and this is the child: the rest is the parent's
     }
     if (self->guarded) self->stay.end();
@@ -136,6 +139,16 @@ void Worker::State::work(std::shared_ptr<State> self) {
   std::lock_guard<std::mutex> lock(self->mutex);
   self->finished = true;
   self->changed.notify_all();
+}
+
+void Worker::State::step(Command& command) {
+  const uint64_t number = std::holds_alternative<Signal>(command) ? 0 : ++taken;
+  if (number == 0 || logging.empty()) return std::visit(*this, command);
+  const int64_t began = steady_nanos();
+  for (const auto& log : logging) log->begin(number, began);
+  std::visit(*this, command);
+  const int64_t ended = steady_nanos();
+  for (const auto& log : logging) log->end(number, ended);
 }
 
 void Worker::State::park() {
@@ -149,6 +162,7 @@ void Worker::State::park() {
 // Takes what has been queued as the next batch; polls first, then sleeps. False when the thread is to end.
 bool Worker::State::refill() {
   working = false;
+  logging.clear();
   busy.end(steady_nanos());
   spin_until(kSpinNanos, [&] { return news.load(std::memory_order_acquire); });
   auto lock = lock_soon(mutex);
@@ -161,10 +175,12 @@ bool Worker::State::refill() {
   next = 0;
   news = false;
   working = true;
+  for (const auto& log : logs) {
+    if (auto held = log.lock()) logging.push_back(std::move(held));
+  }
+  if (logging.size() < logs.size()) logs.assign(logging.begin(), logging.end());
   lock.unlock();
-  const int64_t now = steady_nanos();
-  busy.begin(now);
-  if (marked) taken_up = now;
+  busy.begin(steady_nanos());
   if (spent.capacity() > kKept) spent = std::vector<Command>();
   spent.clear();
   return true;
@@ -210,9 +226,7 @@ void Worker::State::operator()(const Run& c) {
 void Worker::State::operator()(const Signal& c) {
   if (guarded) stay.end();
   if (c.mark) {
-    c.mark->taken_up = taken_up;
     c.mark->nanoseconds = steady_nanos();
-    marked = true;
   }
   timeline->advance();
 }
@@ -329,6 +343,18 @@ std::shared_ptr<Mark> Worker::mark() {
   auto mark = std::make_shared<Mark>();
   mark->tick = open().push(Signal{mark});
   return mark;
+}
+
+uint64_t Worker::given() const noexcept { return state_->given.load(std::memory_order_relaxed); }
+
+std::shared_ptr<Log> Worker::log(size_t most) {
+  State& state = open();
+  auto lock = lock_soon(state.mutex);
+  auto log = std::make_shared<Log>(most);
+  const auto gone = [](const std::weak_ptr<Log>& each) { return each.expired(); };
+  state.logs.erase(std::remove_if(state.logs.begin(), state.logs.end(), gone), state.logs.end());
+  state.logs.push_back(log);
+  return log;
 }
 
 bool Worker::wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick) {

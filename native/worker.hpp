@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "log.hpp"
 #include "timeline.hpp"
 
 namespace penstock {
@@ -51,6 +52,9 @@ class Worker {
   void run(Function function, void* argument, bool host_call = false);
   uint64_t signal();             // "reach the next tick here"; ticks count from 1
   std::shared_ptr<Mark> mark();  // a signal, timed
+  // Signals aside, how many pieces of work it was given: the number of the last one.
+  uint64_t given() const noexcept;
+  std::shared_ptr<Log> log(size_t most);  // of all it is given from now on, as long as somebody has it
   // False where it could never end: for a tick not signalled yet (so no circle can be built), or lost.
   bool wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick);
 

@@ -288,6 +288,31 @@ TEST(marks_increase) {
   CHECK(end->nanoseconds <= steady_nanos());
 }
 
+TEST(a_log_knows_when_work_ran) {
+  Worker queue;
+  char byte = 0;
+  queue.fill(&byte, 1, 1);
+  const uint64_t before = queue.given();
+  const auto log = queue.log(2), more = queue.log(100);
+  CHECK(before == 1);
+  const int64_t asked = steady_nanos();
+  {
+    Gate gate(queue);
+    CHECK(queue.given() == 2 && more->times(2).first != 0 && more->times(2).second == 0);
+    CHECK(more->times(3).first == 0);
+    for (int i = 0; i < 2; ++i) queue.fill(&byte, 1, 1);
+  }
+  CHECK(reaches(queue, queue.signal()) && queue.given() == 4);
+  int64_t last = asked;
+  for (uint64_t number = 2; number <= 4; ++number) {
+    const auto [begin, end] = more->times(number);
+    CHECK(last <= begin && begin <= end);
+    last = end;
+  }
+  CHECK(last <= steady_nanos());
+  CHECK(log->times(2).first == 0 && log->times(3) == more->times(3) && log->times(5).first == 0);  // two are kept
+}
+
 TEST(four_threads_queue_a_hundred_thousand) {
   struct Turn {
     int* last;

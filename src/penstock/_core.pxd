@@ -186,7 +186,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
 
     cppclass NativeMark "penstock::Mark":
         uint64_t tick
-        int64_t taken_up, nanoseconds
+        int64_t nanoseconds
 
     enum Cause "penstock::Failure::Cause":
         HostCall "penstock::Failure::HostCall"
@@ -204,6 +204,7 @@ cdef extern from "worker.hpp" namespace "penstock" nogil:
         void run(Function function, void* argument, cbool host_call) except +
         uint64_t signal() except +
         shared_ptr[NativeMark] mark() except +
+        uint64_t given()
         cbool wait_for(const shared_ptr[Timeline]& other, uint64_t tick) except +
         const shared_ptr[Timeline]& timeline()
         uint64_t reached()

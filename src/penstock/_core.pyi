@@ -173,9 +173,7 @@ class Mark:
     @property
     def tick(self) -> int: ...
     @property
-    def taken_up(self) -> int: ...  # of a steady clock: when work since the last mark came after rest; 0 until reached
-    @property
-    def nanoseconds(self) -> int: ...  # of the same; 0 until reached
+    def nanoseconds(self) -> int: ...  # of a steady clock; 0 until reached
 
 @disjoint_base
 class Queue:
@@ -198,6 +196,7 @@ class Queue:
     def signal(self) -> int: ...
     def mark(self) -> Mark: ...
     def reached(self) -> int: ...
+    def given(self) -> int: ...  # how many pieces of work, signals aside: the number of the last one
     def idle(self) -> bool: ...
     def busy(self) -> list[int]: ...  # nanoseconds at work in each of the last twenty full slots of 50 ms; [] if forked
     def wait_within(self, tick: int, nanoseconds: int) -> bool: ...  # was it reached in time?

@@ -8,8 +8,6 @@ cdef class Mark:
     @property
     def tick(self): return self.native.get().tick
     @property
-    def taken_up(self): return self.native.get().taken_up
-    @property
     def nanoseconds(self): return self.native.get().nanoseconds
 
 
@@ -88,6 +86,7 @@ cdef class Queue:
 
     def signal(self): return self.worker.get().signal()
     def reached(self): return self.worker.get().reached()
+    def given(self): return self.worker.get().given()
     def idle(self): return self.worker.get().idle()
     def busy(self): return self.worker.get().busy()
     def abandon(self): self.worker.get().abandon()

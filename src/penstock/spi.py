@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from penstock.profiles import Profile
 
 __all__ = [
-    "Beginnings",
     "Captures",
     "Describes",
     "DeviceProps",
@@ -25,6 +24,7 @@ __all__ = [
     "Growable",
     "Heaps",
     "Launches",
+    "Logs",
     "Managed",
     "Mark",
     "Occupied",
@@ -83,9 +83,8 @@ class DeviceProps:
 
     `queue_visible`: the functions that a queue runs may touch its memory, be it `host_visible` or not. `emulated`: the
     device is another one than it says. `pooled_streams`: new streams take so many queues of each priority in turn, as
-    CUDA's do; 0: each has its own. `stream_priorities`: how many of those there are; with one, the streams are numbered
-    from 1 on, as MPS's. `heaps`: how its memory is had, if not as CUDA's. `details` are what else is known of the
-    device, under PyTorch's names.
+    CUDA's do; 0: each has its own. `stream_priorities`: how many of those there are; with one, streams have numbers
+    from 1 on, as MPS's. `heaps`: how its memory is had, if not as CUDA's. `details`: more, by PyTorch's names.
     """
 
     kind: str
@@ -185,10 +184,11 @@ class Timing(Protocol):
 
 
 @runtime_checkable
-class Beginnings(Protocol):
-    """A Queue of Timing whose marks know when the work since the mark before began, if the queue was at rest then."""
+class Logs(Protocol):
+    """A Queue that knows when its newest work ran: `time.perf_counter_ns`; 0 of what was not yet, or too long ago."""
 
-    def taken_up_ms(self, start: Mark, end: Mark) -> float: ...  # from `start` to then; both reached
+    def given(self) -> int: ...  # the number of the last piece of work, from 1 on; signals are none
+    def log(self, most: int) -> Callable[[int], tuple[int, int]]: ...  # of a number from now on: begin and end
 
 
 @runtime_checkable

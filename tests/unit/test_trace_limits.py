@@ -92,6 +92,39 @@ def test_the_newest_entries_are_kept_and_the_others_counted(path):
     assert found.recording["lost"] == 91
 
 
+def test_of_work_that_its_queue_has_forgotten_the_trace_says_so(path):
+    tensor, stream = penstock.empty(10), penstock.current_stream("host:0")
+    with trace(path, most=2) as made:
+        tensor.fill_(0)
+        for _ in range(2):
+            stream.queue.call(lambda: None)  # no operation of the runtime's
+        stream.synchronize()
+    (call,) = (each for each in decoded(path).slices if each.id)
+    assert call.details["execution"] == "not known: its queue did too much since"
+    assert (made.operations, made.unfinished) == (1, 0)
+
+
+def test_a_long_operation_is_told_from_what_is_left_of_it(path):
+    rows, most = penstock.empty((6, 4), dtype="uint8"), 3
+    with trace(path, most=most):
+        rows[:, :2].copy_(penstock.zeros((6, 2), dtype="uint8"))  # six copies
+    execution = decoded(path).executed[-1]
+    assert execution.name == "copy_"
+    assert execution.begin <= execution.end
+
+
+def test_a_wait_for_what_is_done_takes_no_time(path):
+    stream, other = penstock.Stream("host:0"), penstock.Stream("host:0")
+    event = penstock.Event()
+    event.record(other)
+    event.synchronize()
+    with trace(path) as made:
+        event.wait(stream)
+    (execution,) = decoded(path).executed
+    assert execution.end == execution.begin
+    assert (made.operations, made.unfinished) == (1, 0)
+
+
 def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, monkeypatch):
     monkeypatch.setattr("penstock.testing.fake.FakeQueue", QueueWithoutTime)
     tensor = penstock.empty(10, device="fake:0")

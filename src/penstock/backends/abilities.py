@@ -13,7 +13,7 @@ OF_DRIVERS: tuple[type, ...] = (spi.Describes, spi.Peers, spi.Telemetry, spi.Emu
 OF_PORTS: tuple[type, ...] = (
     spi.PinnedHost, spi.PinsInPlace, spi.Managed, spi.Growable, spi.Resizable, spi.Occupied, spi.Shares, spi.Reopens,
 )  # fmt: skip
-OF_QUEUES: tuple[type, ...] = (spi.Timing, spi.Beginnings, spi.Launches, spi.Captures, spi.Randoms, spi.Foresees)
+OF_QUEUES: tuple[type, ...] = (spi.Timing, spi.Logs, spi.Launches, spi.Captures, spi.Randoms, spi.Foresees)
 
 # In the order in which tables have them.
 BY_OWNER = MappingProxyType({"Queue": OF_QUEUES, "Port": OF_PORTS, "Driver": OF_DRIVERS})

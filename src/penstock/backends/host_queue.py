@@ -11,6 +11,7 @@ from penstock import _core
 from penstock.backends.arguments import address_of, byte_of, index_of, size_of
 from penstock.backends.cuda_errors import accelerator_error
 from penstock.backends.drawing import packed
+from penstock.backends.host_log import HostLog
 from penstock.backends.recorder import Records, recorded_wait
 from penstock.backends.shared_slots import ORPHANED, SLICE
 from penstock.errors import DeviceError, Forked, PenstockError, WrongState, complain
@@ -121,9 +122,9 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
         since = self._reached(start, "start").nanoseconds
         return (self._reached(end, "end").nanoseconds - since) / 1e6
 
-    def taken_up_ms(self, start: Mark, end: Mark) -> float:
-        since = self._reached(start, "start").nanoseconds
-        return (self._reached(end, "end").taken_up - since) / 1e6
+    def log(self, most: int) -> HostLog:
+        self.check_usable()
+        return HostLog(self, most)
 
     def _reached(self, mark: Mark, name: str) -> _core.Mark:
         if not isinstance(mark, _core.Mark):

@@ -15,8 +15,6 @@ WAITED: Final[int]  # the same
 MEMORY: Final[int]  # then what `add` was given
 RANGE: Final[int]
 
-BEHIND: Final[object]  # instead of a mark in front: the one behind knows when the work began
-
 @disjoint_base
 class Counters:
     """What was last noted of a device's memory."""
@@ -28,8 +26,8 @@ class Line:
     """What an operation needs of its queue; it is a number in entries."""
 
     timed: bool
-    begins: bool  # it knows when it takes work up
-    mark: Callable[[], Any]  # a Mark, or something else with a tick
+    logs: bool
+    mark: Callable[[], Any]  # of one that logs the number of its last work; else a Mark, or something else with a tick
     last: Any  # what `mark` gave behind its last work
 
     def __init__(self, key: int, queue: Queue, counters: Counters | None) -> None: ...
@@ -57,7 +55,7 @@ class Entries:
         self, most: int, here: threading.local, is_ours: Callable[[str], bool], waits: bool = False
     ) -> None: ...
     def line(self, queue: Queue) -> Any: ...
-    def _complete(self, line: Any, tick: int) -> None: ...
+    def _complete(self, line: Any, end: Any) -> None: ...
     # As penstock.runtime.listening.Tracer has them. What is asked to a queue that was closed is nothing.
     def queueing(self, queue: Queue) -> Begun: ...
     def queued(

@@ -20,10 +20,9 @@ from penstock.errors import PenstockError
 from penstock.runtime import capturing, statistics
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)
-BEHIND = object()
 
 # Other names of the module are looked up each time.
-cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capturing, behind = BEHIND
+cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capturing
 cdef int operation = OPERATION, waited = WAITED
 cdef object allocated_bytes = statistics.ALLOCATED_BYTES, reserved_bytes = statistics.RESERVED_BYTES
 
@@ -64,7 +63,7 @@ cdef class Line:
     cdef readonly int32_t key
     cdef readonly object queue
     cdef public object mark, last
-    cdef public bint timed, begins
+    cdef public bint timed, logs
     cdef Counters counters
 
     def __init__(self, int32_t key, queue, Counters counters):
@@ -101,7 +100,7 @@ cdef class Entries:
     def __dealloc__(self): give_up(self.ring.get())
 
     def line(self, queue): raise NotImplementedError
-    def _complete(self, line, tick): raise NotImplementedError
+    def _complete(self, line, end): raise NotImplementedError
 
     def queueing(self, queue):
         cdef Begun begun = Begun.__new__(Begun)
@@ -109,9 +108,7 @@ cdef class Entries:
         begun.line, begun.asked = line, clock()
         if captures.under_way and captures.capture_of(queue) is not None:
             return begun
-        if line.begins:
-            begun.mark = behind
-        elif line.last is not None and queue.reached() < line.last.tick:
+        if not line.logs and line.last is not None and queue.reached() < line.last.tick:
             begun.mark = line.last
         else:
             begun.mark = marked(line)
@@ -125,7 +122,7 @@ cdef class Entries:
         of = -1 if other is None else self.line_of(other).key
         self.keep(operation, begun.asked, what, name, nbytes, line.key, of, begun.mark, end, above)
         if self.waits and end is not None:
-            self._complete(line, end.tick)
+            self._complete(line, end)
 
     def host_waited(self, queue, int64_t since):
         cdef Line line = self.line_of(queue)

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import NamedTuple, cast
 
 from penstock.runtime import capturing
-from penstock.spi import Beginnings, Mark, Queue, Timing
+from penstock.spi import Mark, Queue, Timing
 
 __all__ = ["Asked", "Clock", "Tried", "tries"]
 
@@ -62,10 +62,6 @@ class Clock:
                 self._since[id(mark)] = round(queue.elapsed_ms(first, mark) * 1e6)
         self._ahead = max(since - self._since[id(mark)] for mark, since in asked)
         self._queue, self._first = queue, first
-
-    def taken_up(self, mark: Mark) -> int:
-        """When its queue, one of Beginnings, took up the work since the mark before."""
-        return round(cast("Beginnings", self._queue).taken_up_ms(self._first, mark) * 1e6) + self._ahead
 
     def time(self, mark: Mark) -> int:
         """When it was reached, as `time.perf_counter_ns` tells it; of a mark that it was shown."""

@@ -1,9 +1,9 @@
 """What a trace is made of, kept while the program runs: a tuple for each thing that happened, without names or times.
 
 Threads and queues are numbers in it, as the garbage collector would look again and again at a tuple of objects.
-A queue that can time its work gets a mark behind each piece of it, and one in front where it has nothing to do, unless
-it knows by itself when it takes work up. What is behind other work begins when that ends. The host's clock says when
-the program asked for it.
+A queue of Logs numbers its work and knows when it ran. One of Timing gets a mark behind each piece of it, and one in
+front where it has nothing to do: what is behind other work begins when that ends. The host's clock says when the
+program asked for it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
 from weakref import WeakValueDictionary
 
 from penstock import backends
@@ -30,7 +31,7 @@ from penstock.runtime.event import Event
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.storage import Storage
 from penstock.runtime.stream import Stream
-from penstock.spi import Beginnings, Queue, Timing
+from penstock.spi import Logs, Queue, Timing
 
 __all__ = ["Line", "Me", "Recorder", "Seen"]
 
@@ -81,16 +82,30 @@ class Seen:
 class Line(_entries.Line):
     """What the recorder knows of a queue."""
 
-    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, Counters]) -> None:
+    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, Counters], most: int) -> None:
         self.opened = opened = _owner_of(queue)
         if opened is not None and opened not in counters:
             counters[opened] = Counters(opened.allocator.current)
         super().__init__(key, queue, None if opened is None else counters[opened])
-        self.timed = isinstance(queue, Timing)
-        self.begins = isinstance(queue, Beginnings)
-        self.mark = queue.mark if isinstance(queue, Timing) else self._seen
+        self.logs, self.timed = isinstance(queue, Logs), isinstance(queue, Logs | Timing)
+        self.mark = queue.given if isinstance(queue, Logs) else queue.mark if isinstance(queue, Timing) else self._seen
+        self.log = queue.log(most) if isinstance(queue, Logs) else None  # asked for when a piece of work was done
         self.reached = 0  # when the recording ended
         self._unseen: deque[Seen] = deque()
+
+    def done(self) -> bool:
+        """What is known of, is done."""
+        if self.last is None:
+            return True
+        if self.log is not None:
+            return bool(self.log(self.last)[1]) or self.queue.idle()
+        return bool(self.queue.reached() >= self.last.tick)
+
+    def came_to(self) -> int:
+        """The tick, or where the queue logs the number of the work, up to which all is done; 0: that is not known."""
+        if self.log is None:
+            return int(self.queue.reached())
+        return int(self.last) if self.last is not None and self.done() else 0
 
     def _seen(self) -> Seen:
         self.look()
@@ -116,6 +131,7 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
 
     def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
         super().__init__(most, _here, _is_ours, wait_until_completed)
+        self._most = most
         self.began = self.ended = 0
         self.by_key: dict[int, Line] = {}
         self.people: dict[int, Me] = {}  # by key
@@ -149,17 +165,13 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
         self.close()
         end = time.monotonic() + limit
         for line in tuple(self.lines.values()):
-            while (
-                line.last is not None
-                and line.queue.reached() < line.last.tick
-                and (line.opened is None or not line.opened.gone)
-                and time.monotonic() < end
-            ):
+            while not line.done() and (line.opened is None or not line.opened.gone) and time.monotonic() < end:
                 time.sleep(_POLL)
             if not line.timed:
                 line.look()
-            line.reached = line.queue.reached()
-            if line.timed and line.last is not None and line.opened is not None and line.opened not in self.tried:
+            line.reached = line.came_to()
+            by_marks = line.timed and not line.logs and line.last is not None
+            if by_marks and line.opened is not None and line.opened not in self.tried:
                 self.tried[line.opened] = tries(line.queue)
 
     def forget(self) -> None:
@@ -172,15 +184,15 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
     def line(self, queue: Queue) -> Line:
         found: Line | None = self.lines.get(id(queue))
         if found is None:
-            found = self.lines.setdefault(id(queue), Line(next(self._keys), queue, self._counters))
+            found = self.lines.setdefault(id(queue), Line(next(self._keys), queue, self._counters, self._most))
             self.by_key[found.key] = found
             self.count(found)
         return found
 
-    def _complete(self, line: Line, tick: int) -> None:
+    def _complete(self, line: Line, end: Any) -> None:
         """A failure of the work is for the next synchronization to raise, as without us."""
         try:
-            line.queue.wait(tick)
+            line.queue.wait(line.queue.signal() if line.logs else end.tick)
         except DeviceError as failure:
             if line.opened is not None:
                 line.opened.allocator.failures.setdefault(line.queue.handle, failure.with_traceback(None))

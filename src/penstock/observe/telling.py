@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import CodeType
 from typing import Any, NamedTuple, cast
 
 from penstock.errors import PenstockError
-from penstock.observe._entries import BEHIND, MEMORY, MOMENT, OPERATION, RANGE, WAITED
+from penstock.observe._entries import MEMORY, MOMENT, OPERATION, RANGE, WAITED
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
 from penstock.observe.recorder import Line, Recorder, Seen
@@ -20,6 +20,7 @@ from penstock.spi import Timing
 __all__ = ["tell"]
 
 _NEVER = 1 << 63
+_Log = Callable[[int], tuple[int, int]]
 
 
 class _Operation(NamedTuple):
@@ -37,7 +38,7 @@ class _Operation(NamedTuple):
     nbytes: int
     line: Line  # a number, and so is the next, until `_Telling` has looked them up
     other: Line | None
-    begin: Any  # marks
+    begin: Any  # marks; where the queue logs, the number of the last piece of work before it, and of its own last one
     end: Any
 
     @property
@@ -45,7 +46,7 @@ class _Operation(NamedTuple):
         return self.begin is None
 
     def reached(self, mark: Any) -> bool:
-        return mark is not None and mark.tick <= self.line.reached
+        return mark is not None and (mark if self.line.logs else mark.tick) <= self.line.reached
 
 
 def tell(recorder: Recorder, *, intervals: bool = True, events: bool = True) -> Traced:
@@ -54,6 +55,13 @@ def tell(recorder: Recorder, *, intervals: bool = True, events: bool = True) -> 
     Without intervals it is something that happened when an operation was done.
     """
     return _Telling(recorder, intervals=intervals, events=events).told
+
+
+def _order(each: _Operation) -> int:
+    """A queue does its work in it."""
+    if each.end is None:
+        return _NEVER
+    return cast("int", each.end if each.line.logs else each.end.tick)
 
 
 class _Telling:
@@ -85,9 +93,13 @@ class _Telling:
         for each in operations:
             by_line[id(each.line)].append(each)
         for some in by_line.values():  # a queue does them in the order of the marks behind them
-            before = 0
-            for each in sorted(some, key=lambda each: each.end.tick if each.end else _NEVER):
-                begin, end = self._times(each, clocks.get(cast("OpenDevice", each.line.opened)), before)
+            before, line = 0, some[0].line
+            clock = clocks.get(cast("OpenDevice", line.opened))
+            if (log := line.log) is not None:
+                ended = (each.end for each in some if not each.captured and log(each.end)[1])
+                line.reached = max(line.reached, *ended, 0)
+            for each in sorted(some, key=_order):
+                begin, end = self._times(each, clock, before) if log is None else self._logged(each, log, before)
                 before = end or begin or before
                 self._operation(each, begin, end)
 
@@ -97,9 +109,10 @@ class _Telling:
         for opened, tried in self._recorder.tried.items():
             asked[opened] += tried
         for each in operations:
-            if each.line.timed and each.line.opened is not None and not each.captured:
+            by_marks = each.line.timed and not each.line.logs
+            if by_marks and each.line.opened is not None and not each.captured:
                 queues[each.line.opened] = cast("Timing", each.line.queue)
-                marks = [mark for mark in (each.begin, each.end) if mark is not BEHIND and each.reached(mark)]
+                marks = [mark for mark in (each.begin, each.end) if each.reached(mark)]
                 asked[each.line.opened] += (Asked(mark, each.asked) for mark in marks)
         for opened, queue in queues.items():
             if asked[opened]:
@@ -113,11 +126,21 @@ class _Telling:
         if isinstance(each.end, Seen):
             begin = max(each.asked, before)
             return begin, max(each.end.at, begin) if each.end.at else None
-        if clock is None or not each.reached(each.end if each.begin is BEHIND else each.begin):
+        if clock is None or not each.reached(each.begin):
             return None, None
-        began = clock.taken_up(each.end) if each.begin is BEHIND else clock.time(each.begin)
-        begin = max(began, before, each.asked)
+        begin = max(clock.time(each.begin), before, each.asked)
         return begin, max(clock.time(each.end), begin) if each.reached(each.end) else None
+
+    def _logged(self, each: _Operation, log: _Log, before: int) -> tuple[int | None, int | None]:
+        """The same. What gave the queue no work, as there was nothing left to wait for, was done at once."""
+        if each.captured:
+            return None, None
+        if each.begin == each.end:
+            at = max(before, each.asked)
+            return at, at
+        begin, end = log(each.begin + 1)[0], log(each.end)[1]
+        begin = max(begin, before, each.asked) if begin or end else 0  # of a long one the log may not have it
+        return begin or None, max(end, begin) if end else None
 
     def _operation(self, each: _Operation, begin: int | None, end: int | None) -> None:
         number, stream, place = each.number + 1, self._stream(each.line), self._place(each.code, each.at)
@@ -131,7 +154,8 @@ class _Telling:
             details["timed by"] = "the host: it was done by then"
             self.told.untimed.add(stream.device)
         if end is None:
-            untold = self._untold.get(each.line.opened, "")
+            forgotten = "not known: its queue did too much since" if each.line.logs and each.reached(each.end) else ""
+            untold = self._untold.get(each.line.opened, forgotten)
             state = untold or ("not begun" if begin is None else "not done")
             details["execution"] = "recorded for a graph" if each.captured else state
             self.told.unfinished += not (each.captured or (untold and each.reached(each.end)))

@@ -336,7 +336,8 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
             for draw in draws:
                 drawing.draw(draw)
             if tracer:
-                tracer.queued(queue, begun, "draw", draws[0].law if draws else "random", target.nbytes, None, 2)
+                above = 2 if read else 3
+                tracer.queued(queue, begun, "draw", draws[0].law if draws else "random", target.nbytes, None, above)
         for listener in listening.of_launches:
             listener.launched(stream, draws[0].law if draws else "random", read, (target,))
         return

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from penstock.errors import WrongState
-from penstock.spi import Beginnings, Launches, Port, Timing
+from penstock.spi import Launches, Logs, Port, Timing
 from penstock.testing.conformance.scenes import MIB, Gate, drain, needs
 
 __all__ = [
+    "test_a_log_knows_what_is_not_done_yet",
+    "test_a_log_knows_when_work_ran",
     "test_a_mark_is_a_tick",
     "test_marks_of_different_queues_compare",
     "test_time_passes_between_marks",
     "test_time_up_to_a_mark_not_reached_is_refused",
-    "test_when_work_was_taken_up_is_known",
 ]
+
+_LIMIT = 20  # seconds
 
 
 @needs(Timing)
@@ -70,19 +74,41 @@ def test_time_up_to_a_mark_not_reached_is_refused(port: Port) -> None:
     assert queue.elapsed_ms(start, end) >= 0
 
 
-@needs(Timing, Beginnings)
-def test_when_work_was_taken_up_is_known(port: Port) -> None:
+@needs(Logs)
+def test_a_log_knows_when_work_ran(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(16 * MIB)
-    assert isinstance(queue, Timing)
-    assert isinstance(queue, Beginnings)
-    before = queue.mark()
-    queue.wait(before.tick)
-    while not queue.idle():
-        pass
-    asked = time.perf_counter()
+    assert isinstance(queue, Logs)
     queue.fill(scratch, 1, 16 * MIB)
-    end = queue.mark()
-    queue.wait(end.tick)
-    waited = (time.perf_counter() - asked) * 1e3
-    assert 0 <= queue.taken_up_ms(before, end) <= queue.elapsed_ms(before, end)
-    assert queue.elapsed_ms(before, end) - queue.taken_up_ms(before, end) <= waited
+    before, log, short = queue.given(), queue.log(10), queue.log(1)
+    asked = time.perf_counter_ns()
+    for byte in (2, 3):
+        queue.fill(scratch, byte, 16 * MIB)
+        queue.wait(queue.signal())
+    after = time.perf_counter_ns()
+    assert queue.given() == before + 2
+    times = [*log(before + 1), *log(before + 2)]
+    assert [asked, *times, after] == sorted([asked, *times, after])
+    assert times[1] > times[0] > 0
+    assert log(before + 3) == (0, 0)
+    assert (short(before + 1), short(before + 2)) == ((0, 0), log(before + 2))
+
+
+@needs(Logs, Launches)
+def test_a_log_knows_what_is_not_done_yet(port: Port) -> None:
+    queue, gate, entered = port.queue(), Gate(), threading.Event()
+    assert isinstance(queue, Logs)
+    assert isinstance(queue, Launches)
+    log = queue.log(10)
+
+    def work() -> None:
+        entered.set()
+        gate()
+
+    queue.call(work)
+    number = queue.given()
+    assert entered.wait(_LIMIT)
+    begun, ended = log(number)
+    assert begun > 0 == ended
+    gate.open()
+    queue.wait(queue.signal())
+    assert log(number)[1] > begun

@@ -1,0 +1,46 @@
+"""When a host queue ran its newest work: see penstock.spi.Logs."""
+
+from __future__ import annotations
+
+import ctypes
+from operator import index
+
+from penstock import _core
+
+__all__ = ["HostLog"]
+
+_functions = ctypes.CDLL(_core.__file__)
+_functions.penstock_log.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_functions.penstock_log.restype = ctypes.c_void_p
+_functions.penstock_log_times.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64)]
+_functions.penstock_log_times.restype = None
+_functions.penstock_log_drop.argtypes = [ctypes.c_void_p]
+_functions.penstock_log_drop.restype = None
+_drop = _functions.penstock_log_drop
+_Times = ctypes.c_int64 * 2
+
+
+class HostLog:
+    """Kept until it is dropped. MemoryError where there is none for it, or in a forked child no queue."""
+
+    _native = 0
+
+    def __init__(self, queue: _core.Queue, most: int) -> None:
+        if (most := index(most)) < 1:
+            raise ValueError(f"a log has at least 1 piece of work, not {most}")
+        self._native = _functions.penstock_log(queue.native(), most) or 0
+        if not self._native:
+            raise MemoryError(f"no log of {most} pieces of work could be made")
+
+    def __call__(self, number: int) -> tuple[int, int]:
+        """When that piece of work began and ended."""
+        if (number := index(number)) < 0:
+            raise ValueError(f"pieces of work are numbered from 1 on, not {number}")
+        times = _Times()
+        _functions.penstock_log_times(self._native, number, times)
+        begin, end = times
+        return begin, end
+
+    def __del__(self) -> None:
+        if self._native:
+            _drop(self._native)
