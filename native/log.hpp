@@ -33,7 +33,7 @@ class Log {
   // 0 for what has not been yet, and for what was too long ago.
   std::pair<int64_t, int64_t> times(uint64_t number) const noexcept {
     const Slot& slot = slots_[number % most_];
-    const bool there = slot.number == number;
+    const bool there = number != 0 && slot.number == number;
     const std::pair<int64_t, int64_t> found(slot.begin, slot.end);
     return there && slot.number == number ? found : std::pair<int64_t, int64_t>();
   }

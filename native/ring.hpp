@@ -1,6 +1,7 @@
 // The newest entries, up to a number, in order. Memory comes in pieces as the ring fills.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,7 @@ namespace penstock {
 template <class Entry>
 class Ring {
  public:
-  explicit Ring(size_t most) : most_(most == 0 ? 1 : most) { pieces_.emplace_back(new Entry[kPiece]); }
+  explicit Ring(size_t most) : most_(most == 0 ? 1 : most) { pieces_.emplace_back(new Entry[std::min(most_, kPiece)]); }
 
   void push(const Entry& entry) noexcept { next() = entry; }
 

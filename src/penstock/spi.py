@@ -188,7 +188,7 @@ class Logs(Protocol):
     """A Queue that knows when its newest work ran: `time.perf_counter_ns`; 0 of what was not yet, or too long ago."""
 
     def given(self) -> int: ...  # the number of the last piece of work, from 1 on; signals are none
-    def log(self, most: int) -> Callable[[int], tuple[int, int]]: ...  # of a number from now on: begin and end
+    def log(self, most: int) -> Callable[[int], tuple[int, int]]: ...  # of later ones: begin, end. Outlives the queue
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 
 import penstock
-from penstock.observe._entries import OPERATION, RANGE, WAITED, Entries
+from penstock.observe import Trace
+from penstock.observe._entries import OPERATION, RANGE, WAITED, Begun, Entries
 from penstock.observe.recorder import Recorder
 
 LIMIT = 10  # seconds
@@ -156,3 +157,39 @@ def test_threads_lose_no_entry():
     assert len(rows) == 50
     assert recorder.lost + len(rows) >= 4 * rounds
     assert [number for _, number, *_ in rows] == list(range(recorder.lost, recorder.lost + 50))
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda kept: kept.count(None),
+        lambda kept: kept.queued(None, None, "fill", "fill_"),
+        lambda kept: kept.queued(None, Begun.__new__(Begun), "fill", "fill_"),
+        lambda kept: kept.host_waited(None, 0),
+        lambda _kept: Begun(),
+    ],
+    ids=["no line", "nothing begun", "an empty beginning", "a line that is none", "a beginning of one's own"],
+)
+def test_nothing_is_refused(misuse):
+    class Careless(Entries):
+        def line(self, _queue):
+            return None
+
+    with pytest.raises(TypeError):
+        misuse(Careless(2, threading.local(), lambda _file: False))
+
+
+def test_open_entries_are_not_told():
+    with pytest.raises(ValueError, match="close"):
+        entries(2).rows()
+
+
+def test_a_queue_keeps_no_log_for_a_trace_that_was_written(tmp_path):
+    made = Trace(tmp_path / "made.pftrace")
+    made.start()
+    penstock.zeros(3)
+    (line,) = (line for line in made._recorder.lines.values() if line.logs)
+    log = weakref.ref(line.log)
+    del line
+    made.stop()
+    assert log() is None

@@ -104,6 +104,36 @@ def test_of_work_that_its_queue_has_forgotten_the_trace_says_so(path):
     assert (made.operations, made.unfinished) == (1, 0)
 
 
+@pytest.mark.parametrize("most", [10**10, 1 << 62])
+def test_room_for_more_than_there_is_does_no_harm(path, most):
+    with trace(path, most=most) as made:
+        penstock.zeros(3)
+    assert (made.operations, made.unfinished, made.lost) == (1, 0, 0)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_queue_that_was_closed_is_waited_for_as_without_a_trace(path):
+    stream = cuda.Stream()
+    stream.queue.close()
+    cuda.synchronize()
+    with trace(path) as made:
+        cuda.synchronize()
+    assert made.operations == 0
+
+
+def test_the_wait_by_which_a_stream_joins_a_capture_is_not_executed(path, emulated):
+    tensor, side, graph = penstock.empty(10, device="cuda"), cuda.Stream(), cuda.CUDAGraph()
+    with trace(path), cuda.graph(graph):
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            tensor.fill_(3)
+        cuda.current_stream().wait_stream(side)
+    found = decoded(path)
+    assert found.executed == []
+    assert {each.details["execution"] for each in found.slices if each.id} == {"recorded for a graph"}
+    graph.reset()
+
+
 def test_a_long_operation_is_told_from_what_is_left_of_it(path):
     rows, most = penstock.empty((6, 4), dtype="uint8"), 3
     with trace(path, most=most):

@@ -28,19 +28,21 @@ class HostLog:
     def __init__(self, queue: _core.Queue, most: int) -> None:
         if (most := index(most)) < 1:
             raise ValueError(f"a log has at least 1 piece of work, not {most}")
-        self._native = _functions.penstock_log(queue.native(), most) or 0
+        if not most >> 63:
+            self._native = _functions.penstock_log(queue.native(), most) or 0
         if not self._native:
             raise MemoryError(f"no log of {most} pieces of work could be made")
 
     def __call__(self, number: int) -> tuple[int, int]:
         """When that piece of work began and ended."""
-        if (number := index(number)) < 0:
-            raise ValueError(f"pieces of work are numbered from 1 on, not {number}")
+        if (number := index(number)) < 0 or number >> 63:
+            raise ValueError(f"no piece of work has the number {number}")
         times = _Times()
         _functions.penstock_log_times(self._native, number, times)
         begin, end = times
         return begin, end
 
     def __del__(self) -> None:
-        if self._native:
-            _drop(self._native)
+        native, self._native = self._native, 0
+        if native:
+            _drop(native)

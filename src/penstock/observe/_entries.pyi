@@ -39,7 +39,7 @@ class Line:
 
 @final
 class Begun:
-    """What `queueing` saw."""
+    """What `queueing` saw; it alone makes one."""
 
 @disjoint_base
 class Entries:
@@ -80,5 +80,5 @@ class Entries:
     def closed(self) -> bool: ...
     @property
     def lost(self) -> int: ...  # the oldest, that there was no room for
-    def rows(self) -> list[tuple[Any, ...]]: ...  # of one that was closed: all of them, the oldest first
-    def clear(self) -> None: ...  # closes, and forgets all
+    def rows(self) -> list[tuple[Any, ...]]: ...  # all of them, the oldest first; ValueError before `close`
+    def clear(self) -> None: ...  # closes, and forgets all, lines too

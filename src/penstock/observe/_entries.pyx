@@ -79,6 +79,8 @@ cdef class Begun:
     cdef int64_t asked
     cdef object mark
 
+    def __init__(self): raise TypeError("queueing() begins an operation")
+
 
 cdef class Entries:
     cdef unique_ptr[Ring[Row]] ring
@@ -89,12 +91,11 @@ cdef class Entries:
     cdef readonly bint closed
 
     def __cinit__(self):
+        self.ours, self.theirs, self.lines, self.closed = set(), set(), {}, True
         self.ring.reset(new Ring[Row](1))
-        self.ours, self.theirs, self.lines = set(), set(), {}
 
     def __init__(self, size_t most, here, is_ours, bint waits=False):
-        self.clear()
-        self.ring.reset(new Ring[Row](most))
+        self.begin_anew(most)
         self.here, self.is_ours, self.waits, self.closed = here, is_ours, waits, False
 
     def __dealloc__(self): give_up(self.ring.get())
@@ -114,13 +115,19 @@ cdef class Entries:
             begun.mark = marked(line)
         return begun
 
-    def queued(self, queue, Begun begun not None, str what, str name, int64_t nbytes=0, other=None, int above=0):
+    def queued(self, queue, Begun begun not None, what, name, int64_t nbytes=0, other=None, int above=0):
         cdef Line line = begun.line
-        end = None if begun.mark is None else marked(line)
-        if end is not None:
+        if line is None:
+            raise TypeError("this operation has not begun")
+        begin, end = begun.mark, None
+        if captures.under_way and captures.capture_of(queue) is not None:
+            begin = None  # it may have begun with this very operation, a wait
+        if begin is not None:
+            end = marked(line)
+        if end is not None and (not line.logs or line.last is None or line.last < end):
             line.last = end
         of = -1 if other is None else self.line_of(other).key
-        self.keep(operation, begun.asked, what, name, nbytes, line.key, of, begun.mark, end, above)
+        self.keep(operation, begun.asked, what, name, nbytes, line.key, of, begin, end, above)
         if self.waits and end is not None:
             self._complete(line, end)
 
@@ -132,6 +139,8 @@ cdef class Entries:
         self.count(line)
 
     cpdef count(self, Line line):
+        if line is None:
+            raise TypeError("the line of a queue, not None")
         cdef Counters known = line.counters
         if known is None:
             return
@@ -140,7 +149,7 @@ cdef class Entries:
             known.allocated, known.reserved = allocated, reserved
             self.add(MEMORY, (clock(), line.key, allocated, reserved))
 
-    def note(self, int about, str what, int64_t event=0, Line line=None, int64_t since=0, int above=0):
+    def note(self, int about, what, int64_t event=0, Line line=None, int64_t since=0, int above=0):
         self.keep(about, since, what, None, event, -1 if line is None else line.key, -1, None, None, above)
 
     cpdef add(self, int about, tuple fields):
@@ -150,9 +159,14 @@ cdef class Entries:
     def close(self): self.closed = True
 
     def clear(self):
+        self.begin_anew(1)
+        self.lines.clear()
+
+    cdef int begin_anew(self, size_t most) except -1:
+        cdef Ring[Row]* fresh = new Ring[Row](most)  # before the old one goes, as there may be no memory
         cdef Ring[Row]* old = self.ring.release()
         self.closed = True
-        self.ring.reset(new Ring[Row](1))
+        self.ring.reset(fresh)
         give_up(old)
         del old
 
@@ -163,6 +177,8 @@ cdef class Entries:
         cdef Ring[Row]* ring = self.ring.get()
         cdef size_t age
         cdef Row row
+        if not self.closed:
+            raise ValueError("entries still come: close it first")
         found = []
         for age in range(ring.size()):
             row = ring[0][age]
@@ -171,7 +187,9 @@ cdef class Entries:
 
     cdef Line line_of(self, queue):
         known = self.lines.get(<uintptr_t><PyObject*>queue)
-        return self.line(queue) if known is None else known
+        if known is None and (known := self.line(queue)) is None:
+            raise TypeError("line() gave none")
+        return known
 
     cdef int keep(self, int about, int64_t since, what, name, int64_t number, int32_t line, int32_t other, begin, end,
                   int above) except -1:
@@ -244,5 +262,7 @@ cdef void give_back(Row row) noexcept:
 
 cdef void give_up(Ring[Row]* ring) noexcept:
     cdef size_t age
+    if ring is NULL:  # there was no memory for one
+        return
     for age in range(ring.size()):
         give_back(ring[0][age])

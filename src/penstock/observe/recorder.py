@@ -1,6 +1,5 @@
-"""What a trace is made of, kept while the program runs: a tuple for each thing that happened, without names or times.
+"""What a trace is made of, kept while the program runs: an entry for each thing that happened, without names.
 
-Threads and queues are numbers in it, as the garbage collector would look again and again at a tuple of objects.
 A queue of Logs numbers its work and knows when it ran. One of Timing gets a mark behind each piece of it, and one in
 front where it has nothing to do: what is behind other work begins when that ends. The host's clock says when the
 program asked for it.
@@ -14,13 +13,13 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 from weakref import WeakValueDictionary
 
-from penstock import backends
 from penstock.errors import DeviceError, PenstockError
 from penstock.observe import _entries, ranges
 from penstock.observe._entries import MOMENT, RANGE, Counters
@@ -35,6 +34,7 @@ from penstock.spi import Logs, Queue, Timing
 
 __all__ = ["Line", "Me", "Recorder", "Seen"]
 
+_MOST_LOGGED = 1 << 24  # pieces of work of one queue
 _POLL = 0.0005  # seconds between two looks at a queue that is still at work
 
 
@@ -89,7 +89,7 @@ class Line(_entries.Line):
         super().__init__(key, queue, None if opened is None else counters[opened])
         self.logs, self.timed = isinstance(queue, Logs), isinstance(queue, Logs | Timing)
         self.mark = queue.given if isinstance(queue, Logs) else queue.mark if isinstance(queue, Timing) else self._seen
-        self.log = queue.log(most) if isinstance(queue, Logs) else None  # asked for when a piece of work was done
+        self.log = _log_of(queue, most) if isinstance(queue, Logs) else None  # asked for when a piece of work was done
         self.reached = 0  # when the recording ended
         self._unseen: deque[Seen] = deque()
 
@@ -131,9 +131,9 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
 
     def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
         super().__init__(most, _here, _is_ours, wait_until_completed)
+        self.by_key: dict[int, Line] = {}
         self._most = most
         self.began = self.ended = 0
-        self.by_key: dict[int, Line] = {}
         self.people: dict[int, Me] = {}  # by key
         self._keys = count()
         self.tried: dict[OpenDevice, Tried] = {}
@@ -179,7 +179,12 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
         global _recording, _changing
         _recording, _changing = (), threading.RLock()
         ranges.forget_in_child(self._tool)
+        self.drop()
+
+    def drop(self) -> None:
+        """Nothing of it is needed any more: queues keep no log for it."""
         self.clear()
+        self.by_key.clear()
 
     def line(self, queue: Queue) -> Line:
         found: Line | None = self.lines.get(id(queue))
@@ -258,8 +263,21 @@ class _Ranges:
 
 
 def _owner_of(queue: Queue) -> OpenDevice | None:
-    found = (opened for kind in tuple(backends.drivers()) for opened in open_device.opened_of(kind).devices)
+    found = open_device.opened_of().devices
     return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
+
+
+def _log_of(queue: Logs, most: int) -> Callable[[int], tuple[int, int]]:
+    """A log of so many pieces of work, or of fewer, as memory has room. A trace is no reason for a program to fail."""
+    most = min(most, _MOST_LOGGED)
+    while most:
+        try:
+            return queue.log(most)
+        except MemoryError:
+            most //= 4
+        except PenstockError:  # it was closed
+            break
+    return lambda _number: (0, 0)
 
 
 _HERE = str(Path(__file__).parents[1]) + os.sep

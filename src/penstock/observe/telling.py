@@ -97,7 +97,7 @@ class _Telling:
             clock = clocks.get(cast("OpenDevice", line.opened))
             if (log := line.log) is not None:
                 ended = (each.end for each in some if not each.captured and log(each.end)[1])
-                line.reached = max(line.reached, *ended, 0)
+                line.reached = max(line.reached, max(ended, default=0))
             for each in sorted(some, key=_order):
                 begin, end = self._times(each, clock, before) if log is None else self._logged(each, log, before)
                 before = end or begin or before

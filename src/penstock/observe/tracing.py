@@ -19,7 +19,7 @@ from penstock.whole_files import beside, in_place_of
 
 __all__ = ["LIMIT", "MOST", "Trace", "trace"]
 
-MOST = 200_000  # entries; less than 200 bytes each
+MOST = 200_000  # entries; less than 200 bytes an operation
 LIMIT = 5.0  # seconds for work that is still queued when a trace ends
 
 _running: list[Trace] = []
@@ -94,7 +94,7 @@ class Trace:
         }
         if told.untimed:
             notes["timed by the host"] = ", ".join(sorted(told.untimed))
-        self._recorder.clear()
+        self._recorder.drop()
         with in_place_of(self.path) as part, part.open("xb") as file:
             perfetto.write(told, file, notes)
         self._state = "written"

@@ -91,6 +91,8 @@ def test_a_log_knows_when_work_ran(port: Port) -> None:
     assert times[1] > times[0] > 0
     assert log(before + 3) == (0, 0)
     assert (short(before + 1), short(before + 2)) == ((0, 0), log(before + 2))
+    queue.close()
+    assert [*log(before + 1), *log(before + 2)] == times
 
 
 @needs(Logs, Launches)
