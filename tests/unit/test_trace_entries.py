@@ -95,7 +95,7 @@ def test_one_that_was_never_begun_holds_nothing():
     assert (never.rows(), never.lost) == ([], 0)
     with pytest.raises(TypeError):
         never.queued(None, None, "fill", "fill_")
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(AttributeError, match="line"):
         never.queueing(object())
 
 

@@ -45,18 +45,18 @@ class Begun:
 class Entries:
     """The last `most` entries, in a ring. `here.key` is the number of the thread that asks.
 
-    `is_ours` says of a file whether its functions are not the program's; it is asked once for each. With `waits` each
-    operation is followed by `_complete`.
+    `is_ours` says of a file whether its functions are not the program's; it is asked once for each. A subclass has
+    `line(queue)`, which gives a Line for a queue that is not in `lines` and adds it; and where an operation `waits`,
+    `_complete(line, end)`, where `end` is what `line.mark` gave behind it.
     """
 
-    lines: dict[int, Any]  # by the queue's `id`; the subclass's `line` adds to it
+    lines: dict[int, Any]  # by the queue's `id`
 
     def __init__(
         self, most: int, here: threading.local, is_ours: Callable[[str], bool], waits: bool = False
     ) -> None: ...
-    def line(self, queue: Queue) -> Any: ...
-    def _complete(self, line: Any, end: Any) -> None: ...
-    # As penstock.runtime.listening.Tracer has them. What is asked to a queue that was closed is nothing.
+    # As penstock.runtime.listening.Tracer has them: a stub must repeat the signatures. What is asked of a queue that was
+    # closed is nothing.
     def queueing(self, queue: Queue) -> Begun: ...
     def queued(
         self,

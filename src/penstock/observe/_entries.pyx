@@ -100,9 +100,6 @@ cdef class Entries:
 
     def __dealloc__(self): give_up(self.ring.get())
 
-    def line(self, queue): raise NotImplementedError
-    def _complete(self, line, end): raise NotImplementedError
-
     def queueing(self, queue):
         cdef Begun begun = Begun.__new__(Begun)
         cdef Line line = self.line_of(queue)

@@ -122,7 +122,6 @@ class OpenDevice:
         self.allocator.capacity_changed()
 
     def go(self, why: str) -> None:
-        """It cannot be used any more."""
         self.gone, self.kind = why, ""
 
     def abandon(self) -> None:
@@ -341,9 +340,11 @@ def end_kind(kind: str) -> None:
     global _listed  # noqa: PLW0603 -- as above
     capturing.abandon(kind)
     with _opening:
-        ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
+        try:
+            ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
+        finally:  # as above
+            _listed = {}
         pinned = _pinned.pop(kind, None)
-        _listed = {}
     registered_memory.end_kind(kind)
     for opened in ended:
         opened.end()
