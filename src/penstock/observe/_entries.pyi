@@ -55,8 +55,8 @@ class Entries:
     def __init__(
         self, most: int, here: threading.local, is_ours: Callable[[str], bool], waits: bool = False
     ) -> None: ...
-    # As penstock.runtime.listening.Tracer has them: a stub must repeat the signatures. What is asked of a queue that was
-    # closed is nothing.
+    # As penstock.runtime.listening.Tracer has them: a stub must repeat the signatures.
+    # What is asked of a queue that was closed is nothing.
     def queueing(self, queue: Queue) -> Begun: ...
     def queued(
         self,
