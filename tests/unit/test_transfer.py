@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import DeviceError, Stream, Unsupported, current_stream
-from penstock.runtime import transfer
+from penstock.runtime import runs
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -374,7 +374,7 @@ def test_what_only_the_host_can_do(fake):
     with pytest.raises(Unsupported, match="converts nothing: not from float32") as caught:
         made.to(np.float64)
     assert caught.value.ability == "Launches"
-    with pytest.raises(Unsupported, match=f"at most {transfer._MOST_RUNS} runs"):
+    with pytest.raises(Unsupported, match=f"at most {runs.MOST} runs"):
         penstock.zeros(10000, 2, device="fake:0")[:, 0].contiguous()
     made.fill_(1.5)  # a pattern of several bytes comes from the host
     made[::2].zero_()

@@ -11,8 +11,8 @@ from penstock.cuda.streams import current_stream
 from penstock.errors import Unsupported
 from penstock.faces.devices import Devices
 from penstock.runtime import listening, sharing
+from penstock.runtime.abilities import launches
 from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
-from penstock.spi import Launches
 
 __all__ = [
     "_LazySeedTracker",
@@ -72,7 +72,7 @@ def _sleep(cycles: int) -> None:
     """Keep the current stream busy for so many cycles of the device's clock; the host does not wait."""
     stream = current_stream()
     queue = stream.queue
-    if not isinstance(queue, Launches):
+    if not launches(queue):
         raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
     clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
     address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value

@@ -13,7 +13,7 @@ from penstock.cuda._kind import CUDA
 from penstock.errors import Unsupported
 from penstock.observe import ranges
 from penstock.runtime import listening
-from penstock.spi import Launches
+from penstock.runtime.abilities import launches
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
@@ -82,7 +82,7 @@ def _in_queue(handle: int, function: Any) -> None:
     queue = opened.queues.get(handle)
     if queue is None:
         raise ValueError(f"{handle:#x} is not the handle of a stream of {opened.device}")
-    if not isinstance(queue, Launches):
+    if not launches(queue):
         raise Unsupported(f"{opened.device} runs no host functions in its queues", ability="Launches")
     tracer = listening.tracer
     begun = tracer.queueing(queue) if tracer else None

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.runtime import capturing, listening
-from penstock.spi import Launches, Queue
+from penstock.runtime.abilities import launches
+from penstock.spi import Queue
 
 __all__ = ["SUBSYSTEM", "Signposts", "signposts"]
 
@@ -71,7 +72,7 @@ class Signposts(listening.Tracer):
 
 
 def _in_queue(queue: Queue, function: Callable[[], object]) -> None:
-    if isinstance(queue, Launches):
+    if launches(queue):
         queue.call(function)
     else:
         function()

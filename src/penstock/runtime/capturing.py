@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.backends.cuda_errors import CAPTURE_FORBIDS, accelerator_error
 from penstock.errors import DeviceError
+from penstock.runtime.abilities import captures
 from penstock.spi import Captures, Queue, Recording
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ __all__ = [
 
 under_way: tuple[Capture, ...] = ()  # who asks whether there are any pays nothing else
 _changing = threading.RLock()  # a destructor may come in between
-_able: dict[type, bool] = {}  # which queues can record
 
 
 @dataclass(eq=False)
@@ -88,12 +88,9 @@ def capture_of(queue: Queue) -> Capture | None:
     """The capture that the queue takes part in."""
     if not under_way:
         return None
-    kind = type(queue)
-    if kind not in _able:  # to ask a protocol takes microseconds
-        _able[kind] = isinstance(queue, Captures)
-    if not _able[kind]:
+    if not captures(queue):
         return None
-    recording = cast("Captures", queue).capture
+    recording = queue.capture
     return next((capture for capture in under_way if capture.recording is recording), None)
 
 
@@ -123,7 +120,7 @@ def refusal(kind: str, code: int, call: str) -> DeviceError:
 def signal(queue: Queue) -> int:
     """A tick behind all that the queue was given to do; what is being recorded of it is nothing of that."""
     tick = queue.signal()
-    while tick < 0 and isinstance(queue, Captures):
+    while tick < 0 and captures(queue):
         recording = queue.capture
         tick = queue.signal() if recording is None else recording.queues.get(queue.handle, 0)
     return tick

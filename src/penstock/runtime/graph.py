@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from penstock.backends.cuda_errors import ILLEGAL_STATE
 from penstock.errors import DeviceError, Unsupported, WrongState
 from penstock.runtime import capturing, current, graph_annotations, graph_data, listening
+from penstock.runtime.abilities import captures
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
 from penstock.runtime.graph_hooks import (
@@ -26,7 +27,7 @@ from penstock.runtime.liveness import Inputs
 from penstock.runtime.mem_pool import MemPool
 from penstock.runtime.private_pools import PoolId
 from penstock.runtime.stream import Stream, default_of, stream_of
-from penstock.spi import Captures, Queue, Recording
+from penstock.spi import Queue, Recording
 
 if TYPE_CHECKING:
     from penstock.runtime.generator import Generator
@@ -114,7 +115,7 @@ class Graph(GraphHooks, Conditions):
                 f"{stream.device.kind.upper()} graphs must be captured on a non-default stream. (However, after "
                 "capture, it's ok to replay them on the default stream.)"
             )
-        if not isinstance(stream.queue, Captures):
+        if not captures(stream.queue):
             raise Unsupported(f"{stream.device.kind} records no graphs", ability="Captures")
         mode = capture_error_mode if capture_error_mode in _MODES else _MODES[0]
         with ExitStack() as undo:
@@ -128,7 +129,7 @@ class Graph(GraphHooks, Conditions):
 
     def _begin(self, stream: Stream, pool: PoolId | MemPool | None, mode: str, undo: ExitStack) -> None:
         queue, opened = stream.queue, stream.opened
-        if not isinstance(queue, Captures) or queue.capture is not None:
+        if not captures(queue) or queue.capture is not None:
             raise capturing.refusal(opened.device.kind, ILLEGAL_STATE, "capture_begin")
         if isinstance(pool, MemPool):
             pool.join(opened)

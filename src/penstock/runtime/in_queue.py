@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
 from penstock.runtime import listening
+from penstock.runtime.abilities import launches
 from penstock.runtime.storage import array_at
 from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor
 from penstock.runtime.transfer import expect, using
-from penstock.spi import Launches
 
 __all__ = ["Arrays", "together"]
 
@@ -40,7 +40,7 @@ def together(
     """
     doing = streams[0]
     queue = doing.queue
-    if not isinstance(queue, Launches) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
+    if not launches(queue) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
         raise Unsupported(f"{doing.device} and others do no arithmetic in their queues", ability="Launches")
     used = [*zip(inputs, streams, strict=True)]
     used += zip(outputs, streams if of is None else [streams[rank] for rank in of], strict=True)

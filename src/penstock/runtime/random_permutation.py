@@ -15,12 +15,12 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import listening, random_fill, transfer
+from penstock.runtime.abilities import launches
 from penstock.runtime.creation import empty
 from penstock.runtime.generator import Generator
 from penstock.runtime.stream import stream_of
 from penstock.runtime.tensor import Tensor
 from penstock.runtime.torch_types import missing, named, torch_type
-from penstock.spi import Launches
 
 __all__ = ["key_bits", "permutation", "philox", "randperm"]
 
@@ -86,7 +86,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     seed, offset = random_fill.generator_for(target, generator)[0].take(count)
     opened = target.storage.opened
     queue, props = stream_of(opened).queue, opened.port.props
-    if (props.host_visible or props.queue_visible) and isinstance(queue, Launches):
+    if (props.host_visible or props.queue_visible) and launches(queue):
         drawn, array = keys.raw_array(), target.raw_array()
         transfer.expect(queue, array)
         tracer = listening.tracer

@@ -15,6 +15,7 @@ from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import current, random_fill, transfer
 from penstock.runtime.generator import Generator
+from penstock.runtime.runs import is_unbroken
 from penstock.runtime.storage import Storage, array_at, record_use
 from penstock.runtime.stream import Stream, current_stream
 
@@ -92,7 +93,7 @@ class Tensor(Exporter):
         return self._address if self.numel() else 0
 
     def is_contiguous(self) -> bool:
-        return bool(self.raw_array().flags.c_contiguous)
+        return is_unbroken(self.shape, self.byte_strides, self.dtype.itemsize)
 
     def __len__(self) -> int:
         if not self.shape:
