@@ -99,7 +99,8 @@ def memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dic
 def memory_summary(device: Device | str | int | None = None, abbreviated: bool = False) -> str:
     """The numbers as a table for people (`torch.cuda.memory_summary`); abbreviated, without small and large pools."""
     opened = opened_for(device)
-    return summary_of(statistics.flat(opened.allocator), opened.device.index or 0, abbreviated=abbreviated)
+    numbers, (kind, index) = statistics.flat(opened.allocator), (opened.device.kind, opened.device.index or 0)
+    return summary_of(numbers, index, kind=kind, abbreviated=abbreviated)
 
 
 def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:

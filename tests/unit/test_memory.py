@@ -254,4 +254,4 @@ def test_nested_and_flat_numbers_agree():
     assert len([key for key in flat if "private" not in key]) == 123
     assert nested["max_split_size"] == -1
     assert DEFAULT.max_split_size == (1 << 64) - 1
-    assert "penstock CUDA memory summary" in memory.memory_summary(HOST)
+    assert "penstock HOST memory summary, device ID 0 " in memory.memory_summary(HOST)

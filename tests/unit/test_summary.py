@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from itertools import product
 
 import pytest
 
@@ -53,10 +54,10 @@ def test_units(metric, numbers, whole, part):
 
 
 def test_every_line_is_as_wide_as_the_others():
-    for device in (0, 15):
-        for abbreviated in (False, True):
-            lines = memory_summary({}, device, abbreviated=abbreviated).splitlines()
-            assert {len(line) for line in lines} == {77}
-            assert len(lines) == (29 if abbreviated else 47)
-            assert any(f"device ID {device} " in line for line in lines)
+    for device, kind, abbreviated in product((0, 15), ("cuda", "mps", "mtia", "a-longer-name"), (False, True)):
+        lines = memory_summary({}, device, kind=kind, abbreviated=abbreviated).splitlines()
+        assert {len(line) for line in lines} == {77}
+        assert len(lines) == (29 if abbreviated else 47)
+        assert any(f"{kind.upper()} memory summary, device ID {device} " in line for line in lines)
+        assert any(f" {kind.upper()} OOMs: 0 " in line for line in lines)
     assert not any("pool" in line for line in lines)

@@ -23,15 +23,17 @@ _ROWS = {"all": "", "large_pool": "      from large pool", "small_pool": "      
 _WHOLE = {"oversize_allocations": "Oversize allocations", "oversize_segments": "Oversize GPU segments"}
 
 
-def memory_summary(stats: Mapping[str, int], device: int = 0, *, abbreviated: bool = False) -> str:
+def memory_summary(stats: Mapping[str, int], device: int = 0, *, kind: str = "cuda", abbreviated: bool = False) -> str:
     """The table for flat statistics, as `stats()` gives them; the abbreviated one says nothing about pools."""
     thick, thin = "=" * _WIDTH, "-" * _WIDTH
     ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
+    word = kind.upper()
+    wider = len("CUDA") - len(word)  # so much, what is behind it
     lines = [
         thick,
-        f" {'':16} penstock CUDA memory summary, device ID {device:<16d} ",
+        f" {'':16} penstock {word} memory summary, device ID {str(device).ljust(16 + wider)} ",
         thin,
-        f"  {'':9} CUDA OOMs: {ooms:<12d} | {'':6} cudaMalloc retries: {retries:<8d}  ",
+        f"  {'':9} {word} OOMs: {str(ooms).ljust(12 + wider)} | {'':6} cudaMalloc retries: {retries:<8d}  ",
         thick,
         "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ",
     ]
