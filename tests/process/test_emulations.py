@@ -157,3 +157,60 @@ with penstock.emulate("cuda") as emulation:
     assert made.tolist() == [4, 4, 4]
 """,
     )
+
+
+INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background does not have
+gate, emulation = threading.Event(), penstock.emulate("cuda", count=2)
+held = [penstock.zeros(3, device=f"cuda:{index}") for index in range(2)]
+cuda.current_stream(0).queue.call(gate.wait)
+threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+refused(emulation.stop, KeyboardInterrupt, "")
+"""
+
+
+def test_ctrl_c_at_the_end_of_an_emulation(runner):
+    """It is the end of all its devices all the same, and the next emulation waits for nothing of them."""
+    succeeds(
+        runner,
+        INTERRUPTED
+        + """
+for made in held:
+    refused(made.tolist, penstock.WrongState, "emulation")
+with penstock.emulate("cuda", count=2):
+    assert penstock.full((2,), 5, device="cuda:1").tolist() == [5, 5]
+gate.set()
+""",
+    )
+
+
+def test_exit_with_the_work_of_an_emulation_that_has_ended(runner):
+    source = """
+late = penstock.zeros(3, device="host")  # another device's end is no end of this one's work
+import atexit
+atexit.register(gate.set)
+"""
+    written = INTERRUPTED.replace(
+        "threading.Timer", 'cuda.current_stream(0).queue.call(lambda: os.write(1, b"done"))\nthreading.Timer'
+    )
+    assert said_by(runner, written + source) == "done"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_child_of_a_parent_that_holds_memory_of_an_ended_emulation(runner):
+    succeeds(
+        runner,
+        """
+with penstock.emulate("cuda"):
+    held = penstock.full((3,), 1, device="cuda")
+def check():
+    global held
+    with penstock.emulate("cuda"):
+        assert penstock.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
+    del held
+    with penstock.emulate("cuda"):
+        assert penstock.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
+assert forked(check) == 0
+check()
+""",
+    )

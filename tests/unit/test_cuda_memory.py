@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import PenstockError, cuda
 from penstock.cuda import memory
-from penstock.runtime import open_device
+from penstock.runtime import ended_devices, open_device
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -88,10 +88,10 @@ class TestByAddress:
         memory.caching_allocator_delete(address)
 
     def test_the_end_of_an_emulation_is_its_end(self):
-        before = list(open_device._ended)  # of others, whose backend cannot take its memory back
+        before = ended_devices.still_there()  # of others, whose backend cannot take its memory back
         with penstock.emulate("cuda"):
             address = memory.caching_allocator_alloc(1000)
-        assert open_device._ended == before
+        assert ended_devices.still_there() == before
         with pytest.raises(RuntimeError, match=f"invalid device pointer: {address:#x}"):
             memory.caching_allocator_delete(address)
 
@@ -127,7 +127,7 @@ class TestPools:
             pass
 
     def test_a_pool_outlives_its_emulation(self):
-        before = list(open_device._ended)
+        before = ended_devices.still_there()
         with penstock.emulate("cuda"):
             pool = memory.MemPool()
             with memory.use_mem_pool(pool):
@@ -135,8 +135,8 @@ class TestPools:
         del tensor
         assert pool.snapshot() == []
         del pool
-        open_device.close_ended()
-        assert open_device._ended == before
+        ended_devices.close()
+        assert ended_devices.still_there() == before
 
     def test_a_graph_keeps_the_pools_that_were_used_in_its_capture(self, emulated):
         graph, pool = cuda.CUDAGraph(), memory.MemPool()

@@ -11,7 +11,7 @@ import penstock
 from penstock import config
 from penstock.backends.emulated import EmulatedDriver
 from penstock.backends.emulated_memory import room
-from penstock.runtime.open_device import close_ended
+from penstock.runtime import ended_devices
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB, GIB = 1 << 20, 1 << 30
@@ -33,7 +33,7 @@ class Machine:
 def machine(monkeypatch):
     """A machine of 64 MiB, of which 2 are left alone."""
     gc.collect()
-    close_ended()  # emulations of other tests, whose memory came back only now
+    ended_devices.close()  # emulations of other tests, whose memory came back only now
     assert room.touched == 0
     found = Machine(64 * MIB)
     monkeypatch.setattr(config, "usable_memory", lambda: found.usable)

@@ -10,6 +10,7 @@ from penstock import backends
 from penstock.errors import WrongState
 from penstock.runtime import (
     current,
+    ended_devices,
     generator,
     initialisation,
     open_device,
@@ -76,7 +77,7 @@ def emulate(
     first.check_fork()
     if first.done:
         raise WrongState(f"devices of kind {kind!r} are in use already: emulate them before, or stop their emulation")
-    open_device.close_ended()
+    ended_devices.close()
     steps = ExitStack()
     steps.enter_context(backends.emulating(kind, count, profile or "", nbytes, guard=bool(guard)))
     steps.callback(_end, kind, backends.driver(kind))

@@ -7,7 +7,7 @@ import os
 import time
 
 from penstock.errors import complain
-from penstock.runtime import current, generator, open_device, sharing
+from penstock.runtime import current, ended_devices, generator, open_device, sharing
 
 __all__ = ["EXIT_SECONDS"]
 
@@ -31,7 +31,7 @@ def _close_queues(seconds: float) -> int:
     Memory stays: arrays may outlive us.
     """
     end = time.monotonic() + seconds
-    devices = open_device.opened_of().devices
+    devices = (*open_device.opened_of().devices, *ended_devices.still_there())
     dropped = 0
     for opened in devices:
         for queue in tuple(opened.queues.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from penstock.device import Device
 from penstock.errors import DeviceError, Forked, PenstockError, Unsupported, WrongState, complain
 from penstock.runtime import (
     capturing,
+    ended_devices,
     initialisation,
     listening,
     out_of_memory_observers,
@@ -23,7 +24,6 @@ from penstock.runtime import (
     recording,
     registered_memory,
     shared_settings,
-    statistics,
 )
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.hash_order import of_pools, of_streams
@@ -45,7 +45,6 @@ __all__ = [
     "OpenDevice",
     "Opened",
     "abandon_in_child",
-    "close_ended",
     "device_count",
     "end_kind",
     "open_device",
@@ -59,7 +58,6 @@ __all__ = [
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind, over the port of the device that was asked first
 _listed: dict[str, Opened] = {}  # what `opened_of` gave; a new dict when a device comes or goes
-_ended: list[OpenDevice] = []  # whose emulation has ended, while somebody still has memory of theirs
 _opening = threading.RLock()
 
 
@@ -148,26 +146,6 @@ class OpenDevice:
             f"{self.device} was opened before this process was forked, and its queues did not come along: "
             f"open devices after the fork, start processes with the 'spawn' method{remedy}"
         )
-
-    def end(self) -> None:
-        """Its emulation has ended: work is waited for, and memory that somebody has goes back when the next begins."""
-        try:
-            if not self.gone:  # in a forked child there is no work
-                self.synchronize()
-        except DeviceError as error:
-            complain(f"{error}; nobody had waited for it when the emulation of {self.device} ended")
-        self.go("ended")
-        self.raw.clear()
-        if not self.close_if_empty():
-            _ended.append(self)
-
-    def close_if_empty(self) -> bool:
-        """Close the port, once nobody has any of its memory."""
-        self.allocator.empty()
-        empty = self.allocator.current(statistics.RESERVED_BYTES) == 0
-        if empty:
-            self.port.close()
-        return empty
 
     def new_queue(self, priority: int) -> Queue:
         queue = self.port.queue(priority)
@@ -346,18 +324,11 @@ def end_kind(kind: str) -> None:
             _listed = {}
         pinned = _pinned.pop(kind, None)
     registered_memory.end_kind(kind)
-    for opened in ended:
-        opened.end()
-    if pinned is not None:
-        pinned.close()
-
-
-def close_ended() -> None:
-    """Close the devices whose emulation has ended and whose memory has come back since."""
-    for opened in tuple(_ended):
-        if opened.close_if_empty():
-            with suppress(ValueError):  # another thread was quicker
-                _ended.remove(opened)
+    with ExitStack() as steps:  # each of them, though the wait for one was interrupted
+        if pinned is not None:
+            steps.callback(pinned.close)
+        for opened in reversed(ended):
+            steps.callback(ended_devices.end, opened)
 
 
 def _reopening() -> frozenset[str]:
@@ -388,6 +359,7 @@ def abandon_in_child() -> None:
         pinned.abandon()
     _pinned.clear()
     registered_memory.forget_in_child()
+    ended_devices.forget_in_child()
     listening.forget_in_child()
     for device in _opened.values():
         device.go("forked")
