@@ -7,7 +7,9 @@ from collections.abc import Callable, MutableMapping, Sequence
 from penstock import _core
 from penstock.backends import work
 from penstock.backends.arguments import integer_of
+from penstock.backends.cuda_errors import ILLEGAL_ADDRESS
 from penstock.backends.drawing import packed
+from penstock.backends.footprint import Footprint, Ground
 from penstock.backends.host_program import Piece, pieces_of, reseeded
 from penstock.backends.host_queue import HostQueue
 from penstock.backends.recorder import CapturedMark, Recorder, recorded_wait
@@ -16,6 +18,10 @@ from penstock.spi import Draw, Queue
 __all__ = ["HostRecording", "RecordingQueue"]
 
 _native = _core.Queue
+_GONE = (
+    "The graph uses {1} bytes at {0:#x}, and the device gave that memory back since the capture: "
+    "keep the tensors that a graph reads and writes as long as it is replayed."
+)
 
 
 class HostRecording(Recorder[HostQueue]):
@@ -25,10 +31,12 @@ class HostRecording(Recorder[HostQueue]):
         self._usual: dict[int, type[HostQueue]] = {}  # what they are when they record nothing
         self._pieces: list[Piece] = []
         self._last: HostQueue | None = None  # that it was launched on
+        self.ports: set[Ground] = set()  # of its queues
         super().__init__(first, mode, queues)
 
     def take_in(self, queue: HostQueue) -> None:
         queue.recording = self
+        self.ports.add(queue.owner)
         self._usual[queue.handle] = queue.__class__
         queue.__class__ = RecordingQueue  # so that queues that record nothing need not ask
 
@@ -36,8 +44,14 @@ class HostRecording(Recorder[HostQueue]):
         queue.__class__ = self._usual[queue.handle]  # what it was before
         del queue.recording
 
+    def include(self, queue: HostQueue, other: Recorder[HostQueue], sources: Sequence[tuple[int, int]]) -> None:
+        super().include(queue, other, sources)
+        if isinstance(other, HostRecording):
+            self.ports |= other.ports
+
     def finished(self) -> None:
         self._pieces = pieces_of(self.work)
+        self._footprint = Footprint(self.ports, self.work)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         """Do it there, in the order of its recording."""
@@ -46,6 +60,8 @@ class HostRecording(Recorder[HostQueue]):
         if self.included(queue, sources):
             return
         with self.lock:
+            if (lost := self._footprint.lost()) is not None:
+                raise queue.refused(ILLEGAL_ADDRESS, "launch", _GONE.format(*lost))
             pieces = [piece if callable(piece) else reseeded(piece, sources) for piece in self._pieces]
             queue.expect_programs(piece for piece in pieces if isinstance(piece, bytes))
             if self._last is not None and self._last is not queue and not self._last.closed:

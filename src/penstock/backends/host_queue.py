@@ -36,6 +36,9 @@ class Owner(Protocol):
     def name(self) -> str: ...
     def forked(self) -> bool: ...  # is it another process's?
     def forget(self, handle: int) -> None: ...  # the queue has ended
+    @property
+    def losses(self) -> int: ...  # of its memory: see penstock.backends.footprint
+    def memory(self) -> Iterable[tuple[int, int]]: ...
 
 
 class HostQueue(_core.Queue, Records["HostRecording"]):
@@ -168,10 +171,10 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
         if self.owner.forked() or self.closed:
             raise self._refusal(ValueError(f"queue {self.handle} was closed"))
 
-    def refused(self, code: int, call: str) -> DeviceError:
-        """CUDA's error of that number, in its words."""
+    def refused(self, code: int, call: str, note: str = "") -> DeviceError:
+        """CUDA's error of that number, in its words, and our own line."""
         name = self.owner.name
-        return accelerator_error(code, kind=name.partition(":")[0], call=call, device=name)
+        return accelerator_error(code, kind=name.partition(":")[0], call=call, device=name, note=note)
 
     def close(self, timeout: float | None = None) -> bool:
         if timeout is not None:

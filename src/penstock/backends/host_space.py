@@ -104,6 +104,10 @@ class HostSpaces:
         """The address space, addresses and sizes."""
         return self._spaces.mappings()
 
+    def memory(self) -> list[tuple[int, int]]:
+        """What of it has memory, addresses and sizes."""
+        return self._spaces.memory()
+
     @property
     def held(self) -> int:
         """How many bytes have memory."""

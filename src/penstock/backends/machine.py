@@ -42,6 +42,7 @@ class MachinePort:
         self._spaces = HostSpaces(self)
         self._sharing = MachineSharing(self)
         self._queues_made = 0
+        self.losses = 0  # how often memory went
         self._closed = False
         self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
         self._lock = (
@@ -70,6 +71,7 @@ class MachinePort:
         self._sharing.forget(address)
         with self._lock:
             self._reserved -= nbytes
+            self.losses += 1
 
     def reserve_space(self, nbytes: int, page: int) -> int:
         """Address space, of which no memory is counted."""
@@ -86,6 +88,8 @@ class MachinePort:
     def decommit(self, address: int, nbytes: int) -> None:
         """What these pages held is lost, and the system has the memory when this returns."""
         self._spaces.decommit(address, nbytes)
+        with self._lock:
+            self.losses += 1
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
@@ -135,6 +139,8 @@ class MachinePort:
 
     def release_managed(self, address: int) -> None:
         self._give_back(self._managed, address, "release_managed", "reserve_managed")
+        with self._lock:
+            self.losses += 1
 
     def pin_there(self, address: int, nbytes: int) -> None:
         """DeviceError where the process may lock no more, or has no memory there."""
@@ -174,6 +180,8 @@ class MachinePort:
 
     def close_shared(self, address: int) -> None:
         self._sharing.close(address)
+        with self._lock:
+            self.losses += 1
 
     def make_mark(self) -> SharedEvent:
         return self._sharing.make_mark()
@@ -243,6 +251,11 @@ class MachinePort:
             if start <= address < start + nbytes:
                 return start, nbytes
         return None
+
+    def memory(self) -> list[tuple[int, int]]:
+        """All that queued work may use of the device's memory, addresses and sizes."""
+        own = [*tuple(self._segments.items()), *tuple(self._managed.items())]
+        return [*own, *self._spaces.memory(), *self._sharing.opened()]
 
     @contextmanager
     def laid_open(self, address: int, nbytes: int) -> Iterator[None]:  # noqa: ARG002 -- for who closes its memory

@@ -80,6 +80,10 @@ class MachineSharing:
             raise DeviceError(message, code=errno.EINVAL, call="close_shared", device=self._port.name)
         file.unmap()
 
+    def opened(self) -> list[tuple[int, int]]:
+        """Addresses and sizes of other processes' memory that is open here."""
+        return [(file.address, file.nbytes) for file in tuple(self._opened.values())]
+
     def make_mark(self) -> SharedEvent:
         with self._port.locked():
             pass

@@ -40,7 +40,11 @@ class Space:
 
     def bare(self, address: int, nbytes: int) -> list[tuple[int, int]]:
         """The pieces of this part, addresses and sizes, that have no memory."""
-        return [(start, end - start) for start, end in self._runs(address, nbytes)]
+        return self._runs(address, nbytes, held=0)
+
+    def memory(self) -> list[tuple[int, int]]:
+        """The pieces that have memory."""
+        return self._runs(self.address, self.nbytes, held=1)
 
     def held_in(self, address: int, nbytes: int) -> int:
         """How many bytes of this part have memory."""
@@ -54,14 +58,14 @@ class Space:
     def pages(self, address: int, nbytes: int) -> tuple[int, int]:
         return (address - self.address) // self.page, (address + nbytes - self.address) // self.page
 
-    def _runs(self, address: int, nbytes: int) -> list[tuple[int, int]]:
+    def _runs(self, address: int, nbytes: int, *, held: int) -> list[tuple[int, int]]:
         runs = []
         at, last = self.pages(address, nbytes)
-        while (first := self.marks.find(0, at, last)) >= 0:
-            at = self.marks.find(1, first, last)
+        while (first := self.marks.find(held, at, last)) >= 0:
+            at = self.marks.find(not held, first, last)
             if at < 0:
                 at = last
-            runs.append((self.address + first * self.page, self.address + at * self.page))
+            runs.append((self.address + first * self.page, (at - first) * self.page))
         return runs
 
 
@@ -119,6 +123,10 @@ class Spaces:
     def mappings(self) -> list[tuple[int, int]]:
         """All of them, addresses and sizes."""
         return [(space.address, space.nbytes) for space in tuple(self._spaces.values())]
+
+    def memory(self) -> list[tuple[int, int]]:
+        """What of them has memory, addresses and sizes."""
+        return [piece for space in tuple(self._spaces.values()) for piece in space.memory()]
 
     def clear(self) -> list[Space]:
         """All of them, which are gone from here."""
