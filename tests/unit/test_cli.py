@@ -15,7 +15,6 @@ import penstock
 from penstock.cli import main
 from penstock.commands import checks, doctor, info
 from penstock.commands.checks import CHECKS, Check
-from penstock.whole_files import in_place_of
 
 
 def complaint(capsys, *arguments: str) -> str:
@@ -207,15 +206,3 @@ def test_a_check_alone_runs_here_and_says_what_it_found(capsys, name):
 def test_a_check_that_fails_says_what_it_found():
     with pytest.raises(AssertionError, match="broken"):
         checks.expect(False, "broken")
-
-
-def test_a_file_is_whole_or_what_it_was(tmp_path):
-    path = tmp_path / "page"
-    path.write_text("old")
-    with pytest.raises(ZeroDivisionError), in_place_of(path) as part:
-        part.write_text(f"half {1 / 0}")
-    assert path.read_text() == "old"
-    with in_place_of(path) as part:
-        part.write_text("new")
-        assert path.read_text() == "old"
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("page", "new")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,10 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
 
     def write_page(path: Path) -> None:
         show("drawing the report", 1)
-        with in_place_of(path) as part, part.open("x", encoding="utf-8") as out:
-            html.write(snapshot, out)
+        with in_place_of(path) as file:
+            text = TextIOWrapper(file, encoding="utf-8")
+            html.write(snapshot, text)
+            text.detach()  # else it closes the file
 
     def attempt(write: Callable[[Path], None], path: Path) -> bool:
         try:

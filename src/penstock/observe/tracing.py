@@ -15,7 +15,7 @@ from penstock.errors import WrongState, complain
 from penstock.observe import perfetto
 from penstock.observe.recorder import Recorder
 from penstock.observe.telling import tell
-from penstock.whole_files import beside, in_place_of
+from penstock.whole_files import check_writable, in_place_of
 
 __all__ = ["LIMIT", "MOST", "Trace", "trace"]
 
@@ -70,7 +70,7 @@ class Trace:
         if self._state != "new":
             raise WrongState("this trace was started before: make another one")
         perfetto.check()
-        _check_writable(self.path)
+        check_writable(self.path, "a trace")
         self._state = "running"
         _running.append(self)
         self._recorder.begin()
@@ -95,7 +95,7 @@ class Trace:
         if told.untimed:
             notes["timed by the host"] = ", ".join(sorted(told.untimed))
         self._recorder.drop()
-        with in_place_of(self.path) as part, part.open("xb") as file:
+        with in_place_of(self.path) as file:
             perfetto.write(told, file, notes)
         self._state = "written"
 
@@ -126,17 +126,6 @@ def trace(path: str | os.PathLike[str], **how: Any) -> Iterator[Trace]:
             error.add_note(f"and the trace {made.path} could not be written: {reason}")
         raise
     made.stop()
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(f"a trace is written to a file, and {str(path)!r} is a directory")
-    probe = beside(path)
-    try:
-        probe.touch()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # the name that the caller knows
-    probe.unlink()
 
 
 @atexit.register

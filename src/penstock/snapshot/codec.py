@@ -44,10 +44,8 @@ class BadSnapshot(PenstockError, ValueError):
 def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Write the snapshot; the path holds a whole file or what it held before, whatever happens on the way."""
     check(snapshot)
-    with in_place_of(Path(path)) as part, part.open("xb") as file:
+    with in_place_of(Path(path)) as file:
         _pack(snapshot, file, progress)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snapshot:
