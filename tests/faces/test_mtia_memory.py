@@ -188,6 +188,25 @@ def test_a_graph_that_is_kept_is_instantiated_by_hand():
         graph.capture_begin((0, 0))
 
 
+def test_the_default_stream_is_captured_as_any_other():
+    graph, tensor = mtia.MTIAGraph(), on()
+    graph.capture_begin((0, 0))
+    assert mtia.is_current_stream_capturing()
+    with mtia.stream(mtia.Stream()):
+        assert not mtia.is_current_stream_capturing()
+    tensor.fill_(7)
+    graph.capture_end()
+    assert not mtia.is_current_stream_capturing()
+
+
+def test_the_stream_for_all_is_the_first_that_was_current(monkeypatch):
+    """Be it that the first graph has one of its own."""
+    monkeypatch.setattr(mtia.graph, "default_capture_stream", None)
+    mtia.graph(mtia.MTIAGraph(), stream=mtia.Stream())
+    with mtia.stream(mtia.Stream()):
+        assert mtia.graph(mtia.MTIAGraph()).capture_stream == mtia.default_stream()
+
+
 def test_a_body_that_fails_leaves_nothing_captured():
     graph = mtia.MTIAGraph()
     with pytest.raises(KeyError), pytest.warns(UserWarning, match="The MTIA Graph is empty"), mtia.graph(graph):

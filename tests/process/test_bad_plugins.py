@@ -55,7 +55,11 @@ BROKEN = {
         "    from penstock.testing.fake import FakeDriver as Driver",
         "its driver says that its kind is 'fake'",
     ),
-    "no driver": ("    Driver = object", "AttributeError: 'object' object has no attribute 'kind'"),
+    "no driver": ("    Driver = object", "its driver has no kind, count, why_not, open"),
+    "half a driver": (
+        "    class Driver:\n        kind = 'mtia'\n        def open(self, index): pass",
+        "its driver has no count, why_not",
+    ),
 }
 
 

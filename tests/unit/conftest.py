@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import types
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import penstock
 from penstock import backends
 from penstock.runtime import current, open_device
 from penstock.runtime import generator as generators
+from penstock.runtime.emulation import forget_kind
 from penstock.testing.fake import FakeDriver
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find what tests share
@@ -95,3 +98,30 @@ def fake(clean):
                 del open_device._opened[device]
         pinned = open_device._pinned.pop("fake", None)
         assert pinned is None or pinned.broken() is None
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """It is installed during the test, beside a package that brings kind fake."""
+    from spoilt_plugin import KIND, Plugin
+
+    made, module = Plugin(), types.ModuleType("acme_bad")
+    monkeypatch.setitem(sys.modules, "acme_bad", module)
+    monkeypatch.setattr(module, "Driver", made.driver, raising=False)
+    entries = [
+        EntryPoint(KIND, "acme_bad:Driver", backends.GROUP),
+        EntryPoint("fake", "penstock.testing.fake:FakeDriver", backends.GROUP),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
+    monkeypatch.setattr(backends, "_drivers", backends._Drivers())
+    before = penstock.memory.memory_allocated("host:0")
+    yield made
+    made.spoilt = False
+    # Whatever it did, others work.
+    assert penstock.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
+    assert penstock.memory.memory_allocated("host:0") == before
+    with penstock.Stream("fake:0") as stream:
+        penstock.empty(3, device="fake:0")
+        stream.synchronize()
+    for kind in (KIND, "fake"):
+        forget_kind(kind)

@@ -2,91 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import types
-from importlib.metadata import EntryPoint
 
 import pytest
+from spoilt_plugin import KIND
 
 import penstock
 from penstock import Device, DeviceError, PenstockError, backends
 from penstock import memory as mem
 from penstock.runtime.current import opened_for
-from penstock.runtime.emulation import forget_kind
 from penstock.spi import DeviceProps
-from penstock.testing.fake import FakeDriver, FakePort, FakeQueue
+from penstock.testing.fake import FakeDriver, FakePort
 
-KIND = "acme"
 WHO = r"the backend for acme \(acme_bad:Driver\)"
 MIB = 1 << 20
-
-
-class Plugin:
-    """A good one, whose classes a test spoils."""
-
-    def __init__(self) -> None:
-        plugin = self
-
-        class Queue(FakeQueue):
-            pass
-
-        class Port(FakePort):
-            def queue(self, priority=0):
-                made = super().queue(priority)
-                made.__class__ = Queue
-                return made
-
-        class Driver(FakeDriver):
-            def __init__(self):
-                super().__init__(2, kind=KIND)
-
-            def open(self, index):
-                port = super().open(index)
-                port.__class__ = Port
-                plugin.ports.append(port)
-                return port
-
-        self.ports: list[FakePort] = []
-        self.spoilt = True
-        self.driver, self.port, self.queue = Driver, Port, Queue
-
-    def spoil(self, part: str, name: str, value: object = KeyError("nonsense")) -> None:
-        """While `spoilt`, that method raises an exception, or gives what a function gives, or what else it is."""
-        well = getattr(getattr(self, part), name)
-
-        def method(this, *arguments, **options):
-            if not self.spoilt:
-                return well(this, *arguments, **options)
-            if isinstance(value, BaseException):
-                raise value
-            return value(this, *arguments) if isinstance(value, types.FunctionType) else value
-
-        setattr(getattr(self, part), name, method)
-
-
-@pytest.fixture
-def plugin(monkeypatch):
-    """It is installed during the test, beside a package that brings kind fake."""
-    made, module = Plugin(), types.ModuleType("acme_bad")
-    monkeypatch.setitem(sys.modules, "acme_bad", module)
-    monkeypatch.setattr(module, "Driver", made.driver, raising=False)
-    entries = [
-        EntryPoint(KIND, "acme_bad:Driver", backends.GROUP),
-        EntryPoint("fake", "penstock.testing.fake:FakeDriver", backends.GROUP),
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
-    monkeypatch.setattr(backends, "_drivers", backends._Drivers())
-    before = penstock.memory.memory_allocated("host:0")
-    yield made
-    made.spoilt = False
-    # Whatever it did, others work.
-    assert penstock.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
-    assert penstock.memory.memory_allocated("host:0") == before
-    with penstock.Stream("fake:0") as stream:
-        penstock.empty(3, device="fake:0")
-        stream.synchronize()
-    for kind in (KIND, "fake"):
-        forget_kind(kind)
 
 
 def use(device="acme:0"):
@@ -192,8 +121,25 @@ def test_what_is_no_port(plugin, given):
         (DeviceProps(KIND, 0, "", 1 << 30, pooled_streams=None), "whose pooled_streams is None"),
         (DeviceProps(KIND, 0, "", 1 << 30, stream_priorities=0), "whose stream_priorities is 0"),
         (DeviceProps(KIND, 0, "", 1 << 30, heaps=True), "whose heaps are True, not Heaps"),
+        (DeviceProps(KIND, 0, None, 1 << 30), "whose name is None"),
+        (DeviceProps(KIND, 0, "", 1 << 30, multi_processor_count="x"), "whose multi_processor_count is 'x'"),
+        (DeviceProps(KIND, 0, "", 1 << 30, details=None), "whose details are None, not a mapping"),
+        (DeviceProps(KIND, 0, "", 1 << 30, details={"minor": None}), "whose minor is None"),
     ],
-    ids=["None", "kind", "index", "total", "text", "streams", "priorities", "heaps"],
+    ids=[
+        "None",
+        "kind",
+        "index",
+        "total",
+        "text",
+        "streams",
+        "priorities",
+        "heaps",
+        "name",
+        "count",
+        "details",
+        "minor",
+    ],
 )
 def test_props_that_are_none(plugin, props, words):
     plugin.port.props = property(lambda self: props, lambda self, value: None)

@@ -15,6 +15,7 @@ from penstock.observe import Trace
 from penstock.observe._entries import OPERATION, RANGE, WAITED, Begun, Entries
 from penstock.observe.recorder import Recorder
 
+pytestmark = pytest.mark.usefixtures("clean")
 LIMIT = 10  # seconds
 
 

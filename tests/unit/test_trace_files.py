@@ -10,7 +10,8 @@ from perfetto_files import decoded
 import penstock
 from penstock import cuda
 from penstock.errors import WrongState
-from penstock.observe import Trace, perfetto, profiling, ranges, trace
+from penstock.mps import profiler as mps_profiler
+from penstock.observe import Trace, perfetto, profiling, ranges, trace, tracing
 from penstock.runtime import listening
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -141,6 +142,26 @@ def test_threads_that_stop_it_at_once_write_it_once(path, eight_threads):
     assert len(decoded(path).executed) == 1
 
 
+def test_ctrl_c_while_it_is_written(path, monkeypatch):
+    """The next to stop it writes it."""
+    made = Trace(path)
+    made.start()
+    penstock.zeros(10)
+    monkeypatch.setattr(tracing, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.stop()
+    monkeypatch.undo()
+    penstock.zeros(10)
+    assert not made.written
+    made.stop()
+    assert made.written
+    assert len(decoded(path).executed) == 1
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
 # torch.cuda.profiler
 
 
@@ -165,3 +186,28 @@ def test_cudas_profiler_records_nothing_unasked(emulated, tmp_path, monkeypatch)
     with cuda.profiler.profile():
         assert listening.tracer is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cudas_profiler_ends_though_its_devices_have_gone(asked_for):
+    with penstock.emulate("cuda"):
+        cuda.profiler.start()
+        penstock.zeros(10, device="cuda")
+    cuda.profiler.stop()
+    assert len(decoded(asked_for).executed) == 1
+    with pytest.raises(RuntimeError, match="Found no NVIDIA driver"):
+        cuda.profiler.stop()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_what_the_program_raised_matters_more_than_the_file(asked_for, monkeypatch, kind):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    profile = cuda.profiler.profile if kind == "cuda" else mps_profiler.profile
+    monkeypatch.setattr(perfetto, "write", full)
+    with penstock.emulate(kind):
+        with pytest.raises(ZeroDivisionError) as raised, profile():
+            raise ZeroDivisionError
+        with pytest.raises(OSError, match="No space left"), profile():
+            pass
+    assert raised.value.__notes__ == ["and the trace could not be written: [Errno 28] No space left on device"]

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from penstock import config
+from penstock.backends.abilities import methods
 from penstock.device import Device
 from penstock.errors import DeviceError, PenstockError, PenstockWarning
 from penstock.spi import Driver, Port
@@ -201,7 +202,10 @@ def _load(kind: str, load: Callable[[], Any], advice: str = "") -> Driver:
     try:
         Device(kind, 0)
         new: Driver = load()()
-        reason = "" if new.kind == kind else f"its driver says that its kind is {new.kind!r}"
+        if lacking := [name for name in ("kind", *methods(Driver)) if not hasattr(new, name)]:
+            reason = f"its driver has no {', '.join(lacking)}"
+        else:
+            reason = "" if new.kind == kind else f"its driver says that its kind is {new.kind!r}"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what is wrong with one package must not break the others
         reason = f"{type(error).__name__}: {error}"
     return _Absent(kind, f"the backend for {kind} could not be loaded: {reason}{advice}") if reason else new

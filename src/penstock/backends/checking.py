@@ -26,6 +26,10 @@ __all__ = ["FAILURES", "spelled", "watch"]
 _CALLERS = (ValueError, TypeError)  # what may be the caller's fault
 FAILURES = (PenstockError, *_CALLERS)  # all that comes of a backend that is watched
 _MOST = 1 << 16  # devices
+_NUMBERS = {  # of DeviceProps, and the least that each may be
+    **dict.fromkeys(("index", "pooled_streams", "multi_processor_count", "max_threads_per_multi_processor"), 0),
+    **dict.fromkeys(("total_bytes", "stream_priorities"), 1),
+}
 _GRACE = 1.0  # seconds that closing may take longer than it was told
 _T = TypeVar("_T")
 _Method = Callable[..., Any]
@@ -159,10 +163,14 @@ def _check_props(driver: Any, props: Any, who: str, call: str) -> None:
         raise _broken(driver, who, call, f"gave a device of kind {props.kind!r}, not {driver.kind!r}")
     if not isinstance(props.heaps, Heaps | None):
         raise _broken(driver, who, call, f"gave a device whose heaps are {props.heaps!r}, not Heaps")
-    numbers = {"index": (props.index, 0), "total_bytes": (props.total_bytes, 1)}
-    numbers |= {"pooled_streams": (props.pooled_streams, 0), "stream_priorities": (props.stream_priorities, 1)}
-    for name, (number, least) in numbers.items():
-        if not _is_int(number) or not least <= number < LIMIT:
+    if not isinstance(props.name, str):
+        raise _broken(driver, who, call, f"gave a device whose name is {props.name!r}")
+    if not isinstance(props.details, Mapping):
+        raise _broken(driver, who, call, f"gave a device whose details are {props.details!r}, not a mapping")
+    numbers = {name: getattr(props, name) for name in _NUMBERS}
+    numbers |= {name: props.details[name] for name in ("major", "minor") if name in props.details}
+    for name, number in numbers.items():
+        if not _is_int(number) or not _NUMBERS.get(name, 0) <= number < LIMIT:
             raise _broken(driver, who, call, f"gave a device whose {name} is {number!r}")
 
 
@@ -290,8 +298,36 @@ def _queue_class(usual: Any, who: str) -> type:
 
         return close
 
-    around = {"signal": counting("signal", _itself), "mark": counting("mark", _tick_of), "close": closing}
+    def logging(method: _Method) -> _Method:
+        def log(queue: Any, most: int) -> Callable[[int], tuple[int, int]]:
+            found = method(queue, most)
+            if not callable(found):
+                raise _broken(queue, who, "log", f"gave {found!r}, which is not to be called")
+
+            def times(number: int) -> tuple[int, int]:
+                try:
+                    pair = found(number)
+                except Exception as error:
+                    _tell(queue, who, "log", error)
+                    raise
+                if _is_span(pair):
+                    return cast("tuple[int, int]", pair)
+                raise _broken(
+                    queue, who, "log", f"said of a piece of work {pair!r}, which is not when it began and ended"
+                )
+
+            return times
+
+        return log
+
+    around = {
+        "log": logging,
+        "signal": counting("signal", _itself),
+        "mark": counting("mark", _tick_of),
+        "close": closing,
+    }
     checks: dict[str, _Check] = {"reached": (_is_tick, "which is no tick")}
+    checks["given"] = _is_tick, "which is no number of a piece of work"
     checks["elapsed_ms"] = _is_time, "which is no number of milliseconds"
     checks |= dict.fromkeys(("idle", "close"), (_is_truth, "not True or False"))
     return _made(usual, who, (Queue, *OF_QUEUES), checks, around)
@@ -307,6 +343,14 @@ def _tick_of(mark: Any) -> Any:
 
 def _is_tick(found: Any) -> bool:
     return (type(found) is int or _is_int(found)) and found >= 0
+
+
+def _is_span(found: Any) -> bool:
+    """Two times; the later one is 0 while there is none yet."""
+    if not (isinstance(found, tuple) and len(found) == 2 and all(map(_is_tick, found))):
+        return False
+    begin, end = found
+    return begin < LIMIT and end < LIMIT and (not end or begin <= end)
 
 
 def _is_time(found: Any) -> bool:

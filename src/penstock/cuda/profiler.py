@@ -7,7 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.cuda._kind import CUDA
 from penstock.cuda.runtime_api import check_error, cudart
+from penstock.errors import PenstockError
+from penstock.observe import profiling
+from penstock.observe.tracing import stopping
 
 __all__ = ["DEFAULT_FLAGS", "profile", "start", "stop"]
 
@@ -28,15 +32,20 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Tell profilers to end. Initialises CUDA; CudaError where CUDA refuses."""
-    check_error(cudart().cudaProfilerStop())
+    """Tell profilers to end. Initialises CUDA; CudaError where CUDA refuses.
+
+    A trace that goes on ends though its devices have gone, with their emulation.
+    """
+    try:
+        check_error(cudart().cudaProfilerStop())
+    except PenstockError:
+        if not profiling.end(CUDA.name):
+            raise
 
 
 @contextmanager
 def profile() -> Iterator[None]:
     """From `start` to `stop`, which comes also after an error."""
-    try:
+    with stopping(stop, "the trace", OSError):
         start()
         yield
-    finally:
-        stop()

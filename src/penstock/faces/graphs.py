@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from penstock.faces.kind import Kind
-from penstock.runtime import capturing, current
+from penstock.runtime import capturing, current, open_device
 from penstock.runtime.graph import Graph, pool_id
 from penstock.runtime.mem_pool import MemPool, new_id
 from penstock.runtime.open_device import OpenDevice
 from penstock.runtime.private_pools import PoolId
-from penstock.runtime.stream import Stream
+from penstock.runtime.stream import Stream, stream_of
 from penstock.runtime.tensor import Tensor
 from penstock.spi import PinnedHost
 
@@ -31,9 +31,8 @@ def is_capturing(kind: Kind) -> bool:
     """Whether this thread's current stream is captured. Initialises and opens nothing."""
     if not capturing.under_way:
         return False
-    index = current.current_index(kind.name)
-    streams = current.here().streams.items()
-    return any(opened.device == kind.named(index) and stream.is_capturing() for opened, stream in streams)
+    opened = open_device.opened_if(kind.named(current.current_index(kind.name)))
+    return opened is not None and stream_of(opened).is_capturing()
 
 
 def make_room(opened: OpenDevice) -> None:
@@ -73,7 +72,7 @@ class CaptureContext(ABC):
 
     def __init__(self, pool: PoolId | MemPool | None, stream: Stream | None) -> None:
         cls = type(self)
-        if stream is None and (cls.default_capture_stream is None or cls.default_capture_stream.opened.gone):
+        if cls.default_capture_stream is None or cls.default_capture_stream.opened.gone:
             cls.default_capture_stream = cls.new_stream()
         chosen = cls.default_capture_stream if stream is None else stream
         if chosen is None:

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError, Unsupported
 from penstock.mps._kind import MPS, check_there_for
 from penstock.observe import profiling
 from penstock.observe.signposts import Signposts, signposts
+from penstock.observe.tracing import stopping
 from penstock.runtime import listening
 
 __all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "profile", "start", "stop"]
@@ -76,11 +77,9 @@ def stop() -> None:
 @contextmanager
 def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> Iterator[None]:
     """From `start` to `stop`, which comes also after an error, be it one of `start`."""
-    try:
+    with stopping(stop, "the trace", OSError):
         start(mode, wait_until_completed)
         yield
-    finally:
-        stop()
 
 
 def is_metal_capture_enabled() -> bool:

@@ -15,6 +15,8 @@ WAITED: Final[int]  # the same
 MEMORY: Final[int]  # then what `add` was given
 RANGE: Final[int]
 
+UNKNOWN: Final[object]  # in place of what `Line.mark` should have given; None is that of what was recorded for a graph
+
 @disjoint_base
 class Counters:
     """What was last noted of a device's memory."""

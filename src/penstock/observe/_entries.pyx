@@ -16,10 +16,11 @@ from libcpp.memory cimport unique_ptr
 import sys
 import time
 
-from penstock.errors import PenstockError
+from penstock.backends.checking import FAILURES
 from penstock.runtime import capturing, statistics
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)
+UNKNOWN = object()
 
 # Other names of the module are looked up each time.
 cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capturing
@@ -106,7 +107,7 @@ cdef class Entries:
         begun.line, begun.asked = line, clock()
         if captures.under_way and captures.capture_of(queue) is not None:
             return begun
-        if not line.logs and line.last is not None and queue.reached() < line.last.tick:
+        if not line.logs and line.last is not None and at_work(line):
             begun.mark = line.last
         else:
             begun.mark = marked(line)
@@ -121,11 +122,12 @@ cdef class Entries:
             begin = None  # it may have begun with this very operation, a wait
         if begin is not None:
             end = marked(line)
-        if end is not None and (not line.logs or line.last is None or line.last < end):
+        known = end is not None and end is not UNKNOWN
+        if known and (not line.logs or line.last is None or line.last < end):
             line.last = end
         of = -1 if other is None else self.line_of(other).key
         self.keep(operation, begun.asked, what, name, nbytes, line.key, of, begin, end, above)
-        if self.waits and end is not None:
+        if self.waits and known:
             self._complete(line, end)
 
     def host_waited(self, queue, int64_t since):
@@ -236,8 +238,16 @@ cdef class Entries:
 cdef object marked(Line line):
     try:
         return line.mark()
-    except PenstockError:  # the queue was closed, and the program will hear of it
-        return None
+    except FAILURES:  # the queue was closed, or its backend is wrong, of which the program will hear without us
+        return UNKNOWN
+
+
+cdef bint at_work(Line line) except -1:
+    """Whether its last work is known not to be done."""
+    try:
+        return line.queue.reached() < line.last.tick
+    except FAILURES:
+        return False
 
 
 cdef tuple fields_of(Row row):

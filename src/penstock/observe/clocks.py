@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import NamedTuple, cast
 
+from penstock.backends.checking import FAILURES
 from penstock.runtime import capturing
 from penstock.spi import Mark, Queue, Timing
 
@@ -44,7 +45,7 @@ def tries(queue: Queue) -> Tried:
                 if time.monotonic() > end:
                     return found
             found.append(Asked(mark, since))
-    except RuntimeError:  # it was closed
+    except (RuntimeError, *FAILURES):  # it was closed, or its backend is wrong
         pass
     return found
 

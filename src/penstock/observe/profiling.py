@@ -37,14 +37,15 @@ def going_on() -> bool:
     return any(trace.running for _, trace in _current)
 
 
-def end(by: str) -> None:
-    """End the recording that goes on, if the same face began it, and write it. OSError."""
+def end(by: str) -> bool:
+    """End the recording that goes on, if the same face began it, and write it; whether it did. OSError."""
     with changing:
         going = [trace for whose, trace in _current if whose == by]
         if going:
             _current.clear()
     for trace in going:
         trace.stop()
+    return bool(going)
 
 
 def file_asked_for() -> Path | None:

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from typing import Any
 from weakref import WeakValueDictionary
 
+from penstock.backends.checking import FAILURES
 from penstock.errors import DeviceError, PenstockError
 from penstock.observe import _entries, ranges
 from penstock.observe._entries import MOMENT, RANGE, Counters
@@ -89,23 +90,43 @@ class Line(_entries.Line):
         super().__init__(key, queue, None if opened is None else counters[opened])
         self.logs, self.timed = isinstance(queue, Logs), isinstance(queue, Logs | Timing)
         self.mark = queue.given if isinstance(queue, Logs) else queue.mark if isinstance(queue, Timing) else self._seen
-        self.log = _log_of(queue, most) if isinstance(queue, Logs) else None  # asked for when a piece of work was done
         self.reached = 0  # when the recording ended
+        self.wrong = ""  # of what its backend says of it
+        self.log = _log_of(self, queue, most) if isinstance(queue, Logs) else None
         self._unseen: deque[Seen] = deque()
 
     def done(self) -> bool:
         """What is known of, is done."""
         if self.last is None:
             return True
-        if self.log is not None:
-            return bool(self.log(self.last)[1]) or self.queue.idle()
-        return bool(self.queue.reached() >= self.last.tick)
+        try:
+            if self.log is not None:
+                return bool(self.times(self.last)[1]) or self.queue.idle()
+            return bool(self.queue.reached() >= self.last.tick)
+        except FAILURES as error:  # there is nothing to wait for
+            return self._tells_nothing(error)
 
     def came_to(self) -> int:
         """The tick, or where the queue logs the number of the work, up to which all is done; 0: that is not known."""
-        if self.log is None:
+        if self.log is not None:
+            return int(self.last) if self.last is not None and self.done() else 0
+        try:
             return int(self.queue.reached())
-        return int(self.last) if self.last is not None and self.done() else 0
+        except FAILURES as error:
+            return int(not self._tells_nothing(error))
+
+    def times(self, number: int) -> tuple[int, int]:
+        """When that piece of work began and ended, as the log has it."""
+        try:
+            return (0, 0) if self.log is None else self.log(number)
+        except FAILURES as error:
+            self._tells_nothing(error)
+            return 0, 0
+
+    def _tells_nothing(self, error: Exception) -> bool:
+        """True, as its work is as good as done. A backend's mistakes are no reason for a trace to fail."""
+        self.wrong = self.wrong or str(error)
+        return True
 
     def _seen(self) -> Seen:
         self.look()
@@ -114,7 +135,11 @@ class Line(_entries.Line):
 
     def look(self) -> None:
         """What a queue that cannot time has done, it has done by now."""
-        reached = self.queue.reached()
+        try:
+            reached = self.queue.reached()
+        except FAILURES as error:
+            self._tells_nothing(error)
+            return
         with contextlib.suppress(IndexError):  # there is no more, or another thread was quicker
             while True:
                 seen = self._unseen.popleft()
@@ -161,7 +186,7 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
         listening.trace_no_more(self)
         listening.remove(self)
         ranges.detach(self._tool)
-        self.ended = perf_counter_ns()
+        self.ended = self.ended or perf_counter_ns()  # the second time, if the first was interrupted
         self.close()
         end = time.monotonic() + limit
         for line in tuple(self.lines.values()):
@@ -267,7 +292,7 @@ def _owner_of(queue: Queue) -> OpenDevice | None:
     return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
 
 
-def _log_of(queue: Logs, most: int) -> Callable[[int], tuple[int, int]]:
+def _log_of(line: Line, queue: Logs, most: int) -> Callable[[int], tuple[int, int]]:
     """A log of so many pieces of work, or of fewer, as memory has room. A trace is no reason for a program to fail."""
     most = min(most, _MOST_LOGGED)
     while most:
@@ -276,6 +301,9 @@ def _log_of(queue: Logs, most: int) -> Callable[[int], tuple[int, int]]:
         except MemoryError:
             most //= 4
         except PenstockError:  # it was closed
+            break
+        except FAILURES as error:  # its backend is wrong
+            line.wrong = str(error)
             break
     return lambda _number: (0, 0)
 

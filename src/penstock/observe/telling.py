@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from types import CodeType
 from typing import Any, NamedTuple, cast
 
-from penstock.errors import PenstockError
-from penstock.observe._entries import MEMORY, MOMENT, OPERATION, RANGE, WAITED
+from penstock.backends.checking import FAILURES
+from penstock.observe._entries import MEMORY, MOMENT, OPERATION, RANGE, UNKNOWN, WAITED
 from penstock.observe.clocks import Asked, Clock
 from penstock.observe.ranges import Range
 from penstock.observe.recorder import Line, Recorder, Seen
@@ -20,7 +20,6 @@ from penstock.spi import Timing
 __all__ = ["tell"]
 
 _NEVER = 1 << 63
-_Log = Callable[[int], tuple[int, int]]
 
 
 class _Operation(NamedTuple):
@@ -40,10 +39,7 @@ class _Operation(NamedTuple):
     other: Line | None
     begin: Any  # marks; where the queue logs, the number of the last piece of work before it, and of its own last one
     end: Any
-
-    @property
-    def captured(self) -> bool:
-        return self.begin is None
+    captured: bool = False
 
     def reached(self, mark: Any) -> bool:
         return mark is not None and (mark if self.line.logs else mark.tick) <= self.line.reached
@@ -85,7 +81,9 @@ class _Telling:
 
     def _named(self, entry: _Operation) -> _Operation:
         lines = self._recorder.by_key
-        return entry._replace(line=lines[cast("int", entry.line)], other=lines.get(cast("int", entry.other)))
+        line, other = lines[cast("int", entry.line)], lines.get(cast("int", entry.other))
+        begin, end = (None if mark is UNKNOWN else mark for mark in (entry.begin, entry.end))
+        return entry._replace(line=line, other=other, begin=begin, end=end, captured=entry.begin is None)
 
     def _work(self, operations: list[_Operation]) -> None:
         clocks = dict(self._clocks(operations))
@@ -95,11 +93,11 @@ class _Telling:
         for some in by_line.values():  # a queue does them in the order of the marks behind them
             before, line = 0, some[0].line
             clock = clocks.get(cast("OpenDevice", line.opened))
-            if (log := line.log) is not None:
-                ended = (each.end for each in some if not each.captured and log(each.end)[1])
+            if line.logs:
+                ended = (each.end for each in some if each.end is not None and line.times(each.end)[1])
                 line.reached = max(line.reached, max(ended, default=0))
             for each in sorted(some, key=_order):
-                begin, end = self._times(each, clock, before) if log is None else self._logged(each, log, before)
+                begin, end = self._logged(each, before) if line.logs else self._times(each, clock, before)
                 before = end or begin or before
                 self._operation(each, begin, end)
 
@@ -110,7 +108,7 @@ class _Telling:
             asked[opened] += tried
         for each in operations:
             by_marks = each.line.timed and not each.line.logs
-            if by_marks and each.line.opened is not None and not each.captured:
+            if by_marks and each.line.opened is not None and each.end is not None:
                 queues[each.line.opened] = cast("Timing", each.line.queue)
                 marks = [mark for mark in (each.begin, each.end) if each.reached(mark)]
                 asked[each.line.opened] += (Asked(mark, each.asked) for mark in marks)
@@ -118,7 +116,7 @@ class _Telling:
             if asked[opened]:
                 try:
                     yield opened, Clock(queue, asked[opened])
-                except PenstockError as error:  # of a backend; what other devices did is told all the same
+                except FAILURES as error:  # of a backend; what other devices did is told all the same
                     self._untold[opened] = f"not known: {error}"
 
     def _times(self, each: _Operation, clock: Clock | None, before: int) -> tuple[int | None, int | None]:
@@ -131,14 +129,14 @@ class _Telling:
         begin = max(clock.time(each.begin), before, each.asked)
         return begin, max(clock.time(each.end), begin) if each.reached(each.end) else None
 
-    def _logged(self, each: _Operation, log: _Log, before: int) -> tuple[int | None, int | None]:
+    def _logged(self, each: _Operation, before: int) -> tuple[int | None, int | None]:
         """The same. What gave the queue no work, as there was nothing left to wait for, was done at once."""
-        if each.captured:
+        if each.begin is None or each.end is None:
             return None, None
         if each.begin == each.end:
             at = max(before, each.asked)
             return at, at
-        begin, end = log(each.begin + 1)[0], log(each.end)[1]
+        begin, end = each.line.times(each.begin + 1)[0], each.line.times(each.end)[1]
         begin = max(begin, before, each.asked) if begin or end else 0  # of a long one the log may not have it
         return begin or None, max(end, begin) if end else None
 
@@ -155,10 +153,11 @@ class _Telling:
             self.told.untimed.add(stream.device)
         if end is None:
             forgotten = "not known: its queue did too much since" if each.line.logs and each.reached(each.end) else ""
-            untold = self._untold.get(each.line.opened, forgotten)
+            wrong = f"not known: {each.line.wrong or 'its queue gave no mark'}"
+            untold = self._untold.get(each.line.opened, wrong if each.end is None or each.line.wrong else forgotten)
             state = untold or ("not begun" if begin is None else "not done")
             details["execution"] = "recorded for a graph" if each.captured else state
-            self.told.unfinished += not (each.captured or (untold and each.reached(each.end)))
+            self.told.unfinished += not (each.captured or each.end is None or (untold and each.reached(each.end)))
         self.told.operations += 1
         if self._intervals:
             queued = 0 if begin is None else number

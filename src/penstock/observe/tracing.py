@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.telling import tell
 from penstock.whole_files import check_writable, in_place_of
 
-__all__ = ["LIMIT", "MOST", "Trace", "trace"]
+__all__ = ["LIMIT", "MOST", "Trace", "stopping", "trace"]
 
 MOST = 200_000  # entries; less than 200 bytes an operation
 LIMIT = 5.0  # seconds for work that is still queued when a trace ends
@@ -82,6 +82,18 @@ class Trace:
         except ValueError:  # it was never started, or another thread stops it
             return
         self._state = "done"
+        try:
+            self._write()
+        except Exception:
+            self._recorder.drop()
+            raise
+        except BaseException:  # Ctrl-C, as it may take seconds: the next to stop it, or the program's end, tries again
+            _running.append(self)
+            raise
+        self._state = "written"
+        self._recorder.drop()
+
+    def _write(self) -> None:
         self._recorder.finish(self._limit)
         told = tell(self._recorder, **self._what)
         self.operations, self.unfinished, self.lost = told.operations, told.unfinished, told.lost
@@ -94,10 +106,8 @@ class Trace:
         }
         if told.untimed:
             notes["timed by the host"] = ", ".join(sorted(told.untimed))
-        self._recorder.drop()
         with in_place_of(self.path) as file:
             perfetto.write(told, file, notes)
-        self._state = "written"
 
     def forget(self) -> None:
         """For the fork handler: it is the parent's."""
@@ -117,15 +127,22 @@ def trace(path: str | os.PathLike[str], **how: Any) -> Iterator[Trace]:
     """
     made = Trace(path, **how)
     made.start()
-    try:
+    with stopping(made.stop, f"the trace {made.path}"):
         yield made
+
+
+@contextmanager
+def stopping(stop: Callable[[], None], what: str, errors: type[Exception] = Exception) -> Iterator[None]:
+    """`stop` at the end, after an error, too: those of its own `errors` are a note then, as that one matters."""
+    try:
+        yield
     except BaseException as error:
         try:
-            made.stop()
-        except Exception as reason:  # noqa: BLE001 -- what the program raised is what matters
-            error.add_note(f"and the trace {made.path} could not be written: {reason}")
+            stop()
+        except errors as reason:
+            error.add_note(f"and {what} could not be written: {reason}")
         raise
-    made.stop()
+    stop()
 
 
 @atexit.register
