@@ -16,7 +16,7 @@ from libcpp.memory cimport unique_ptr
 import sys
 import time
 
-from penstock.backends.checking import FAILURES
+from penstock.backends import checking
 from penstock.runtime import capturing, statistics
 
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)
@@ -24,6 +24,7 @@ UNKNOWN = object()
 
 # Other names of the module are looked up each time.
 cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capturing
+cdef object failures = checking.FAILURES
 cdef int operation = OPERATION, waited = WAITED
 cdef object allocated_bytes = statistics.ALLOCATED_BYTES, reserved_bytes = statistics.RESERVED_BYTES
 
@@ -238,7 +239,7 @@ cdef class Entries:
 cdef object marked(Line line):
     try:
         return line.mark()
-    except FAILURES:  # the queue was closed, or its backend is wrong, of which the program will hear without us
+    except failures:  # the queue was closed, or its backend is wrong, of which the program will hear without us
         return UNKNOWN
 
 
@@ -246,7 +247,7 @@ cdef bint at_work(Line line) except -1:
     """Whether its last work is known not to be done."""
     try:
         return line.queue.reached() < line.last.tick
-    except FAILURES:
+    except failures:
         return False
 
 
