@@ -107,7 +107,8 @@ class Pool {
   // What must come for a request; nothing, at an address: the free block there serves, at 0: more space is needed.
   Piece room(uint64_t nbytes, uint64_t queue, uint32_t home);
   bool come(Piece piece);  // this and no other, for who follows a recording; false: not all of it is without memory
-  Block* take_at(uint64_t address, uint64_t nbytes, uint32_t stack);  // null: it is not free any more
+  // Null: it is not free any more, or another queue's or home's.
+  Block* take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);
   // Its memory is there. The block, if the request fits now.
   Block* came(uint64_t address, uint64_t nbytes, uint32_t stack);
   std::vector<Piece> idle_pages(bool small, uint32_t home) const;  // free, in the order of the free lists

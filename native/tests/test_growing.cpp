@@ -61,7 +61,7 @@ struct OneSpace : Scene {
     if (Block* block = pool.take(nbytes, 0)) return block;
     const Piece piece = pool.room(nbytes, 0, 0);
     if (piece.address == 0) return nullptr;
-    return piece.size == 0 ? pool.take_at(piece.address, nbytes, 0) : pool.came(piece.address, nbytes, 0);
+    return piece.size == 0 ? pool.take_at(piece.address, nbytes, 0, 0, 0) : pool.came(piece.address, nbytes, 0);
   }
 
   // Gives back what is idle; how many pieces went.
@@ -124,8 +124,8 @@ TEST(a_page_that_came_is_free_for_who_is_quicker) {
   CHECK(one.pool.take(2 * kMiB, 0)->address == kHere);
   const Piece there = one.pool.room(18 * kMiB, 0, 0);
   CHECK(is(there, kHere + 2 * kMiB, 0));
-  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0) != nullptr);
-  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0) == nullptr);
+  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0, 0, 0) != nullptr);
+  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0, 0, 0) == nullptr);
   CHECK(one.sound());
 }
 
@@ -255,8 +255,8 @@ TEST(news_of_what_is_not_on_its_way_changes_nothing) {
     CHECK(one.pool.came(address, kMiB, 0) == nullptr);
     CHECK(!one.pool.left(address));
     one.pool.stayed(address);
-    CHECK(one.pool.take_at(address, 0, 0) == nullptr);
-    CHECK(one.pool.take_at(address, kMost, 0) == nullptr);
+    CHECK(one.pool.take_at(address, 0, 0, 0, 0) == nullptr);
+    CHECK(one.pool.take_at(address, kMost, 0, 0, 0) == nullptr);
   }
   CHECK(block->state == State::Live && one.now(kReservedBytes) == static_cast<int64_t>(kPage) && one.sound());
 }
@@ -343,7 +343,7 @@ TEST(chance_never_breaks_a_growing_pool) {  // requests, pages that fail to come
           if (const Piece piece = one.pool.room(nbytes, 0, 0); piece.size > 0) {
             coming.push_back(piece.address);
           } else if (piece.address != 0) {
-            held.push_back(one.pool.take_at(piece.address, nbytes, 0));
+            held.push_back(one.pool.take_at(piece.address, nbytes, 0, 0, 0));
             CHECK(held.back() != nullptr);
           }
           break;
@@ -678,7 +678,8 @@ TEST(eight_threads_share_growing_segments_and_homes) {
             if (piece.size > 0 && chance() % 8 == 0) {
               pool.stayed(piece.address);
             } else if (piece.address != 0) {
-              block = piece.size == 0 ? pool.take_at(piece.address, nbytes, 0) : pool.came(piece.address, nbytes, 0);
+              block = piece.size == 0 ? pool.take_at(piece.address, nbytes, 0, 0, home)
+                                      : pool.came(piece.address, nbytes, 0);
             }
           }
           if (block != nullptr) mine.push_back(block);

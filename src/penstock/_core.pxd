@@ -121,7 +121,7 @@ cdef extern from "pool.hpp" namespace "penstock" nogil:
         void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, cbool small, uint32_t stack,
                          uint32_t home) except +
         Piece room(uint64_t nbytes, uint64_t queue, uint32_t home) except +
-        Record* take_at(uint64_t address, uint64_t nbytes, uint32_t stack) except +
+        Record* take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
         Record* came(uint64_t address, uint64_t nbytes, uint32_t stack) except +
         vector[Piece] idle_pages(cbool small, uint32_t home) except +
         cbool come(Piece piece) except +

@@ -217,11 +217,20 @@ LOW_WATERMARK: Variable[float | None] = Variable(
     _ratio,
     _no_ratio,
 )
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.name or path.is_dir():
+        raise ValueError(f"{text!r} is a directory, and a file is wanted")
+    return path
+
+
 TRACE: Variable[Path | None] = Variable(
     "PENSTOCK_TRACE",
     "the file that `penstock.mps.profiler` and `penstock.cuda.profiler` write their trace to, when they stop; if not "
     "set, the former writes penstock-trace-PID.pftrace to the current directory, and the latter records nothing",
-    Path,
+    _file,
     lambda: None,
 )
 VARIABLES: tuple[Variable[Any], ...] = (

@@ -7,6 +7,7 @@ and cached buffers are given back by their age.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from penstock import config
 from penstock.errors import PenstockError
@@ -36,7 +37,13 @@ class Watermarks:
         must often set both. ValueError for what is no number.
         """
         high = _checked(config.HIGH_WATERMARK.value(), _HIGH, HIGHEST, "high")
-        low = _checked(config.LOW_WATERMARK.value(), _usual_low(heaps), high or HIGHEST, "low")
+        try:
+            low = _checked(config.LOW_WATERMARK.value(), _usual_low(heaps), high or HIGHEST, "low")
+        except PenstockError as error:
+            names = config.LOW_WATERMARK.name, config.HIGH_WATERMARK.name
+            raise PenstockError(
+                f"{error}\n{names[0]} may be 0 to {high or HIGHEST:g}, which {names[1]} is: set both"
+            ) from None
         return cls(heaps.recommended, high, low)
 
     @classmethod
@@ -79,6 +86,8 @@ def _usual_low(heaps: Heaps) -> float:
 
 def _checked(said: float | None, usual: float, most: float, which: str) -> float:
     ratio = usual if said is None else said
+    if isinstance(ratio, bool) or not isinstance(ratio, Real):
+        raise TypeError(f"a {which} watermark is a number, a share of the recommended memory, not {ratio!r}")
     if not 0 <= ratio <= most:  # nor for what is no number
         raise PenstockError(f"invalid {which} watermark ratio {ratio:g}")
     return ratio

@@ -243,3 +243,42 @@ def test_what_is_no_shader():
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match=r"^module 'penstock.mps' has no attribute 'nothing'$"):
         _ = mps.nothing
+
+
+@pytest.mark.parametrize("usage", ["shared", "private"])
+@pytest.mark.parametrize("nbytes", [1 << 60, 1 << 63, 1 << 70])
+def test_what_no_buffer_can_be_as_long_as(nbytes, usage):
+    said = rf"^Invalid buffer size: {nbytes / (1 << 30):.2f} GB$"
+    with pytest.raises(RuntimeError, match=said):
+        penstock.allocate(nbytes, "mps")
+    with pytest.raises(RuntimeError, match=said):
+        penstock.allocate(nbytes, "mps", usage=usage)
+
+
+@pytest.mark.parametrize("wrong", ["8", None, 1.5])
+def test_a_size_that_is_none(wrong):
+    for usage in ("", "shared"):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            penstock.allocate(wrong, "mps", usage=usage)
+
+
+@pytest.mark.parametrize("wrong", [None, True, "1"])
+def test_a_share_that_is_none(wrong):
+    with pytest.raises(TypeError, match="a high watermark is a number, a share of the recommended memory, not"):
+        penstock.memory.set_per_process_memory_fraction(wrong, "mps")
+
+
+def test_one_watermark_that_forbids_the_other(monkeypatch):
+    """PyTorch names a number that nobody wrote; ours is the second line."""
+    monkeypatch.setenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "0.7")
+    said = r"^invalid low watermark ratio 1\.4\nPYTORCH_MPS_LOW_WATERMARK_RATIO may be 0 to 0\.7"
+    with pytest.raises(RuntimeError, match=said):
+        penstock.zeros(1, device="mps")
+
+
+def test_a_device_of_one_byte(apple):
+    apple.stop()
+    with penstock.emulate("mps", memory=1):
+        assert mps.recommended_max_memory() == 1
+        with pytest.raises(RuntimeError, match="Invalid buffer size"):
+            penstock.zeros(1, device="mps")

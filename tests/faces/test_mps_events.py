@@ -73,11 +73,27 @@ def test_an_event_goes_once():
     ],
     ids=["record", "wait", "query", "synchronize", "elapsed_time", "elapsed_time to it"],
 )
-def test_an_event_that_has_gone_has_no_number(use):
+def test_an_event_that_has_gone(use):
+    """Its number is another's next, and it says which that is."""
     event, other = mps.Event(True), mps.Event(True)
     event.__del__()
-    with pytest.raises(RuntimeError, match=r"^Invalid Event ID: 0$"):
+    event.__del__()
+    with pytest.raises(RuntimeError, match=r"^Invalid Event ID: 1$"):
         use(event, other)
+    assert [number(mps.Event()), number(mps.Event())] == [1, 1]  # the second is there when the first has gone
+
+
+@pytest.mark.parametrize("wrong", [1, 0, "x", None, [], float("nan")], ids=repr)
+def test_timing_is_asked_for_by_a_boolean(wrong):
+    with pytest.raises(RuntimeError, match=r"^couldn't convert python object to boolean$"):
+        mps.Event(wrong)
+
+
+@pytest.mark.parametrize("name", ["wait_event", "record_event"])
+def test_other_streams_take_other_events(name):
+    with pytest.raises(TypeError, match=r"^a penstock\.mps\.Event is of the default stream alone"):
+        getattr(mps.Stream(), name)(mps.Event())
+    getattr(mps.Stream(), name)(penstock.Event())
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -217,7 +233,7 @@ def test_an_end_before_the_start():
 
 @pytest.mark.parametrize("end", [None, 3, penstock.Event(enable_timing=True)], ids=["None", "int", "another kind"])
 def test_what_is_no_event(end):
-    with pytest.raises(TypeError, match=r"^expected an Event, not "):
+    with pytest.raises(TypeError, match=r"^expected a penstock\.mps\.Event, not a (builtins|penstock\.runtime)\."):
         timed(1)[0].elapsed_time(end)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.accelerator import Graph
 from penstock.errors import OutOfMemory
 from penstock.runtime import open_device, recording, statistics, torch_snapshot
 from penstock.spi import Heaps
@@ -109,3 +110,47 @@ def test_a_program_says_what_memory_is_for():
             penstock.allocate(2_000_000, "mps", usage="scalar")
     with pytest.raises(penstock.Unsupported, match="the memory of host:0 is all of one mode: none of it is 'private'"):
         penstock.allocate(4, "host", usage="private")
+
+
+@pytest.mark.parametrize("usage", ["", "shared", "private", "scalar"])
+def test_a_graphs_memory_is_nobody_elses(usage):
+    """Whatever it is for: what a replay writes to is not what the program was given since."""
+    with penstock.emulate("mps"), penstock.Stream("mps") as stream:
+        graph = Graph()
+        graph.capture_begin()
+        scratch = penstock.allocate(8, "mps", usage=usage)
+        stream.queue.fill(scratch.address, 7, 8)
+        del scratch
+        graph.capture_end()
+        mine = [penstock.allocate(8, "mps", usage=each) for each in ("", "shared", "private", "scalar")]
+        tensor = penstock.full(8, 1, dtype="uint8", device="mps")
+        before = {block.address for block in mine}
+        graph.replay()
+        assert tensor.tolist() == [1] * 8
+        segments = penstock.memory.memory_snapshot("mps")["segments"]
+        private = [segment for segment in segments if segment["segment_pool_id"] != (0, 0)]
+        taken = {block["address"] for segment in private for block in segment["blocks"]}
+        assert private
+        assert not before & taken
+
+
+def test_a_pool_has_memory_for_every_use():
+    with penstock.emulate("mps"):
+        pool = penstock.memory.MemPool()
+        with penstock.memory.use_mem_pool(pool):
+            held = [penstock.allocate(1000, "mps", usage=usage) for usage in ("", "shared", "private", "scalar")]
+        (segment,) = pool.snapshot()
+        live = {block["address"] for block in segment["blocks"] if block["state"] == "active_allocated"}
+        assert live == {block.address for block in held}
+
+
+def test_a_buffer_that_is_another_queues_by_now():
+    """Between a look and a grip another thread gives it back, and another queue gets the address."""
+    device = HeapsUnderTest(64 * GIB, 48 * GIB)
+    allocator = device.allocator
+    device.free(device.allocate(600 * MIB, 1))
+    address, _, room = allocator.nearest(600 * MIB, 1, 0)
+    assert not room
+    assert allocator.take_at(address, 10 * MIB, 2, 0) is None
+    assert allocator.take_at(address, 10 * MIB, 1, 7) is None
+    assert allocator.take_at(address, 10 * MIB, 1, 0).address == address

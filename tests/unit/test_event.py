@@ -165,3 +165,14 @@ def test_what_was_kept_for_a_copy_goes_with_the_event():
     del source
     penstock.current_stream().record_event().synchronize()
     assert gone() is None
+
+
+def test_time_between_kinds_is_no_time():
+    """In PyTorch's words; each kind has a clock of its own."""
+    with penstock.emulate("cuda"), penstock.emulate("mtia"):
+        events = [penstock.Event(enable_timing=True) for _ in range(2)]
+        for event, kind in zip(events, ("cuda", "mtia"), strict=True):
+            event.record(penstock.Stream(kind))
+            event.synchronize()
+        with pytest.raises(RuntimeError, match=r"^Event device type CUDA does not match other's device type MTIA\.$"):
+            events[0].elapsed_time(events[1])

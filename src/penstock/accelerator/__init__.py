@@ -120,7 +120,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
     def __init__(self, device: int | None, /) -> None:
         if device is not None and not isinstance(device, int):
             raise TypeError(f"device_index takes an index or None, not {device!r}")
-        self.idx = device
+        self.idx = None if device is None else int(device)  # True is 1, as in PyTorch
         self.prev_idx = -1
 
     def __enter__(self) -> None:
@@ -135,9 +135,9 @@ class device_index:  # noqa: N801 -- PyTorch's name
 
 
 def current_stream(device: Any = None, /) -> _streams.Stream:
-    """The stream that this thread's work on the device goes to. Opens the device."""
+    """The stream that this thread's work on the device goes to; -1 is the current device. Opens the device."""
     kind, index = _accelerator(), _get_device_index(device, optional=True)
-    return _streams.stream_of(kind.opened(kind.ranged(index)))
+    return _streams.stream_of(kind.opened(kind.current_index() if index == -1 else kind.ranged(index)))
 
 
 def set_stream(stream: _streams.Stream) -> None:
@@ -146,5 +146,11 @@ def set_stream(stream: _streams.Stream) -> None:
 
 
 def synchronize(device: Any = None, /) -> None:
-    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-    _Devices(_accelerator()).synchronize(_get_device_index(device, optional=True))
+    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+
+    PenstockError, in PyTorch's words, for a negative index.
+    """
+    index = _get_device_index(device, optional=True)
+    if index < 0:
+        raise PenstockError(f"device id must be non-negative!{index}")
+    _Devices(_accelerator()).synchronize(index)

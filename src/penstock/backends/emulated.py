@@ -91,7 +91,7 @@ class EmulatedDriver(EmulatedTelemetry):
         """With another memory, what is a share of it is the same share."""
         properties = self.profile.at(index)
         total = properties["total_memory"]
-        shares = {name: properties[name] * self._memory // total for name in _SHARES if name in properties}
+        shares = {name: max(properties[name] * self._memory // total, 1) for name in _SHARES if name in properties}
         return properties if self._memory == total else {**properties, **shares, "total_memory": self._memory}
 
     def can_access(self, index: int, peer: int) -> bool:

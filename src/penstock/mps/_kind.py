@@ -6,12 +6,19 @@ from penstock import backends
 from penstock.errors import PenstockError
 from penstock.faces.kind import Kind
 
-__all__ = ["MPS", "check_there", "check_there_for", "device_if_open", "open_device"]
+__all__ = ["MPS", "as_boolean", "check_there", "check_there_for", "device_if_open", "open_device"]
 
 MPS = Kind("mps", hooks=True)
 check_there_for = MPS.hook
 # Names of their own: what was imported gives its methods slowly, each call makes an object for one.
 device_if_open, open_device = MPS.opened_if, MPS.opened
+
+
+def as_boolean(value: object) -> bool:
+    """RuntimeError for all but True and False, in PyTorch's words."""
+    if not isinstance(value, bool):
+        raise RuntimeError("couldn't convert python object to boolean")  # noqa: TRY004 -- PyTorch's type
+    return value
 
 
 def check_there() -> None:

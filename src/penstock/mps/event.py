@@ -7,7 +7,7 @@ from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 from penstock.errors import PenstockError
-from penstock.mps._kind import open_device
+from penstock.mps._kind import as_boolean, open_device
 from penstock.runtime import event as events
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
@@ -51,22 +51,22 @@ class Event:
     True
     """
 
-    _number = 0  # of none, and of one that has gone
+    _number = 0  # of none
     _event: events.Event | None = None
     _point: events.Event | None = None  # the same, once it was recorded: then it sees itself whether its device is gone
 
     def __init__(self, enable_timing: bool = False) -> None:
+        timed = as_boolean(enable_timing)
         opened = self._opened = open_device(None, "acquireEvent")
         numbers = _numbers.get(opened)
         self._numbers = _numbers.setdefault(opened, _Numbers()) if numbers is None else numbers
-        self._event = events.Event(enable_timing=bool(enable_timing))
+        self._event = events.Event(enable_timing=timed)
         self._number = self._numbers.take()
 
     def __del__(self) -> None:
-        number, self._number = self._number, 0
-        self._event = self._point = None
-        if number:
-            self._numbers.give_back(number)
+        event, self._event, self._point = self._event, None, None
+        if event is not None and self._number:
+            self._numbers.give_back(self._number)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a penstock.mps.Event has its number alone: it can be neither copied nor pickled")
@@ -108,7 +108,8 @@ class Event:
         RuntimeError unless both keep the moment, both are recorded, and the other one not before this.
         """
         if not isinstance(end_event, Event):
-            raise TypeError(f"expected an Event, not {type(end_event).__name__}")
+            kind = type(end_event)
+            raise TypeError(f"expected a penstock.mps.Event, not a {kind.__module__}.{kind.__qualname__}")
         start, end = self._live(), end_event._live()
         for opened in dict.fromkeys((self._opened, end_event._opened)):
             streams.default_of(opened).synchronize()

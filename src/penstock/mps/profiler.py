@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from penstock.errors import PenstockError, Unsupported
-from penstock.mps._kind import MPS, check_there_for
+from penstock.mps._kind import MPS, as_boolean, check_there_for
 from penstock.observe import profiling
 from penstock.observe.signposts import Signposts, signposts
 from penstock.observe.tracing import stopping
@@ -31,8 +31,7 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
     another mode, and where a trace goes on; ModuleNotFoundError where the package that writes it is not installed.
     """
     normal = mode.lower().replace(" ", "")
-    if not isinstance(wait_until_completed, bool):
-        raise RuntimeError("couldn't convert python object to boolean")  # noqa: TRY004 -- PyTorch's type and words
+    wait_until_completed = as_boolean(wait_until_completed)
     check_there_for("profilerStartTrace")
     with profiling.changing:
         if _tracing():

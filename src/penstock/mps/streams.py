@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import operator
 from contextlib import ContextDecorator
+from typing import TypeVar
 
 from penstock.faces.streams import StreamContext, current_on, queue_of
 from penstock.mps._kind import MPS, check_there_for, open_device
+from penstock.mps.event import Event
+from penstock.runtime import event as events
 from penstock.runtime import stream as streams
 from penstock.runtime.current import local
 
@@ -27,8 +30,23 @@ class Stream(streams.Stream):
         self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else queue_of(opened, number), 0)
         self._borrowed = number == _NEXT
 
+    def wait_event(self, event: events.Event) -> None:
+        super().wait_event(_on_any_stream(event))
+
+    def record_event(self, event: events.Event | None = None) -> events.Event:
+        return super().record_event(_on_any_stream(event))
+
     def __repr__(self) -> str:
         return f"<penstock.mps.Stream stream_id={self.stream_id}>"
+
+
+_AnyEvent = TypeVar("_AnyEvent")
+
+
+def _on_any_stream(event: _AnyEvent) -> _AnyEvent:
+    if isinstance(event, Event):
+        raise TypeError("a penstock.mps.Event is of the default stream alone; a penstock.Event is of any")
+    return event
 
 
 def current_stream() -> Stream:

@@ -203,6 +203,10 @@ class Allocator(Pool, ABC):
     def _sentence(self, request: Request, free: int, capacity: int) -> str:
         """Why there was no memory, as PyTorch says it."""
 
+    def beyond(self, nbytes: int) -> PenstockError:
+        """The error for so much that no remedy is tried for."""
+        return out_of_memory.beyond(self.name, nbytes)
+
     def _out_of_memory(self, request: Request) -> OutOfMemory:
         free, total = self.port.memory_info()
         self.note_oom(request.size, request.queue, free, request.home)

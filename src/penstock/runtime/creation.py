@@ -26,7 +26,8 @@ _MOST_DIMENSIONS = 64  # NumPy's bound, and PyTorch's
 def allocate(nbytes: int, device: Device | str | int | None = None, *, usage: str = "") -> AnyBlock:
     """A raw Block of at least 1 byte on the device's current stream; dropping it gives the memory back.
 
-    `.address`, `.size` (what was handed out), `.used_on(handle)`. Raises OutOfMemory. (`caching_allocator_alloc`)
+    `.address`, `.size` (what was handed out), `.used_on(handle)`. Raises OutOfMemory, TypeError
+    for what is no int. (`caching_allocator_alloc`)
 
     `usage`, of an MPS device: "shared" with the host, "private" to the device, or a "scalar", whose memory comes back
     when the stream is done with it; Unsupported for others, ValueError for what is none of these.
@@ -35,7 +36,7 @@ def allocate(nbytes: int, device: Device | str | int | None = None, *, usage: st
     >>> penstock.allocate(1000, "host:0").size
     1024
     """
-    stream = current.stream_on(device, default_of)
+    nbytes, stream = operator.index(nbytes), current.stream_on(device, default_of)
     if usage:
         return stream.opened.allocator.allocate_for(nbytes, stream.handle, usage)
     return allocate_block(stream.opened, nbytes, stream.handle)

@@ -105,7 +105,7 @@ class Growth:
                     return None
                 continue
             if nbytes == 0:
-                block = pool.take_at(address, request.nbytes)
+                block = pool.take_at(address, request.nbytes, request.queue, request.home)
             elif self._space_of(address) is None:  # of before a fork: nobody's for good
                 continue
             elif self._commit(address, nbytes):

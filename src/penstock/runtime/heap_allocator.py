@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from penstock._core import Block
-from penstock.errors import WrongState
+from penstock.errors import PenstockError, WrongState
 from penstock.runtime import out_of_memory
 from penstock.runtime.allocator import Allocator
 from penstock.runtime.growth import Request
@@ -131,10 +131,14 @@ class HeapAllocator(Allocator):
     def allocate_for(self, nbytes: int, queue: int = 0, usage: str = "") -> Block:
         """As `allocate`, in memory that is "shared" with the host, "private" to the device, or for a "scalar".
 
-        A scalar's memory waits for its own queue when it is given back. ValueError for another usage, and for a scalar
-        of more than 1 MiB.
+        A scalar's memory waits for its own queue when it is given back. A private pool has memory of the usual mode
+        alone. ValueError for another usage, and for a scalar of more than 1 MiB.
         """
+        if nbytes >= self._heaps.longest:  # more than the core's ints hold, perhaps
+            raise self.beyond(nbytes)
         home = self._home_for(nbytes, usage or self._usual)
+        if self.routed and (private := self._home(queue)):
+            home = private  # a graph's memory, say, is nobody else's, whatever it is for
         if self.waiting:
             self._settle(queue)
         block = self.take(nbytes, queue, home)
@@ -155,12 +159,15 @@ class HeapAllocator(Allocator):
             return "private" if self._heaps.unified else "shared"
         return "shared" if home == _SCALARS else self._usual
 
+    def beyond(self, nbytes: int) -> PenstockError:
+        return out_of_memory.too_long(nbytes)
+
     # The ladder
 
     def _refill(self, nbytes: int, queue: int, home: int) -> Block:
         """Cheapest remedy first."""
         if nbytes >= self._heaps.longest:
-            raise out_of_memory.too_long(nbytes)
+            raise self.beyond(nbytes)
         size = self.rounded(nbytes)
         self._refusal = None
         self.look_at_others()
@@ -196,7 +203,7 @@ class HeapAllocator(Allocator):
             return None
         idle = self._idle(request.queue)
         if not idle and not request.short:
-            return self.take_at(address, request.nbytes)
+            return self.take_at(address, request.nbytes, request.queue, request.home)
         self.release(address, size)
         request.short = request.short and not idle
         return None

@@ -84,7 +84,7 @@ class SegmentAllocator(Allocator):
     def _refill(self, nbytes: int, queue: int, home: int) -> Block:
         """Cheapest remedy first."""
         if nbytes >= out_of_memory.MOST_BYTES:
-            raise out_of_memory.beyond(self.name, nbytes)
+            raise self.beyond(nbytes)
         self._refusal = None
         segment, small = self.segment_size(nbytes)
         request = Request(nbytes, self.rounded(nbytes), segment, small, queue, home)

@@ -26,7 +26,7 @@ AnyBlock = Block | UncachedBlock
 
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
     if nbytes >= out_of_memory.MOST_BYTES:  # more than the core's ints hold, perhaps
-        raise out_of_memory.beyond(str(opened.device), nbytes)
+        raise opened.allocator.beyond(nbytes)
     if opened.plugged is not None:
         return PluggedBlock(opened.plugged, opened, nbytes, queue)
     if shared_settings.caching:

@@ -11,7 +11,7 @@ from penstock._core import Block
 from penstock.addresses import Addresses
 from penstock.backends.arguments import index_of, size_of
 from penstock.errors import OutOfMemory, PenstockError, WrongState
-from penstock.runtime import out_of_memory, recording, statistics, torch_snapshot
+from penstock.runtime import recording, statistics, torch_snapshot
 from penstock.runtime import settings as rules
 from penstock.runtime.allocator import Allocator, Observer
 from penstock.runtime.hash_order import of_pools, of_streams
@@ -85,7 +85,7 @@ class Device(Streams):
         except OverflowError:
             if nbytes < 0 or stream < 0 or stream >= 1 << 64:
                 raise
-            raise out_of_memory.beyond(self.allocator.name, nbytes) from None  # more than the core's numbers hold
+            raise self.allocator.beyond(nbytes) from None  # more than the core's numbers hold
         address = block.address
         self._live[address] = block
         return address

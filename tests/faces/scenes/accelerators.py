@@ -78,3 +78,13 @@ def seeds(cuda, torch_like):
     cuda.manual_seed_all(7)
     states = [state.tolist() for state in it.random.get_rng_state_all()]
     return it.random.initial_seed(), states, it.random.get_rng_state(1).tolist() == states[1], it.synchronize()
+
+
+def indices_that_mean_the_current_device(cuda, torch_like):
+    it = torch_like.accelerator
+    it.set_device_index(1)
+    state = it.random.get_rng_state(1).tolist()
+    known = [it.current_stream(-1) == it.current_stream(1), it.random.get_rng_state(-1).tolist() == state]
+    with it.device_index(True):
+        known.append(it.current_device_index())
+    return known, outcome(cuda, it.synchronize, -1), outcome(cuda, it.current_stream, -2)
