@@ -297,6 +297,7 @@ def caching_allocator_enable(value: bool = True) -> None:
     """Whether memory given back is kept for later, on all devices from now on. (`torch.cuda.caching_allocator_enable`)
 
     Without, every allocation is the device's own, which is slow and uncounted, and finds a program's mistakes sooner.
+    No limit of the allocator's holds then: no fraction, no watermark, no longest buffer of MPS.
     PENSTOCK_NO_MEMORY_CACHING=1, or PyTorch's PYTORCH_NO_CUDA_MEMORY_CACHING=1, says so from the start.
     """
     shared_settings.enable_caching(value)

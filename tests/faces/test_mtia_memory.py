@@ -90,11 +90,14 @@ def test_the_history_keeps_as_many_entries_as_it_is_told():
     assert len(mtia.snapshot()["device_traces"][0]) == 3
     for arguments, error in (
         (("nonsense",), RuntimeError),
-        (("all", "cpp"), RuntimeError),
+        (("all", "nonsense"), RuntimeError),
         (("all", "python", -1), ValueError),
+        (("all", "python", "x"), TypeError),
+        (("all", "python", 1.5), TypeError),
     ):
         with pytest.raises(error):
             mtia.record_memory_history(*arguments)
+    mtia.record_memory_history("all", "cpp", 1 << 70)
     mtia.record_memory_history(None)
 
 

@@ -98,6 +98,15 @@ def test_two_packages_with_one_kind(packaged):
     assert isinstance(driver("host"), HostDriver)
 
 
+@pytest.mark.filterwarnings("error")
+def test_two_packages_with_one_kind_are_an_error_once(packaged):
+    """Where warnings are errors; then the first has the kind."""
+    packaged.all([("fake", "penstock.testing.fake:FakeDriver"), ("fake", "other:Driver")])
+    with pytest.raises(PenstockWarning):
+        driver("fake")
+    assert isinstance(driver("fake"), FakeDriver)
+
+
 def test_a_driver_is_registered_for_a_while():
     new = FakeDriver()
     other = FakeDriver()

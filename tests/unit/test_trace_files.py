@@ -91,8 +91,13 @@ def test_started_twice_and_stopped_twice(path):
 
 @pytest.mark.parametrize(
     ("nonsense", "words"),
-    [({"most": 0}, "above 0, not 0"), ({"most": 1.5}, "not 1.5"), ({"limit": -1}, "seconds, not -1")],
-    ids=["no entries", "half an entry", "before now"],
+    [
+        ({"most": 0}, "from 1 to .*, not 0"),
+        ({"most": 1 << 63}, "from 1 to"),
+        ({"most": 1.5}, "not 1.5"),
+        ({"limit": -1}, "seconds, not -1"),
+    ],
+    ids=["no entries", "too many", "half an entry", "before now"],
 )
 def test_nonsense_is_refused(path, nonsense, words):
     with pytest.raises(ValueError, match=words):

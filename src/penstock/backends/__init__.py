@@ -177,6 +177,7 @@ class _Drivers(Mapping[str, Driver]):
             from importlib.metadata import entry_points  # imports half the standard library
 
             found: dict[str, tuple[Callable[[], Any], str]] = {}
+            unused = list[str]()
             values = {kind: ":".join(place) for kind, place in _BUILT_IN.items()}
             names = dict(values)
             for entry in entry_points(group=GROUP):
@@ -186,9 +187,10 @@ class _Drivers(Mapping[str, Driver]):
                 if values.setdefault(entry.name, entry.value) == entry.value:
                     found.setdefault(entry.name, (entry.load, name))
                 else:
-                    message = f"two backends bring kind {entry.name!r}: {names[entry.name]} is used, {name} not"
-                    warnings.warn(message, PenstockWarning, stacklevel=4)
-            self._packaged = found
+                    unused.append(f"two backends bring kind {entry.name!r}: {names[entry.name]} is used, {name} not")
+            self._packaged = found  # first: a warning may be an error, which is told once
+            for message in unused:
+                warnings.warn(message, PenstockWarning, stacklevel=4)
         return self._packaged
 
 

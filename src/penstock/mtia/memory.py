@@ -6,6 +6,7 @@ bytes; `device` is an index, a device, its name, or None for the current one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -75,11 +76,13 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
     """Begin, change or (`enabled` None) end the recording of what is allocated. (`torch.mtia.record_memory_history`)
 
-    "state" keeps the newest entry, "all" as many as `max_entries`, where 0 is without a limit. Nothing, whatever the
-    words, before MTIA's first use; then RuntimeError for unknown ones, ValueError for a negative number.
+    "state" keeps the newest entry, "all" as many as `max_entries`, where 0 is without a limit. `stacks` are "python" or
+    "cpp": Python's in either case. Nothing, whatever the words, before MTIA's first use; then RuntimeError for unknown
+    ones, TypeError for what is no number, ValueError for a negative one.
     """
     if MTIA.initialised:
-        _HISTORY.record(enabled, "all", stacks, max_entries or UNLIMITED)
+        most = min(operator.index(max_entries), UNLIMITED)
+        _HISTORY.record(enabled, "all", "all" if stacks == "cpp" else stacks, most or UNLIMITED)
 
 
 def snapshot() -> dict[str, Any]:

@@ -43,8 +43,8 @@ class Trace:
         intervals: bool = True,
         events: bool = True,
     ) -> None:
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ValueError(f"most is a number of entries above 0, not {most!r}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 1 << 63:
+            raise ValueError(f"most is a number of entries from 1 to 2**63 - 1, not {most!r}")
         if not limit >= 0:
             raise ValueError(f"limit is a number of seconds, not {limit!r}")
         self.path = Path(path).absolute()

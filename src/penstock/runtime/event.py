@@ -149,9 +149,7 @@ class Event:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         ours, theirs = self._stream.device.kind, other.device.kind if other.device else ""
         if ours != theirs:
-            raise RuntimeError(
-                f"Event device type {ours.upper()} does not match other's device type {theirs.upper()}."
-            )
+            raise RuntimeError(f"Event device type {ours.upper()} does not match other's device type {theirs.upper()}.")
         if not (self.query() and other.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         queue = self._stream.queue

@@ -26,6 +26,8 @@ __all__ = [
     "test_what_outside_a_recording_cannot_be_waited_for",
 ]
 
+_IN_VAIN = 0.1  # seconds
+
 _UNSUPPORTED, _BROKEN, _MERGE, _UNMATCHED, _UNJOINED, _ISOLATED, _CAPTURED, _WRONG_THREAD = *range(900, 906), 907, 908
 
 
@@ -179,20 +181,25 @@ def test_an_abandoned_recording_leaves_the_queue_at_work(port: Port) -> None:
 @needs(Captures, Launches)
 @not_imaginary
 def test_launches_on_two_queues_do_not_overlap(port: Port) -> None:
-    """The first launch is held; the second one, elsewhere, waits for it."""
-    gate, seen, queue, other = threading.Event(), list[int](), _recorder(port), _recorder(port)
+    """The first launch waits for the second one in vain, which is elsewhere, and waits for it."""
+    second, seen, queue, other = threading.Event(), list[str](), _recorder(port), _recorder(port)
     assert isinstance(queue, Launches)
+
+    def begin() -> None:
+        if seen:
+            second.set()
+        seen.append("begun")
+        if len(seen) == 1 and second.wait(_IN_VAIN):
+            seen.append("the other one has begun")
+
     recorded = queue.begin_capture()
-    queue.call(lambda: seen.append(1 if gate.wait(20) else 0))
-    queue.call(lambda: seen.append(2))
+    queue.call(begin)
+    queue.call(lambda: seen.append("ended"))
     queue.end_capture()
     recorded.launch(queue)
     recorded.launch(other)
-    tick = other.signal()
-    assert other.reached() < tick
-    gate.set()
-    other.wait(tick)
-    assert seen == [1, 2, 1, 2]
+    other.wait(other.signal())
+    assert seen == ["begun", "ended"] * 2
 
 
 @needs(Captures)

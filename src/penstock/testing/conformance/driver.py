@@ -7,13 +7,14 @@ import pytest
 from penstock import spi
 from penstock.device import Device
 from penstock.errors import DeviceError
-from penstock.spi import Driver, Port
+from penstock.spi import Describes, Driver, Port
 
 __all__ = [
     "test_a_device_that_is_not_there_cannot_be_opened",
     "test_a_driver_with_devices_has_no_excuse",
     "test_nothing_of_the_contract_is_missing",
     "test_properties_describe_the_device_that_was_opened",
+    "test_what_is_said_before_holds_when_it_is_open",
 ]
 
 
@@ -34,6 +35,18 @@ def test_properties_describe_the_device_that_was_opened(driver: Driver, port: Po
     assert str(Device(props.kind, props.index)) == f"{props.kind}:{props.index}"
     assert props.name
     assert port.memory_info()[1] == props.total_bytes > 0
+
+
+def test_what_is_said_before_holds_when_it_is_open(driver: Driver, port: Port) -> None:
+    if not isinstance(driver, Describes):
+        pytest.skip(f"{driver.kind} lacks the ability Describes")
+    said = driver.describe(port.props.index)
+    assert (said.kind, said.index, said.name) == (port.props.kind, port.props.index, port.props.name)
+    assert (said.total_bytes, said.emulated, said.heaps) == (
+        port.props.total_bytes,
+        port.props.emulated,
+        port.props.heaps,
+    )
 
 
 def test_a_device_that_is_not_there_cannot_be_opened(driver: Driver, port: Port) -> None:

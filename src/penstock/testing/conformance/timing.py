@@ -9,18 +9,20 @@ import pytest
 
 from penstock.errors import WrongState
 from penstock.spi import Launches, Logs, Port, Timing
-from penstock.testing.conformance.scenes import MIB, Gate, drain, needs
+from penstock.testing.conformance.scenes import MIB, Gate, drain, needs, not_imaginary
 
 __all__ = [
     "test_a_log_knows_what_is_not_done_yet",
     "test_a_log_knows_when_work_ran",
     "test_a_mark_is_a_tick",
     "test_marks_of_different_queues_compare",
+    "test_time_is_in_milliseconds",
     "test_time_passes_between_marks",
     "test_time_up_to_a_mark_not_reached_is_refused",
 ]
 
 _LIMIT = 20  # seconds
+_BUSY = 0.005
 
 
 @needs(Timing)
@@ -44,6 +46,30 @@ def test_time_passes_between_marks(port: Port) -> None:
     assert 0 < elapsed < 60_000
     assert queue.elapsed_ms(end, start) == -elapsed
     assert queue.elapsed_ms(start, start) == 0
+
+
+@needs(Timing, Launches)
+@not_imaginary
+def test_time_is_in_milliseconds(port: Port) -> None:
+    """More than a function's between two marks, and less than the host's around them."""
+    queue, took = port.queue(), list[float]()
+    assert isinstance(queue, Timing)
+    assert isinstance(queue, Launches)
+    queue.wait(queue.signal())
+
+    def work() -> None:
+        since = time.perf_counter()
+        while time.perf_counter() - since < _BUSY:
+            pass
+        took.append(time.perf_counter() - since)
+
+    since = time.perf_counter()
+    start = queue.mark()
+    queue.call(work)
+    end = queue.mark()
+    queue.wait(end.tick)
+    most = time.perf_counter() - since
+    assert took[0] * 0.9 < queue.elapsed_ms(start, end) / 1000 < most * 1.1  # clocks may differ a little
 
 
 @needs(Timing)
