@@ -205,13 +205,16 @@ def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):
         ranges.end(one)
         ranges.end(other)
         ranges.push("open")
+        going_on = ranges.start("third")
     ranges.pop()
+    ranges.end(going_on)
     found = decoded(path)
     mine = found.on(threading.current_thread().name)
     assert [(each.name, each.depth) for each in mine] == [("outer", 0), ("inner", 1), ("fill_", 2), ("open", 0)]
     assert mine[-1].end is None
     apart = [each for each in found.slices if each.track.endswith("/ranges")]
-    assert [(each.name, each.depth) for each in apart] == [("first", 0), ("second", 0)]
+    assert [(each.name, each.depth) for each in apart] == [("first", 0), ("third", 0), ("second", 0)]
+    assert [each.end is None for each in apart] == [False, True, False]
     assert [each.name for each in found.moments] == ["here"]
 
 

@@ -163,6 +163,7 @@ class Recorder(_entries.Entries, listening.Listener, listening.Tracer):
         self._keys = count()
         self.tried: dict[OpenDevice, Tried] = {}
         self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
+        self.started: dict[int, tuple[int, str, int]] = {}  # others, by number: the thread's key, the name, since when
         self._counters: dict[OpenDevice, Counters] = {}
         self._tool = _Ranges(self)
 
@@ -265,7 +266,7 @@ class _Ranges:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._open = recorder.open_ranges
+        self._open, self._started = recorder.open_ranges, recorder.started
 
     def push(self, name: str) -> None:
         self._open.setdefault(_here.me, []).append((name, perf_counter_ns()))
@@ -278,9 +279,10 @@ class _Ranges:
         self._recorder.ranged(ended)
 
     def start(self, number: int, name: str) -> None:
-        """Nothing to keep before it ends."""
+        self._started[number] = _here.key, name, perf_counter_ns()
 
-    def end(self, number: int, ended: Range) -> None:  # noqa: ARG002 -- who started it is in the range
+    def end(self, number: int, ended: Range) -> None:
+        self._started.pop(number, None)
         self._recorder.ranged(ended)
 
     def mark(self, at: Range) -> None:

@@ -196,7 +196,8 @@ class _Telling:
 
     def _ranges(self, ended: list[tuple[int, Range]]) -> None:
         free: list[int] = []  # since when, of each row of those that may overlap
-        for me, each in sorted(ended, key=lambda each: each[1].begin):
+        started = [(me, Range(name, at, _NEVER, 0, -1)) for me, name, at in self._recorder.started.values()]
+        for me, each in sorted([*ended, *started], key=lambda each: each[1].begin):
             thread = self._thread(me)
             if each.depth >= 0:
                 track = thread
@@ -208,7 +209,7 @@ class _Telling:
                 free[row : row + 1] = [each.end]
                 track = Track("ranges", "ranges", row)
             if self._intervals:
-                self._slice(track, each.name, "range", each.begin, each.end)
+                self._slice(track, each.name, "range", each.begin, None if each.end == _NEVER else each.end)
         for whose, names in self._recorder.open_ranges.items() if self._intervals else ():
             for name, begin in names:
                 self._slice(self._thread(whose.key), name, "range", begin, None)
