@@ -84,8 +84,9 @@ Block* Pool::take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t
   Lock lock(mutex_);
   Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
-  if (block == nullptr || block->segment->queue != queue || block->segment->free_list->home->number != home)
-    return nullptr;
+  if (block == nullptr) return nullptr;
+  const Segment& segment = *block->segment;
+  if (queue != kAnyQueue && (segment.queue != queue || segment.free_list->home->number != home)) return nullptr;
   if (block->state != State::Free || !may_serve(nbytes, block->size)) return nullptr;
   return hand_out(block, size, nbytes, stack, policy_.growing);
 }

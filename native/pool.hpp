@@ -67,6 +67,7 @@ struct Nearest {
 class Pool {
  public:
   static constexpr uint64_t kArrival = ~uint64_t{0};
+  static constexpr uint64_t kAnyQueue = ~uint64_t{0};
 
   void set_policy(const Policy& policy);
   Policy policy() const;
@@ -107,7 +108,7 @@ class Pool {
   // What must come for a request; nothing, at an address: the free block there serves, at 0: more space is needed.
   Piece room(uint64_t nbytes, uint64_t queue, uint32_t home);
   bool come(Piece piece);  // this and no other, for who follows a recording; false: not all of it is without memory
-  // Null: it is not free any more, or another queue's or home's.
+  // Null: it is not free any more, or another queue's or home's by now. Of kAnyQueue whoever's it is.
   Block* take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);
   // Its memory is there. The block, if the request fits now.
   Block* came(uint64_t address, uint64_t nbytes, uint32_t stack);

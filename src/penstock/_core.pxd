@@ -78,7 +78,7 @@ cdef extern from "stacks.hpp" namespace "penstock" nogil:
 
 
 cdef extern from "pool.hpp" namespace "penstock" nogil:
-    const uint64_t kArrival "penstock::Pool::kArrival"
+    const uint64_t kArrival "penstock::Pool::kArrival", kAnyQueue "penstock::Pool::kAnyQueue"
 
     struct Moving:
         uint64_t address, size

@@ -162,7 +162,7 @@ cdef class Pool:
         cdef Piece piece = self.native.room(nbytes, queue, home)
         return piece.address, piece.size
 
-    def take_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=0, uint32_t home=0):
+    def take_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t home=0):
         return self.wrap(self.native.take_at(address, nbytes, queue, self.here(), home))
 
     def came(self, uint64_t address, uint64_t nbytes):
