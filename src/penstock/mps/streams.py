@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from contextlib import ContextDecorator
-from typing import TypeVar
 
 from penstock.faces.streams import StreamContext, current_on, queue_of
 from penstock.mps._kind import MPS, check_there_for, open_device
@@ -16,6 +15,7 @@ from penstock.runtime.current import local
 __all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
 _NEXT = -1  # of the pool
+_record_event = streams.Stream.record_event
 
 
 class Stream(streams.Stream):
@@ -31,22 +31,25 @@ class Stream(streams.Stream):
         self._borrowed = number == _NEXT
 
     def wait_event(self, event: events.Event) -> None:
-        super().wait_event(_on_any_stream(event))
+        try:
+            event.wait(self)
+        except TypeError as error:
+            raise _explained(error, event) from None
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
-        return super().record_event(_on_any_stream(event))
+        try:
+            return _record_event(self, event)
+        except TypeError as error:
+            raise _explained(error, event) from None
 
     def __repr__(self) -> str:
         return f"<penstock.mps.Stream stream_id={self.stream_id}>"
 
 
-_AnyEvent = TypeVar("_AnyEvent")
-
-
-def _on_any_stream(event: _AnyEvent) -> _AnyEvent:
+def _explained(error: TypeError, event: object) -> TypeError:
     if isinstance(event, Event):
-        raise TypeError("a penstock.mps.Event is of the default stream alone; a penstock.Event is of any")
-    return event
+        return TypeError("a penstock.mps.Event is of the default stream alone; a penstock.Event is of any")
+    return error
 
 
 def current_stream() -> Stream:
