@@ -27,13 +27,15 @@ class Footprint:
 
     def __init__(self, ports: Iterable[Ground], work: Iterable[Recorded]) -> None:
         self._ports = tuple(ports)
-        self._losses = self._counted()
+        self._losses = -1  # of memory, when it was looked last
         mine = _Pieces(self._ports)
         self._spans = [span for span in _merged(_spans_of(work)) if mine.hold(span)]
 
     def lost(self) -> _Span | None:
         """Some of it that is gone. Nearly free, as long as the ports gave nothing back."""
-        losses = self._counted()
+        losses = 0
+        for port in self._ports:  # each replay comes by here
+            losses += port.losses
         if losses == self._losses:
             return None
         now = _Pieces(self._ports)
@@ -41,12 +43,6 @@ class Footprint:
         if gone is None:
             self._losses = losses
         return gone
-
-    def _counted(self) -> int:
-        losses = 0
-        for port in self._ports:  # each replay comes by here
-            losses += port.losses
-        return losses
 
 
 class _Pieces:
