@@ -31,6 +31,7 @@ WORK = {
     "filled": lambda given, kept: given.fill_(4),
     "copied to": lambda given, kept: given.copy_(kept),
     "drawn": lambda given, kept: given.random_(0, 9),
+    "chances": lambda given, kept: kept.view("float32").bernoulli_(given.view("float32")),
     "a part": lambda given, kept: given[100:200].fill_(4),
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.accelerator import graphs, memory, random
 from penstock.accelerator._kind import accelerator as _accelerator
-from penstock.accelerator._utils import _get_device_index
+from penstock.accelerator._utils import _get_device_index, _index_or_current
 from penstock.accelerator.graphs import Graph
 from penstock.accelerator.memory import (
     empty_cache,
@@ -136,8 +136,8 @@ class device_index:  # noqa: N801 -- PyTorch's name
 
 def current_stream(device: Any = None, /) -> _streams.Stream:
     """The stream that this thread's work on the device goes to; -1 is the current device. Opens the device."""
-    kind, index = _accelerator(), _get_device_index(device, optional=True)
-    return _streams.stream_of(kind.opened(kind.current_index() if index == -1 else kind.ranged(index)))
+    kind = _accelerator()
+    return _streams.stream_of(kind.opened(kind.ranged(_index_or_current(device))))
 
 
 def set_stream(stream: _streams.Stream) -> None:

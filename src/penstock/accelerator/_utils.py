@@ -7,7 +7,7 @@ from typing import Any
 from penstock.accelerator._kind import accelerator
 from penstock.device import Device
 
-__all__ = ["_get_device_index"]
+__all__ = ["_get_device_index", "_index_or_current"]
 
 
 def _get_device_index(device: Any, optional: bool = False) -> int:
@@ -20,3 +20,9 @@ def _get_device_index(device: Any, optional: bool = False) -> int:
     if isinstance(named, Device) and named.kind != kind.name:
         raise ValueError(f"{named.kind} doesn't match the current accelerator {kind.name}.")
     return kind.index(named, optional)
+
+
+def _index_or_current(device: Any) -> int:
+    """The same, for what takes -1 for the current device."""
+    index = _get_device_index(device, optional=True)
+    return accelerator().current_index() if index == -1 else index

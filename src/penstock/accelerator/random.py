@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.accelerator._kind import accelerator
-from penstock.accelerator._utils import _get_device_index
+from penstock.accelerator._utils import _index_or_current
 from penstock.faces.random import Randoms
 
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
@@ -16,19 +16,14 @@ __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 
 def initial_seed(device: Any = None, /) -> int:
     """The seed of the device's generator; -1 is the current device. Initialises the kind."""
-    return Randoms(accelerator()).generator(_index(device)).initial_seed()
+    return Randoms(accelerator()).generator(_index_or_current(device)).initial_seed()
 
 
 def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
     """The state of the device's generator, in the kind's form; -1 is the current device. Initialises the kind."""
-    return Randoms(accelerator()).get_rng_state(_index(device))
+    return Randoms(accelerator()).get_rng_state(_index_or_current(device))
 
 
 def get_rng_state_all() -> list[NDArray[np.uint8]]:
     """The states of all the kind's devices. Initialises the kind."""
     return Randoms(accelerator()).get_rng_state_all()
-
-
-def _index(device: Any) -> int:
-    index = _get_device_index(device, optional=True)
-    return accelerator().current_index() if index == -1 else index

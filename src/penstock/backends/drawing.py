@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 
 from penstock import _core
 from penstock.errors import DeviceError
 from penstock.spi import Draw
 
-__all__ = ["draw_now", "packed"]
+__all__ = ["draw_now", "packed", "written_by"]
 
 _LAWS = {law: at for at, law in enumerate(("uniform", "normal", "exponential", "bernoulli", "integers", "chances"))}
 _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _ELEMENTS = {name: at for at, name in enumerate((*_INTEGERS, "float16", "bfloat16", "float32", "float64"))}
 _HEAD = struct.Struct("=5Q3dQqQ4BI")
 _WHOLE = (1 << 64) - 1
+_written = ctypes.CDLL(_core.__file__).penstock_draw_written
+_written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
 
 
 def packed(draw: Draw) -> bytes:
@@ -42,3 +45,10 @@ def draw_now(draw: Draw) -> None:
     """Into host memory, on this thread. Raises DeviceError where a chance is none."""
     if code := _core.draw_now(packed(draw)):
         raise DeviceError("a probability is not in [0, 1]", code=code, call="draw")
+
+
+def written_by(draw: Draw) -> tuple[int, int]:
+    """Where its elements lie, and how many bytes that is, gaps and all."""
+    address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
+    _written(packed(draw), ctypes.byref(address), ctypes.byref(nbytes))
+    return address.value, nbytes.value

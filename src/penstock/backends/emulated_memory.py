@@ -16,13 +16,11 @@ from typing import Protocol
 from weakref import WeakSet
 
 from penstock import _core, config
-from penstock.backends.drawing import packed
 from penstock.backends.mapping import ALIGNMENT
 from penstock.errors import OutOfMemory
 from penstock.sizes import format_bytes
-from penstock.spi import Draw
 
-__all__ = ["Holder", "Room", "Watch", "fresh_in", "guard", "room", "unguard", "watch", "written_by"]
+__all__ = ["Holder", "Room", "Watch", "fresh_in", "guard", "room", "unguard", "watch"]
 
 _STANDARD_ERROR = 2
 _AHEAD = 16  # after a look, one part in so many of what is left may be touched without another one,
@@ -38,7 +36,6 @@ for _name, _result, _arguments in (
     ("touched_mark", None, _span),
     ("touched_total", ctypes.c_size_t, []),
     ("touched_resident", ctypes.c_size_t, _span),
-    ("draw_written", None, [ctypes.c_char_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)]),
     ("program_fresh", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]),
     ("guard_add", ctypes.c_bool, [*_span, ctypes.c_size_t, ctypes.c_char_p]),
     ("guard_remove", ctypes.c_bool, _span),
@@ -158,13 +155,6 @@ def _whole_steps(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         end = max(end, stop)
     if end > first:
         yield first, end - first
-
-
-def written_by(draw: Draw) -> tuple[int, int]:
-    """Where its elements lie, and how many bytes that is, gaps and all."""
-    address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
-    _native.penstock_draw_written(packed(draw), ctypes.byref(address), ctypes.byref(nbytes))
-    return address.value, nbytes.value
 
 
 def fresh_in(program: bytes) -> list[tuple[int, int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, Self
 
-from penstock.backends.emulated_memory import Holder, fresh_in, room, written_by
+from penstock.backends.drawing import written_by
+from penstock.backends.emulated_memory import Holder, fresh_in, room
 from penstock.backends.host_queue import HostQueue, Owner
 from penstock.spi import Draw
 

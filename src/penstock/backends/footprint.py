@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from penstock.backends.emulated_memory import written_by
+from penstock.backends.drawing import written_by
 from penstock.spi import Recorded
 
 __all__ = ["Footprint", "Ground"]
@@ -69,7 +69,10 @@ def _spans_of(work: Iterable[Recorded]) -> Iterator[_Span]:
             case "fill":
                 yield details["to"], details["nbytes"]
             case "draw":
-                yield written_by(details["draw"])
+                draw = details["draw"]
+                yield written_by(draw)
+                if draw.chances:
+                    yield draw.chances, 4 * draw.elements  # of doubles the half, in the same piece
             case "set" | "if" | "while":
                 yield details["address"], 1
 

@@ -11,8 +11,8 @@ from penstock.cuda.streams import current_stream
 from penstock.errors import Unsupported
 from penstock.faces.devices import Devices
 from penstock.runtime import listening, sharing
-from penstock.runtime.abilities import launches
 from penstock.runtime.initialisation import SeedTracker as _LazySeedTracker
+from penstock.runtime.queue_abilities import launches
 
 __all__ = [
     "_LazySeedTracker",

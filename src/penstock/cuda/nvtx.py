@@ -13,7 +13,7 @@ from penstock.cuda._kind import CUDA
 from penstock.errors import Unsupported
 from penstock.observe import ranges
 from penstock.runtime import listening
-from penstock.runtime.abilities import launches
+from penstock.runtime.queue_abilities import launches
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 

@@ -136,5 +136,5 @@ class Event:
         opened = self._opened
         default, chosen = streams.default_of(opened), local.here.streams.get(opened)
         if chosen is not None and chosen.handle != default.handle:
-            raise NotImplementedError("Non-default streams are not yet supported.")
+            raise NotImplementedError("Non-default streams are not yet supported.")  # PyTorch's words, of 2.15
         return default

@@ -103,8 +103,9 @@ class Line(_entries.Line):
             if self.log is not None:
                 return bool(self.times(self.last)[1]) or self.queue.idle()
             return bool(self.queue.reached() >= self.last.tick)
-        except FAILURES as error:  # there is nothing to wait for
-            return self._tells_nothing(error)
+        except FAILURES as error:
+            self._note(error)
+            return True  # there is nothing to wait for
 
     def came_to(self) -> int:
         """The tick, or where the queue logs the number of the work, up to which all is done; 0: that is not known."""
@@ -113,20 +114,20 @@ class Line(_entries.Line):
         try:
             return int(self.queue.reached())
         except FAILURES as error:
-            return int(not self._tells_nothing(error))
+            self._note(error)
+            return 0
 
     def times(self, number: int) -> tuple[int, int]:
         """When that piece of work began and ended, as the log has it."""
         try:
             return (0, 0) if self.log is None else self.log(number)
         except FAILURES as error:
-            self._tells_nothing(error)
+            self._note(error)
             return 0, 0
 
-    def _tells_nothing(self, error: Exception) -> bool:
-        """True, as its work is as good as done. A backend's mistakes are no reason for a trace to fail."""
+    def _note(self, error: Exception) -> None:
+        """A backend's mistakes are no reason for a trace to fail."""
         self.wrong = self.wrong or str(error)
-        return True
 
     def _seen(self) -> Seen:
         self.look()
@@ -138,7 +139,7 @@ class Line(_entries.Line):
         try:
             reached = self.queue.reached()
         except FAILURES as error:
-            self._tells_nothing(error)
+            self._note(error)
             return
         with contextlib.suppress(IndexError):  # there is no more, or another thread was quicker
             while True:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.runtime import capturing, listening
-from penstock.runtime.abilities import launches
+from penstock.runtime.queue_abilities import launches
 from penstock.spi import Queue
 
 __all__ = ["SUBSYSTEM", "Signposts", "signposts"]

@@ -196,7 +196,7 @@ class _Telling:
 
     def _ranges(self, ended: list[tuple[int, Range]]) -> None:
         free: list[int] = []  # since when, of each row of those that may overlap
-        started = [(me, Range(name, at, _NEVER, 0, -1)) for me, name, at in self._recorder.started.values()]
+        started = [(me, Range(name, at, _NEVER, 0, -1)) for me, name, at in tuple(self._recorder.started.values())]
         for me, each in sorted([*ended, *started], key=lambda each: each[1].begin):
             thread = self._thread(me)
             if each.depth >= 0:

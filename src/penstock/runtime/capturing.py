@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.backends.cuda_errors import CAPTURE_FORBIDS, accelerator_error
 from penstock.errors import DeviceError
-from penstock.runtime.abilities import captures
+from penstock.runtime.queue_abilities import captures
 from penstock.spi import Captures, Queue, Recording
 
 if TYPE_CHECKING:

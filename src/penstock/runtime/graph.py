@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from penstock.backends.cuda_errors import ILLEGAL_STATE
 from penstock.errors import DeviceError, Unsupported, WrongState
 from penstock.runtime import capturing, current, graph_annotations, graph_data, listening
-from penstock.runtime.abilities import captures
 from penstock.runtime.capturing import Capture
 from penstock.runtime.graph_conditions import Conditions
 from penstock.runtime.graph_hooks import (
@@ -26,6 +25,7 @@ from penstock.runtime.graph_hooks import (
 from penstock.runtime.liveness import Inputs
 from penstock.runtime.mem_pool import MemPool
 from penstock.runtime.private_pools import PoolId
+from penstock.runtime.queue_abilities import captures
 from penstock.runtime.stream import Stream, default_of, stream_of
 from penstock.spi import Queue, Recording
 

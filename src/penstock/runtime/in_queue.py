@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
 from penstock.runtime import listening
-from penstock.runtime.abilities import launches
+from penstock.runtime.queue_abilities import launches
 from penstock.runtime.storage import array_at
 from penstock.runtime.stream import Stream
 from penstock.runtime.tensor import Tensor

@@ -15,9 +15,9 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.device import Device
 from penstock.dtypes import as_dtype
 from penstock.runtime import listening, random_fill, transfer
-from penstock.runtime.abilities import launches
 from penstock.runtime.creation import empty
 from penstock.runtime.generator import Generator
+from penstock.runtime.queue_abilities import launches
 from penstock.runtime.stream import stream_of
 from penstock.runtime.tensor import Tensor
 from penstock.runtime.torch_types import missing, named, torch_type

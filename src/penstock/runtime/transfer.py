@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import Unsupported
 from penstock.runtime import capturing, listening, registered_memory, sync_debug
-from penstock.runtime.abilities import foresees, launches
+from penstock.runtime.queue_abilities import foresees, launches
 from penstock.runtime.runs import MOST, Run, address_of, are_alike, overlap, runs, spans
 from penstock.runtime.storage import Storage, pinned_block
 from penstock.runtime.stream import Stream, stream_of
@@ -43,7 +43,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         source = source.clone()
     with using(doing, target.storage, source.storage):
         doing.wait_stream(other)
-        if alike:  # the short way, in a fifth of the time
+        if alike:  # in a quarter of the time: to ask NumPy is most of it
             _queue_runs(doing.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
         else:
             _queue_copy(doing, target, source.raw_array(), readable=source.storage.queue_visible)
