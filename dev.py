@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Penstock's tasks, with nothing but Python: python3 dev.py TASK [arguments]
+"""Forebay's tasks, with nothing but Python: python3 dev.py TASK [arguments]
 
     demo     train a small model on the host device and draw where its memory went
     test     run the whole test suite; the arguments are pytest's
@@ -7,7 +7,7 @@
     bench    run every benchmark, or those named; each prints its own table
     docs     build the documentation (its examples are run by `test`)
 
-A task makes .venv (or $PENSTOCK_VENV) if need be, installs what it lacks there, and rebuilds the native core
+A task makes .venv (or $FOREBAY_VENV) if need be, installs what it lacks there, and rebuilds the native core
 exactly when something that goes into it has changed.
 """
 
@@ -28,32 +28,32 @@ from statistics import median
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent
-VENV = Path(os.environ.get("PENSTOCK_VENV") or ROOT / ".venv").absolute()
+VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
 STAMP = VENV / "dev-stamp.json"  # what is known to be done; a step takes its line out first and puts it back last
 
 COMPILED = ("_core", "observe/_entries")  # modules
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
-STUBTEST = ["-m", "mypy.stubtest", *(f"penstock.{name}".replace("/", ".") for name in COMPILED)]
+STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]
 STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
-REPORT = "penstock-report"
+REPORT = "forebay-report"
 
 
 def demo(arguments: list[str]) -> int:
     prepare("demo")
     program = ["examples/train_digits.py", *arguments]
     shutil.rmtree(REPORT, ignore_errors=True)
-    status, observed = timed(["penstock", "run", "--output", REPORT, *program])
+    status, observed = timed(["forebay", "run", "--output", REPORT, *program])
     if status:
         return status
     with_it, without = [observed], []
     for _ in range(3):  # taking turns: a slow moment of the machine hits both
         without.append(timed(["python", *program], quiet=True)[1])
-        with_it.append(timed(["penstock", "run", "--output", REPORT, *program], quiet=True)[1])
-    print(f"\nwith penstock     {median(with_it):6.2f} s  (medians; starting and drawing the report included)")
-    print(f"without penstock  {median(without):6.2f} s")
+        with_it.append(timed(["forebay", "run", "--output", REPORT, *program], quiet=True)[1])
+    print(f"\nwith forebay     {median(with_it):6.2f} s  (medians; starting and drawing the report included)")
+    print(f"without forebay  {median(without):6.2f} s")
     print(f"with / without    {median(with_it) / median(without):6.2f}")
     for page in sorted(Path(REPORT).rglob("*.html")):
         print(f"report            {page}")
@@ -126,7 +126,7 @@ def prepare(*extras: str) -> None:
         need_compiler()
         stamp.pop("built", None)
         save(stamp)
-        pip("building penstock", "--no-deps", "--no-build-isolation", "--editable", ".")
+        pip("building forebay", "--no-deps", "--no-build-isolation", "--editable", ".")
         stamp["built"] = built()
         save(stamp)
 
@@ -145,14 +145,14 @@ def fingerprint(root: Path) -> str:
 
 def built() -> list[str]:
     """What the core is made from and which files it is, so that one deleted or replaced since is noticed."""
-    files = [ROOT / "src/penstock" / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in COMPILED]
+    files = [ROOT / "src/forebay" / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in COMPILED]
     times = [f"{file.stat().st_mtime_ns}" if file.exists() else f"absent at {time.time_ns()}" for file in files]
     return [fingerprint(ROOT), *times]
 
 
 def make_environment() -> None:
     if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
-        fail(f"{VENV} was not made by dev.py: remove it, or name another place in PENSTOCK_VENV")
+        fail(f"{VENV} was not made by dev.py: remove it, or name another place in FOREBAY_VENV")
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         fail("this Python cannot make virtual environments: install python3-venv (Debian: apt install python3-venv)")
     need_compiler()
@@ -205,7 +205,7 @@ TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": doc
 
 def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells the user so
-        fail(f"penstock needs Python 3.11 or later, and this is {sys.version.split()[0]}: try python3.11 dev.py")
+        fail(f"forebay needs Python 3.11 or later, and this is {sys.version.split()[0]}: try python3.11 dev.py")
     if not arguments or arguments[0] not in TASKS:
         print(__doc__.strip())
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2

@@ -17,8 +17,8 @@ exact = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 
 core = Extension(
-    "penstock._core",
-    sources=["src/penstock/_core.pyx", *native("*.cpp")],
+    "forebay._core",
+    sources=["src/forebay/_core.pyx", *native("*.cpp")],
     depends=native("*.hpp"),
     include_dirs=["native", np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
@@ -28,8 +28,8 @@ core = Extension(
 )
 
 entries = Extension(
-    "penstock.observe._entries",
-    sources=["src/penstock/observe/_entries.pyx"],
+    "forebay.observe._entries",
+    sources=["src/forebay/observe/_entries.pyx"],
     depends=["native/ring.hpp"],
     include_dirs=["native"],
     extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *warnings],

@@ -1,4 +1,4 @@
-"""The same allocator programs for both: `allocator_programs.py penstock|pytorch GROUP` prints JSON, mostly nanoseconds.
+"""The same allocator programs for both: `allocator_programs.py forebay|pytorch GROUP` prints JSON, mostly nanoseconds.
 
 PyTorch's is run by its own interpreter, so this file imports nothing of ours before it knows. Times are the thread's
 processor time, but for several threads.
@@ -139,9 +139,9 @@ def blocks_of_two_thirds(allocate: Allocate, free: Callable[[int], Any], streams
     return blocks
 
 
-def penstock(group: str) -> dict[str, Any]:
-    import penstock
-    from penstock.simulate import Device
+def forebay(group: str) -> dict[str, Any]:
+    import forebay
+    from forebay.simulate import Device
 
     device = Device(1 << 45)
     allocate, free = device.allocate, device.free
@@ -149,7 +149,7 @@ def penstock(group: str) -> dict[str, Any]:
     address_pair, address_churn = by_address(allocate, free)
     if group == "pairs":
         found = {"pair": timed(object_pair, 200_000), "pair by address": timed(address_pair, 200_000)}
-        found["pair, penstock.allocate"] = timed(by_object(penstock.allocate)[0], 200_000)
+        found["pair, forebay.allocate"] = timed(by_object(forebay.allocate)[0], 200_000)
         for number in (1, 4):
             streams = list(range(number))
             found[f"churn {number}"], blocks = timed_churn(device.allocator.allocate, object_churn, streams)
@@ -168,8 +168,8 @@ def penstock(group: str) -> dict[str, Any]:
 
 
 def statistics_of_ours(device: Any) -> dict[str, Any]:
-    import penstock
-    from penstock.runtime import history, statistics
+    import forebay
+    from forebay.runtime import history, statistics
 
     allocate, free = device.allocate, device.free
     kept = blocks_of_two_thirds(allocate, free, [0, 1, 2, 3])
@@ -181,7 +181,7 @@ def statistics_of_ours(device: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "blocks": sum(len(segment["blocks"]) for segment in taken),
-        "allocated": timed(calls(penstock.memory.memory_allocated), 100_000),
+        "allocated": timed(calls(forebay.memory.memory_allocated), 100_000),
         "stats": timed(calls(device.stats), 5_000),
         "snapshot": timed(calls(device.snapshot), 30),
         "columns": timed(calls(columns), 300),
@@ -242,4 +242,4 @@ def pytorch(group: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"penstock": penstock, "pytorch": pytorch}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"forebay": forebay, "pytorch": pytorch}[sys.argv[1]](sys.argv[2])))

@@ -18,8 +18,8 @@ from allocator_programs import LIVE, SIZES_OF_GROWTH, THREADS, calls, timed
 from beside_pytorch import Row, ratio, shown
 from measure import show, table
 
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.testing.fake import FakePort
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.testing.fake import FakePort
 
 HERE = Path(__file__).parent
 NATIVE = ("pool", "segments", "accounts", "growing", "heaps", "free_list", "check")
@@ -27,7 +27,7 @@ NATIVE = ("pool", "segments", "accounts", "growing", "heaps", "free_list", "chec
 PAIRS: tuple[Row, ...] = (
     ("allocate + free, 1 KiB: blocks | raw alloc", "pair", "pair", 4),
     ("blocks | caching_allocator_alloc", "pair", "pair, public", 12),
-    ("penstock.allocate | caching_allocator_alloc", "pair, penstock.allocate", "pair, public", 12),
+    ("forebay.allocate | caching_allocator_alloc", "pair, forebay.allocate", "pair, public", 12),
     ("simulate.Device, by address | caching_allocator_alloc", "pair by address", "pair, public", 12),
     (f"churn, {LIVE:,} live, 1 stream: blocks | raw", "churn 1", "churn 1", 3),
     (f"churn, {LIVE:,} live, 4 streams: blocks | raw", "churn 4", "churn 4", 3),
@@ -82,7 +82,7 @@ def floors() -> None:
 def growth() -> None:
     ours, theirs = both("growth", 1)
     made = table(
-        "Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "penstock", "PyTorch, raw", "ratio"
+        "Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "forebay", "PyTorch, raw", "ratio"
     )
     for live in map(str, SIZES_OF_GROWTH):
         made.add_row(f"{int(live):,}", shown(ours[live]), *ratio(ours[live], theirs.get(live)))
@@ -95,7 +95,7 @@ def threads() -> None:
     made = table(
         "Million pairs a second of all threads together, on one device",
         "threads",
-        "penstock",
+        "forebay",
         "PyTorch, raw",
         "native, own queues",
         "native, one queue",

@@ -1,4 +1,4 @@
-"""penstock.cuda on an emulated device beside torch.cuda over a stand-in runtime: what streams, events and devices cost.
+"""forebay.cuda on an emulated device beside torch.cuda over a stand-in runtime: what streams, events and devices cost.
 
 Nanoseconds of processor time of the calling thread: what the queue's own thread does meanwhile is not counted, and
 PyTorch's stand-in has no queue at all.

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from measure import in_turns, show, table
 
-import penstock
-from penstock import memory, mps, mtia, random
-from penstock.runtime.current import opened_for
-from penstock.runtime.graph import Graph
+import forebay
+from forebay import memory, mps, mtia, random
+from forebay.runtime.current import opened_for
+from forebay.runtime.graph import Graph
 
 _MORE = 40  # the bound
 _TURNS = 61
@@ -44,28 +44,28 @@ def nanoseconds(statement: str, call: Call, rounds: int) -> Callable[[], float]:
     return lambda: timer.timeit(rounds) / rounds
 
 
-def streams(face: Any, stream: penstock.Stream) -> list[Row]:
+def streams(face: Any, stream: forebay.Stream) -> list[Row]:
     return [
-        Row("current_stream()", face.current_stream, "current_stream()", penstock.current_stream),
-        Row("default_stream()", face.default_stream, "default_stream()", penstock.default_stream),
-        Row("set_stream(s)", partial(face.set_stream, stream), "set_stream(s)", partial(penstock.set_stream, stream)),
+        Row("current_stream()", face.current_stream, "current_stream()", forebay.current_stream),
+        Row("default_stream()", face.default_stream, "default_stream()", forebay.default_stream),
+        Row("set_stream(s)", partial(face.set_stream, stream), "set_stream(s)", partial(forebay.set_stream, stream)),
         Row("with stream(s)", partial(face.stream, stream), "with s", lambda: stream, "with call(): pass"),
-        Row("synchronize()", face.synchronize, "synchronize()", penstock.synchronize, rounds=_FEW),
+        Row("synchronize()", face.synchronize, "synchronize()", forebay.synchronize, rounds=_FEW),
     ]
 
 
 def events(ours: Any) -> list[Row]:
     """Of events that were recorded and reached."""
-    theirs = penstock.Event()
+    theirs = forebay.Event()
     for event in (ours, theirs):
         event.record()
     names = ("record", "query", "synchronize")
     return [Row(f"Event.{name}()", getattr(ours, name), f"Event.{name}()", getattr(theirs, name)) for name in names]
 
 
-def every(face: Any, kind: str, device: penstock.Device) -> list[Row]:
+def every(face: Any, kind: str, device: forebay.Device) -> list[Row]:
     """What both have."""
-    count, seed = partial(penstock.device_count, kind), partial(random.manual_seed, _SEED, device)
+    count, seed = partial(forebay.device_count, kind), partial(random.manual_seed, _SEED, device)
     return [
         Row("is_available()", face.is_available, "device_count(kind)", count),
         Row("device_count()", face.device_count, "device_count(kind)", count),
@@ -86,7 +86,7 @@ def of_mps() -> list[Row]:
 
     limited = partial(mps.set_per_process_memory_fraction, _SHARE)
     return [
-        *every(mps, "mps", penstock.Device("mps:0")),
+        *every(mps, "mps", forebay.Device("mps:0")),
         Row("current_allocated_memory()", mps.current_allocated_memory, "memory.memory_allocated()", allocated),
         Row("driver_allocated_memory()", mps.driver_allocated_memory, "allocator.driver_allocated()", lent),
         Row("recommended_max_memory()", mps.recommended_max_memory, "port.props.heaps", recommended),
@@ -99,12 +99,12 @@ def of_mps() -> list[Row]:
 def of_mtia() -> list[Row]:
     most, stats = memory.max_memory_allocated, memory.memory_stats
     return [
-        *every(mtia, "mtia", penstock.Device("mtia:0")),
+        *every(mtia, "mtia", forebay.Device("mtia:0")),
         Row("memory_allocated()", mtia.memory_allocated, "memory.memory_allocated()", memory.memory_allocated),
         Row("max_memory_allocated()", mtia.max_memory_allocated, "memory.max_memory_allocated()", most),
         Row("memory_stats()", mtia.memory_stats, "memory.memory_stats()", stats),
-        Row("current_device()", mtia.current_device, "current_device()", penstock.current_device),
-        Row("set_device(0)", partial(mtia.set_device, 0), "set_device(0)", partial(penstock.set_device, 0)),
+        Row("current_device()", mtia.current_device, "current_device()", forebay.current_device),
+        Row("set_device(0)", partial(mtia.set_device, 0), "set_device(0)", partial(forebay.set_device, 0)),
         *events(mtia.Event()),
         *streams(mtia, mtia.Stream()),
         Row("MTIAGraph.replay()", captured(mtia.MTIAGraph()), "Graph.replay()", captured(Graph())),
@@ -115,18 +115,18 @@ def captured(graph: Graph) -> Call:
     """Its replay: one fill of 4 bytes."""
     with mtia.stream(mtia.Stream()):
         graph.capture_begin((0, 0))
-        penstock.zeros(1)
+        forebay.zeros(1)
         graph.capture_end()
     return graph.replay
 
 
 def measure(kind: str, rows: Callable[[], list[Row]]) -> None:
-    made = table(f"penstock.{kind}: nanoseconds a call", "face", "it names", "face", "named", "more", "bound")
-    with penstock.emulate(kind), penstock.use_device(f"{kind}:0"):
+    made = table(f"forebay.{kind}: nanoseconds a call", "face", "it names", "face", "named", "more", "bound")
+    with forebay.emulate(kind), forebay.use_device(f"{kind}:0"):
         for row in rows():
             sides = [nanoseconds(row.statement, call, row.rounds) for call in (row.face, row.runtime)]
             turns = in_turns(*sides, repetitions=_TURNS)
-            penstock.synchronize()
+            forebay.synchronize()
             face, named = (median(turn) for turn in zip(*turns, strict=True))
             more = median(face - named for face, named in turns)
             made.add_row(row.name, row.runtime_name, f"{face:,.0f}", f"{named:,.0f}", f"{more:,.0f}", f"≤ {_MORE}")

@@ -9,8 +9,8 @@ from statistics import median
 
 from measure import REPETITIONS, show, table
 
-import penstock
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.runtime.graph import Graph
 
 NODES = 1_000
 
@@ -39,9 +39,9 @@ def captured(work: Callable[[], object]) -> Graph:
 
 
 def main() -> None:
-    stream = penstock.Stream("host:0")
+    stream = forebay.Stream("host:0")
     with stream:
-        target, source = penstock.zeros(64), penstock.zeros(64)
+        target, source = forebay.zeros(64), forebay.zeros(64)
         queue, to, from_ = stream.queue, target.data_ptr(), source.data_ptr()
 
         def by_queue() -> None:

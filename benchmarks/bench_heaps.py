@@ -9,11 +9,11 @@ from statistics import median
 from allocator_programs import LIVE, SIZES_OF_GROWTH, STEPS, by_object, growth, mixed, timed
 from measure import in_turns, show, table
 
-from penstock.runtime.allocator import Allocator
-from penstock.runtime.heap_allocator import HeapAllocator
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.spi import Heaps
-from penstock.testing.fake import FakePort
+from forebay.runtime.allocator import Allocator
+from forebay.runtime.heap_allocator import HeapAllocator
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.spi import Heaps
+from forebay.testing.fake import FakePort
 
 _PAIR, _RATIO = 200, 1.3  # bounds: nanoseconds, and of CUDA's time
 _TOTAL = 1 << 45

@@ -1,4 +1,4 @@
-"""What `import penstock` costs beyond NumPy's own import, in fresh processes."""
+"""What `import forebay` costs beyond NumPy's own import, in fresh processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def milliseconds(statement: str) -> float:
 def main() -> None:
     made = table("Imports, milliseconds after `import numpy`", "statement", "ms", "bound")
     made.add_row("pass", f"{milliseconds('pass'):.1f}", "")
-    made.add_row("import penstock", f"{milliseconds('import penstock'):.1f}", "≤ 100")
-    made.add_row(
-        "import penstock, open the host device", f"{milliseconds('import penstock; penstock.empty(1)'):.1f}", ""
-    )
+    made.add_row("import forebay", f"{milliseconds('import forebay'):.1f}", "≤ 100")
+    made.add_row("import forebay, open the host device", f"{milliseconds('import forebay; forebay.empty(1)'):.1f}", "")
     show(made)
 
 

@@ -1,4 +1,4 @@
-"""NumPy programs with and without penstock, and with other allocators preloaded; fresh processes, interleaved.
+"""NumPy programs with and without forebay, and with other allocators preloaded; fresh processes, interleaved.
 
 `bench_numpy.py --thresholds` measures from which size on it pays to serve an array.
 """
@@ -13,7 +13,7 @@ from statistics import median
 
 from measure import show, table
 
-from penstock.sizes import format_bytes
+from forebay.sizes import format_bytes
 
 HERE = Path(__file__).parent
 ROUNDS = 9
@@ -24,7 +24,7 @@ LIBRARIES = {
                  "/usr/lib/aarch64-linux-gnu/libmimalloc.so.2"),
 }  # fmt: skip
 
-# A program, its bytes, and the least gain asked for: the time without penstock over the time with it.
+# A program, its bytes, and the least gain asked for: the time without forebay over the time with it.
 PROGRAMS = (
     ("temporaries", 256 * KIB, 4.0), ("temporaries", 512 * KIB, 4.0), ("temporaries", MIB, 4.0),
     ("temporaries", 4 * MIB, 2.5), ("temporaries", 16 * MIB, 1.3), ("temporaries", 64 * MIB, 1.3),
@@ -53,10 +53,10 @@ def run(case: str, nbytes: int, by: str, *extra: str, preload: str = "") -> floa
 
 def compare(case: str, nbytes: int, rivals: dict[str, str]) -> dict[str, list[float]]:
     """Times of every variant, the variants taking turns so that a slow moment of the machine hits all."""
-    times: dict[str, list[float]] = {name: [] for name in ("system", "penstock", *rivals)}
+    times: dict[str, list[float]] = {name: [] for name in ("system", "forebay", *rivals)}
     for _ in range(ROUNDS):
         times["system"].append(run(case, nbytes, "system"))
-        times["penstock"].append(run(case, nbytes, "penstock"))
+        times["forebay"].append(run(case, nbytes, "forebay"))
         for name, library in rivals.items():
             times[name].append(run(case, nbytes, "system", preload=library))
     return times
@@ -70,12 +70,12 @@ def gains(base: list[float], other: list[float]) -> tuple[float, float, float]:
 
 def thresholds() -> None:
     made = table(
-        "Serving from this size on: system time over penstock's", "array", "a+b in a loop", "sqrt(a*b+a)-b", "kept"
+        "Serving from this size on: system time over forebay's", "array", "a+b in a loop", "sqrt(a*b+a)-b", "kept"
     )
     for nbytes in (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB):
         row = []
         for case in ("small", "temporaries", "temporaries_kept"):
-            pairs = [(run(case, nbytes, "system"), run(case, nbytes, "penstock", "1")) for _ in range(ROUNDS)]
+            pairs = [(run(case, nbytes, "system"), run(case, nbytes, "forebay", "1")) for _ in range(ROUNDS)]
             row.append(f"{median(a for a, _ in pairs) / median(b for _, b in pairs):.2f}")
         made.add_row(format_bytes(nbytes), *row)
     show(made)
@@ -88,7 +88,7 @@ def main() -> None:
     rivals = {name: found for name, paths in LIBRARIES.items() if (found := next(filter(os.path.exists, paths), None))}
     made = table(
         f"NumPy programs, system allocator's time over each (medians of {ROUNDS} fresh processes, interleaved)",
-        "program", "array", "system", "penstock", "least to most", "bound", *rivals,
+        "program", "array", "system", "forebay", "least to most", "bound", *rivals,
     )  # fmt: skip
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for case, nbytes, bound in PROGRAMS:
@@ -96,7 +96,7 @@ def main() -> None:
             continue
         times = compare(case, nbytes, rivals)
         base = times["system"]
-        gain, least, most = gains(base, times["penstock"])
+        gain, least, most = gains(base, times["forebay"])
         others = [f"{gains(base, times[name])[0]:.2f}" for name in rivals]
         mark = "" if gain >= bound else " ✗"
         spread = f"{least:.2f} to {most:.2f}"

@@ -14,9 +14,9 @@ import numpy as np
 from measure import show, table
 from rich.table import Table
 
-from penstock.backends import driver
-from penstock.backends.emulated import EmulatedDriver
-from penstock.spi import Queue
+from forebay.backends import driver
+from forebay.backends.emulated import EmulatedDriver
+from forebay.spi import Queue
 
 REPETITIONS = 9
 ROUNDS = 5_000

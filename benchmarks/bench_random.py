@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from measure import REPETITIONS, show, table
 
-import penstock
+import forebay
 
 COUNT = 1 << 24  # elements
 
@@ -27,7 +27,7 @@ def rate(fill: Callable[[], object], nbytes: int) -> float:
 def queued(fill: Callable[[], object]) -> Callable[[], object]:
     def done() -> None:
         fill()
-        penstock.synchronize("host:0")
+        forebay.synchronize("host:0")
 
     return done
 
@@ -39,14 +39,14 @@ def nanoseconds(call: Callable[[], object], rounds: int = 20_000) -> float:
         for _ in range(rounds):
             call()
         times.append((time.perf_counter_ns() - start) / rounds)
-        penstock.synchronize("host:0")
+        forebay.synchronize("host:0")
     return median(times)
 
 
 def main() -> None:
     philox, sfc = np.random.Generator(np.random.Philox(1)), np.random.Generator(np.random.SFC64(1))
-    penstock.manual_seed(1)
-    made = table(f"{COUNT >> 20} million random numbers, GB/s", "law and type", "penstock", "NumPy, Philox", "SFC64")
+    forebay.manual_seed(1)
+    made = table(f"{COUNT >> 20} million random numbers, GB/s", "law and type", "forebay", "NumPy, Philox", "SFC64")
     for law, dtype in (
         ("uniform", "float32"),
         ("uniform", "float64"),
@@ -57,7 +57,7 @@ def main() -> None:
         ("integers below 1000", "int64"),
         ("coins", "uint8"),
     ):
-        tensor = penstock.empty(COUNT, dtype=dtype, device="host:0")
+        tensor = forebay.empty(COUNT, dtype=dtype, device="host:0")
         array = np.empty(COUNT, dtype)
         fills: dict[str, Callable[[], object]] = {
             "uniform": tensor.uniform_,
@@ -81,11 +81,11 @@ def main() -> None:
         made.add_row(f"{law}, {dtype}", *figures)
     show(made)
 
-    small = penstock.empty(8, device="host:0")
+    small = forebay.empty(8, device="host:0")
     made = table("One call", "what", "ns")
     made.add_row("uniform_ of 8, queued", f"{nanoseconds(small.uniform_):.0f}")
-    made.add_row("rand(8), queued", f"{nanoseconds(lambda: penstock.rand(8, device='host:0')):.0f}")
-    made.add_row("get_rng_state", f"{nanoseconds(penstock.random.get_rng_state):.0f}")
+    made.add_row("rand(8), queued", f"{nanoseconds(lambda: forebay.rand(8, device='host:0')):.0f}")
+    made.add_row("get_rng_state", f"{nanoseconds(forebay.random.get_rng_state):.0f}")
     show(made)
 
 

@@ -19,10 +19,10 @@ from statistics import median
 import numpy as np
 from measure import show, table
 
-from penstock import simulate
-from penstock.snapshot import load, torch_pickle
-from penstock.snapshot.model import ENTRY, Action, Snapshot
-from penstock.snapshot.replay import History, check
+from forebay import simulate
+from forebay.snapshot import load, torch_pickle
+from forebay.snapshot.model import ENTRY, Action, Snapshot
+from forebay.snapshot.replay import History, check
 
 EVENTS, LIVE = 1_000_000, 2_000
 REPETITIONS = 5

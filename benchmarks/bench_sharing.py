@@ -11,8 +11,8 @@ from statistics import median
 import numpy as np
 from measure import REPETITIONS, show, table
 
-import penstock
-from penstock.runtime import sharing
+import forebay
+from forebay.runtime import sharing
 
 ROUNDS = 200
 HANDSHAKES = 20  # both processes spin: a machine with other work makes them slow
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 def other_side(pipe: Connection) -> None:
     """Answers each thing with a byte; of two events, records the second whenever the first is reached anew."""
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         while (thing := pipe.recv()) is not None:
             pipe.send_bytes(b".")
             if isinstance(thing, tuple):
@@ -50,7 +50,7 @@ def main() -> None:
     here, there = mp.get_context("spawn").Pipe()
     process = mp.get_context("spawn").Process(target=other_side, args=(there,), daemon=True)
     process.start()
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
 
         def passed(thing: object, rounds: int) -> float:
             def there_and_back() -> None:
@@ -62,23 +62,23 @@ def main() -> None:
 
         made = table("To another process and an answer, µs", "what", "shared tensor", "NumPy array through the pipe")
         for nbytes in (4096, MIB, 64 * MIB):
-            tensor = penstock.zeros(nbytes, dtype=penstock.uint8, device="cuda")
-            penstock.synchronize("cuda")
+            tensor = forebay.zeros(nbytes, dtype=forebay.uint8, device="cuda")
+            forebay.synchronize("cuda")
             rounds = ROUNDS if nbytes <= MIB else 5
             copied = passed(np.zeros(nbytes, np.uint8), rounds)
             made.add_row(f"{nbytes >> 10} KiB", f"{passed(tensor, ROUNDS):.0f}", f"{copied:.0f}")
         made.add_row("one byte", "", f"{passed(b'.', ROUNDS):.0f}")
         show(made)
 
-        tensor = penstock.zeros(4096, device="cuda")
+        tensor = forebay.zeros(4096, device="cuda")
         made = table("One call in one process", "what", "µs")
         made.add_row("send (share, lease, no event)", f"{microseconds(lambda: sharing.send(tensor.storage)):.1f}")
-        event, plain = penstock.Event("cuda", interprocess=True), penstock.Event("cuda")
+        event, plain = forebay.Event("cuda", interprocess=True), forebay.Event("cuda")
         event.record()
         made.add_row("Event.record", f"{microseconds(plain.record):.2f}")
         made.add_row("Event.record, interprocess", f"{microseconds(event.record):.2f}")
         show(made)
-        first, second = (penstock.Event("cuda", interprocess=True) for _ in range(2))
+        first, second = (forebay.Event("cuda", interprocess=True) for _ in range(2))
         second.ipc_handle()
         assert second.shared is not None
         mark, word = second.shared.mark, 0

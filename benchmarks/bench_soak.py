@@ -11,9 +11,9 @@ import time
 
 from measure import console, show, table
 
-from penstock.runtime import out_of_memory
-from penstock.testing import random_programs, side_by_side
-from penstock.testing.side_by_side import Different, Operation
+from forebay.runtime import out_of_memory
+from forebay.testing import random_programs, side_by_side
+from forebay.testing.side_by_side import Different, Operation
 
 STEPS, EVERY = 1000, 50
 OPERATIONS = 300_000

@@ -13,10 +13,10 @@ from statistics import median
 
 from measure import show, table
 
-import penstock
-from penstock.observe import Trace, ranges
-from penstock.observe.recorder import Recorder
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.observe import Trace, ranges
+from forebay.observe.recorder import Recorder
+from forebay.runtime.graph import Graph
 
 REPETITIONS = 7
 ROUNDS = 2_000
@@ -30,7 +30,7 @@ def nanoseconds(do: Callable[[], object]) -> float:
     for _ in range(ROUNDS):
         do()
     spent = (time.thread_time_ns() - start) / ROUNDS
-    penstock.synchronize("host:0")
+    forebay.synchronize("host:0")
     return spent
 
 
@@ -64,7 +64,7 @@ def writing(do: Callable[[], object]) -> None:
         trace.start()
         for _ in range(WRITTEN):
             do()
-        penstock.synchronize("host:0")
+        forebay.synchronize("host:0")
         start = time.perf_counter()
         trace.stop()
         seconds = time.perf_counter() - start
@@ -76,8 +76,8 @@ def writing(do: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    target, source, doubles = penstock.zeros(64), penstock.zeros(64), penstock.zeros(64, dtype=penstock.float64)
-    side, here, event = penstock.Stream("host:0"), penstock.current_stream("host:0"), penstock.Event()
+    target, source, doubles = forebay.zeros(64), forebay.zeros(64), forebay.zeros(64, dtype=forebay.float64)
+    side, here, event = forebay.Stream("host:0"), forebay.current_stream("host:0"), forebay.Event()
 
     def in_range() -> None:
         ranges.push("range")
@@ -101,10 +101,10 @@ def main() -> None:
             "event.query()": event.query,
             "event.synchronize()": event.synchronize,
             "stream.synchronize()": here.synchronize,
-            SEVERAL: lambda: penstock.synchronize("host:0"),
+            SEVERAL: lambda: forebay.synchronize("host:0"),
             "read to the host": target.numpy,
             "graph.replay()": graph.replay,
-            "allocate and free": lambda: penstock.empty(64),
+            "allocate and free": lambda: forebay.empty(64),
             "a range": in_range,
         }
     )

@@ -1,4 +1,4 @@
-"""The same program for penstock and for PyTorch: fresh processes that take turns, medians, and their ratio.
+"""The same program for forebay and for PyTorch: fresh processes that take turns, medians, and their ratio.
 
 PyTorch runs where its oracle is set up (../shared/torch-oracle/setup.sh); a figure of its own is missing where not.
 """
@@ -25,7 +25,7 @@ Row = tuple[str, str, str, float | None]
 
 
 def measured(program: str, side: str, group: str) -> dict[str, Any]:
-    interpreter = [sys.executable] if side == "penstock" else ["bash", str(ORACLE)]
+    interpreter = [sys.executable] if side == "forebay" else ["bash", str(ORACLE)]
     command = [*interpreter, str(HERE / f"{program}.py"), side, group]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -33,10 +33,10 @@ def measured(program: str, side: str, group: str) -> dict[str, Any]:
 
 def both(program: str, group: str, rounds: int = ROUNDS) -> tuple[dict[str, float], dict[str, float]]:
     """Medians of the rounds, in which both take turns, so that a slow moment of the machine hits both."""
-    runs: dict[str, list[dict[str, Any]]] = {"penstock": [], "pytorch": []}
+    runs: dict[str, list[dict[str, Any]]] = {"forebay": [], "pytorch": []}
     oracle = (ORACLE_HOME / "lib").is_dir() and ORACLE.exists()
     for _ in range(rounds):
-        for side in runs if oracle else ("penstock",):
+        for side in runs if oracle else ("forebay",):
             runs[side].append(measured(program, side, group))
     ours, theirs = (
         {key: median(run[key] for run in side) for key in side[0]} if side else {} for side in runs.values()
@@ -55,7 +55,7 @@ def shown(nanoseconds: float) -> str:
 def rows(program: str, title: str, group: str, wanted: tuple[Row, ...]) -> None:
     ours, theirs = both(program, group)
     made = table(
-        f"{title}, medians of {ROUNDS} fresh processes", "penstock | PyTorch", "penstock", "PyTorch", "ratio", "bound"
+        f"{title}, medians of {ROUNDS} fresh processes", "forebay | PyTorch", "forebay", "PyTorch", "ratio", "bound"
     )
     for name, mine, other, bound in wanted:
         made.add_row(name, shown(ours[mine]), *ratio(ours[mine], theirs.get(other)), f"≥ {bound}" if bound else "")

@@ -1,6 +1,6 @@
-"""The same calls of both: `cuda_programs.py penstock|pytorch calls` prints JSON, nanoseconds a call.
+"""The same calls of both: `cuda_programs.py forebay|pytorch calls` prints JSON, nanoseconds a call.
 
-One text for both, given the module: `penstock.cuda` on two emulated devices, or `torch.cuda` on two of the stand-in's.
+One text for both, given the module: `forebay.cuda` on two emulated devices, or `torch.cuda` on two of the stand-in's.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def measured(cuda: Any) -> dict[str, float]:
     return found
 
 
-def penstock() -> dict[str, float]:
-    import penstock
-    from penstock import cuda
+def forebay() -> dict[str, float]:
+    import forebay
+    from forebay import cuda
 
-    with penstock.emulate("cuda", count=2):
+    with forebay.emulate("cuda", count=2):
         return measured(cuda)
 
 
@@ -95,4 +95,4 @@ def pytorch() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"penstock": penstock, "pytorch": pytorch}[sys.argv[1]]()))
+    print(json.dumps({"forebay": forebay, "pytorch": pytorch}[sys.argv[1]]()))

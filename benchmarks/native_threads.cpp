@@ -8,7 +8,7 @@
 
 #include "pool.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

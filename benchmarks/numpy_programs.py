@@ -1,6 +1,6 @@
-"""Plain NumPy programs, one a case, timed in a process of their own: `numpy_programs.py CASE NBYTES penstock|system`.
+"""Plain NumPy programs, one a case, timed in a process of their own: `numpy_programs.py CASE NBYTES forebay|system`.
 
-Prints the nanoseconds of one round: the median of many. With `penstock`, NumPy is served from the host device. They are
+Prints the nanoseconds of one round: the median of many. With `forebay`, NumPy is served from the host device. They are
 the thread's processor time, page faults included: what else the machine does meanwhile is not counted. With `system`,
 the device is opened all the same and serves nobody: what that leaves behind in the system's heap is worth up to 10 %
 to programs of a few microseconds, either way.
@@ -16,8 +16,8 @@ from statistics import median
 
 import numpy as np
 
-import penstock
-from penstock.interop import numpy as served
+import forebay
+from forebay.interop import numpy as served
 
 Round = Callable[[], object]
 
@@ -134,8 +134,8 @@ def timed(step: Round, seconds: float = 0.15) -> float:
 
 if __name__ == "__main__":
     smallest = int(sys.argv[4]) if len(sys.argv) > 4 else served.SMALLEST
-    if sys.argv[3] == "penstock":
+    if sys.argv[3] == "forebay":
         served.install("host:0", smallest=smallest)
     else:
-        penstock.memory.memory_stats("host:0")
+        forebay.memory.memory_stats("host:0")
     print(timed(CASES[sys.argv[1]](int(sys.argv[2]))))

@@ -3,10 +3,10 @@
 import warnings
 from importlib.metadata import version as version_of
 
-project = "penstock"
-author = "the penstock authors"
-project_copyright = "the penstock authors"
-version = release = version_of("penstock")
+project = "forebay"
+author = "the forebay authors"
+project_copyright = "the forebay authors"
+version = release = version_of("forebay")
 
 # No intersphinx: it would fetch inventories, and a build must not need the network.
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # autodoc looks
 default_role = "code"  # one backtick in a docstring means what it means in these pages
 
 html_theme = "furo"
-html_title = "penstock"
+html_title = "forebay"
 html_show_copyright = False
 
 

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-import penstock
-from penstock.interop import numpy as served
-from penstock.runtime import emulation
+import forebay
+from forebay.interop import numpy as served
+from forebay.runtime import emulation
 
 
 @pytest.fixture(autouse=True)
 def device_as_it_was() -> Iterator[None]:
     gc.collect()
-    penstock.memory.empty_cache("host:0")
-    penstock.memory.reset_accumulated_memory_stats("host:0")
-    _, capacity = penstock.memory.mem_get_info("host:0")
+    forebay.memory.empty_cache("host:0")
+    forebay.memory.reset_accumulated_memory_stats("host:0")
+    _, capacity = forebay.memory.mem_get_info("host:0")
     yield
     for running in [*emulation._running.values()]:  # of a page that failed on its way
         running.stop()
     served.uninstall()
-    penstock.memory.record_history(None, device="host:0")
-    penstock.memory.set_allocator_settings("expandable_segments:False")
-    penstock.memory.set_per_process_memory_fraction(1, "host:0")
-    penstock.memory.set_capacity(capacity, "host:0")
+    forebay.memory.record_history(None, device="host:0")
+    forebay.memory.set_allocator_settings("expandable_segments:False")
+    forebay.memory.set_per_process_memory_fraction(1, "host:0")
+    forebay.memory.set_capacity(capacity, "host:0")

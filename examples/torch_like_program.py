@@ -1,6 +1,6 @@
 """A program for torch.cuda: streams, events, memory and its end, graphs, random numbers. Two imports were changed.
 
-    PENSTOCK_EMULATE=cuda:2@h200 python examples/torch_like_program.py
+    FOREBAY_EMULATE=cuda:2@h200 python examples/torch_like_program.py
 
 With the imports that stand in the comments it runs on PyTorch and prints the same; where that has no real GPU under it,
 all but the lines of random numbers and replays.
@@ -8,8 +8,8 @@ all but the lines of random numbers and replays.
 
 import numpy as np
 
-import penstock as torch  # import torch
-from penstock import cuda  # from torch import cuda
+import forebay as torch  # import torch
+from forebay import cuda  # from torch import cuda
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -1,8 +1,8 @@
 """Handwritten digits with nothing but NumPy: a two-layer network trained with Adam and minibatches.
 
     python train_digits.py
-    penstock run train_digits.py                   # the same, and where its memory went
-    penstock run --memory 16MiB train_digits.py    # the same on a small device
+    forebay run train_digits.py                   # the same, and where its memory went
+    forebay run --memory 16MiB train_digits.py    # the same on a small device
 
 It learns from scikit-learn's 8x8 digits, each also shifted by one pixel in eight directions, and says how many digits
 it reads right among those that it has never seen.

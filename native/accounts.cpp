@@ -6,7 +6,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
@@ -139,4 +139,4 @@ void Pool::push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue
   ring_->push(Entry{now_ns(), address, nbytes, queue, stacks_ ? stack : 0, action, home, note_});
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 class FreeList;
 struct Segment;
@@ -60,4 +60,4 @@ struct Segment {
   uint64_t available() const { return rooms->empty() ? 0 : rooms->rbegin()->first.first; }  // of a heap, in one piece
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace forebay {
 
 void BusyMeter::begin(int64_t now) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -39,4 +39,4 @@ void BusyMeter::add(Slots& slots, int64_t from, int64_t to) {
   }
 }
 
-}  // namespace penstock
+}  // namespace forebay

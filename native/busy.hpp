@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 // The queue's thread says when it begins and ends; any thread may read. Times are nanoseconds of the steady clock.
 class BusyMeter {
@@ -33,4 +33,4 @@ class BusyMeter {
   int64_t since_ = -1;  // at work since then, or not
 };
 
-}  // namespace penstock
+}  // namespace forebay

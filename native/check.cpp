@@ -1,7 +1,7 @@
 // Every structural rule of a Pool, in the order a reader would ask. Cheap enough for every step of a test.
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 uint64_t memory_of(const Segment& segment) {
@@ -154,4 +154,4 @@ const char* Pool::broken() const {
   return nullptr;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -8,7 +8,7 @@
 
 #include "worker.hpp"  // Function, Timeline
 
-namespace penstock {
+namespace forebay {
 
 struct Copy {
   void* dst;
@@ -48,4 +48,4 @@ struct WaitFor {
 
 using Command = std::variant<Copy, Fill, Drawing, Program, Run, Signal, WaitFor>;
 
-}  // namespace penstock
+}  // namespace forebay

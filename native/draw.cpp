@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 enum class Float16 : uint16_t {};
@@ -21,7 +21,7 @@ enum class BFloat16 : uint16_t {};
 
 // As C++ converts, and PyTorch: what has 16 bits by way of a float.
 template <class Stored, class Number>
-PENSTOCK_INLINE Stored store(Number number) {
+FOREBAY_INLINE Stored store(Number number) {
   if constexpr (std::is_same_v<Stored, Float16>) {
     return static_cast<Stored>(philox::float16(static_cast<float>(number)));
   } else if constexpr (std::is_same_v<Stored, BFloat16>) {
@@ -32,7 +32,7 @@ PENSTOCK_INLINE Stored store(Number number) {
 }
 
 template <class Stored>
-PENSTOCK_INLINE bool same(Stored one, Stored other) {
+FOREBAY_INLINE bool same(Stored one, Stored other) {
   if constexpr (std::is_arithmetic_v<Stored>) {
     return one == other;
   } else {
@@ -42,7 +42,7 @@ PENSTOCK_INLINE bool same(Stored one, Stored other) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace forebay
 
 #ifndef DISPATCHED
 #define LEVEL portable
@@ -77,7 +77,7 @@ PENSTOCK_INLINE bool same(Stored one, Stored other) {
 #pragma GCC pop_options
 #endif
 
-namespace penstock {
+namespace forebay {
 
 Level best_level() {
 #ifdef DISPATCHED
@@ -152,11 +152,11 @@ Span consulted(const void* packed) {
   return {it.head.chances, it.head.law == Law::Chances ? it.head.count * each : 0};
 }
 
-}  // namespace penstock
+}  // namespace forebay
 
 // For backends/emulated_queue.py.
-EXPORTED void penstock_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
-  const penstock::Span span = penstock::written(packed);
+EXPORTED void forebay_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
+  const forebay::Span span = forebay::written(packed);
   *address = span.address;
   *nbytes = span.nbytes;
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace penstock {
+namespace forebay {
 
 enum class Law : uint8_t { Uniform, Normal, Exponential, Bernoulli, Integers, Chances };
 enum class Element : uint8_t { Bool, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32, F64 };
@@ -52,4 +52,4 @@ struct Span {
 Span written(const void* packed);
 Span consulted(const void* packed);  // the chances, else nothing
 
-}  // namespace penstock
+}  // namespace forebay

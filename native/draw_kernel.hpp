@@ -2,7 +2,7 @@
 // there are vectors, their BYTES and MULTIPLY, the product of the low halves of 64-bit lanes.
 // (No #pragma once for that reason.)
 
-namespace penstock::LEVEL {
+namespace forebay::LEVEL {
 
 using namespace philox;
 
@@ -73,7 +73,7 @@ struct Narrow {
 
 // Floats and doubles: one word, or two.
 template <class Real, class Make>
-PENSTOCK_INLINE void each(const Tile& tile, uint32_t lanes, Make make) {
+FOREBAY_INLINE void each(const Tile& tile, uint32_t lanes, Make make) {
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     for (uint32_t i = 0; i < kWidth; ++i) {
       if constexpr (sizeof(Real) == 8) {
@@ -97,7 +97,7 @@ struct DrawUniform : LanesOf<Stored> {
   Stored low, high;
   explicit DrawUniform(const Draw& d)
       : from(d.a), range(d.c), low(store<Stored>(from)), high(store<Stored>(Real(d.b))) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
       const Stored value = store<Stored>(fused(u, range, from));
       rows[lane][i] = same(value, high) ? low : value;
@@ -109,7 +109,7 @@ struct DrawUniform : LanesOf<Stored> {
 template <class Stored>
 struct DrawUnit : LanesOf<Stored> {
   explicit DrawUnit(const Draw&) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     using Real = RealOf<Stored>;
     const Stored zero = store<Stored>(Real(0)), one = store<Stored>(Real(1));
     each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
@@ -124,7 +124,7 @@ struct DrawNormal : LanesOf<Stored> {
   using Real = RealOf<Stored>;
   Real mean, deviation;
   explicit DrawNormal(const Draw& d) : mean(d.a), deviation(d.b) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     for (uint32_t lane = 0; lane < lanes; lane += 2) {
       Stored *const first = rows[lane], *const second = rows[lane + 1];
       for (uint32_t i = 0; i < kWidth; ++i) {
@@ -147,7 +147,7 @@ struct DrawExponential : LanesOf<Stored> {
   using Real = RealOf<Stored>;
   Real rate;
   explicit DrawExponential(const Draw& d) : rate(d.a) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     each<Real>(tile, lanes,
                [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = store<Stored>(exponential(u, rate)); });
   }
@@ -158,7 +158,7 @@ struct DrawBernoulli : LanesOf<Stored> {
   using Real = RealOf<Stored>;
   Real probability;
   explicit DrawBernoulli(const Draw& d) : probability(d.a) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     const Stored no = store<Stored>(Real(0)), yes = store<Stored>(Real(1));
     each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = u < probability ? yes : no; });
   }
@@ -170,7 +170,7 @@ struct DrawIntegers : Narrow {
   uint64_t inverse, base;
   explicit DrawIntegers(const Draw& d)
       : range(static_cast<uint32_t>(d.range)), inverse(~uint64_t{0} / d.range + 1), base(d.base) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       for (uint32_t i = 0; i < kWidth; ++i) {
         rows[lane][i] = store<Stored>(static_cast<int64_t>(remainder(tile.words[lane][i], range, inverse) + base));
@@ -183,7 +183,7 @@ template <class Stored>
 struct DrawWideIntegers : Wide {
   uint64_t range, base;
   explicit DrawWideIntegers(const Draw& d) : range(d.range), base(d.base) {}
-  PENSTOCK_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
+  FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       for (uint32_t i = 0; i < kWidth; ++i) {
         const uint64_t drawn = wide(tile.words[2 * lane][i], tile.words[2 * lane + 1][i]);
@@ -341,4 +341,4 @@ int run(const Draw& draw, const Axis* axes) {
   return EINVAL;
 }
 
-}  // namespace penstock::LEVEL
+}  // namespace forebay::LEVEL

@@ -1,6 +1,6 @@
 #include "free_list.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 bool before(const Block* a, const Block* b) {
@@ -142,4 +142,4 @@ Block* FreeList::find(uint64_t size, uint64_t rank, uint64_t address) const {
   return at;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -14,7 +14,7 @@
 #include "block.hpp"
 #include "policy.hpp"
 
-namespace penstock {
+namespace forebay {
 
 struct Home;
 
@@ -49,4 +49,4 @@ class FreeList {
   size_t count_ = 0;
 };
 
-}  // namespace penstock
+}  // namespace forebay

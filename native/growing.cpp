@@ -6,7 +6,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
@@ -238,4 +238,4 @@ void Pool::join_bare(Block* block) {
   block->state = State::Bare;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -16,7 +16,7 @@
 #include "exported.hpp"
 #include "timeline.hpp"
 
-namespace penstock::guard {
+namespace forebay::guard {
 namespace {
 
 struct Range {
@@ -97,7 +97,7 @@ void open(uintptr_t address, Range& range) {
   if (range.open) return;
   // The process has all the mappings it may have. To go on would look like the user's mistake.
   Line line;
-  line << "\npenstock: " << range.device << ": guarded memory cannot be opened for work, as mprotect failed; ";
+  line << "\nforebay: " << range.device << ": guarded memory cannot be opened for work, as mprotect failed; ";
   line << "reserve fewer segments, or emulate without guard=True\n";
   line.write_to(guard.descriptor);
   std::abort();
@@ -121,7 +121,7 @@ bool tell(uintptr_t address) {
   Line line;
   if (ours) {
     const Range& range = found->second;
-    line << "\npenstock: " << range.device << ": " << kAdvice << ": address 0x";
+    line << "\nforebay: " << range.device << ": " << kAdvice << ": address 0x";
     line.number(address, 16) << ", byte ";
     line.number(address - range.segment, 10) << " of the segment at 0x";
     line.number(range.segment, 16) << "\n";
@@ -243,25 +243,25 @@ bool unwatch() {
   return true;
 }
 
-}  // namespace penstock::guard
+}  // namespace forebay::guard
 
 // ---- For backends/emulated_memory.py
 
-EXPORTED bool penstock_guard_add(uintptr_t address, size_t nbytes, uintptr_t segment, const char* device) noexcept {
+EXPORTED bool forebay_guard_add(uintptr_t address, size_t nbytes, uintptr_t segment, const char* device) noexcept {
   try {
-    penstock::guard::add(address, nbytes, segment, device);
+    forebay::guard::add(address, nbytes, segment, device);
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
 }
-EXPORTED bool penstock_guard_remove(uintptr_t address, size_t nbytes) noexcept {
+EXPORTED bool forebay_guard_remove(uintptr_t address, size_t nbytes) noexcept {
   try {
-    penstock::guard::remove(address, nbytes);
+    forebay::guard::remove(address, nbytes);
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
 }
-EXPORTED void penstock_guard_watch(int descriptor) noexcept { penstock::guard::watch(descriptor); }
-EXPORTED bool penstock_guard_unwatch() noexcept { return penstock::guard::unwatch(); }
+EXPORTED void forebay_guard_watch(int descriptor) noexcept { forebay::guard::watch(descriptor); }
+EXPORTED bool forebay_guard_unwatch() noexcept { return forebay::guard::unwatch(); }

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace penstock::guard {
+namespace forebay::guard {
 
 // The range is open when it comes; what of it is there already is written anew. `segment`: where that begins which it
 // is a part of. Both may throw std::bad_alloc; then the range is not guarded, or still is.
@@ -44,4 +44,4 @@ class Stay {
 void watch(int descriptor);  // from now on a touch is told there
 bool unwatch();              // whoever had the signal before has it again; false where somebody else took it since
 
-}  // namespace penstock::guard
+}  // namespace forebay::guard

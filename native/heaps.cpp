@@ -5,7 +5,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
@@ -128,4 +128,4 @@ uint64_t Pool::release(uint64_t address, uint64_t size) {
   return block->size == heap.size ? heap.address : 0;
 }
 
-}  // namespace penstock
+}  // namespace forebay

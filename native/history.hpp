@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace penstock {
+namespace forebay {
 
 // As snapshot/model.py.
 enum class Action : uint32_t { Take = 1, Give, Given, Reserve, Release, Oom, Map, Unmap, Look, Annotate };
@@ -16,4 +16,4 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 48, "snapshot/model.py reads entries of 48 bytes");
 
-}  // namespace penstock
+}  // namespace forebay

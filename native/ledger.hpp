@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 enum Metric : unsigned {
   kAllocation,
@@ -120,4 +120,4 @@ class Ledger {
   uint64_t meters_begun_ = 0;
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -11,7 +11,7 @@
 #include "policy.hpp"
 #include "process.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 // Beyond this glibc maps each array anew. So from here on (docs/design/numpy-allocations.md has the measurements) it is
@@ -143,4 +143,4 @@ void Lender::free(void* ctx, void* memory, size_t size) {
   self->below_.free(self->below_.ctx, memory, size);
 }
 
-}  // namespace penstock
+}  // namespace forebay

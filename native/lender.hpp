@@ -11,7 +11,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 
 struct Functions {  // laid out as NumPy's allocators are
   void* ctx;
@@ -22,7 +22,7 @@ struct Functions {  // laid out as NumPy's allocators are
 };
 
 struct Handler {  // laid out as NumPy's handlers of version 1 are
-  char name[127] = "penstock";
+  char name[127] = "forebay";
   uint8_t version = 1;
   Functions functions{};
 };
@@ -82,4 +82,4 @@ class Lender {
   std::atomic<bool> serving_{false};
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -9,7 +9,7 @@
 #include "block.hpp"
 #include "policy.hpp"
 
-namespace penstock {
+namespace forebay {
 
 class LiveTable {
  public:
@@ -73,4 +73,4 @@ class LiveTable {
   size_t count_ = 0;
 };
 
-}  // namespace penstock
+}  // namespace forebay

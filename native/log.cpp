@@ -7,11 +7,11 @@
 #include "exported.hpp"
 #include "worker.hpp"
 
-using penstock::Log;
+using forebay::Log;
 using Held = std::shared_ptr<Log>;
 
 // Null where there is no memory for it, and in a forked child.
-EXPORTED Held* penstock_log(penstock::Worker* worker, size_t most) {
+EXPORTED Held* forebay_log(forebay::Worker* worker, size_t most) {
   try {
     return new Held(worker->log(most));
   } catch (const std::exception&) {
@@ -19,8 +19,8 @@ EXPORTED Held* penstock_log(penstock::Worker* worker, size_t most) {
   }
 }
 
-EXPORTED void penstock_log_times(const Held* log, uint64_t number, int64_t* times) {
+EXPORTED void forebay_log_times(const Held* log, uint64_t number, int64_t* times) {
   std::tie(times[0], times[1]) = (*log)->times(number);
 }
 
-EXPORTED void penstock_log_drop(Held* log) { delete log; }
+EXPORTED void forebay_log_drop(Held* log) { delete log; }

@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-namespace penstock {
+namespace forebay {
 
 class Log {
  public:
@@ -51,4 +51,4 @@ class Log {
   const std::unique_ptr<Slot[], Free> slots_;
 };
 
-}  // namespace penstock
+}  // namespace forebay

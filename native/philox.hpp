@@ -7,19 +7,19 @@
 #include <cstring>
 
 #if defined(__GNUC__)
-#define PENSTOCK_INLINE inline __attribute__((always_inline))  // into functions that are compiled for one processor
+#define FOREBAY_INLINE inline __attribute__((always_inline))  // into functions that are compiled for one processor
 #else
-#define PENSTOCK_INLINE inline
+#define FOREBAY_INLINE inline
 #endif
 
-namespace penstock::philox {
+namespace forebay::philox {
 
 struct Words {
   uint32_t x, y, z, w;
 };
 
 // The words of one call: `draw` numbers the calls of a subsequence.
-PENSTOCK_INLINE Words words(uint64_t seed, uint64_t subsequence, uint64_t draw) {
+FOREBAY_INLINE Words words(uint64_t seed, uint64_t subsequence, uint64_t draw) {
   uint32_t a = static_cast<uint32_t>(draw), b = static_cast<uint32_t>(draw >> 32);
   uint32_t c = static_cast<uint32_t>(subsequence), d = static_cast<uint32_t>(subsequence >> 32);
   uint32_t k = static_cast<uint32_t>(seed), l = static_cast<uint32_t>(seed >> 32);
@@ -36,19 +36,19 @@ PENSTOCK_INLINE Words words(uint64_t seed, uint64_t subsequence, uint64_t draw) 
 }
 
 // In (0, 1], both. A product with a power of two is exact, so it does not matter whether it is fused with the sum.
-PENSTOCK_INLINE float uniform(uint32_t x) { return static_cast<float>(x) * 0x1p-32f + 0x1p-33f; }
+FOREBAY_INLINE float uniform(uint32_t x) { return static_cast<float>(x) * 0x1p-32f + 0x1p-33f; }
 
-PENSTOCK_INLINE double uniform(uint32_t x, uint32_t y) {
+FOREBAY_INLINE double uniform(uint32_t x, uint32_t y) {
   return static_cast<double>(x ^ (uint64_t{y} << 21)) * 0x1p-53 + 0x1p-54;
 }
 
-PENSTOCK_INLINE uint64_t wide(uint32_t x, uint32_t y) { return uint64_t{x} << 32 | y; }
+FOREBAY_INLINE uint64_t wide(uint32_t x, uint32_t y) { return uint64_t{x} << 32 | y; }
 
-PENSTOCK_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-PENSTOCK_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+FOREBAY_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+FOREBAY_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 template <class To, class From>
-PENSTOCK_INLINE To bits(From from) {
+FOREBAY_INLINE To bits(From from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   std::memcpy(&to, &from, sizeof to);
@@ -58,17 +58,17 @@ PENSTOCK_INLINE To bits(From from) {
 // The polynomial whose coefficients are given, that of the highest power first. No loop: those around it become
 // vectors.
 template <class Real>
-PENSTOCK_INLINE Real polynomial(Real, Real last) {
+FOREBAY_INLINE Real polynomial(Real, Real last) {
   return last;
 }
 template <class Real, class... Others>
-PENSTOCK_INLINE Real polynomial(Real x, Real highest, Real next, Others... others) {
+FOREBAY_INLINE Real polynomial(Real x, Real highest, Real next, Others... others) {
   return polynomial<Real>(x, fused(highest, x, next), others...);
 }
 
 // Of a normal number in (0, 1]: the operations of CUDA's logf, as the PTX of programs that call it shows them, so the
 // same bits.
-PENSTOCK_INLINE float log(float u) {
+FOREBAY_INLINE float log(float u) {
   const uint32_t raw = bits<uint32_t>(u);
   const uint32_t exponent = (raw - 0x3F2AAAABu) & 0xFF800000u;
   const float e = static_cast<float>(static_cast<int32_t>(exponent)) * 0x1p-23f;
@@ -79,7 +79,7 @@ PENSTOCK_INLINE float log(float u) {
 }
 
 // Of a normal number in (0, 1], within 1 ulp: 2 atanh(s) with s = f / (2 + f), 1 + f the mantissa, as a series.
-PENSTOCK_INLINE double log(double u) {
+FOREBAY_INLINE double log(double u) {
   const uint64_t raw = bits<uint64_t>(u);
   const uint64_t exponent = (raw - 0x3FE6A09E667F3BCDull) & 0xFFF0000000000000ull;  // 1 + f is in [√½, √2)
   const double e = static_cast<double>(static_cast<int32_t>(exponent >> 32)) * 0x1p-20;
@@ -98,21 +98,21 @@ struct Pair {
 
 // The sine and cosine of r plus a number of quarter turns, |r| at most an eighth of a turn: Taylor's series.
 template <class Real>
-PENSTOCK_INLINE Pair<Real> turned(Real r, Real sine, Real cosine, int32_t quarters) {
+FOREBAY_INLINE Pair<Real> turned(Real r, Real sine, Real cosine, int32_t quarters) {
   const Real s = fused(sine * (r * r), r, r), c = fused(cosine, r * r, Real(1));
   const bool odd = quarters & 1;
   const Real x = odd ? c : s, y = odd ? s : c;
   return {quarters & 2 ? -x : x, (quarters + 1) & 2 ? -y : y};
 }
 
-PENSTOCK_INLINE Pair<float> turned(float r, int32_t quarters) {
+FOREBAY_INLINE Pair<float> turned(float r, int32_t quarters) {
   const float square = r * r;
   const float sine = polynomial(square, 1.0f / 362880, -1.0f / 5040, 1.0f / 120, -1.0f / 6);
   const float cosine = polynomial(square, -1.0f / 3628800, 1.0f / 40320, -1.0f / 720, 1.0f / 24, -0.5f);
   return turned(r, sine, cosine, quarters);
 }
 
-PENSTOCK_INLINE Pair<double> turned(double r, int32_t quarters) {
+FOREBAY_INLINE Pair<double> turned(double r, int32_t quarters) {
   const double square = r * r;
   const double sine = polynomial(square, 1.0 / 355687428096000, -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800,
                                  1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6);
@@ -123,7 +123,7 @@ PENSTOCK_INLINE Pair<double> turned(double r, int32_t quarters) {
 
 // Two of the standard normal distribution, by Box and Muller. A GPU takes sine and cosine of floats from its hardware
 // table, which is wrong by up to 2^-21; these are right.
-PENSTOCK_INLINE Pair<float> normal(uint32_t x, uint32_t y) {
+FOREBAY_INLINE Pair<float> normal(uint32_t x, uint32_t y) {
   constexpr float kTurn = 2.3283064e-10f * 6.2831855f;
   const float radius = __builtin_sqrtf(-2.0f * log(uniform(x)));
   const float angle = fused(static_cast<float>(y), kTurn, kTurn / 2.0f);
@@ -133,7 +133,7 @@ PENSTOCK_INLINE Pair<float> normal(uint32_t x, uint32_t y) {
   return {at.x * radius, at.y * radius};
 }
 
-PENSTOCK_INLINE Pair<double> normal(Words w) {
+FOREBAY_INLINE Pair<double> normal(Words w) {
   const double radius = __builtin_sqrt(-2.0 * log(uniform(w.x, w.y)));
   const double half_turns = static_cast<double>(w.z ^ (uint64_t{w.w} << 21)) * 0x1p-52 + 0x1p-53;
   const int32_t quarters = static_cast<int32_t>(half_turns * 2.0 + 0.5);
@@ -144,20 +144,20 @@ PENSTOCK_INLINE Pair<double> normal(Words w) {
 
 // -log(u) / rate, of a u that is never quite 1: so that it is never 0, and none of them a zero in half precision.
 template <class Real>
-PENSTOCK_INLINE Real exponential(Real u, Real rate) {
+FOREBAY_INLINE Real exponential(Real u, Real rate) {
   constexpr Real kSmall = sizeof(Real) == 8 ? Real(0x1p-53) : Real(0x1p-24);  // half of epsilon
   return Real(-1) / rate * (u >= Real(1) - kSmall ? -kSmall : log(u));
 }
 
 // ---- What a float is in 16 bits, to the nearest, of two as near to the even one
 
-PENSTOCK_INLINE uint16_t bfloat16(float value) {
+FOREBAY_INLINE uint16_t bfloat16(float value) {
   const uint32_t raw = bits<uint32_t>(value);
   const uint32_t rounded = (raw + 0x7FFF + (raw >> 16 & 1)) >> 16;
   return static_cast<uint16_t>(value != value ? 0x7FC0 : rounded);
 }
 
-PENSTOCK_INLINE uint16_t float16(float value) {
+FOREBAY_INLINE uint16_t float16(float value) {
   const uint32_t raw = bits<uint32_t>(value), sign = raw >> 16 & 0x8000, size = raw & 0x7FFFFFFF;
   // Below 2^-14 the sum with 0.5 rounds where float16 does; its low bits are the result.
   const uint32_t tiny = bits<uint32_t>(bits<float>(size) + 0.5f) - 0x3F000000u;
@@ -167,7 +167,7 @@ PENSTOCK_INLINE uint16_t float16(float value) {
 }
 
 // x % below, with 2^64 / below, rounded up, given: a division would take ten times as long.
-PENSTOCK_INLINE uint32_t remainder(uint32_t x, uint32_t below, uint64_t inverse) {
+FOREBAY_INLINE uint32_t remainder(uint32_t x, uint32_t below, uint64_t inverse) {
 #if defined(__SIZEOF_INT128__)
   __extension__ typedef unsigned __int128 Wide;
   return static_cast<uint32_t>(static_cast<Wide>(inverse * x) * below >> 64);
@@ -176,4 +176,4 @@ PENSTOCK_INLINE uint32_t remainder(uint32_t x, uint32_t below, uint64_t inverse)
 #endif
 }
 
-}  // namespace penstock::philox
+}  // namespace forebay::philox

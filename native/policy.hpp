@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 constexpr uint64_t kGrain = 256;                  // every address and size in here is a multiple of it
 constexpr uint64_t kQuantum = kGrain * 2;         // every block is a multiple of it, but where buffers have their own
@@ -93,4 +93,4 @@ struct Policy {
   }
 };
 
-}  // namespace penstock
+}  // namespace forebay

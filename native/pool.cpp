@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
@@ -290,4 +290,4 @@ void Pool::drop(Block* block) {
   spare_ = block;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -24,7 +24,7 @@
 #include "policy.hpp"
 #include "ring.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // Where blocks of one purpose live, apart from all others: the common home, 0, or that of a graph or a user's pool.
 struct Home {
@@ -219,4 +219,4 @@ class Pool {
   std::atomic<uint32_t> note_{0};
 };
 
-}  // namespace penstock
+}  // namespace forebay

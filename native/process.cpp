@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 std::atomic<uint64_t> generation{1};
@@ -15,4 +15,4 @@ std::atomic<uint64_t> generation{1};
 
 uint64_t process_generation() noexcept { return generation.load(std::memory_order_relaxed); }
 
-}  // namespace penstock
+}  // namespace forebay

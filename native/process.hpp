@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-namespace penstock {
+namespace forebay {
 
 uint64_t process_generation() noexcept;  // as read before a fork and after it, in the child, it differs
 
-}  // namespace penstock
+}  // namespace forebay

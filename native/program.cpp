@@ -9,7 +9,7 @@
 #include "exported.hpp"
 #include "touched.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 Step step_at(const char* bytes, size_t at) {
@@ -104,14 +104,14 @@ std::vector<Span> program_writes(const void* bytes, size_t nbytes) {
   return found;
 }
 
-}  // namespace penstock
+}  // namespace forebay
 
 // For backends/emulated_memory.py: those that touch what is not counted yet, as many of them as there is room for.
-EXPORTED size_t penstock_program_fresh(const void* bytes, size_t nbytes, penstock::Span* found, size_t room) noexcept {
+EXPORTED size_t forebay_program_fresh(const void* bytes, size_t nbytes, forebay::Span* found, size_t room) noexcept {
   size_t count = 0;
   try {
-    for (const penstock::Span& span : penstock::program_writes(bytes, nbytes)) {
-      if (!penstock::touched::any_fresh(span.address, span.nbytes)) continue;
+    for (const forebay::Span& span : forebay::program_writes(bytes, nbytes)) {
+      if (!forebay::touched::any_fresh(span.address, span.nbytes)) continue;
       if (count < room) found[count] = span;
       ++count;
     }

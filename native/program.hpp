@@ -8,7 +8,7 @@
 
 #include "draw.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // A condition keeps what it was last Set to in its own `a`. Its body follows it, `b` bytes; While's ends in Again,
 // which goes `a` bytes back to the While.
@@ -33,4 +33,4 @@ int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop);
 // Where its copies, fills and draws write, whether their conditions hold or not; what functions do nobody knows.
 std::vector<Span> program_writes(const void* bytes, size_t nbytes);
 
-}  // namespace penstock
+}  // namespace forebay

@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 template <class Entry>
 class Ring {
@@ -51,4 +51,4 @@ class Ring {
   std::vector<std::unique_ptr<Entry[]>> pieces_;
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -6,7 +6,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
@@ -169,4 +169,4 @@ bool Pool::overlaps(uint64_t address, uint64_t size) const {
   return after != segments_.begin() && address - (--after)->first < after->second.size;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -17,7 +17,7 @@
 
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 
@@ -44,7 +44,7 @@ void ring(Slot* slot) {
 
 }  // namespace
 
-uint64_t penstock_record(Slot* slot, uint64_t process) {
+uint64_t forebay_record(Slot* slot, uint64_t process) {
   uint64_t before = slot->recorded.load(), word;
   do {
     word = word_of(number_in(before) + 1, process);
@@ -52,7 +52,7 @@ uint64_t penstock_record(Slot* slot, uint64_t process) {
   return word;
 }
 
-int penstock_reach(void* argument) {
+int forebay_reach(void* argument) {
   const std::unique_ptr<Errand> errand(static_cast<Errand*>(argument));
   const uint64_t number = number_in(errand->word);
   uint64_t before = errand->slot->reached.load();
@@ -62,7 +62,7 @@ int penstock_reach(void* argument) {
   return 0;
 }
 
-int penstock_wait(Slot* slot, uint64_t word, int64_t timeout_ns) {
+int forebay_wait(Slot* slot, uint64_t word, int64_t timeout_ns) {
   if (spin_until(std::min(timeout_ns, kSpinNanos), [&] { return is_reached(slot, word); })) return kReached;
   const int64_t end = steady_nanos() + timeout_ns;
   for (;;) {
@@ -71,41 +71,41 @@ int penstock_wait(Slot* slot, uint64_t word, int64_t timeout_ns) {
     const int64_t left = std::min(end - steady_nanos(), kSlice);
     if (left > 0) sleep_for_bell(slot, heard, left);
     if (is_reached(slot, word)) return kReached;
-    if (!penstock_since(process_in(word))) return is_reached(slot, word) ? kReached : kOrphaned;
+    if (!forebay_since(process_in(word))) return is_reached(slot, word) ? kReached : kOrphaned;
     if (left <= 0) return kNotYet;
   }
 }
 
-int penstock_await(void* argument) {
+int forebay_await(void* argument) {
   const std::unique_ptr<Errand> errand(static_cast<Errand*>(argument));
   stand_aside(true);
   int outcome;
   do {
-    outcome = penstock_wait(errand->slot, errand->word, std::int64_t{1} << 40);
+    outcome = forebay_wait(errand->slot, errand->word, std::int64_t{1} << 40);
   } while (outcome == kNotYet);
   stand_aside(false);
   return outcome;
 }
 
-int penstock_claim(Slot* slot, uint64_t word, uint64_t since) {
+int forebay_claim(Slot* slot, uint64_t word, uint64_t since) {
   uint64_t sent = lease_of(word_of(number_in(word), 0), kSent);
   if (!slot->lease.compare_exchange_strong(sent, lease_of(word, kBorrowed))) return 0;
   slot->since = since;
   return 1;
 }
 
-int penstock_give_back(void* argument) {
+int forebay_give_back(void* argument) {
   const std::unique_ptr<Errand> errand(static_cast<Errand*>(argument));
   uint64_t mine = lease_of(errand->word, kBorrowed);
   errand->slot->lease.compare_exchange_strong(mine, lease_of(errand->word, kReturned));
   return 0;
 }
 
-Errand* penstock_errand(Slot* slot, uint64_t word) { return new Errand{slot, word}; }
+Errand* forebay_errand(Slot* slot, uint64_t word) { return new Errand{slot, word}; }
 
-void penstock_drop_errand(Errand* errand) { delete errand; }
+void forebay_drop_errand(Errand* errand) { delete errand; }
 
-uint64_t penstock_since([[maybe_unused]] uint64_t process) {
+uint64_t forebay_since([[maybe_unused]] uint64_t process) {
 #ifdef __linux__
   char path[48], text[1024];
   std::snprintf(path, sizeof path, "/proc/%llu/stat", static_cast<unsigned long long>(process));
@@ -126,5 +126,5 @@ uint64_t penstock_since([[maybe_unused]] uint64_t process) {
 #endif
 }
 
-EXPORTED int penstock_pause(Worker* worker, int64_t timeout_ns) { return worker->pause(timeout_ns); }
-EXPORTED void penstock_resume(Worker* worker) { worker->resume(); }
+EXPORTED int forebay_pause(Worker* worker, int64_t timeout_ns) { return worker->pause(timeout_ns); }
+EXPORTED void forebay_resume(Worker* worker) { worker->resume(); }

@@ -7,7 +7,7 @@
 #include "exported.hpp"
 #include "timeline.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // A word names one record of an event: its number, counted over all processes, and the process whose queue reaches it.
 constexpr unsigned kProcessBits = 22;  // Linux has no more processes
@@ -39,17 +39,17 @@ struct Errand {
   uint64_t word;
 };
 
-}  // namespace penstock
+}  // namespace forebay
 
-EXPORTED uint64_t penstock_record(penstock::Slot* slot, uint64_t process);            // the word of a new record
-EXPORTED int penstock_wait(penstock::Slot* slot, uint64_t word, int64_t timeout_ns);  // an Outcome
-EXPORTED int penstock_claim(penstock::Slot* slot, uint64_t word, uint64_t since);  // 0: it is not there to be claimed
-EXPORTED penstock::Errand* penstock_errand(penstock::Slot* slot, uint64_t word);
-EXPORTED void penstock_drop_errand(penstock::Errand* errand);
+EXPORTED uint64_t forebay_record(forebay::Slot* slot, uint64_t process);            // the word of a new record
+EXPORTED int forebay_wait(forebay::Slot* slot, uint64_t word, int64_t timeout_ns);  // an Outcome
+EXPORTED int forebay_claim(forebay::Slot* slot, uint64_t word, uint64_t since);     // 0: it is not there to be claimed
+EXPORTED forebay::Errand* forebay_errand(forebay::Slot* slot, uint64_t word);
+EXPORTED void forebay_drop_errand(forebay::Errand* errand);
 
 // For queues, or at once. The second one's failure is kOrphaned.
-EXPORTED int penstock_reach(void* errand);
-EXPORTED int penstock_await(void* errand);
-EXPORTED int penstock_give_back(void* errand);  // memory, claimed by that word
+EXPORTED int forebay_reach(void* errand);
+EXPORTED int forebay_await(void* errand);
+EXPORTED int forebay_give_back(void* errand);  // memory, claimed by that word
 
-EXPORTED uint64_t penstock_since(uint64_t process);  // when it started; 0: it ended, be it a zombie, or never was
+EXPORTED uint64_t forebay_since(uint64_t process);  // when it started; 0: it ended, be it a zombie, or never was

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock {
+namespace forebay {
 
 constexpr size_t kDeepest = 256;  // places of one stack that are kept
 
@@ -83,4 +83,4 @@ class Stacks {
   std::vector<uint32_t> path_;  // and its nodes
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -6,7 +6,7 @@
 
 #include "pool.hpp"
 
-namespace penstock {
+namespace forebay {
 
 struct SegmentRow {
   uint64_t address, nbytes, queue;
@@ -55,4 +55,4 @@ inline Rows rows_of(const Pool& pool) {
   return rows;
 }
 
-}  // namespace penstock
+}  // namespace forebay

@@ -4,7 +4,7 @@
 
 #include "process.hpp"
 
-namespace penstock {
+namespace forebay {
 int64_t steady_nanos() noexcept {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -55,4 +55,4 @@ void Timeline::nudge() {
   changed_.notify_all();
 }
 
-}  // namespace penstock
+}  // namespace forebay

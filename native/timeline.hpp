@@ -10,7 +10,7 @@
 #include <limits>
 #include <mutex>
 
-namespace penstock {
+namespace forebay {
 
 constexpr int64_t kForever = -1;        // a time limit that never comes; any negative number will do
 constexpr int64_t kSpinNanos = 50'000;  // how long a waiter polls before it sleeps: about the price of one wake-up
@@ -83,4 +83,4 @@ class Timeline {
   std::condition_variable changed_;
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -11,7 +11,7 @@
 
 #include "exported.hpp"
 
-namespace penstock::touched {
+namespace forebay::touched {
 namespace {
 
 constexpr size_t kSteps = (size_t{1} << 48) / kStep;  // no system gives a process higher addresses unless it asks
@@ -137,13 +137,13 @@ size_t count_resident(uintptr_t address, size_t nbytes) noexcept {
   return found;
 }
 
-}  // namespace penstock::touched
+}  // namespace forebay::touched
 
 // ---- For backends/emulated_memory.py
 
-using namespace penstock;
+using namespace forebay;
 
-EXPORTED bool penstock_touched_add(uintptr_t address, size_t nbytes) noexcept {
+EXPORTED bool forebay_touched_add(uintptr_t address, size_t nbytes) noexcept {
   try {
     touched::add(address, nbytes);
     return true;
@@ -151,12 +151,12 @@ EXPORTED bool penstock_touched_add(uintptr_t address, size_t nbytes) noexcept {
     return false;
   }
 }
-EXPORTED void penstock_touched_drop(uintptr_t address, size_t nbytes) noexcept { touched::drop(address, nbytes); }
-EXPORTED size_t penstock_touched_fresh(uintptr_t address, size_t nbytes) noexcept {
+EXPORTED void forebay_touched_drop(uintptr_t address, size_t nbytes) noexcept { touched::drop(address, nbytes); }
+EXPORTED size_t forebay_touched_fresh(uintptr_t address, size_t nbytes) noexcept {
   return touched::count_fresh(address, nbytes);
 }
-EXPORTED void penstock_touched_mark(uintptr_t address, size_t nbytes) noexcept { touched::mark(address, nbytes); }
-EXPORTED size_t penstock_touched_total() noexcept { return touched::total(); }
-EXPORTED size_t penstock_touched_resident(uintptr_t address, size_t nbytes) noexcept {
+EXPORTED void forebay_touched_mark(uintptr_t address, size_t nbytes) noexcept { touched::mark(address, nbytes); }
+EXPORTED size_t forebay_touched_total() noexcept { return touched::total(); }
+EXPORTED size_t forebay_touched_resident(uintptr_t address, size_t nbytes) noexcept {
   return touched::count_resident(address, nbytes);
 }

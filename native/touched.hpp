@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <new>
 
-namespace penstock {
+namespace forebay {
 
 // Of a request to write memory that nobody has counted yet.
 struct Uncounted : std::bad_alloc {
@@ -29,4 +29,4 @@ size_t total() noexcept;                                           // bytes of s
 size_t count_resident(uintptr_t address, size_t nbytes) noexcept;  // bytes of those here that have memory
 
 }  // namespace touched
-}  // namespace penstock
+}  // namespace forebay

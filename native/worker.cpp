@@ -20,7 +20,7 @@
 #include "program.hpp"
 #include "touched.hpp"
 
-namespace penstock {
+namespace forebay {
 namespace {
 
 // A queue's mutex is held for a few instructions only: to sleep for it would cost a hundred times more than to retry.
@@ -125,7 +125,7 @@ void Worker::State::work(std::shared_ptr<State> self) {
   here_aside = &self->aside;
   here_busy = &self->busy;
 #ifdef __linux__
-  pthread_setname_np(pthread_self(), "penstock");
+  pthread_setname_np(pthread_self(), "forebay");
   if (self->priority) setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + self->priority);  // 0: this thread
 #endif
   while (self->refill()) {
@@ -449,4 +449,4 @@ bool Worker::close(int64_t timeout_ns, std::vector<void*>* dropped) {
   return false;
 }
 
-}  // namespace penstock
+}  // namespace forebay

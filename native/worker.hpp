@@ -10,7 +10,7 @@
 #include "log.hpp"
 #include "timeline.hpp"
 
-namespace penstock {
+namespace forebay {
 
 using Function = int (*)(void*);  // 0 is success; must not throw
 
@@ -95,4 +95,4 @@ class Worker {
   std::atomic<bool> abandoned_{false};
 };
 
-}  // namespace penstock
+}  // namespace forebay

@@ -1,3 +1,3 @@
-from penstock.testing.conformance import *  # noqa: F403 - the list is the suite
+from forebay.testing.conformance import *  # noqa: F403 - the list is the suite
 
-pytest_plugins = ["penstock.testing.plugin"]
+pytest_plugins = ["forebay.testing.plugin"]

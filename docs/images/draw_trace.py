@@ -1,6 +1,6 @@
 """Traces a small program, and draws what is in the file: `python docs/images/draw_trace.py trace.png [FILE.pftrace]`.
 
-The file is read by Perfetto's own schema, and nothing else of penstock; Chromium makes the picture.
+The file is read by Perfetto's own schema, and nothing else of forebay; Chromium makes the picture.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/unit"))
 from perfetto_files import Decoded, Slice, decoded
 
-import penstock
-from penstock import cuda
-from penstock.observe import trace
+import forebay
+from forebay import cuda
+from forebay.observe import trace
 
 WIDTH, NAMES, ROW, TOP = 1400, 290, 26, 60
 COLOURS = {
@@ -35,14 +35,14 @@ COLOURS = {
 def program(path: Path) -> None:
     """Batches are drawn and copied on a stream of their own while the last one is worked on."""
     loading = cuda.Stream()
-    batch = penstock.empty((1 << 20,), device="cuda")
-    weights = penstock.rand((1 << 20,), device="cuda")
+    batch = forebay.empty((1 << 20,), device="cuda")
+    weights = forebay.rand((1 << 20,), device="cuda")
 
     def steps(count: int) -> None:
         for step in range(count):
             with cuda.nvtx.range("step {}", step):
                 with cuda.nvtx.range("load"), cuda.stream(loading):
-                    fresh = penstock.rand((1 << 20,), device="cuda")
+                    fresh = forebay.rand((1 << 20,), device="cuda")
                 ready = loading.record_event()
                 weights.normal_()
                 cuda.current_stream().wait_event(ready)
@@ -60,7 +60,7 @@ def rows(found: Decoded) -> dict[str, list[Slice]]:
     """The slices of each track, those of streams last; one row for each depth."""
     made: dict[str, list[Slice]] = {}
     for each in found.slices:
-        made.setdefault(f"{each.track.removeprefix('penstock/')}\0{each.depth}", []).append(each)
+        made.setdefault(f"{each.track.removeprefix('forebay/')}\0{each.depth}", []).append(each)
     return dict(sorted(made.items(), key=lambda item: ("stream" in item[0], "recording" not in item[0], item[0])))
 
 
@@ -126,7 +126,7 @@ def main() -> None:
             made = Path(sys.argv[2])
         else:
             made = Path(folder) / "made.pftrace"
-            with penstock.emulate("cuda", profile="h200", memory="1GiB"):
+            with forebay.emulate("cuda", profile="h200", memory="1GiB"):
                 program(made)
         page = Path(folder) / "page.html"
         text = drawn(decoded(made))

@@ -5,7 +5,7 @@
 #include "check.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "philox.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

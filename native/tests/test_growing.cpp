@@ -12,7 +12,7 @@
 #include "pool.hpp"
 #include "tables.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // Lets a test break what broken() must find.
 struct PoolTest {
@@ -22,9 +22,9 @@ struct PoolTest {
   static bool& plain(Pool& pool) { return pool.plain_; }
 };
 
-}  // namespace penstock
+}  // namespace forebay
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include "touched.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 
@@ -129,7 +129,7 @@ TEST(what_touches_it_is_told_and_dies) {
   Memory memory;
   std::string said;
   CHECK(dies([&] { *static_cast<volatile char*>(memory.base + 4096) = 1; }, &said) == SIGSEGV);
-  CHECK(said.find("penstock: cuda:1: the host touched device memory outside queued work") != std::string::npos);
+  CHECK(said.find("forebay: cuda:1: the host touched device memory outside queued work") != std::string::npos);
   CHECK(said.find(", byte 4096 of the segment at 0x") != std::string::npos);
 }
 

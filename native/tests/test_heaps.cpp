@@ -6,16 +6,16 @@
 #include "pool.hpp"
 #include "tables.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // Lets a test break what broken() must find.
 struct PoolTest {
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
 };
 
-}  // namespace penstock
+}  // namespace forebay
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

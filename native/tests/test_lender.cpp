@@ -10,7 +10,7 @@
 #include "check.hpp"
 #include "lender.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include "stacks.hpp"
 #include "tables.hpp"
 
-namespace penstock {
+namespace forebay {
 
 // Lets a test break what broken() must find.
 struct PoolTest {
@@ -26,9 +26,9 @@ struct PoolTest {
   static void await(Pool& pool, Block* block) { pool.awaiting_.emplace(block->serial, block); }
 };
 
-}  // namespace penstock
+}  // namespace forebay
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "program.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "shared_slot.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 namespace {
 
@@ -18,7 +18,7 @@ constexpr int64_t kLimit = 20'000'000'000;
 constexpr int64_t kMoment = 2'000'000;
 
 uint64_t me() { return static_cast<uint64_t>(getpid()); }
-void reach(Slot* slot, uint64_t word) { penstock_reach(penstock_errand(slot, word)); }
+void reach(Slot* slot, uint64_t word) { forebay_reach(forebay_errand(slot, word)); }
 
 // A slot that a forked child shares.
 struct Page {
@@ -34,20 +34,20 @@ struct Page {
 
 TEST(a_record_is_reached_once_and_for_all_before_it) {
   Slot slot{};
-  const uint64_t first = penstock_record(&slot, me()), second = penstock_record(&slot, me());
+  const uint64_t first = forebay_record(&slot, me()), second = forebay_record(&slot, me());
   CHECK(number_in(first) == 1 && number_in(second) == 2 && process_in(second) == me());
-  CHECK(penstock_wait(&slot, first, kMoment) == kNotYet);
+  CHECK(forebay_wait(&slot, first, kMoment) == kNotYet);
   reach(&slot, second);
   reach(&slot, first);  // comes late, and takes nothing back
-  CHECK(penstock_wait(&slot, first, 0) == kReached);
-  CHECK(penstock_wait(&slot, second, 0) == kReached);
+  CHECK(forebay_wait(&slot, first, 0) == kReached);
+  CHECK(forebay_wait(&slot, second, 0) == kReached);
 }
 
 TEST(a_waiter_in_another_process_is_woken) {
   Page page;
-  const uint64_t word = penstock_record(page.slot, me());
+  const uint64_t word = forebay_record(page.slot, me());
   const pid_t child = fork();
-  if (!child) _exit(penstock_wait(page.slot, word, kLimit));
+  if (!child) _exit(forebay_wait(page.slot, word, kLimit));
   reach(page.slot, word);
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child);
@@ -58,26 +58,26 @@ TEST(whoever_waits_for_a_process_that_ended_hears_of_it) {
   Page page;
   const pid_t child = fork();
   if (!child) _exit(0);
-  const uint64_t word = penstock_record(page.slot, static_cast<uint64_t>(child));
-  CHECK(penstock_wait(page.slot, word, kLimit) == kOrphaned);  // be it a zombie
+  const uint64_t word = forebay_record(page.slot, static_cast<uint64_t>(child));
+  CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);  // be it a zombie
   CHECK(waitpid(child, nullptr, 0) == child);
-  CHECK(penstock_wait(page.slot, word, kLimit) == kOrphaned);
-  CHECK(penstock_since(static_cast<uint64_t>(child)) == 0);
-  CHECK(penstock_since(me()) == penstock_since(me()));
-  CHECK(penstock_since(me()) != 0);
+  CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);
+  CHECK(forebay_since(static_cast<uint64_t>(child)) == 0);
+  CHECK(forebay_since(me()) == forebay_since(me()));
+  CHECK(forebay_since(me()) != 0);
 }
 
 TEST(a_queue_waits_for_another_and_fails_when_that_ends) {
   Slot slot{};
   Worker one, other;
-  const uint64_t word = penstock_record(&slot, me());
-  one.run(penstock_await, penstock_errand(&slot, word));
+  const uint64_t word = forebay_record(&slot, me());
+  one.run(forebay_await, forebay_errand(&slot, word));
   const uint64_t behind = one.signal();
   CHECK(one.wait(behind, kMoment) == Wait::TimedOut);
-  other.run(penstock_reach, penstock_errand(&slot, word));
+  other.run(forebay_reach, forebay_errand(&slot, word));
   CHECK(one.wait(behind, kLimit) == Wait::Reached);
   CHECK(!one.failed());
-  one.run(penstock_await, penstock_errand(&slot, penstock_record(&slot, 0)));  // no process is number 0
+  one.run(forebay_await, forebay_errand(&slot, forebay_record(&slot, 0)));  // no process is number 0
   CHECK(one.wait(one.signal(), kLimit) == Wait::Reached);
   CHECK(one.take_failure().code == kOrphaned);
   CHECK(one.close() && other.close());
@@ -89,9 +89,9 @@ TEST(eight_threads_record_and_reach) {
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 2000; ++round) {
-        const uint64_t word = penstock_record(&slot, me());
+        const uint64_t word = forebay_record(&slot, me());
         reach(&slot, word);
-        CHECK(penstock_wait(&slot, word, 0) == kReached);
+        CHECK(forebay_wait(&slot, word, 0) == kReached);
       }
     });
   }
@@ -103,13 +103,13 @@ TEST(memory_is_claimed_once_and_given_back_by_who_did) {
   Slot slot{};
   const uint64_t use = word_of(7, 0);
   slot.lease = lease_of(use, kSent);
-  CHECK(!penstock_claim(&slot, word_of(6, 41), 1));  // of an earlier use
-  CHECK(penstock_claim(&slot, use | 41, 5));
+  CHECK(!forebay_claim(&slot, word_of(6, 41), 1));  // of an earlier use
+  CHECK(forebay_claim(&slot, use | 41, 5));
   CHECK(slot.since == 5);
-  CHECK(!penstock_claim(&slot, use | 42, 6));
-  penstock_give_back(penstock_errand(&slot, use | 42));
+  CHECK(!forebay_claim(&slot, use | 42, 6));
+  forebay_give_back(forebay_errand(&slot, use | 42));
   CHECK(slot.lease == lease_of(use | 41, kBorrowed));
-  penstock_give_back(penstock_errand(&slot, use | 41));
+  forebay_give_back(forebay_errand(&slot, use | 41));
   CHECK(slot.lease == lease_of(use | 41, kReturned));
 }
 
@@ -160,8 +160,8 @@ TEST(a_pause_waits_for_work_but_not_for_a_wait) {
 TEST(a_pause_does_not_wait_for_an_event_of_another_process) {
   Slot slot{};
   Worker queue;
-  const uint64_t word = penstock_record(&slot, me());
-  queue.run(penstock_await, penstock_errand(&slot, word));
+  const uint64_t word = forebay_record(&slot, me());
+  queue.run(forebay_await, forebay_errand(&slot, word));
   CHECK(queue.pause(kLimit));
   reach(&slot, word);
   const uint64_t tick = queue.signal();

@@ -13,7 +13,7 @@
 #include "check.hpp"
 #include "worker.hpp"
 
-using namespace penstock;
+using namespace forebay;
 
 static std::atomic<long> allocations{0};
 

@@ -1,4 +1,4 @@
-"""Signatures as comparable text, the same for PyTorch (make_torch_names.py) and for penstock (tests/faces)."""
+"""Signatures as comparable text, the same for PyTorch (make_torch_names.py) and for forebay (tests/faces)."""
 
 from __future__ import annotations
 

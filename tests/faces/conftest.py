@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.cuda._kind import CUDA
-from penstock.observe import amdsmi, nvml_library
+import forebay
+from forebay.cuda._kind import CUDA
+from forebay.observe import amdsmi, nvml_library
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def apple():
     """An emulated device of Apple's, and nothing of it before."""
-    with penstock.emulate("mps", profile="apple_m3_max") as emulation:
+    with forebay.emulate("mps", profile="apple_m3_max") as emulation:
         yield emulation
 
 

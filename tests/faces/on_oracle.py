@@ -1,24 +1,24 @@
-"""Scenes that run twice: on penstock.cuda, and on the real torch.cuda over the oracle's stand-in runtime.
+"""Scenes that run twice: on forebay.cuda, and on the real torch.cuda over the oracle's stand-in runtime.
 
 A scene is a function `name(cuda, torch_like)` in a file of `scenes/`; what it returns is plain (numbers, texts, lists,
 dicts) and the same on both sides. There is nothing else to write:
 
-    from on_oracle import outcome  # and the standard library; neither penstock, nor torch, nor pytest
+    from on_oracle import outcome  # and the standard library; neither forebay, nor torch, nor pytest
 
     def a_missing_device_is_refused(cuda, torch_like):
         return outcome(cuda, cuda.set_device, 99)
 
 `python3 tests/faces/on_oracle.py record FILE...` asks the oracle and writes tests/data/on_oracle/FILE.json, which is
-checked in. test_scenes.py then holds penstock against the record everywhere, and the record against the oracle where
+checked in. test_scenes.py then holds forebay against the record everywhere, and the record against the oracle where
 there is one (marker `oracle`): the environment's ORACLE names its run.sh, or it is beside the repository.
 
 Both sides have DEVICES devices of MEMORY bytes. PyTorch's side runs each scene in a fork of one process that has only
-imported torch: nothing is initialised yet. Penstock's runs in the test's process, inside of `penstock.emulate`; a file
+imported torch: nothing is initialised yet. Forebay's runs in the test's process, inside of `forebay.emulate`; a file
 that says `FRESH_PROCESS = True` gets forks there, too, for scenes about a process's first use. `ENVIRON = {...}` is set
 on both sides before anything is imported, and implies fresh processes. `DIFFERS = {"scene": "reason"}` says where
-penstock is meant to differ: then it must, and docs/differences.md says so as well.
+forebay is meant to differ: then it must, and docs/differences.md says so as well.
 
-What is not compared: whether a text says PyTorch or penstock, addresses, the places of C++ lines. The stand-in runs no
+What is not compared: whether a text says PyTorch or forebay, addresses, the places of C++ lines. The stand-in runs no
 kernels (only copies and memsets), its `wait_event` orders nothing, and IPC does not work there.
 """
 
@@ -52,13 +52,13 @@ SCENE_SECONDS = 20
 FILE_SECONDS = 110  # less than a test's limit
 
 _SHARED_ERRORS = ("OutOfMemoryError", "AcceleratorError", "CudaError", "DeferredCudaCallError")
-_TWINS = {"device": "Device", "bool": "bool_", "OutOfMemoryError": "OutOfMemory"}  # torch's name: penstock's
+_TWINS = {"device": "Device", "bool": "bool_", "OutOfMemoryError": "OutOfMemory"}  # torch's name: forebay's
 _NOT_COMPARED = (
     (r"\s*\(Triggered internally at [^)]*\)", ""),
     (r"\nException raised from [\s\S]*", ""),
     (r"^[\s\S]* INTERNAL ASSERT FAILED at [\s\S]*?please report a bug to PyTorch\. ", ""),
-    (r"\bPyTorch\b", "penstock"),
-    (r"\b([Tt])orch\b(?=\.\w| not compiled)", "penstock"),
+    (r"\bPyTorch\b", "forebay"),
+    (r"\b([Tt])orch\b(?=\.\w| not compiled)", "forebay"),
     (r"\b0x[0-9a-f]{5,}", "0x…"),
 )
 
@@ -114,19 +114,19 @@ class SceneFile:
         return json.loads(self.record.read_text())["scenes"] if self.record.exists() else {}
 
     def here(self, scene: str):
-        """On penstock, in this process."""
-        import penstock
-        import penstock.cuda
+        """On forebay, in this process."""
+        import forebay
+        import forebay.cuda
 
-        with penstock.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY):
-            return comparable(self.scenes[scene](penstock.cuda, TorchLike()))
+        with forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY):
+            return comparable(self.scenes[scene](forebay.cuda, TorchLike()))
 
     def on(self, side: str, only: str = "") -> dict[str, object]:
-        """Every scene's result on "penstock" or "pytorch", each in a fork of one new process.
+        """Every scene's result on "forebay" or "pytorch", each in a fork of one new process.
 
         Raises AssertionError with the traceback of each scene that failed, or that it took too long.
         """
-        interpreter = [sys.executable] if side == "penstock" else ["bash", str(ORACLE)]
+        interpreter = [sys.executable] if side == "forebay" else ["bash", str(ORACLE)]
         settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
         done = subprocess.run(
             [*interpreter, str(HERE / "on_oracle.py"), side, str(self.path), only], capture_output=True,
@@ -146,18 +146,18 @@ class SceneFile:
         self.record.write_text(text + "\n")
 
 
-# Where no device is named, PyTorch takes the host, penstock the current device.
+# Where no device is named, PyTorch takes the host, forebay the current device.
 _MADE_ON_THE_HOST = {"empty", "full", "rand", "randint", "randn", "tensor", "zeros"}
 
 
 class TorchLike:
-    """Penstock under the few top-level names of torch that a scene needs."""
+    """Forebay under the few top-level names of torch that a scene needs."""
 
     def __getattr__(self, name: str):
-        import penstock
-        import penstock.accelerator
+        import forebay
+        import forebay.accelerator
 
-        found = getattr(penstock, _TWINS.get(name, name))
+        found = getattr(forebay, _TWINS.get(name, name))
         if name not in _MADE_ON_THE_HOST:
             return found
         return lambda *what, device="host:0", **how: found(*what, device=device, **how)
@@ -249,12 +249,12 @@ def _run(side: str, path: str, only: str) -> None:
         answer["torch"] = torch.__version__
         sides = contextlib.nullcontext, torch.cuda, torch
     else:
-        import penstock
-        import penstock.cuda
+        import forebay
+        import forebay.cuda
 
         sides = (
-            lambda: penstock.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY),
-            penstock.cuda,
+            lambda: forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY),
+            forebay.cuda,
             TorchLike(),
         )
 

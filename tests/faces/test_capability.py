@@ -6,10 +6,10 @@ import warnings
 
 import pytest
 
-import penstock
-import penstock.cuda
-from penstock.cuda import capability
-from penstock.cuda._device_limits import GPULimits
+import forebay
+import forebay.cuda
+from forebay.cuda import capability
+from forebay.cuda._device_limits import GPULimits
 
 
 def warned(call):
@@ -21,12 +21,12 @@ def warned(call):
 
 @pytest.fixture
 def v100():
-    with penstock.emulate("cuda", profile="v100"):
+    with forebay.emulate("cuda", profile="v100"):
         yield
 
 
 def test_no_device_computes_in_nothing(monkeypatch):
-    with penstock.backends.registered(penstock.backends._Absent("cuda", "none")):
+    with forebay.backends.registered(forebay.backends._Absent("cuda", "none")):
         assert not capability.is_bf16_supported()
         assert not capability.is_tf32_supported()
         assert warned(capability._check_capability) == []
@@ -60,12 +60,12 @@ def test_without_architectures_there_is_nothing_to_check(v100, monkeypatch, chec
 
 
 def test_an_emulated_device_is_used_without_a_warning(v100):
-    assert warned(lambda: penstock.empty(3, device="cuda:0")) == []
+    assert warned(lambda: forebay.empty(3, device="cuda:0")) == []
     assert warned(capability.check_real_devices) == []
 
 
 def test_a_real_one_would_be_told_of(v100, as_if_real):
-    assert len(warned(penstock.cuda.init)) == 1
+    assert len(warned(forebay.cuda.init)) == 1
 
 
 def test_a_capability_that_nobody_knows():
@@ -79,7 +79,7 @@ def test_a_device_that_no_build_serves(v100):
 
 
 def test_the_limits_of_an_h100():
-    with penstock.emulate("cuda", profile="h100"):
+    with forebay.emulate("cuda", profile="h100"):
         limits = GPULimits("cuda:0")
         properties = limits.device_properties
     per_cycle = properties["multi_processor_count"] * properties["clock_rate"] * 1000
@@ -94,7 +94,7 @@ def test_the_limits_of_an_h100():
 
 @pytest.mark.parametrize(("profile", "dtype"), [("v100", "float16"), ("h100", "int32"), ("h100", "bool")])
 def test_limits_that_nobody_knows(profile, dtype):
-    with penstock.emulate("cuda", profile=profile):
+    with forebay.emulate("cuda", profile=profile):
         limits = GPULimits("cuda:0")
     with pytest.raises(RuntimeError, match="No data for sm_"):
         limits.get_fma_per_cycle_per_sm_tensor_cores(dtype)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock import cuda
-from penstock.cuda import comm, nccl
+import forebay
+from forebay import cuda
+from forebay.cuda import comm, nccl
 
 DEVICES = 3
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
@@ -21,17 +21,17 @@ KINDS = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", 
 
 @pytest.fixture
 def devices():
-    with penstock.emulate("cuda", count=DEVICES, memory=64 << 20):
+    with forebay.emulate("cuda", count=DEVICES, memory=64 << 20):
         yield [f"cuda:{index}" for index in range(DEVICES)]
 
 
 def spread(arrays):
-    return [penstock.tensor(array, device=f"cuda:{rank}") for rank, array in enumerate(arrays)]
+    return [forebay.tensor(array, device=f"cuda:{rank}") for rank, array in enumerate(arrays)]
 
 
 def ranks_of(kind, length=6, ranks=DEVICES):
     numbers = np.arange(ranks * length).reshape(ranks, length) - ranks
-    return list(numbers.astype(penstock.dtypes.as_dtype(kind)))
+    return list(numbers.astype(forebay.dtypes.as_dtype(kind)))
 
 
 def plainly(arrays, op):
@@ -51,7 +51,7 @@ def plainly(arrays, op):
 @pytest.mark.parametrize("op", OPS)
 def test_all_reduce_combines_what_all_have(devices, kind, op):
     arrays = [np.abs(each).astype(each.dtype) % 5 for each in ranks_of("int64")]
-    arrays = [each.astype(penstock.dtypes.as_dtype(kind)) for each in arrays]
+    arrays = [each.astype(forebay.dtypes.as_dtype(kind)) for each in arrays]
     tensors = spread(arrays)
     nccl.all_reduce(tensors, op=OPS[op])
     expected = np.array(plainly(arrays, op)).astype(arrays[0].dtype)
@@ -71,7 +71,7 @@ def test_all_reduce_combines_what_all_have(devices, kind, op):
 )
 @settings(deadline=None, max_examples=60)
 def test_integers_wrap_and_averages_go_towards_zero(arrays, op):
-    with penstock.emulate("cuda", count=DEVICES, memory=64 << 20):
+    with forebay.emulate("cuda", count=DEVICES, memory=64 << 20):
         tensors = spread([np.array(each, "i1") for each in arrays])
         nccl.all_reduce(tensors, op=OPS[op])
         found = [tensor.tolist() for tensor in tensors]
@@ -104,7 +104,7 @@ def test_a_maximum_does_not_see_what_is_no_number(devices):
 
 def test_reduce_changes_the_output_alone(devices):
     arrays = ranks_of("float32")
-    tensors, output = spread(arrays), penstock.zeros(6, device="cuda:1")
+    tensors, output = spread(arrays), forebay.zeros(6, device="cuda:1")
     nccl.reduce(tensors, output, root=1)
     assert output.tolist() == sum(arrays).tolist()
     assert [tensor.tolist() for tensor in tensors] == [array.tolist() for array in arrays]
@@ -121,18 +121,18 @@ def test_broadcast_copies_the_root(devices):
 
 def test_all_gather_and_reduce_scatter_are_each_others_counterpart(devices):
     arrays = ranks_of("float32", length=DEVICES * 2)
-    wholes = [penstock.zeros(DEVICES * 2 * DEVICES, device=device) for device in devices]
+    wholes = [forebay.zeros(DEVICES * 2 * DEVICES, device=device) for device in devices]
     nccl.all_gather(spread(arrays), wholes)
     assert [whole.tolist() for whole in wholes] == [np.concatenate(arrays).tolist()] * DEVICES
-    parts = [penstock.zeros(2, device=device) for device in devices]
+    parts = [forebay.zeros(2, device=device) for device in devices]
     nccl.reduce_scatter(spread(arrays), parts)
     assert np.concatenate([part.tolist() for part in parts]).tolist() == sum(arrays).tolist()
 
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_nothing_and_one_rank_are_no_special_case(devices, size):
-    alone = [penstock.full((size,), 4.0, device="cuda:0")]
-    out = [penstock.zeros(size, device="cuda:0")]
+    alone = [forebay.full((size,), 4.0, device="cuda:0")]
+    out = [forebay.zeros(size, device="cuda:0")]
     nccl.all_reduce(alone, out, op=OPS["avg"])
     assert out[0].tolist() == [4.0] * size
     nccl.all_gather(alone, out)
@@ -145,7 +145,7 @@ class Held:
     """A stream whose work waits until `go` is called."""
 
     def __init__(self, device):
-        self.stream = penstock.Stream(device)
+        self.stream = forebay.Stream(device)
         self._may, self.at_it = threading.Event(), threading.Event()
         self.stream.queue.call(self._wait)
 
@@ -159,8 +159,8 @@ class Held:
 
 def test_it_begins_when_the_last_rank_has_come_and_the_host_does_not_wait(devices):
     tensors, held = spread(ranks_of("float32")[:2]), Held("cuda:1")
-    penstock.synchronize("cuda:0")
-    other = penstock.Stream("cuda:0")
+    forebay.synchronize("cuda:0")
+    other = forebay.Stream("cuda:0")
     try:
         nccl.all_reduce(tensors, streams=[other, held.stream])
         assert held.at_it.wait(30)
@@ -174,9 +174,9 @@ def test_it_begins_when_the_last_rank_has_come_and_the_host_does_not_wait(device
 
 def test_no_rank_goes_on_before_it_is_done(devices):
     tensors = spread(ranks_of("float32")[:2])
-    streams = [penstock.Stream(device) for device in devices[:2]]
+    streams = [forebay.Stream(device) for device in devices[:2]]
     for stream in streams:
-        stream.wait_stream(penstock.current_stream(stream.device))
+        stream.wait_stream(forebay.current_stream(stream.device))
     held = Held("cuda:0")
     streams[0].wait_stream(held.stream)
     nccl.all_reduce(tensors, streams=streams)
@@ -190,11 +190,11 @@ def test_no_rank_goes_on_before_it_is_done(devices):
 
 def test_memory_freed_meanwhile_is_not_reused_under_it(devices):
     tensors, held = spread([np.full(1 << 18, rank + 1.0, "f4") for rank in range(2)]), Held("cuda:1")
-    other, out = penstock.Stream("cuda:0"), penstock.empty(1 << 18, device="cuda:1")
+    other, out = forebay.Stream("cuda:0"), forebay.empty(1 << 18, device="cuda:1")
     nccl.reduce(tensors, out, root=1, streams=[other, held.stream])
     address = tensors[0].data_ptr()
     del tensors
-    meanwhile = penstock.full((1 << 18,), 9.0, device="cuda:0")
+    meanwhile = forebay.full((1 << 18,), 9.0, device="cuda:0")
     assert meanwhile.data_ptr() != address
     held.go()
     held.stream.synchronize()
@@ -203,7 +203,7 @@ def test_memory_freed_meanwhile_is_not_reused_under_it(devices):
 
 def test_a_stream_of_another_device_is_refused(devices):
     with pytest.raises(RuntimeError, match="the stream at index 0 is of cuda:1, its tensor of cuda:0"):
-        nccl.all_reduce(spread(ranks_of("float32")[:1]), streams=[penstock.Stream("cuda:1")])
+        nccl.all_reduce(spread(ranks_of("float32")[:1]), streams=[forebay.Stream("cuda:1")])
 
 
 def test_an_operation_that_is_none_is_refused(devices):
@@ -220,7 +220,7 @@ def test_communicators_name_the_ranks_of_a_call(devices):
     nccl.all_reduce(tensors, comms=comms)
     assert tensors[0].tolist() == sum(ranks_of("float32")[:2]).tolist()
     for wrong in (comms[::-1], [comms[0], nccl.init_rank(2, nccl.unique_id(), 1)]):
-        with pytest.raises(penstock.Unsupported, match="every rank of a group"):
+        with pytest.raises(forebay.Unsupported, match="every rank of a group"):
             nccl.all_reduce(tensors, comms=wrong)
 
 
@@ -238,20 +238,19 @@ def test_a_communicator_of_nonsense_is_refused(arguments, error):
 def test_reduce_add_adds_where_one_of_them_is(devices):
     arrays = ranks_of("float32")
     assert comm.reduce_add(spread(arrays), 1).tolist() == sum(arrays).tolist()
-    assert comm.reduce_add(spread(arrays), "cuda:2").device == penstock.Device("cuda:2")
+    assert comm.reduce_add(spread(arrays), "cuda:2").device == forebay.Device("cuda:2")
 
 
 def test_reduce_add_of_what_nccl_does_not_take(devices):
-    here = penstock.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda:0")
-    there = penstock.tensor([[10, 20], [30, 40]], device="cuda:0")
+    here = forebay.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda:0")
+    there = forebay.tensor([[10, 20], [30, 40]], device="cuda:0")
     found = comm.reduce_add([here, there.transpose(0, 1)])
     assert found.tolist() == [[11.0, 32.0], [23.0, 44.0]]
 
 
 def test_coalesced_operations_do_each_by_itself(devices):
     groups = [
-        [penstock.full((length,), rank + 1.0, device=device) for length in (2, 3)]
-        for rank, device in enumerate(devices)
+        [forebay.full((length,), rank + 1.0, device=device) for length in (2, 3)] for rank, device in enumerate(devices)
     ]
     assert [each.tolist() for each in comm.reduce_add_coalesced(groups)] == [[6.0] * 2, [6.0] * 3]
     copies = comm.broadcast_coalesced(groups[0], devices)
@@ -262,9 +261,9 @@ def test_coalesced_operations_do_each_by_itself(devices):
 
 
 def test_a_graph_repeats_it_with_what_the_tensors_hold_then(devices):
-    tensors, graph = [penstock.full((2,), 1.0, device="cuda:0")], cuda.CUDAGraph()
-    out = penstock.zeros(2, device="cuda:0")
-    penstock.synchronize("cuda:0")
+    tensors, graph = [forebay.full((2,), 1.0, device="cuda:0")], cuda.CUDAGraph()
+    out = forebay.zeros(2, device="cuda:0")
+    forebay.synchronize("cuda:0")
     with cuda.graph(graph):
         nccl.all_reduce(tensors, [out])
     tensors[0].fill_(5.0)

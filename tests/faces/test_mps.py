@@ -1,4 +1,4 @@
-"""penstock.mps on an emulated device: memory, the host's view of it, states of generators, what needs Metal."""
+"""forebay.mps on an emulated device: memory, the host's view of it, states of generators, what needs Metal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-import penstock
-from penstock import mps, random
+import forebay
+from forebay import mps, random
 
 pytestmark = pytest.mark.usefixtures("apple")
 
@@ -16,23 +16,23 @@ ZEROS = np.zeros(44, np.uint8)
 
 
 def test_there_is_a_device():
-    assert (mps.is_available(), mps.device_count(), penstock.device_count("mps")) == (True, 1, 1)
-    assert penstock.current_device() == penstock.Device("mps", 0)
+    assert (mps.is_available(), mps.device_count(), forebay.device_count("mps")) == (True, 1, 1)
+    assert forebay.current_device() == forebay.Device("mps", 0)
     assert not mps._is_in_bad_fork()
 
 
 def test_the_device_goes_with_its_emulation(apple):
-    penstock.zeros(3, device="mps")
+    forebay.zeros(3, device="mps")
     apple.stop()
     assert (mps.is_available(), mps.device_count()) == (False, 0)
-    with pytest.raises(penstock.PenstockError, match=r"^Cannot execute deviceSynchronize\(\) without MPS backend.\n\w"):
+    with pytest.raises(forebay.ForebayError, match=r"^Cannot execute deviceSynchronize\(\) without MPS backend.\n\w"):
         mps.synchronize()
 
 
 def test_settings_of_cudas_do_not_ask_a_device_that_is_gone(apple):
-    kept = penstock.zeros(3, device="mps").storage.opened
+    kept = forebay.zeros(3, device="mps").storage.opened
     apple.stop()
-    penstock.memory.set_allocator_settings("expandable_segments:False")
+    forebay.memory.set_allocator_settings("expandable_segments:False")
     assert kept.gone
 
 
@@ -46,14 +46,14 @@ def test_questions_open_nothing():
     mps.empty_cache()
     mps.manual_seed(3)
     mps.get_rng_state()
-    assert penstock.runtime.open_device.opened_indices("mps") == []
+    assert forebay.runtime.open_device.opened_indices("mps") == []
 
 
 def test_what_is_in_use_and_what_the_driver_lends():
     """1000 floats are 4000 bytes, in a buffer of 4096, in a heap of 8 MiB."""
-    tensor = penstock.zeros(1000, device="mps")
+    tensor = forebay.zeros(1000, device="mps")
     assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (4096, 8 << 20)
-    assert penstock.memory.memory_allocated("mps") == 4096 > tensor.nbytes
+    assert forebay.memory.memory_allocated("mps") == 4096 > tensor.nbytes
     del tensor
     assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (0, 8 << 20)
     mps.empty_cache()
@@ -73,54 +73,54 @@ def test_what_is_in_use_and_what_the_driver_lends():
 def test_what_is_no_fraction(fraction, error, words):
     with pytest.raises(error, match=words):
         mps.set_per_process_memory_fraction(fraction)
-    penstock.zeros(1000, device="mps")
+    forebay.zeros(1000, device="mps")
 
 
 @pytest.mark.parametrize("fraction", [0.0, 2.0, 0.001])
 def test_a_fraction_that_leaves_room(fraction):
     """A thousandth of 96 GiB is 98 MiB; 0 is no limit."""
     mps.set_per_process_memory_fraction(fraction)
-    assert penstock.zeros(1 << 20, device="mps").nbytes == 4 << 20
+    assert forebay.zeros(1 << 20, device="mps").nbytes == 4 << 20
 
 
 def test_a_fraction_that_does_not():
     mps.set_per_process_memory_fraction(1e-9)
-    with pytest.raises(penstock.OutOfMemory, match=r"^MPS backend out of memory \(.*, max allowed: 103 bytes\)"):
-        penstock.zeros(1000, device="mps")
+    with pytest.raises(forebay.OutOfMemory, match=r"^MPS backend out of memory \(.*, max allowed: 103 bytes\)"):
+        forebay.zeros(1000, device="mps")
     mps.set_per_process_memory_fraction(1.0)
-    penstock.zeros(1000, device="mps")
+    forebay.zeros(1000, device="mps")
 
 
 def test_the_host_sees_the_same_memory():
-    tensor = penstock.full(4, 2.0, device="mps")
+    tensor = forebay.full(4, 2.0, device="mps")
     mps.synchronize()
     alias = mps._host_alias_storage(tensor.storage)
-    assert (alias.device, alias.dtype, alias.nbytes) == (penstock.Device("host", 0), np.uint8, 16)
+    assert (alias.device, alias.dtype, alias.nbytes) == (forebay.Device("host", 0), np.uint8, 16)
     alias.numpy().view(np.float32)[1:] = 5
     assert tensor.tolist() == [2, 5, 5, 5]
 
 
 def test_a_hosts_view_keeps_the_memory():
-    alias = mps._host_alias_storage(penstock.zeros(1000, device="mps"))
+    alias = mps._host_alias_storage(forebay.zeros(1000, device="mps"))
     in_use = mps.current_allocated_memory()
     assert in_use >= 4000
     del alias
     assert mps.current_allocated_memory() < in_use
-    assert mps._host_alias_storage(penstock.empty(0, device="mps")).nbytes == 0
+    assert mps._host_alias_storage(forebay.empty(0, device="mps")).nbytes == 0
 
 
 def test_a_hosts_view_of_what_is_not_the_allocators(apple):
-    with pytest.raises(penstock.PenstockError, match=r"^this memory, on host:0, is not of the MPS allocator$"):
-        mps._host_alias_storage(penstock.zeros(3, device="host:0"))
+    with pytest.raises(forebay.ForebayError, match=r"^this memory, on host:0, is not of the MPS allocator$"):
+        mps._host_alias_storage(forebay.zeros(3, device="host:0"))
     with pytest.raises(TypeError, match=r"^expected a tensor or its storage, not ndarray$"):
         mps._host_alias_storage(np.zeros(3))
-    ended = penstock.zeros(3, device="mps")
+    ended = forebay.zeros(3, device="mps")
     apple.stop()
-    with penstock.emulate("mps", profile="apple_m1", guard=True):
-        with pytest.raises(penstock.WrongState, match="the emulation that mps:0 belonged to has ended"):
+    with forebay.emulate("mps", profile="apple_m1", guard=True):
+        with pytest.raises(forebay.WrongState, match="the emulation that mps:0 belonged to has ended"):
             mps._host_alias_storage(ended)
-        with pytest.raises(penstock.Unsupported, match="guarded"):
-            mps._host_alias_storage(penstock.zeros(3, device="mps"))
+        with pytest.raises(forebay.Unsupported, match="guarded"):
+            mps._host_alias_storage(forebay.zeros(3, device="mps"))
 
 
 # ---- Generators
@@ -130,11 +130,11 @@ def test_a_state_is_44_bytes_in_pytorchs_form():
     mps.manual_seed(0x1122334455667788)
     words = (1, 1, 1, 1, 1, 0x55667788, 0x11223344)
     assert struct.unpack("<7IQQ", mps.get_rng_state()) == (*words, 0x1122334455667788, 0)
-    penstock.rand(5, device="mps")  # one counter of Philox, four words, for each thread
+    forebay.rand(5, device="mps")  # one counter of Philox, four words, for each thread
     assert struct.unpack("<7IQQ", mps.get_rng_state()) == (*words, 0x1122334455667788, 1)
 
 
-@pytest.mark.parametrize("draw", [penstock.rand, penstock.randn, penstock.randperm], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", [forebay.rand, forebay.randn, forebay.randperm], ids=lambda draw: draw.__name__)
 def test_a_state_goes_on_where_it_was(draw):
     """As it did not in PyTorch for long: pytorch#130613."""
     mps.manual_seed(7)
@@ -145,7 +145,7 @@ def test_a_state_goes_on_where_it_was(draw):
     mps.set_rng_state(state)
     assert draw(100, device="mps").tolist() == first
     mps.manual_seed(7)
-    mps.set_rng_state(penstock.tensor(state, device="host:0"))  # a tensor is a state, too
+    mps.set_rng_state(forebay.tensor(state, device="host:0"))  # a tensor is a state, too
     assert draw(100, device="mps").tolist() == first
 
 
@@ -160,7 +160,7 @@ def test_every_offset_of_64_bits_is_a_place_to_go_on():
     state = ZEROS.copy()
     state[36:] = 255
     mps.set_rng_state(state)
-    assert penstock.rand(3, device="mps").shape == (3,)
+    assert forebay.rand(3, device="mps").shape == (3,)
     assert mps._get_default_mps_generator().get_offset() == 0  # round the corner
 
 
@@ -197,8 +197,8 @@ def test_one_generator_under_every_name(apple):
     mps.manual_seed(3)
     assert random.initial_seed("mps:0") == made.initial_seed() == 3
     np.testing.assert_array_equal(random.get_rng_state("mps:0"), mps.get_rng_state("whatever this says"))
-    own = penstock.Generator(device="mps").set_state(mps.get_rng_state())
-    assert penstock.rand(4, device="mps", generator=own).tolist() == penstock.rand(4, device="mps").tolist()
+    own = forebay.Generator(device="mps").set_state(mps.get_rng_state())
+    assert forebay.rand(4, device="mps", generator=own).tolist() == forebay.rand(4, device="mps").tolist()
     random.manual_seed_all(4, "mps")
     assert made.initial_seed() == 4
     mps.seed()
@@ -226,10 +226,10 @@ def test_seeds_that_are_none():
 
 
 def test_shaders_say_what_they_need(tmp_path):
-    with pytest.raises(penstock.Unsupported, match=r"^penstock.mps.compile_shader is not supported: it takes Metal"):
+    with pytest.raises(forebay.Unsupported, match=r"^forebay.mps.compile_shader is not supported: it takes Metal"):
         mps.compile_shader("kernel void full() {}")
     for library in (b"MTLB", bytearray(8), "x.metallib", tmp_path):
-        with pytest.raises(penstock.Unsupported, match=r"^penstock.mps.load_metallib is not supported: it takes Metal"):
+        with pytest.raises(forebay.Unsupported, match=r"^forebay.mps.load_metallib is not supported: it takes Metal"):
             mps.load_metallib(library)
 
 
@@ -241,7 +241,7 @@ def test_what_is_no_shader():
 
 
 def test_names_that_are_not_there():
-    with pytest.raises(AttributeError, match=r"^module 'penstock.mps' has no attribute 'nothing'$"):
+    with pytest.raises(AttributeError, match=r"^module 'forebay.mps' has no attribute 'nothing'$"):
         _ = mps.nothing
 
 
@@ -250,22 +250,22 @@ def test_names_that_are_not_there():
 def test_what_no_buffer_can_be_as_long_as(nbytes, usage):
     said = rf"^Invalid buffer size: {nbytes / (1 << 30):.2f} GB$"
     with pytest.raises(RuntimeError, match=said):
-        penstock.allocate(nbytes, "mps")
+        forebay.allocate(nbytes, "mps")
     with pytest.raises(RuntimeError, match=said):
-        penstock.allocate(nbytes, "mps", usage=usage)
+        forebay.allocate(nbytes, "mps", usage=usage)
 
 
 @pytest.mark.parametrize("wrong", ["8", None, 1.5])
 def test_a_size_that_is_none(wrong):
     for usage in ("", "shared"):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-            penstock.allocate(wrong, "mps", usage=usage)
+            forebay.allocate(wrong, "mps", usage=usage)
 
 
 @pytest.mark.parametrize("wrong", [None, True, "1"])
 def test_a_share_that_is_none(wrong):
     with pytest.raises(TypeError, match="a high watermark is a number, a share of the recommended memory, not"):
-        penstock.memory.set_per_process_memory_fraction(wrong, "mps")
+        forebay.memory.set_per_process_memory_fraction(wrong, "mps")
 
 
 def test_one_watermark_that_forbids_the_other(monkeypatch):
@@ -273,12 +273,12 @@ def test_one_watermark_that_forbids_the_other(monkeypatch):
     monkeypatch.setenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "0.7")
     said = r"^invalid low watermark ratio 1\.4\nPYTORCH_MPS_LOW_WATERMARK_RATIO may be 0 to 0\.7"
     with pytest.raises(RuntimeError, match=said):
-        penstock.zeros(1, device="mps")
+        forebay.zeros(1, device="mps")
 
 
 def test_a_device_of_one_byte(apple):
     apple.stop()
-    with penstock.emulate("mps", memory=1):
+    with forebay.emulate("mps", memory=1):
         assert mps.recommended_max_memory() == 1
         with pytest.raises(RuntimeError, match="Invalid buffer size"):
-            penstock.zeros(1, device="mps")
+            forebay.zeros(1, device="mps")

@@ -1,4 +1,4 @@
-"""Events of penstock.mps: their numbers, the points they set, and what they refuse. torch-semantics 4.3."""
+"""Events of forebay.mps: their numbers, the points they set, and what they refuse. torch-semantics 4.3."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-import penstock
-from penstock import mps
-from penstock.testing.conformance.scenes import Gate, call
+import forebay
+from forebay import mps
+from forebay.testing.conformance.scenes import Gate, call
 
 pytestmark = pytest.mark.usefixtures("apple")
 
@@ -91,9 +91,9 @@ def test_timing_is_asked_for_by_a_boolean(wrong):
 
 @pytest.mark.parametrize("name", ["wait_event", "record_event"])
 def test_other_streams_take_other_events(name):
-    with pytest.raises(TypeError, match=r"^a penstock\.mps\.Event is of the default stream alone"):
+    with pytest.raises(TypeError, match=r"^a forebay\.mps\.Event is of the default stream alone"):
         getattr(mps.Stream(), name)(mps.Event())
-    getattr(mps.Stream(), name)(penstock.Event())
+    getattr(mps.Stream(), name)(forebay.Event())
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -178,7 +178,7 @@ def test_failed_work_is_heard_of_where_the_event_is_waited_for():
     event = mps.Event()
     call(mps.default_stream(), lambda: 1 // 0)
     event.record()
-    with pytest.raises(penstock.DeviceError, match="ZeroDivisionError"):
+    with pytest.raises(forebay.DeviceError, match="ZeroDivisionError"):
         event.synchronize()
     event.synchronize()
 
@@ -231,9 +231,9 @@ def test_an_end_before_the_start():
         start.elapsed_time(end)
 
 
-@pytest.mark.parametrize("end", [None, 3, penstock.Event(enable_timing=True)], ids=["None", "int", "another kind"])
+@pytest.mark.parametrize("end", [None, 3, forebay.Event(enable_timing=True)], ids=["None", "int", "another kind"])
 def test_what_is_no_event(end):
-    with pytest.raises(TypeError, match=r"^expected a penstock\.mps\.Event, not a (builtins|penstock\.runtime)\."):
+    with pytest.raises(TypeError, match=r"^expected a forebay\.mps\.Event, not a (builtins|forebay\.runtime)\."):
         timed(1)[0].elapsed_time(end)
 
 
@@ -247,9 +247,9 @@ def test_an_event_of_an_emulation_that_has_ended(apple, use, recorded):
     if recorded:
         event.record()
     apple.stop()
-    with pytest.raises(penstock.WrongState, match="the emulation that mps:0 belonged to has ended"):
+    with pytest.raises(forebay.WrongState, match="the emulation that mps:0 belonged to has ended"):
         getattr(event, use)()
-    with penstock.emulate("mps", profile="apple_m1"):
+    with forebay.emulate("mps", profile="apple_m1"):
         assert number(mps.Event()) == 1  # another device's pool
         del event
         gc.collect()

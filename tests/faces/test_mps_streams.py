@@ -1,4 +1,4 @@
-"""Streams of penstock.mps: the default one and a pool of 32, by their ids."""
+"""Streams of forebay.mps: the default one and a pool of 32, by their ids."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-import penstock
-from penstock import mps
-from penstock.testing.conformance.scenes import Gate, call
+import forebay
+from forebay import mps
+from forebay.testing.conformance.scenes import Gate, call
 
 pytestmark = pytest.mark.usefixtures("apple")
 
@@ -24,13 +24,13 @@ def test_a_stream_by_its_id():
     assert mps.Stream(0) == mps.Stream(stream_id=0) == mps.default_stream()
     assert mps.Stream(7).stream_id == 7  # before its turn has come
     assert [mps.Stream() for _ in range(7)][6] == mps.Stream(7)
-    assert repr(mps.Stream(32)) == "<penstock.mps.Stream stream_id=32>"
-    assert isinstance(mps.Stream(), penstock.Stream)
+    assert repr(mps.Stream(32)) == "<forebay.mps.Stream stream_id=32>"
+    assert isinstance(mps.Stream(), forebay.Stream)
 
 
 @pytest.mark.parametrize("number", [33, -2, 1 << 40, 64 | 1])
 def test_an_id_that_no_stream_has(number):
-    with pytest.raises(penstock.PenstockError, match=f"^Unrecognized stream {number} on device mps:0"):
+    with pytest.raises(forebay.ForebayError, match=f"^Unrecognized stream {number} on device mps:0"):
         mps.Stream(number)
     assert mps.Stream().stream_id == 1
 
@@ -43,7 +43,7 @@ def test_what_is_no_id(number):
 
 def test_priorities_are_no_more_than_hints():
     """PyTorch has one priority of MPS streams, so those of no kind's face share the pool."""
-    streams = [penstock.Stream("mps", priority=priority) for priority in (0, -1, -3, 5)]
+    streams = [forebay.Stream("mps", priority=priority) for priority in (0, -1, -3, 5)]
     assert [stream.stream_id for stream in streams] == [1, 2, 3, 4]
     assert [stream.priority for stream in streams] == [0, -1, -3, 5]
 
@@ -61,7 +61,7 @@ def test_a_stream_is_current_inside():
     outer, inner = mps.Stream(), mps.Stream()
     with mps.stream(outer):
         with mps.stream(inner):
-            assert mps.current_stream() == inner == penstock.current_stream("mps")
+            assert mps.current_stream() == inner == forebay.current_stream("mps")
         assert mps.current_stream() == outer
         with mps.stream(None):
             assert mps.current_stream() == outer
@@ -101,7 +101,7 @@ def test_work_goes_to_the_current_stream():
     stream, gate = mps.Stream(), Gate()
     call(stream, gate)
     with mps.stream(stream):
-        tensor = penstock.full(3, 2.0, device="mps")
+        tensor = forebay.full(3, 2.0, device="mps")
     assert mps.default_stream().query()
     assert not stream.query()
     gate.open()
@@ -131,7 +131,7 @@ def test_each_thread_has_its_own():
 
 
 def test_a_stream_that_no_face_made_is_one_here():
-    plain = penstock.Stream("mps")
+    plain = forebay.Stream("mps")
     with plain:
         assert isinstance(mps.current_stream(), mps.Stream)
         assert mps.current_stream() == plain
@@ -151,25 +151,25 @@ def test_what_is_no_stream(wrong):
 
 
 def test_the_current_device_of_another_kind_comes_back():
-    with penstock.use_device("host:0"):
+    with forebay.use_device("host:0"):
         with mps.stream(mps.Stream()):
-            assert penstock.current_device() == penstock.Device("mps", 0)
-        assert penstock.current_device() == penstock.Device("host", 0)
+            assert forebay.current_device() == forebay.Device("mps", 0)
+        assert forebay.current_device() == forebay.Device("host", 0)
     assert mps.current_stream() == mps.default_stream()
 
 
 def test_a_stream_of_another_kind_is_refused():
-    stream = penstock.Stream("host:0")
+    stream = forebay.Stream("host:0")
     for use in (mps.set_stream, lambda stream: mps.stream(stream).__enter__()):
         with pytest.raises(TypeError, match=r"^expected a stream of an MPS device, not one of host:0$"):
             use(stream)
-    assert type(penstock.current_stream("host:0")) is penstock.Stream
+    assert type(forebay.current_stream("host:0")) is forebay.Stream
 
 
 def test_the_end_of_the_emulation_inside(apple):
     with mps.stream(stream := mps.Stream()):
         apple.stop()
-    assert penstock.current_device().kind != "mps"
+    assert forebay.current_device().kind != "mps"
     for use in (stream.synchronize, stream.query, lambda: mps.set_stream(stream)):
-        with pytest.raises(penstock.WrongState, match="the emulation that mps:0 belonged to has ended"):
+        with pytest.raises(forebay.WrongState, match="the emulation that mps:0 belonged to has ended"):
             use()

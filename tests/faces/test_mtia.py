@@ -1,4 +1,4 @@
-"""penstock.mtia on emulated devices: first use, devices, streams. Without any: scenes/mtia_without_backend."""
+"""forebay.mtia on emulated devices: first use, devices, streams. Without any: scenes/mtia_without_backend."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import threading
 import numpy as np
 import pytest
 
-import penstock
-from penstock import mtia
+import forebay
+from forebay import mtia
 
 
 @pytest.fixture(autouse=True)
 def two_devices():
-    with penstock.emulate("mtia", count=2, memory="64MiB"):
+    with forebay.emulate("mtia", count=2, memory="64MiB"):
         yield
 
 
 def on(index=0, n=4):
-    return penstock.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
+    return forebay.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
 
 
 # First use
@@ -110,13 +110,13 @@ def test_of_threads_that_come_together_one_initialises():
 
 def test_the_current_device():
     assert mtia.current_device() == 0
-    for device, index in ((1, 1), ("mtia:0", 0), (penstock.Device("mtia:1"), 1), (-1, 1), (-7, 1)):
+    for device, index in ((1, 1), ("mtia:0", 0), (forebay.Device("mtia:1"), 1), (-1, 1), (-7, 1)):
         mtia.set_device(device)
         assert (mtia.current_device(), on_current()) == (index, index)
 
 
 def on_current():
-    return penstock.empty(1, device="mtia").device.index
+    return forebay.empty(1, device="mtia").device.index
 
 
 def test_contexts_of_devices():
@@ -157,7 +157,7 @@ def test_devices_that_cannot_be_meant(use, device, words):
 @pytest.mark.parametrize("index", [2, 99, 1 << 70])
 def test_devices_that_are_not_there(index):
     for use in (mtia.set_device, mtia.synchronize, mtia.get_device_capability, mtia._exchange_device):
-        with pytest.raises(penstock.DeviceError, match="MTIA error: invalid device ordinal"):
+        with pytest.raises(forebay.DeviceError, match="MTIA error: invalid device ordinal"):
             use(index)
     for use in (mtia.current_stream, mtia.default_stream):
         with pytest.raises(RuntimeError, match=rf"Device index value {index} is out of index range \[0, 2\)"):
@@ -184,8 +184,8 @@ def test_what_a_device_is():
 
 
 def test_streams_and_events_are_those_of_no_kind():
-    assert mtia.Stream is penstock.Stream
-    assert mtia.Event is penstock.Event
+    assert mtia.Stream is forebay.Stream
+    assert mtia.Event is forebay.Event
     stream = mtia.Stream("mtia:1", priority=-1)
     assert (stream.device_type, stream.device_index, isinstance(stream, mtia.Stream)) == (19, 1, True)
     event = mtia.Event("mtia:1", enable_timing=True, blocking=True)
@@ -200,7 +200,7 @@ def test_a_stream_is_current_inside():
     stream = mtia.Stream("mtia")
     with mtia.stream(stream) as given:
         assert given is None
-        assert mtia.current_stream() == stream == penstock.current_stream()
+        assert mtia.current_stream() == stream == forebay.current_stream()
         with mtia.stream(None):
             assert mtia.current_stream() == stream
     assert mtia.current_stream() == mtia.default_stream()
@@ -240,9 +240,9 @@ def test_streams_by_number():
     assert mtia.current_stream() == mtia.default_stream(1)
     for numbers, error, words in (
         ((0, 7, 19), RuntimeError, "Device index value 7 is out of index range"),
-        ((0, 0, 1), penstock.PenstockError, "a stream of device type 1 is none of MTIA's"),
-        ((12345, 0, 19), penstock.DeviceError, "MTIA error: invalid resource handle"),
-        (("x", 0, 19), penstock.PenstockError, "an int, not str"),
+        ((0, 0, 1), forebay.ForebayError, "a stream of device type 1 is none of MTIA's"),
+        ((12345, 0, 19), forebay.DeviceError, "MTIA error: invalid resource handle"),
+        (("x", 0, 19), forebay.ForebayError, "an int, not str"),
     ):
         with pytest.raises(error, match=words):
             mtia._set_stream_by_id(*numbers)

@@ -1,4 +1,4 @@
-"""penstock.mtia on emulated devices: memory, random numbers, graphs."""
+"""forebay.mtia on emulated devices: memory, random numbers, graphs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import pickle
 import numpy as np
 import pytest
 
-import penstock
-from penstock import mtia
-from penstock.runtime.emulation import forget_kind
+import forebay
+from forebay import mtia
+from forebay.runtime.emulation import forget_kind
 
 
 @pytest.fixture(autouse=True)
 def two_devices():
-    with penstock.emulate("mtia", count=2, memory="64MiB"):
+    with forebay.emulate("mtia", count=2, memory="64MiB"):
         yield
 
 
 def on(index=0, n=4):
-    return penstock.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
+    return forebay.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
 
 
 # Memory
@@ -48,7 +48,7 @@ def test_running_out_is_observed_on_every_device():
     on(0)
     mtia.attach_out_of_memory_observer(lambda *told: seen.append(told))
     for index in (0, 1):  # the second is opened after
-        with pytest.raises(penstock.OutOfMemory, match=r"MTIA out of memory\. Tried to allocate"):
+        with pytest.raises(forebay.OutOfMemory, match=r"MTIA out of memory\. Tried to allocate"):
             on(index, 100 << 20)
     assert [(device, asked, total) for device, asked, total, _ in seen] == [(i, 100 << 20, 64 << 20) for i in (0, 1)]
     assert mtia.memory_stats(1)["dram"]["num_ooms"] == 1
@@ -60,7 +60,7 @@ def test_an_observer_goes_with_its_emulation():
     seen = []
     mtia.attach_out_of_memory_observer(lambda *told: seen.append(told))
     forget_kind("mtia")
-    with pytest.raises(penstock.OutOfMemory):
+    with pytest.raises(forebay.OutOfMemory):
         on(0, 100 << 20)
     assert seen == []
 
@@ -122,12 +122,12 @@ def test_seeds_are_given():
 
 def test_states_resume_the_sequence():
     mtia.manual_seed_all(7)
-    penstock.rand(10, device="mtia:1")
+    forebay.rand(10, device="mtia:1")
     state = mtia.get_rng_state("mtia:1")
     assert (state.dtype, state.size) == (np.uint8, 16)
-    first = penstock.rand(10, device="mtia:1").tolist()
+    first = forebay.rand(10, device="mtia:1").tolist()
     mtia.set_rng_state(state, 1)
-    assert penstock.rand(10, device="mtia:1").tolist() == first
+    assert forebay.rand(10, device="mtia:1").tolist() == first
     states = mtia.get_rng_state_all()
     mtia.seed_all()
     mtia.set_rng_state_all(states)

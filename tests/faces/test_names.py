@@ -29,9 +29,9 @@ BASES = "torch.storage"  # is in the data for the members that the twelve storag
 def twin(torch_name: str) -> Any:
     """Our object, or module, for a full name of PyTorch's; AttributeError or ImportError where there is none."""
     if torch_name == BASES:
-        storage = importlib.import_module("penstock.cuda").FloatStorage
+        storage = importlib.import_module("forebay.cuda").FloatStorage
         return SimpleNamespace(TypedStorage=storage, _LegacyStorage=storage)
-    ours = re.sub(r"^torch\b", "penstock", torch_name)
+    ours = re.sub(r"^torch\b", "forebay", torch_name)
     if torch_name in TORCH or "." not in torch_name:
         return importlib.import_module(ours)
     module, _, name = torch_name.rpartition(".")
@@ -174,7 +174,7 @@ def test_every_difference_has_a_reason():
 
 SCENE = """
 import contextlib
-from penstock import float16
+from forebay import float16
 LIMIT = 3
 def move(tensor, device=None, *, dtype=float16): ...
 @contextlib.contextmanager
@@ -251,8 +251,8 @@ def test_a_planted_difference_is_found(old, new, found):
 
 
 def test_a_base_and_an_identity_are_held():
-    """`Stream` of penstock.cuda must be that of penstock.cuda.streams, not its double."""
-    tunable = importlib.import_module("penstock.cuda.tunable")
+    """`Stream` of forebay.cuda must be that of forebay.cuda.streams, not its double."""
+    tunable = importlib.import_module("forebay.cuda.tunable")
     line = {"is": "function", "same as": "torch.cuda.tunable.enable"}
     double = {"enable": "not the one of torch.cuda.tunable.enable"}
     for found, here in ((tunable.enable, {}), (lambda val=True: None, double)):
@@ -269,4 +269,4 @@ def test_a_difference_that_is_none_any_more_is_found(monkeypatch):
 
 def test_a_module_that_is_missing_is_found(monkeypatch):
     monkeypatch.setitem(TORCH, "torch.nowhere", {"__all__": [], "names": {}})
-    assert all_differences("torch.nowhere") == {"the module": "No module named 'penstock.nowhere'"}
+    assert all_differences("torch.nowhere") == {"the module": "No module named 'forebay.nowhere'"}

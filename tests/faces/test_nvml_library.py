@@ -9,8 +9,8 @@ import sys
 import pytest
 from stand_ins import UUIDS, compiled_nvml, pynvml_module
 
-from penstock.observe import nvml, nvml_library
-from penstock.observe.nvml_library import NVMLError, NvmlLibrary
+from forebay.observe import nvml, nvml_library
+from forebay.observe.nvml_library import NVMLError, NvmlLibrary
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile the stand-in with")
 

@@ -148,8 +148,8 @@ class TestOutcome:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("Torch not compiled with CUDA enabled", "penstock not compiled with CUDA enabled"),
-        ("the torch.cuda.Stream of PyTorch", "the penstock.cuda.Stream of penstock"),
+        ("Torch not compiled with CUDA enabled", "forebay not compiled with CUDA enabled"),
+        ("the torch.cuda.Stream of PyTorch", "the forebay.cuda.Stream of forebay"),
         ("bad (Triggered internally at /a/b.cpp:33.)", "bad"),
         ("no\nException raised from f at x.cpp:1 (most recent call first):\nframe #0", "no"),
         ('!x INTERNAL ASSERT FAILED at "/a/b.cpp":5, please report a bug to PyTorch. why', "why"),
@@ -164,4 +164,4 @@ def test_what_is_not_compared(theirs, ours):
 
 def test_forks_of_a_new_process_tell_what_this_one_does():
     found = SceneFile(on_oracle.SCENES / "visible_devices.py")
-    assert found.on("penstock", "rows")["scenes"] == {"rows": found.here("rows")}
+    assert found.on("forebay", "rows")["scenes"] == {"rows": found.here("rows")}

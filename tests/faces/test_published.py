@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import penstock
-from penstock import cuda
+import forebay
+from forebay import cuda
 
 ROUNDED = 6e-5  # they were printed with four decimals
 
 
 def drawn(profile, seed, count, mean=0.0, std=1.0):
-    with penstock.emulate("cuda", profile=profile):
+    with forebay.emulate("cuda", profile=profile):
         cuda.manual_seed(seed)
-        return penstock.empty(count, device="cuda").normal_(mean, std).cpu().numpy()
+        return forebay.empty(count, device="cuda").normal_(mean, std).cpu().numpy()
 
 
 def test_a_large_fill_is_that_of_the_named_gpu():
@@ -32,9 +32,9 @@ def test_many_draws_a_thread_tell_two_gpus_apart(profile, last):
 
 
 def test_two_calls_go_on_where_the_first_ended():
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         cuda.manual_seed(42)
-        weight, bias = (penstock.empty(1, device="cuda").uniform_(-1, 1).item() for _ in range(2))
+        weight, bias = (forebay.empty(1, device="cuda").uniform_(-1, 1).item() for _ in range(2))
         assert abs(weight - 0.2259) < ROUNDED  # mrdbourke/pytorch-deep-learning#759
         assert abs(bias - 0.9754) < ROUNDED
         assert cuda.get_rng_state().tolist()[8] == 8

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.backends.cuda_errors import accelerator_error, codes, text_of
-from penstock.cuda import nvtx, profiler
-from penstock.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart
-from penstock.observe import ranges
+import forebay
+from forebay.backends.cuda_errors import accelerator_error, codes, text_of
+from forebay.cuda import nvtx, profiler
+from forebay.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart
+from forebay.observe import ranges
 
 
 @pytest.fixture
 def runtime():
-    with penstock.emulate("cuda", count=2, memory=64 << 20):
+    with forebay.emulate("cuda", count=2, memory=64 << 20):
         yield cudart()
 
 
@@ -61,7 +61,7 @@ def made(runtime):
 
 def test_streams_are_unlike_all_others_and_their_queues_serve_again(runtime):
     first, second = made(runtime), made(runtime)
-    pool = {penstock.Stream("cuda:0").handle for _ in range(32)}
+    pool = {forebay.Stream("cuda:0").handle for _ in range(32)}
     assert len({first, second, 0, *pool}) == 35
     check_error(runtime.cudaStreamDestroy(first))
     assert made(runtime) == first
@@ -70,21 +70,21 @@ def test_streams_are_unlike_all_others_and_their_queues_serve_again(runtime):
 
 
 def test_a_destroyed_streams_queue_serves_no_other_device(runtime):
-    penstock.set_device("cuda:0")
+    forebay.set_device("cuda:0")
     first = made(runtime)
     runtime.cudaStreamDestroy(first)
-    penstock.set_device("cuda:1")
+    forebay.set_device("cuda:1")
     other = made(runtime)
     assert other != first
-    penstock.set_device("cuda:0")
+    forebay.set_device("cuda:0")
     assert made(runtime) == first
 
 
 def test_streams_end_with_their_emulation():
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         handle, destroyed = made(cudart()), made(cudart())
         cudart().cudaStreamDestroy(destroyed)
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         assert made(cudart()) != destroyed
         assert cudart().cudaStreamDestroy(handle) == 0  # known still, and of no use to anybody
 
@@ -138,8 +138,8 @@ def test_pages_that_two_registrations_share_stay_locked(runtime, memory):
 
 @pytest.mark.parametrize(("pinned", "arrived"), [(True, 9), (False, 7)], ids=["registered", "pageable"])
 def test_a_queued_copy_reads_registered_memory_when_its_turn_comes(runtime, memory, pinned, arrived):
-    stream, may = penstock.Stream("cuda:0"), threading.Event()
-    target = penstock.empty(memory.size, dtype="uint8", device="cuda:0")
+    stream, may = forebay.Stream("cuda:0"), threading.Event()
+    target = forebay.empty(memory.size, dtype="uint8", device="cuda:0")
     if pinned:
         registered(runtime, memory)
     memory[:] = 7
@@ -153,14 +153,14 @@ def test_a_queued_copy_reads_registered_memory_when_its_turn_comes(runtime, memo
 
 
 def test_an_emulations_end_lets_go_of_registered_memory(memory):
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         registered(cudart(), memory)
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         assert [registered(cudart(), memory), cudart().cudaHostUnregister(memory.ctypes.data)] == [0, 0]
 
 
 def test_a_range_begins_and_ends_in_the_queue(runtime):
-    may, stream = threading.Event(), penstock.Stream("cuda:0")
+    may, stream = threading.Event(), forebay.Stream("cuda:0")
     stream.queue.call(lambda: may.wait(30))
     with ranges.recorded() as found:
         started = nvtx._device_range_start("in the queue", stream.handle)

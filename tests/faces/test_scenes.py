@@ -1,4 +1,4 @@
-"""Penstock does what the real torch.cuda was seen to do, and it still does that. on_oracle.py tells how it works."""
+"""Forebay does what the real torch.cuda was seen to do, and it still does that. on_oracle.py tells how it works."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def each_scene():
 
 
 @pytest.mark.parametrize(("stem", "scene"), list(each_scene()))
-def test_penstock_does_as_recorded(stem, scene):
+def test_forebay_does_as_recorded(stem, scene):
     found = FILES[stem]
     recorded = found.recorded()
     if scene not in recorded:
         pytest.fail(f"no record yet: python3 tests/faces/on_oracle.py record {stem}")
-    ours = found.on("penstock", scene)["scenes"][scene] if found.fresh else found.here(scene)
+    ours = found.on("forebay", scene)["scenes"][scene] if found.fresh else found.here(scene)
     assert ours == recorded[scene]
 
 

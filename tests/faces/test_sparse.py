@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-import penstock.cuda
-from penstock.cuda import sparse
-from penstock.cuda.sparse import BsrTensor, bsr_dense_addmm, bsr_dense_mm
-from penstock.runtime import bsr as computing
+import forebay
+import forebay.cuda
+from forebay.cuda import sparse
+from forebay.cuda.sparse import BsrTensor, bsr_dense_addmm, bsr_dense_mm
+from forebay.runtime import bsr as computing
 
 KINDS = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 
 
 @pytest.fixture
 def emulated():
-    with penstock.emulate("cuda", count=2, memory=64 << 20):
+    with forebay.emulate("cuda", count=2, memory=64 << 20):
         yield
 
 
@@ -38,7 +38,7 @@ def way(request, monkeypatch):
 
 def matrix(rng, rows, columns, block, kind="float32", batch=(), share=0.5, device="cuda:0"):
     """A BSR tensor of small whole numbers, exact in every dtype; each batch has as many blocks."""
-    dtype = penstock.dtypes.as_dtype(kind)
+    dtype = forebay.dtypes.as_dtype(kind)
     blocks = int(rows * columns * share)
     crow, col = np.zeros((*batch, rows + 1), "i8"), np.zeros((*batch, blocks), "i8")
     for at in np.ndindex(batch):
@@ -47,11 +47,11 @@ def matrix(rng, rows, columns, block, kind="float32", batch=(), share=0.5, devic
         col[at] = places % columns
     values = rng.integers(-2, 3, (*batch, blocks, *block)).astype(dtype)
     shape = (*batch, rows * block[0], columns * block[1])
-    return BsrTensor(*(penstock.tensor(part, device=device) for part in (crow, col, values)), shape=shape)
+    return BsrTensor(*(forebay.tensor(part, device=device) for part in (crow, col, values)), shape=shape)
 
 
 def dense_of(rng, *shape, kind="float32", device="cuda:0"):
-    return penstock.tensor(rng.integers(-2, 3, shape).astype(penstock.dtypes.as_dtype(kind)), device=device)
+    return forebay.tensor(rng.integers(-2, 3, shape).astype(forebay.dtypes.as_dtype(kind)), device=device)
 
 
 def as_numbers(array):
@@ -78,7 +78,7 @@ def test_any_shape_by_either_way(data, rows, columns, width, high, wide):
     batch, others = data.draw(st.sampled_from([((), ()), ((), (2,)), ((2,), ()), ((2, 1), (3,)), ((2,), (2,))]))
     by = data.draw(st.sampled_from([computing.product_by_numpy, computing._product()]))
     alpha, beta = data.draw(st.sampled_from([(1, 0), (0, 1), (2, -1), (0, 0)]))
-    with penstock.emulate("cuda", memory=64 << 20), pytest.MonkeyPatch.context() as patch:
+    with forebay.emulate("cuda", memory=64 << 20), pytest.MonkeyPatch.context() as patch:
         patch.setattr(computing, "_product", lambda: by)
         bsr, dense = (
             matrix(rng, rows, columns, (high, wide), batch=batch, share=share),
@@ -95,9 +95,9 @@ def test_any_shape_by_either_way(data, rows, columns, width, high, wide):
 
 
 def test_small_floats_are_added_up_as_larger_ones(emulated, way):
-    ones = penstock.full((1, 1, 4096), 1.0, dtype="float16", device="cuda:0")
-    crow, col = (penstock.tensor(each, device="cuda:0") for each in ([0, 1], [0]))
-    dense = penstock.full((4096, 1), 1.0, dtype="float16", device="cuda:0")
+    ones = forebay.full((1, 1, 4096), 1.0, dtype="float16", device="cuda:0")
+    crow, col = (forebay.tensor(each, device="cuda:0") for each in ([0, 1], [0]))
+    dense = forebay.full((4096, 1), 1.0, dtype="float16", device="cuda:0")
     dense[0] = 1e-3  # lost where 4095 is added to it in float16
     found = bsr_dense_mm(BsrTensor(crow, col, ones, (1, 4096)), dense)
     assert found.tolist() == [[4096.0]]
@@ -106,10 +106,10 @@ def test_small_floats_are_added_up_as_larger_ones(emulated, way):
 def test_a_factor_of_zero_hides_what_is_no_number(emulated, way):
     rng = np.random.default_rng(2)
     bsr, dense = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3)
-    nothing = penstock.full((4, 3), float("nan"), device="cuda:0")
+    nothing = forebay.full((4, 3), float("nan"), device="cuda:0")
     expected = as_numbers(bsr_dense_mm(bsr, dense))
     np.testing.assert_array_equal(as_numbers(bsr_dense_addmm(nothing, bsr, dense, beta=0)), expected)
-    ones = penstock.full((4, 3), 1.0, device="cuda:0")
+    ones = forebay.full((4, 3), 1.0, device="cuda:0")
     assert set(as_numbers(bsr_dense_addmm(ones, bsr, nothing, alpha=0)).flat) == {1.0}
 
 
@@ -126,7 +126,7 @@ def test_the_result_may_be_where_an_argument_is(emulated, way, alias):
 def test_strided_and_broadcast_arguments(emulated, way):
     rng = np.random.default_rng(4)
     bsr, dense, row = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 3, 4).transpose(0, 1), dense_of(rng, 3)
-    out = penstock.zeros(3, 4, device="cuda:0").transpose(0, 1)
+    out = forebay.zeros(3, 4, device="cuda:0").transpose(0, 1)
     bsr_dense_addmm(row, bsr, dense, out=out)
     np.testing.assert_array_equal(as_numbers(out), as_numbers(row) + bsr.numpy() @ as_numbers(dense))
 
@@ -135,7 +135,7 @@ def test_it_is_queued_on_the_current_stream_and_the_host_goes_on(emulated, way):
     rng = np.random.default_rng(5)
     bsr, dense = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3)
     expected = bsr.numpy() @ as_numbers(dense)
-    stream, may = penstock.Stream("cuda:0"), threading.Event()
+    stream, may = forebay.Stream("cuda:0"), threading.Event()
     stream.queue.call(lambda: may.wait(30))
     with stream:
         found = bsr_dense_mm(bsr, dense)
@@ -145,18 +145,18 @@ def test_it_is_queued_on_the_current_stream_and_the_host_goes_on(emulated, way):
 
 
 def test_indices_that_are_none_fail_in_the_queue_and_when_asked(emulated):
-    crow, values = penstock.tensor([0, 1], device="cuda:0"), penstock.zeros(1, 2, 2, device="cuda:0")
-    bsr = BsrTensor(crow, penstock.tensor([7], device="cuda:0"), values, (2, 4))
+    crow, values = forebay.tensor([0, 1], device="cuda:0"), forebay.zeros(1, 2, 2, device="cuda:0")
+    bsr = BsrTensor(crow, forebay.tensor([7], device="cuda:0"), values, (2, 4))
     with pytest.raises(ValueError, match="col_indices are below 2"):
         bsr.check()
     falling = BsrTensor(
-        penstock.tensor([0, 3, 1], device="cuda:0"), penstock.tensor([0], device="cuda:0"), values, (4, 4)
+        forebay.tensor([0, 3, 1], device="cuda:0"), forebay.tensor([0], device="cuda:0"), values, (4, 4)
     )
     with pytest.raises(ValueError, match="crow_indices rise"):
         falling.check()
-    bsr_dense_mm(bsr, penstock.zeros(4, 1, device="cuda:0"))
-    with pytest.raises(penstock.DeviceError, match="col_indices are below 2"):
-        penstock.synchronize("cuda:0")
+    bsr_dense_mm(bsr, forebay.zeros(4, 1, device="cuda:0"))
+    with pytest.raises(forebay.DeviceError, match="col_indices are below 2"):
+        forebay.synchronize("cuda:0")
 
 
 def parts(crow=(0, 1, 2), col=(0, 1), values=(2, 2, 2), shape=(4, 4), kind="int64"):
@@ -180,15 +180,15 @@ def parts(crow=(0, 1, 2), col=(0, 1), values=(2, 2, 2), shape=(4, 4), kind="int6
 def test_a_tensor_of_parts_that_do_not_fit_is_none(made, says):
     *arrays, shape = made
     with pytest.raises(ValueError, match=says):
-        BsrTensor(*(penstock.tensor(each, device="host:0") for each in arrays), shape=shape)
+        BsrTensor(*(forebay.tensor(each, device="host:0") for each in arrays), shape=shape)
 
 
 def test_parts_of_two_devices_are_no_tensor(emulated):
     crow, col, values, shape = parts()
     with pytest.raises(ValueError, match="on one device"):
         BsrTensor(
-            *(penstock.tensor(each, device="host:0") for each in (crow, col)),
-            penstock.tensor(values, device="cuda:0"),
+            *(forebay.tensor(each, device="host:0") for each in (crow, col)),
+            forebay.tensor(values, device="cuda:0"),
             shape,
         )
 
@@ -223,7 +223,7 @@ def test_scipys_matrices_and_ours_are_the_same(emulated):
     assert theirs.dtype == np.float32
     np.testing.assert_array_equal(theirs.toarray(), bsr.numpy())
     again = BsrTensor.from_scipy(theirs, "cuda:1")
-    assert again.device == penstock.Device("cuda:1")
+    assert again.device == forebay.Device("cuda:1")
     np.testing.assert_array_equal(again.numpy(), theirs.toarray())
     assert BsrTensor.from_scipy(scipy.csr_matrix(np.eye(4)), "cuda:0").shape == (4, 4)
     with pytest.raises(ValueError, match="no batches"):
@@ -236,21 +236,21 @@ def unregistered(monkeypatch):
 
 
 def test_the_first_use_registers_the_operations(unregistered):
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         assert sparse.operations == {}
-        penstock.cuda.init()
+        forebay.cuda.init()
         assert sorted(sparse.operations) == ["_triton_bsr_dense_addmm_out", "_triton_bsr_dense_mm_out"]
         known = sparse.operations["_triton_bsr_dense_mm_out"]
-        penstock.cuda._register_triton_kernels()
+        forebay.cuda._register_triton_kernels()
         assert sparse.operations["_triton_bsr_dense_mm_out"] is known
     assert known.schema == "_triton_bsr_dense_mm_out(Tensor bsr, Tensor dense, *, Tensor(a!) out) -> Tensor(a!)"
     assert known.dispatch_key == "SparseCsrCUDA"
 
 
 def test_an_operation_computes_and_remembers_that_it_did(emulated, unregistered):
-    penstock.cuda.init()
+    forebay.cuda.init()
     rng = np.random.default_rng(8)
-    bsr, dense, out = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3), penstock.zeros(4, 3, device="cuda:0")
+    bsr, dense, out = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3), forebay.zeros(4, 3, device="cuda:0")
     operation = sparse.operations["_triton_bsr_dense_addmm_out"]
     assert not operation.implementation.kernel_invoked
     assert operation(out, bsr, dense, beta=0, alpha=2, out=out) is out
@@ -277,9 +277,9 @@ def test_on_a_real_device_tritons_kernels_get_the_same_memory(monkeypatch, unreg
     for name, module in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, module)
     rng = np.random.default_rng(9)
-    with penstock.emulate("cuda"):
-        penstock.cuda.init()
-        bsr, dense, out = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3), penstock.zeros(4, 3, device="cuda:0")
+    with forebay.emulate("cuda"):
+        forebay.cuda.init()
+        bsr, dense, out = matrix(rng, 2, 2, (2, 2)), dense_of(rng, 4, 3), forebay.zeros(4, 3, device="cuda:0")
         assert sparse.operations["_triton_bsr_dense_mm_out"](bsr, dense, out=out) is out
         ((arguments, named),) = calls
         assert arguments[0] == ("bsr", *(("dense", part) for part in bsr.parts()), (4, 4))

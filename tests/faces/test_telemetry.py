@@ -1,4 +1,4 @@
-"""penstock.cuda's sensors: of an emulated device, by NVIDIA's library, by AMD's; and every text where there is none."""
+"""forebay.cuda's sensors: of an emulated device, by NVIDIA's library, by AMD's; and every text where there is none."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import warnings
 import pytest
 from stand_ins import NO_AMDSMI, NO_UUIDS, SENSORS, UUIDS, refuse
 
-import penstock
-from penstock import cuda
-from penstock.faces import telemetry as faces
-from penstock.observe import nvml, nvml_library
-from penstock.runtime import initialisation
+import forebay
+from forebay import cuda
+from forebay.faces import telemetry as faces
+from forebay.observe import nvml, nvml_library
+from forebay.runtime import initialisation
 
 NOT_INSTALLED = "nvidia-ml-py does not seem to be installed or it can't be imported."
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("bare")
 class TestEmulated:
     @pytest.fixture(autouse=True)
     def emulated(self):
-        with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
+        with forebay.emulate("cuda", count=2, memory="64MiB") as emulation:
             yield emulation
 
     def test_an_idle_one(self):
         assert [getattr(cuda, name)() for name in SENSORS] == [0, 0, 0, 30, 115_000, 345]
 
     def test_the_memory_and_the_process_are_the_devices_own(self):
-        tensor = penstock.empty(1000, device="cuda:1")
+        tensor = forebay.empty(1000, device="cuda:1")
         assert [cuda.device_memory_used(index) for index in range(2)] == [0, 2 << 20]
         assert cuda.list_gpu_processes(0) == "GPU:0\nno processes are running"
         assert cuda.list_gpu_processes("cuda:1") == f"GPU:1\nprocess {os.getpid():>10d} uses        2.000 MB GPU memory"
@@ -56,7 +56,7 @@ class TestEmulated:
         assert [cuda._get_nvml_device_index(index) for index in range(2)] == [1, 0]
 
     def test_one_that_is_hidden_from_the_process_by_its_count(self):
-        with pytest.raises(penstock.DeviceError, match="Invalid Argument: there is no device 5"):
+        with pytest.raises(forebay.DeviceError, match="Invalid Argument: there is no device 5"):
             cuda.temperature(5)
 
     @pytest.mark.parametrize("text", ["", "-1", "MIG-x", "GPU-zz"])

@@ -1,4 +1,4 @@
-"""penstock.cuda's sensors and counts by AMD's library."""
+"""forebay.cuda's sensors and counts by AMD's library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import pytest
 from stand_ins import NO_AMDSMI, NO_UUIDS, SENSORS, refuse
 
-from penstock import cuda
+from forebay import cuda
 
 OF_AMD = ("device_memory_used", "memory_usage", "utilization", "temperature", "power_draw", "clock_rate")
 FIRST = (7 << 20, 30, 60, 70, 250_000, 1700)  # of the device that the library lists first

@@ -1,4 +1,4 @@
-"""Emulated CUDA, MPS and MTIA devices in one process, with the host device, and penstock.accelerator for each kind."""
+"""Emulated CUDA, MPS and MTIA devices in one process, with the host device, and forebay.accelerator for each kind."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import threading
 import numpy as np
 import pytest
 
-import penstock
-from penstock import accelerator, cuda, mtia
+import forebay
+from forebay import accelerator, cuda, mtia
 
 COUNTS = {"cuda": 2, "mps": 1, "mtia": 2, "host": 1}
 EMULATED = [kind for kind in COUNTS if kind != "host"]
 DEVICES = [f"{kind}:{index}" for kind, count in COUNTS.items() for index in range(count)]
-FACES = {"cuda": cuda, "mtia": mtia}  # those that have their names of penstock.accelerator's
+FACES = {"cuda": cuda, "mtia": mtia}  # those that have their names of forebay.accelerator's
 
 every_kind = pytest.mark.parametrize("kind", COUNTS)
 
@@ -23,16 +23,16 @@ every_kind = pytest.mark.parametrize("kind", COUNTS)
 @pytest.fixture(autouse=True)
 def three_kinds():
     with (
-        penstock.use_device("host:0"),
-        penstock.emulate("cuda", count=2, memory="64MiB"),
-        penstock.emulate("mps", memory="64MiB"),
-        penstock.emulate("mtia", count=2, memory="64MiB"),
+        forebay.use_device("host:0"),
+        forebay.emulate("cuda", count=2, memory="64MiB"),
+        forebay.emulate("mps", memory="64MiB"),
+        forebay.emulate("mtia", count=2, memory="64MiB"),
     ):
         yield
 
 
 def sevens(device, n=1000):
-    return penstock.full((n,), 7, dtype=np.uint8, device=device)
+    return forebay.full((n,), 7, dtype=np.uint8, device=device)
 
 
 def in_thread(work):
@@ -49,9 +49,9 @@ def in_thread(work):
 
 @every_kind
 def test_it_is_the_kind_of_the_current_device(kind):
-    penstock.set_device(f"{kind}:0")
-    assert accelerator.current_accelerator() == accelerator.current_accelerator(True) == penstock.Device(kind)
-    assert accelerator.device_count() == penstock.device_count(kind) == COUNTS[kind]
+    forebay.set_device(f"{kind}:0")
+    assert accelerator.current_accelerator() == accelerator.current_accelerator(True) == forebay.Device(kind)
+    assert accelerator.device_count() == forebay.device_count(kind) == COUNTS[kind]
     assert accelerator.is_available()
     assert accelerator.current_device_index() == 0
     if kind in FACES:
@@ -67,7 +67,7 @@ def test_it_and_the_face_change_the_same_device(kind):
     accelerator.set_device_index(f"{kind}:0")
     assert face.current_device() == 0
     with accelerator.device_index(1):
-        assert face.current_device() == penstock.current_device().index == 1
+        assert face.current_device() == forebay.current_device().index == 1
     with face.device(1):
         assert accelerator.current_device_index() == 1
     assert face.current_device() == accelerator.current_device_index() == 0
@@ -76,17 +76,17 @@ def test_it_and_the_face_change_the_same_device(kind):
 @every_kind
 def test_its_numbers_are_those_of_the_kind(kind):
     device = f"{kind}:{COUNTS[kind] - 1}"
-    penstock.set_device(device)
+    forebay.set_device(device)
     gc.collect()  # on the host device are tensors of other tests
     accelerator.empty_cache()  # what they gave back while other queues used it is counted no more
     accelerator.reset_peak_memory_stats()
-    before, held = accelerator.memory_allocated(), penstock.allocate(3 << 20, device)
-    theirs = penstock.memory.memory_stats(device)
+    before, held = accelerator.memory_allocated(), forebay.allocate(3 << 20, device)
+    theirs = forebay.memory.memory_stats(device)
     assert accelerator.memory_stats() == {key: theirs[key] for key in accelerator.memory_stats()}
     assert accelerator.memory_allocated() == accelerator.max_memory_allocated(device) == before + (3 << 20)
-    assert accelerator.memory_reserved() == penstock.memory.memory_reserved(device) >= before + held.size
-    assert accelerator.max_memory_reserved() == penstock.memory.max_memory_reserved(device)
-    assert accelerator.get_memory_info(device)[1] == penstock.memory.mem_get_info(device)[1]
+    assert accelerator.memory_reserved() == forebay.memory.memory_reserved(device) >= before + held.size
+    assert accelerator.max_memory_reserved() == forebay.memory.max_memory_reserved(device)
+    assert accelerator.get_memory_info(device)[1] == forebay.memory.mem_get_info(device)[1]
     if kind in FACES:
         face = FACES[kind]
         assert accelerator.memory_allocated() == face.memory_allocated() == face.max_memory_allocated(device)
@@ -101,10 +101,10 @@ def test_its_numbers_are_those_of_the_kind(kind):
 
 @every_kind
 def test_its_streams_are_those_of_the_kind(kind):
-    penstock.set_device(f"{kind}:0")
-    stream = penstock.Stream(kind)
+    forebay.set_device(f"{kind}:0")
+    stream = forebay.Stream(kind)
     accelerator.set_stream(stream)
-    assert accelerator.current_stream() == accelerator.current_stream(0) == penstock.current_stream(kind) == stream
+    assert accelerator.current_stream() == accelerator.current_stream(0) == forebay.current_stream(kind) == stream
     if kind in FACES:
         assert FACES[kind].current_stream() == stream
     gate = threading.Event()
@@ -113,27 +113,27 @@ def test_its_streams_are_those_of_the_kind(kind):
     gate.set()
     accelerator.synchronize()
     assert stream.query()
-    accelerator.set_stream(penstock.default_stream(kind))
+    accelerator.set_stream(forebay.default_stream(kind))
 
 
 @every_kind
 def test_its_seeds_are_those_of_the_kind(kind):
-    penstock.set_device(f"{kind}:0")
-    penstock.random.manual_seed_all(11, kind)
+    forebay.set_device(f"{kind}:0")
+    forebay.random.manual_seed_all(11, kind)
     states = accelerator.random.get_rng_state_all()
     assert len(states) == COUNTS[kind]
     assert (accelerator.random.get_rng_state() == states[0]).all()
-    assert (penstock.random.get_rng_state(kind) == states[0]).all()
-    assert accelerator.random.initial_seed() == penstock.random.initial_seed(kind) == 11
+    assert (forebay.random.get_rng_state(kind) == states[0]).all()
+    assert accelerator.random.initial_seed() == forebay.random.initial_seed(kind) == 11
     if kind in FACES:
         assert FACES[kind].initial_seed() == 11
 
 
 @every_kind
 def test_its_graphs_work_on_the_kind(kind):
-    penstock.set_device(f"{kind}:0")
-    graph, numbers = accelerator.Graph(), penstock.zeros(3)
-    with penstock.Stream(), graph:
+    forebay.set_device(f"{kind}:0")
+    graph, numbers = accelerator.Graph(), forebay.zeros(3)
+    with forebay.Stream(), graph:
         numbers.fill_(7)
     assert numbers.tolist() == [0] * 3
     graph.replay()
@@ -142,12 +142,12 @@ def test_its_graphs_work_on_the_kind(kind):
 
 @every_kind
 def test_it_refuses_other_kinds_and_what_is_not_there(kind):
-    penstock.set_device(f"{kind}:0")
+    forebay.set_device(f"{kind}:0")
     for other in COUNTS.keys() - {kind}:
         with pytest.raises(ValueError, match=f"{other} doesn't match the current accelerator {kind}"):
             accelerator.set_device_index(f"{other}:0")
     for use in (accelerator.set_device_index, accelerator.synchronize, accelerator.get_memory_info):
-        with pytest.raises(penstock.DeviceError, match=f"{kind.upper()} error: invalid device ordinal"):
+        with pytest.raises(forebay.DeviceError, match=f"{kind.upper()} error: invalid device ordinal"):
             use(COUNTS[kind])
     assert accelerator.set_device_index(-1) is None
     assert accelerator.current_device_index() == 0
@@ -157,23 +157,23 @@ def test_it_refuses_other_kinds_and_what_is_not_there(kind):
 
 
 def test_by_itself_the_best_kind_is_current():
-    assert in_thread(penstock.current_device) == penstock.Device("cuda:0")
+    assert in_thread(forebay.current_device) == forebay.Device("cuda:0")
     assert in_thread(lambda: accelerator.current_accelerator().type) == "cuda"
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DEVICES, DEVICES)))
 def test_copies(source, target):
-    there, here = sevens(source), penstock.zeros(1000, dtype=np.uint8, device=target)
+    there, here = sevens(source), forebay.zeros(1000, dtype=np.uint8, device=target)
     assert set(here.copy_(there).tolist()) == set(there.to(target).tolist()) == {7}
-    assert penstock.current_device() == penstock.Device("host:0")
+    assert forebay.current_device() == forebay.Device("host:0")
 
 
 def test_a_copy_follows_the_work_on_both_sides():
     """The source is filled by a held stream, the target read by one of another kind."""
-    gate, filling, reading = threading.Event(), penstock.Stream("cuda:1"), penstock.Stream("mtia:1")
-    source, target = penstock.zeros(9, device="cuda:1"), penstock.zeros(9, device="mtia:1")
-    filling.wait_stream(penstock.current_stream("cuda:1"))
-    reading.wait_stream(penstock.current_stream("mtia:1"))
+    gate, filling, reading = threading.Event(), forebay.Stream("cuda:1"), forebay.Stream("mtia:1")
+    source, target = forebay.zeros(9, device="cuda:1"), forebay.zeros(9, device="mtia:1")
+    filling.wait_stream(forebay.current_stream("cuda:1"))
+    reading.wait_stream(forebay.current_stream("mtia:1"))
     filling.queue.call(lambda: gate.wait(60))
     threading.Timer(0, gate.set).start()
     with filling:
@@ -185,7 +185,7 @@ def test_a_copy_follows_the_work_on_both_sides():
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(DEVICES, DEVICES)))
 def test_streams_wait_for_events_of_any_kind(first, second):
-    ahead, behind, done = penstock.Stream(first), penstock.Stream(second), []
+    ahead, behind, done = forebay.Stream(first), forebay.Stream(second), []
     ahead.queue.call(lambda: done.append("ahead"))
     behind.wait_event(ahead.record_event())
     behind.queue.call(lambda: done.append("behind"))
@@ -196,89 +196,89 @@ def test_streams_wait_for_events_of_any_kind(first, second):
 
 
 def test_an_event_belongs_to_one_kind():
-    event = penstock.Event(enable_timing=True)
-    event.record(penstock.Stream("mps"))
+    event = forebay.Event(enable_timing=True)
+    event.record(forebay.Stream("mps"))
     with pytest.raises(RuntimeError, match="Event device mps:0 does not match recording stream's device mtia:0"):
-        event.record(penstock.Stream("mtia"))
+        event.record(forebay.Stream("mtia"))
 
 
 def test_each_kind_has_a_current_device_of_its_own():
     cuda.set_device(1)
     mtia.set_device(1)
     assert (cuda.current_device(), mtia.current_device()) == (1, 1)
-    assert penstock.current_device() == penstock.Device("mtia:1")
+    assert forebay.current_device() == forebay.Device("mtia:1")
     mtia.set_device(0)
-    assert [penstock.empty(1, device=kind).device.index for kind in COUNTS] == [1, 0, 0, 0]
+    assert [forebay.empty(1, device=kind).device.index for kind in COUNTS] == [1, 0, 0, 0]
 
 
 def test_contexts_nest_across_kinds():
     places = ["host:0"]
     with cuda.device(1):
-        places.append(str(penstock.current_device()))
-        with mtia.device(1), penstock.use_device("mps"):
-            places.append(str(penstock.current_device()))
+        places.append(str(forebay.current_device()))
+        with mtia.device(1), forebay.use_device("mps"):
+            places.append(str(forebay.current_device()))
             with cuda.stream(cuda.Stream(0)):
-                places.append((str(penstock.current_device()), mtia.current_device()))
+                places.append((str(forebay.current_device()), mtia.current_device()))
                 with mtia.stream(mtia.Stream("mtia:0")):
-                    places.append((str(penstock.current_device()), cuda.current_device()))
-            places.append((str(penstock.current_device()), cuda.current_device(), mtia.current_device()))
-        places.append(str(penstock.current_device()))
+                    places.append((str(forebay.current_device()), cuda.current_device()))
+            places.append((str(forebay.current_device()), cuda.current_device(), mtia.current_device()))
+        places.append(str(forebay.current_device()))
     assert places == ["host:0", "cuda:1", "mps:0", ("cuda:0", 1), ("mtia:0", 0), ("mps:0", 1, 1), "cuda:1"]
-    assert (str(penstock.current_device()), cuda.current_device(), mtia.current_device()) == ("host:0", 0, 0)
+    assert (str(forebay.current_device()), cuda.current_device(), mtia.current_device()) == ("host:0", 0, 0)
 
 
 @pytest.mark.parametrize("context", [lambda: mtia.device(1), lambda: mtia.stream(mtia.Stream("mtia:1"))])
 def test_what_was_current_by_itself_is_so_again(context):
     def look():
         with context():
-            inside = penstock.current_device()
-        return str(inside), str(penstock.current_device())
+            inside = forebay.current_device()
+        return str(inside), str(forebay.current_device())
 
     assert in_thread(look) == ("mtia:1", "cuda:0")
 
 
 def test_streams_of_each_kind_are_current_beside_each_other():
-    streams = {kind: penstock.Stream(kind) for kind in COUNTS}
+    streams = {kind: forebay.Stream(kind) for kind in COUNTS}
     for stream in streams.values():
-        penstock.set_stream(stream)
-    assert {kind: penstock.current_stream(kind) for kind in COUNTS} == streams
+        forebay.set_stream(stream)
+    assert {kind: forebay.current_stream(kind) for kind in COUNTS} == streams
     for kind in COUNTS:
-        penstock.set_stream(penstock.default_stream(kind))
+        forebay.set_stream(forebay.default_stream(kind))
 
 
 def test_numbers_are_counted_for_each_kind():
-    held = {device: penstock.allocate((index + 1) << 20, device) for index, device in enumerate(DEVICES[:-1])}
-    assert {device: penstock.memory.memory_allocated(device) for device in held} == {
+    held = {device: forebay.allocate((index + 1) << 20, device) for index, device in enumerate(DEVICES[:-1])}
+    assert {device: forebay.memory.memory_allocated(device) for device in held} == {
         device: (index + 1) << 20 for index, device in enumerate(held)
     }
     assert [cuda.memory_allocated(0), cuda.memory_allocated(1)] == [1 << 20, 2 << 20]
     assert [mtia.memory_allocated(0), mtia.memory_allocated(1)] == [4 << 20, 5 << 20]
-    with pytest.raises(penstock.OutOfMemory, match="MTIA out of memory"):
-        penstock.allocate(60 << 20, "mtia:1")
-    assert [penstock.memory.memory_stats(device)["num_ooms"] for device in held] == [0, 0, 0, 0, 1]
+    with pytest.raises(forebay.OutOfMemory, match="MTIA out of memory"):
+        forebay.allocate(60 << 20, "mtia:1")
+    assert [forebay.memory.memory_stats(device)["num_ooms"] for device in held] == [0, 0, 0, 0, 1]
     for block in held.values():
         block.free()
     cuda.empty_cache()
-    assert [penstock.memory.memory_reserved(device) == 0 for device in held] == [True, True, False, False, False]
+    assert [forebay.memory.memory_reserved(device) == 0 for device in held] == [True, True, False, False, False]
 
 
 def test_seeds_are_for_one_kind_or_for_all():
     cuda.manual_seed_all(3)
     mtia.manual_seed_all(4)
     assert [cuda.initial_seed(), mtia.initial_seed()] == [3, 4]
-    penstock.manual_seed(5)
-    assert [penstock.random.initial_seed(device) for device in DEVICES] == [5] * len(DEVICES)
-    drawn = [penstock.rand(8, device=device).tolist() for device in DEVICES]
+    forebay.manual_seed(5)
+    assert [forebay.random.initial_seed(device) for device in DEVICES] == [5] * len(DEVICES)
+    drawn = [forebay.rand(8, device=device).tolist() for device in DEVICES]
     assert drawn == [drawn[0]] * len(drawn)  # small ones depend on no geometry
 
 
 def test_a_kind_that_ends_leaves_the_others():
     tensor, _ = sevens("mtia:1"), sevens("mps")
-    with pytest.raises(penstock.WrongState, match="devices of kind 'mps' are in use"):
-        penstock.emulate("mps")
-    with penstock.use_device("mtia:1"):
-        penstock.runtime.emulation.forget_kind("mps")
-        assert penstock.current_device() == penstock.Device("mtia:1")
+    with pytest.raises(forebay.WrongState, match="devices of kind 'mps' are in use"):
+        forebay.emulate("mps")
+    with forebay.use_device("mtia:1"):
+        forebay.runtime.emulation.forget_kind("mps")
+        assert forebay.current_device() == forebay.Device("mtia:1")
     assert set(tensor.tolist()) == set(sevens("cuda:1").tolist()) == {7}
 
 
@@ -288,7 +288,7 @@ def test_initialising_one_kind_initialises_no_other():
 
 
 def test_a_capture_forbids_waiting_for_its_own_kind_only():
-    graph, numbers = mtia.MTIAGraph(), penstock.zeros(3, device="mtia:0")
+    graph, numbers = mtia.MTIAGraph(), forebay.zeros(3, device="mtia:0")
     sevens("cuda:0")
     with mtia.graph(graph, stream=mtia.Stream("mtia:0")):
         numbers.fill_(7)
@@ -303,11 +303,11 @@ def test_threads_each_on_a_kind():
 
     def work(device):
         try:
-            with penstock.use_device(device):
+            with forebay.use_device(device):
                 for value in range(50):
-                    with penstock.Stream(device):
-                        made = penstock.full((1000,), value % 7, dtype=np.uint8)
-                        assert made.device == penstock.Device(device)
+                    with forebay.Stream(device):
+                        made = forebay.full((1000,), value % 7, dtype=np.uint8)
+                        assert made.device == forebay.Device(device)
                         assert set(made.to("host:0").tolist()) == {value % 7}
         except BaseException as error:  # noqa: BLE001 -- told to the test
             failures.append((device, error))

@@ -10,7 +10,7 @@ import sys
 import pytest
 from on_oracle import ORACLE, why_no_oracle
 
-CHANGED = re.compile(r"^.*penstock.*  # (.*torch.*)$", re.MULTILINE)  # the imports
+CHANGED = re.compile(r"^.*forebay.*  # (.*torch.*)$", re.MULTILINE)  # the imports
 LIMIT = 100  # seconds
 
 
@@ -34,7 +34,7 @@ def example(root):
 
 @pytest.fixture(scope="module")
 def ours(example):
-    return printed_by(sys.executable, example, PENSTOCK_EMULATE="cuda:2@h200")
+    return printed_by(sys.executable, example, FOREBAY_EMULATE="cuda:2@h200")
 
 
 def test_it_runs_on_two_emulated_devices(ours):
@@ -47,7 +47,7 @@ def test_it_runs_on_two_emulated_devices(ours):
 
 
 def test_a_smaller_device_is_enough(example):
-    assert "buffer: 8 GiB" in printed_by(sys.executable, example, PENSTOCK_EMULATE="cuda:2@t4")
+    assert "buffer: 8 GiB" in printed_by(sys.executable, example, FOREBAY_EMULATE="cuda:2@t4")
 
 
 @pytest.mark.oracle
@@ -55,7 +55,7 @@ def test_a_smaller_device_is_enough(example):
 def test_pytorch_prints_the_same(example, ours, tmp_path):
     source, changes = CHANGED.subn(r"\1", example.read_text())
     assert changes == 2
-    assert "penstock" not in source.split('"""')[2]
+    assert "forebay" not in source.split('"""')[2]
     program = tmp_path / "program.py"
     program.write_text(source)
     theirs = printed_by("bash", ORACLE, program, FAKE_CUDA_DEVICES="2")

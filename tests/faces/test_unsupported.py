@@ -7,17 +7,17 @@ import os
 
 import pytest
 
-import penstock
-from penstock.cuda import amp, gds, green_contexts, jiterator, tunable
-from penstock.faces.unsupported import unsupported, unsupported_class
+import forebay
+from forebay.cuda import amp, gds, green_contexts, jiterator, tunable
+from forebay.faces.unsupported import unsupported, unsupported_class
 
-libraries = importlib.import_module("penstock.cuda._libraries")
+libraries = importlib.import_module("forebay.cuda._libraries")
 KERNEL = "template <typename T> T twice(T x, T factor) { return factor * x; }"
 
 
 @pytest.fixture
 def two_gpus():
-    with penstock.emulate("cuda", count=2, memory="64MiB"):
+    with forebay.emulate("cuda", count=2, memory="64MiB"):
         yield
 
 
@@ -51,7 +51,7 @@ def fresh_switches(monkeypatch):
     ],
 )
 def test_it_says_what_is_not_supported_why_and_what_to_do(call):
-    with pytest.raises(penstock.Unsupported, match=r"^penstock\.cuda\.[\w.]+ is not supported: .+\. \w.+\.$"):
+    with pytest.raises(forebay.Unsupported, match=r"^forebay\.cuda\.[\w.]+ is not supported: .+\. \w.+\.$"):
         call()
 
 
@@ -64,7 +64,7 @@ def test_what_does_not_fit_the_signature_is_a_type_error():
 
 def test_a_file_for_gpudirect_is_not_made(tmp_path):
     path = tmp_path / "new"
-    with pytest.raises(penstock.Unsupported, match=r"^penstock\.cuda\.gds\.GdsFile is not"):
+    with pytest.raises(forebay.Unsupported, match=r"^forebay\.cuda\.gds\.GdsFile is not"):
         gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
     assert not path.exists()
     assert not gds.is_available()
@@ -87,7 +87,7 @@ def test_members_of_each_kind_name_themselves():
         (refused.find, "find"),
         (lambda: scene.size, "size"),
     ):
-        with pytest.raises(penstock.Unsupported, match=rf"^m\.C\.{name} is not supported: no\. Why not\.$"):
+        with pytest.raises(forebay.Unsupported, match=rf"^m\.C\.{name} is not supported: no\. Why not\.$"):
             call()
     assert refused.__doc__ == "Not supported: no. Why not."
     assert unsupported("m", "f(a, *, b=2)", "no.").__name__ == "f"
@@ -182,7 +182,7 @@ def test_a_kernel_checks_its_arguments_before_it_says_why_it_cannot_run():
         kernel(*range(9))
     with pytest.raises(KeyError, match=r"factr is not declared in function definition"):
         kernel(1, factr=3)
-    with pytest.raises(penstock.Unsupported, match=r"^the kernel twice cannot run: CUDA C needs"):
+    with pytest.raises(forebay.Unsupported, match=r"^the kernel twice cannot run: CUDA C needs"):
         kernel(1, factor=3)
 
 
@@ -237,7 +237,7 @@ def test_the_rotating_buffer_is_in_mib_when_set_and_in_bytes_when_read(two_gpus)
     tunable.set_rotating_buffer_size(0)
     assert tunable.get_rotating_buffer_size() == 0
     tunable.set_rotating_buffer_size(-1)
-    opened = penstock.runtime.current.opened_for("cuda")
+    opened = forebay.runtime.current.opened_for("cuda")
     assert tunable.get_rotating_buffer_size() == opened.port.props.details.get("L2_cache_size", 0)
 
 
@@ -255,7 +255,7 @@ def test_the_rotating_buffer_is_in_mib_when_set_and_in_bytes_when_read(two_gpus)
     ],
 )
 def test_the_file_name_gets_the_current_devices_index(two_gpus, name, numbered):
-    with penstock.use_device("cuda:1"):
+    with forebay.use_device("cuda:1"):
         tunable.set_filename(name)
         assert tunable.get_filename() == name
         tunable.set_filename(name, insert_device_ordinal=True)

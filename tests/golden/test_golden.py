@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing import golden
+from forebay.testing import golden
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = sorted((*DATA.glob("torch-golden/*.jsonl.xz"), *DATA.glob("golden/*.jsonl.xz")))

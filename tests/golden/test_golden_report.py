@@ -11,10 +11,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from penstock.errors import OutOfMemory
-from penstock.testing import golden
-from penstock.testing.golden_files import Trace, name_of_address, read, text_in_our_words
-from penstock.testing.model_pinned import ModelPinned
+from forebay.errors import OutOfMemory
+from forebay.testing import golden
+from forebay.testing.golden_files import Trace, name_of_address, read, text_in_our_words
+from forebay.testing.model_pinned import ModelPinned
 
 PINNED = sorted((Path(__file__).parents[1] / "data/golden").glob("pinned_*"))
 PROBLEM = "torch.OutOfMemoryError"
@@ -32,7 +32,7 @@ class Bump:
 
     def allocate(self, nbytes, stream=0):
         if nbytes > 2 << 20:
-            raise OutOfMemory("CUDA out of memory. penstock has 2 MiB.\n  And that is all.")
+            raise OutOfMemory("CUDA out of memory. forebay has 2 MiB.\n  And that is all.")
         self.live.append((self.next, stream))
         self.next += 2 << 20
         return self.live[-1][0]
@@ -122,7 +122,7 @@ def set_at(number, value, *keys):
     ("aspect", "plant", "equal", "said"),
     [
         ("addresses", set_at(1, "d0+0x400000", "result", "addr"), 1, "d0+0x400000"),
-        ("other results", set_at(2, "PyTorch has 3 MiB.", "result", "message"), 4, "penstock has 3 MiB."),
+        ("other results", set_at(2, "PyTorch has 3 MiB.", "result", "message"), 4, "forebay has 3 MiB."),
         ("other results", set_at(2, "builtins.ValueError", "result", "error"), 4, "ValueError"),
         ("other results", set_at(3, {}, "result"), 4, "not live"),
         ("other results", set_at(6, [0, 2], "result", "id"), 4, '"is": 2'),
@@ -173,10 +173,10 @@ def test_only_the_first_difference_is_shown_and_all_are_counted():
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("2 MiB is allocated by PyTorch", "2 MiB is allocated by penstock"),
-        ("Including non-PyTorch memory", "Including non-penstock memory"),
-        ("try setting PYTORCH_CUDA_ALLOC_CONF=x", "try setting PENSTOCK_ALLOC_CONF=x"),
-        ("| PyTorch CUDA memory summary, device ID 0    |", "| penstock CUDA memory summary, device ID 0   |"),
+        ("2 MiB is allocated by PyTorch", "2 MiB is allocated by forebay"),
+        ("Including non-PyTorch memory", "Including non-forebay memory"),
+        ("try setting PYTORCH_CUDA_ALLOC_CONF=x", "try setting FOREBAY_ALLOC_CONF=x"),
+        ("| PyTorch CUDA memory summary, device ID 0    |", "| forebay CUDA memory summary, device ID 0   |"),
     ],
 )
 def test_texts_in_our_words(theirs, ours):
@@ -243,4 +243,4 @@ def test_the_model_of_pinned_memory_is_pytorchs(path):
 def test_it_runs_as_a_module(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["golden", "--help"])
     with pytest.raises(SystemExit, match="0"), pytest.warns(RuntimeWarning, match="found in sys.modules"):
-        runpy.run_module("penstock.testing.golden", run_name="__main__")
+        runpy.run_module("forebay.testing.golden", run_name="__main__")

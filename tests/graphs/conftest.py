@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.runtime import capturing
+import forebay
+from forebay.runtime import capturing
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find it
 
@@ -18,25 +18,25 @@ sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find 
 def place(request):
     """The host's device, and one whose memory the host cannot read."""
     if request.param == "host":
-        yield penstock.Device("host", 0)
+        yield forebay.Device("host", 0)
     else:
-        with penstock.emulate("cuda", count=2, profile="h200", memory=64 << 20):
-            yield penstock.Device("cuda", 0)
+        with forebay.emulate("cuda", count=2, profile="h200", memory=64 << 20):
+            yield forebay.Device("cuda", 0)
     assert capturing.under_way == ()
 
 
 @pytest.fixture(autouse=True)
 def clean():
     """The host device holds no more afterwards than before."""
-    held = penstock.memory.memory_allocated("host:0")
+    held = forebay.memory.memory_allocated("host:0")
     yield
     gc.collect()
-    penstock.synchronize("host:0")
-    assert penstock.memory.memory_allocated("host:0") <= held
+    forebay.synchronize("host:0")
+    assert forebay.memory.memory_allocated("host:0") <= held
 
 
 @pytest.fixture
 def stream(place):
-    with penstock.use_device(place), penstock.Stream(place) as stream:
+    with forebay.use_device(place), forebay.Stream(place) as stream:
         yield stream
         stream.synchronize()

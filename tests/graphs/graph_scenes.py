@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
-from penstock.errors import DeviceError
+import forebay
+from forebay.errors import DeviceError
 
 
 def captured(graph, work, **options):
@@ -18,7 +18,7 @@ def captured(graph, work, **options):
 
 def pools_of(stream):
     """The pool of each segment."""
-    return [segment["segment_pool_id"] for segment in penstock.memory.memory_snapshot(stream.device)["segments"]]
+    return [segment["segment_pool_id"] for segment in forebay.memory.memory_snapshot(stream.device)["segments"]]
 
 
 def broken(graph, call):

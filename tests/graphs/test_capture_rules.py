@@ -7,11 +7,11 @@ import threading
 import pytest
 from graph_scenes import broken
 
-import penstock
-from penstock import cuda
-from penstock.errors import DeviceError, Unsupported
-from penstock.runtime import capturing
-from penstock.runtime.graph import Graph
+import forebay
+from forebay import cuda
+from forebay.errors import DeviceError, Unsupported
+from forebay.runtime import capturing
+from forebay.runtime.graph import Graph
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local"])
@@ -20,8 +20,8 @@ from penstock.runtime.graph import Graph
     [
         lambda stream: stream.synchronize(),
         lambda stream: stream.query(),
-        lambda stream: penstock.synchronize(stream.device),
-        lambda stream: penstock.Stream(stream.device).synchronize(),
+        lambda stream: forebay.synchronize(stream.device),
+        lambda stream: forebay.Stream(stream.device).synchronize(),
         lambda stream: stream.record_event().synchronize(),
         lambda stream: stream.record_event().query(),
     ],
@@ -35,7 +35,7 @@ def test_waiting_breaks_a_capture(stream, call, mode):
 
 
 def test_in_a_relaxed_capture_others_may_be_waited_for(stream):
-    numbers, other, graph = penstock.zeros(1), penstock.Stream(stream.device), Graph()
+    numbers, other, graph = forebay.zeros(1), forebay.Stream(stream.device), Graph()
     event = stream.record_event()
     graph.capture_begin(capture_error_mode="relaxed")
     other.synchronize()
@@ -50,11 +50,11 @@ def test_in_a_relaxed_capture_others_may_be_waited_for(stream):
 
 @pytest.mark.parametrize(("mode", "outcome"), [("global", 900), ("thread_local", None), ("relaxed", None)])
 def test_whether_other_threads_may_wait(stream, mode, outcome):
-    codes, graph, numbers = [], Graph(), penstock.zeros(1)
+    codes, graph, numbers = [], Graph(), forebay.zeros(1)
 
     def wait():
         try:
-            penstock.Stream(stream.device).synchronize()
+            forebay.Stream(stream.device).synchronize()
             codes.append(None)
         except DeviceError as error:
             codes.append(error.code)
@@ -74,8 +74,8 @@ def test_whether_other_threads_may_wait(stream, mode, outcome):
 
 def test_numbers_that_the_host_draws_are_not_captured(stream, monkeypatch):
     """As a backend without the ability has them."""
-    monkeypatch.setattr("penstock.runtime.random_fill._draws", lambda queue: False)
-    numbers, graph = penstock.zeros(3), Graph()
+    monkeypatch.setattr("forebay.runtime.random_fill._draws", lambda queue: False)
+    numbers, graph = forebay.zeros(3), Graph()
     graph.capture_begin()
     with pytest.raises(Unsupported, match=r"drawn by the host, which no graph can repeat") as raised:
         numbers.uniform_()
@@ -86,7 +86,7 @@ def test_numbers_that_the_host_draws_are_not_captured(stream, monkeypatch):
 
 
 def test_reading_a_tensor_is_not_captured(stream):
-    numbers, graph = penstock.full((1,), 1.0), Graph()
+    numbers, graph = forebay.full((1,), 1.0), Graph()
     graph.capture_begin()
     with pytest.raises(RuntimeError, match=r"Cannot copy between CPU|not permitted when stream is capturing"):
         numbers.tolist()
@@ -103,7 +103,7 @@ def test_reading_a_tensor_is_not_captured(stream):
     ids=["on work outside", "that is not joined"],
 )
 def test_a_dependency_that_makes_no_graph(stream, join, code):
-    numbers, other, graph = penstock.zeros(1), penstock.Stream(stream.device), Graph()
+    numbers, other, graph = forebay.zeros(1), forebay.Stream(stream.device), Graph()
     with other:
         numbers.fill_(1)
     graph.capture_begin()
@@ -124,7 +124,7 @@ def test_a_dependency_that_makes_no_graph(stream, join, code):
 
 
 def test_two_captures_cannot_merge(stream):
-    one, two, other = Graph(), Graph(), penstock.Stream(stream.device)
+    one, two, other = Graph(), Graph(), forebay.Stream(stream.device)
     one.capture_begin()
     with other:
         two.capture_begin()
@@ -139,8 +139,8 @@ def test_two_captures_cannot_merge(stream):
 
 
 def test_two_captures_side_by_side(stream):
-    first, second = penstock.zeros(1), penstock.zeros(1)
-    one, two, other = Graph(), Graph(), penstock.Stream(stream.device)
+    first, second = forebay.zeros(1), forebay.zeros(1)
+    one, two, other = Graph(), Graph(), forebay.Stream(stream.device)
     one.capture_begin()
     first.fill_(1)
     with other:
@@ -155,7 +155,7 @@ def test_two_captures_side_by_side(stream):
 
 
 def test_another_thread_cannot_end_it(stream):
-    numbers, graph, codes = penstock.zeros(1), Graph(), []
+    numbers, graph, codes = forebay.zeros(1), Graph(), []
     graph.capture_begin()
     numbers.fill_(1)
 
@@ -177,10 +177,10 @@ def test_another_thread_cannot_end_it(stream):
 
 def test_to_ask_of_another_kind_is_no_first_use():
     graph = Graph()
-    with penstock.Stream("host:0"):
+    with forebay.Stream("host:0"):
         graph.capture_begin()
         assert not cuda.is_current_stream_capturing()
-        with penstock.emulate("cuda"):
+        with forebay.emulate("cuda"):
             assert not cuda.is_current_stream_capturing()
             assert not cuda.is_initialized()
         with pytest.warns(UserWarning, match="Graph is empty"):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.errors import DeviceError, WrongState
-from penstock.runtime import capturing
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.errors import DeviceError, WrongState
+from forebay.runtime import capturing
+from forebay.runtime.graph import Graph
 
 MIB = 1 << 20
 
 
 def test_a_body_is_done_if_its_condition_is_true(stream):
-    on, numbers, graph = penstock.zeros(1, dtype=bool), penstock.zeros(1, dtype="uint8"), Graph(keep_graph=True)
+    on, numbers, graph = forebay.zeros(1, dtype=bool), forebay.zeros(1, dtype="uint8"), Graph(keep_graph=True)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
     numbers.fill_(7)
@@ -31,8 +31,8 @@ def test_a_body_is_done_if_its_condition_is_true(stream):
 
 
 def test_a_loop_is_done_as_long_as_its_condition_is_true(stream):
-    flags, graph = penstock.tensor([True] * 5 + [False] * 3, device=stream.device), Graph()
-    shifted = penstock.zeros(7, dtype=bool)
+    flags, graph = forebay.tensor([True] * 5 + [False] * 3, device=stream.device), Graph()
+    shifted = forebay.zeros(7, dtype=bool)
     on = flags[0]
     graph.capture_begin()
     graph.begin_capture_to_while_node(on)
@@ -46,7 +46,7 @@ def test_a_loop_is_done_as_long_as_its_condition_is_true(stream):
 
 
 def test_what_stands_in_no_body(stream):
-    graph, on = Graph(), penstock.zeros(1, dtype=bool)
+    graph, on = Graph(), forebay.zeros(1, dtype=bool)
     with pytest.raises(RuntimeError, match=r"capture_begin\(\) must be called before"):
         graph.begin_capture_to_if_node(on)
     graph.capture_begin()
@@ -54,15 +54,15 @@ def test_what_stands_in_no_body(stream):
         with pytest.raises(RuntimeError, match="No active CUDA graph conditional node"):
             call()
     with pytest.raises(RuntimeError, match="a bool tensor of one element"):
-        graph.begin_capture_to_if_node(penstock.zeros(2))
+        graph.begin_capture_to_if_node(forebay.zeros(2))
     graph.begin_capture_to_if_node(on)
     with pytest.raises(RuntimeError, match="RNG within data-dependent conditional nodes"):
-        penstock.zeros(4).uniform_()
+        forebay.zeros(4).uniform_()
     graph.reset()
 
 
 def test_a_body_that_is_not_ended(stream):
-    graph, on = Graph(), penstock.zeros(1, dtype=bool)
+    graph, on = Graph(), forebay.zeros(1, dtype=bool)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
     with pytest.raises(DeviceError) as raised:
@@ -71,19 +71,19 @@ def test_a_body_that_is_not_ended(stream):
 
 
 def test_a_body_calls_no_python(stream):
-    graph, on, numbers = Graph(), penstock.zeros(1, dtype=bool), penstock.zeros(2)
+    graph, on, numbers = Graph(), forebay.zeros(1, dtype=bool), forebay.zeros(2)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
     numbers.fill_(1.5)
     graph.end_capture_to_conditional_node()
-    with pytest.raises(penstock.Unsupported, match="body of a condition"):
+    with pytest.raises(forebay.Unsupported, match="body of a condition"):
         graph.capture_end()
     numbers.fill_(2)
     assert numbers.tolist() == [2, 2]
 
 
 def test_a_drawing(stream, tmp_path):
-    numbers, out, graph = penstock.zeros(4), penstock.zeros(4), Graph()
+    numbers, out, graph = forebay.zeros(4), forebay.zeros(4), Graph()
     graph.enable_debug_mode()
     captured(graph, lambda: (numbers.zero_(), numbers.uniform_(), out.copy_(numbers)))
     graph.debug_dump(str(tmp_path / "graph.dot"), verbose=False)
@@ -103,9 +103,9 @@ def test_a_drawing(stream, tmp_path):
 
 
 def test_the_end_of_the_devices_ends_a_capture():
-    emulation = penstock.emulate("cuda", memory=64 * MIB)
+    emulation = forebay.emulate("cuda", memory=64 * MIB)
     graph = Graph()
-    with penstock.Stream("cuda:0"):
+    with forebay.Stream("cuda:0"):
         graph.capture_begin()
         emulation.stop()
     assert capturing.under_way == ()

@@ -8,25 +8,25 @@ import pickle
 
 import pytest
 
-import penstock
-from penstock import cuda
-from penstock.accelerator.graphs import Graph as AcceleratorGraph
-from penstock.cuda import graph_annotations, graphs
-from penstock.errors import DeviceError
+import forebay
+from forebay import cuda
+from forebay.accelerator.graphs import Graph as AcceleratorGraph
+from forebay.cuda import graph_annotations, graphs
+from forebay.errors import DeviceError
 
 
 @pytest.fixture(autouse=True)
 def emulation():
-    with penstock.emulate("cuda", count=2, profile="h200", memory=64 << 20), penstock.use_device("cuda:0"):
+    with forebay.emulate("cuda", count=2, profile="h200", memory=64 << 20), forebay.use_device("cuda:0"):
         yield
 
 
 def ones(*shape):
-    return penstock.full(shape, 1.0, device="cuda")
+    return forebay.full(shape, 1.0, device="cuda")
 
 
 def test_the_context_manager_captures():
-    numbers, graph = penstock.zeros(3), cuda.CUDAGraph()
+    numbers, graph = forebay.zeros(3), cuda.CUDAGraph()
     with cuda.graph(graph):
         numbers.fill_(4)
         assert cuda.is_current_stream_capturing()
@@ -50,7 +50,7 @@ def test_its_stream_is_kept_as_long_as_there_is_its_device():
 
 
 def test_a_body_that_breaks_the_capture():
-    before, numbers = cuda.current_stream(), penstock.zeros(1)
+    before, numbers = cuda.current_stream(), forebay.zeros(1)
     with (
         pytest.raises(DeviceError, match="CUDA error: operation failed due to a previous error"),
         cuda.graph(cuda.CUDAGraph()),
@@ -90,7 +90,7 @@ def test_what_takes_a_profiler_in_the_driver(config, message):
 
 
 def test_annotations_go_with_their_graph():
-    graph, numbers = cuda.CUDAGraph(keep_graph=True), penstock.zeros(3)
+    graph, numbers = cuda.CUDAGraph(keep_graph=True), forebay.zeros(3)
     with cuda.graph(graph, enable_annotations=True):
         numbers.fill_(1)
         with graph_annotations.mark_kernels({"name": "outer", "of": 1}):
@@ -133,12 +133,12 @@ def test_a_graphed_callable_replays_what_it_did_once():
 
     def work(given, more):
         calls.append(1)
-        out = penstock.empty(2).copy_(given)
+        out = forebay.empty(2).copy_(given)
         return {"out": out, "both": (out, more["x"].clone())}
 
-    graphed = cuda.make_graphed_callables(work, (penstock.zeros(2), {"x": weights}), num_warmup_iters=2)
+    graphed = cuda.make_graphed_callables(work, (forebay.zeros(2), {"x": weights}), num_warmup_iters=2)
     assert len(calls) == 3
-    given = penstock.zeros(2)
+    given = forebay.zeros(2)
     for number in (1, 2):
         given.fill_(number)
         made = graphed(given, {"x": weights})
@@ -151,9 +151,9 @@ def test_a_graphed_callable_replays_what_it_did_once():
 
 def test_several_callables_share_a_pool():
     one, other = cuda.make_graphed_callables(
-        (lambda x: x.clone(), lambda x: penstock.empty(1).copy_(x)), ((ones(1),), (ones(1),))
+        (lambda x: x.clone(), lambda x: forebay.empty(1).copy_(x)), ((ones(1),), (ones(1),))
     )
-    assert one(penstock.zeros(1)).tolist() == [0]
+    assert one(forebay.zeros(1)).tolist() == [0]
     assert other(ones(1)).tolist() == [1]
 
 
@@ -173,7 +173,7 @@ def test_a_callable_that_fails_leaves_no_capture():
 
 
 def test_exports(tmp_path):
-    graph, numbers = cuda.CUDAGraph(), penstock.zeros(2)
+    graph, numbers = cuda.CUDAGraph(), forebay.zeros(2)
     graph.register_capture_end_hook(cuda.export_dot(str(tmp_path / "dot")))
     graph.register_post_instantiate_hook(cuda.export_graph_data(str(tmp_path / "data")))
     with cuda.graph(graph):
@@ -185,15 +185,15 @@ def test_exports(tmp_path):
 
 
 def test_an_accelerators_graph():
-    numbers, graph = penstock.zeros(2), AcceleratorGraph(pool=cuda.graph_pool_handle(), capture_error_mode="relaxed")
-    with penstock.Stream("cuda:0"), graph:
+    numbers, graph = forebay.zeros(2), AcceleratorGraph(pool=cuda.graph_pool_handle(), capture_error_mode="relaxed")
+    with forebay.Stream("cuda:0"), graph:
         numbers.fill_(3)
     graph.replay()
     assert numbers.tolist() == [3, 3]
     assert graph.pool() == graph.graph_pool
     with (
         pytest.raises(RuntimeError, match="Expected `default`, `global`, `thread_local`, or `relaxed`, got x"),
-        penstock.Stream(),
+        forebay.Stream(),
     ):
         AcceleratorGraph(capture_error_mode="x").capture_begin()
     kept = AcceleratorGraph(keep_graph=True)
@@ -202,7 +202,7 @@ def test_an_accelerators_graph():
 
 def test_a_second_device():
     with cuda.device(1):
-        numbers, graph = penstock.zeros(2, device="cuda:1"), cuda.CUDAGraph()
+        numbers, graph = forebay.zeros(2, device="cuda:1"), cuda.CUDAGraph()
         with cuda.graph(graph, stream=cuda.Stream()):
             numbers.fill_(2)
     graph.replay()  # on its own device, whatever is current
@@ -213,4 +213,4 @@ def test_a_second_device():
 
 def test_registering_a_generator_is_not_needed_any_more():
     with pytest.warns(UserWarning, match=r"register_generator_state\(\) is deprecated"):
-        cuda.CUDAGraph().register_generator_state(penstock.Generator("cuda"))
+        cuda.CUDAGraph().register_generator_state(forebay.Generator("cuda"))

@@ -5,34 +5,34 @@ from __future__ import annotations
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.errors import DeviceError
-from penstock.runtime import capturing, graph_annotations
-from penstock.runtime.graph import Graph
-from penstock.runtime.open_device import open_device
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime import capturing, graph_annotations
+from forebay.runtime.graph import Graph
+from forebay.runtime.open_device import open_device
 
 STEPS = {
-    "telling the allocator": "penstock.runtime.allocator.Allocator.begin_capture",
-    "recording": "penstock.backends.host_capture.HostRecording.enlist",
-    "beginning": "penstock.runtime.capturing.begin",
-    "a request for memory": "penstock.backends.machine.MachinePort.reserve",
-    "work": "penstock.backends.host_capture.HostRecording.add",
-    "a signal": "penstock.backends.host_capture.HostRecording.signal",
-    "a dependency": "penstock.backends.host_capture.HostRecording.depend",
-    "the end": "penstock.backends.host_capture.HostRecording.end",
-    "making the program": "penstock.backends.host_capture.pieces_of",
-    "instantiating": "penstock.runtime.graph.Graph.instantiate",
+    "telling the allocator": "forebay.runtime.allocator.Allocator.begin_capture",
+    "recording": "forebay.backends.host_capture.HostRecording.enlist",
+    "beginning": "forebay.runtime.capturing.begin",
+    "a request for memory": "forebay.backends.machine.MachinePort.reserve",
+    "work": "forebay.backends.host_capture.HostRecording.add",
+    "a signal": "forebay.backends.host_capture.HostRecording.signal",
+    "a dependency": "forebay.backends.host_capture.HostRecording.depend",
+    "the end": "forebay.backends.host_capture.HostRecording.end",
+    "making the program": "forebay.backends.host_capture.pieces_of",
+    "instantiating": "forebay.runtime.graph.Graph.instantiate",
 }
 
 
 @pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt], ids=["the device", "Ctrl-C"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_failure_leaves_nothing(stream, step, error, monkeypatch):
-    side, graph = penstock.Stream(stream.device), Graph()
+    side, graph = forebay.Stream(stream.device), Graph()
     allocator = open_device(stream.device).allocator
 
     def work():
-        made = penstock.empty(1 << 20)
+        made = forebay.empty(1 << 20)
         made.zero_()
         side.wait_stream(stream)
         with side:
@@ -65,9 +65,9 @@ def test_out_of_memory_in_a_capture(stream):
     """It is no reason to break the capture: who asked for too much can ask for less."""
     graph = Graph()
     graph.capture_begin()
-    with pytest.raises(penstock.OutOfMemory):
-        penstock.empty(1 << 50)
-    made = penstock.empty(10).fill_(1)
+    with pytest.raises(forebay.OutOfMemory):
+        forebay.empty(1 << 50)
+    made = forebay.empty(10).fill_(1)
     graph.capture_end()
     graph.replay()
     assert made.tolist() == [1] * 10

@@ -9,13 +9,13 @@ import weakref
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.runtime import graph_hooks
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.runtime import graph_hooks
+from forebay.runtime.graph import Graph
 
 
 def test_hooks_are_called_in_order(stream):
-    told, graph, numbers = [], Graph(), penstock.zeros(1)
+    told, graph, numbers = [], Graph(), forebay.zeros(1)
     names = ("capture_start", "capture_end", "post_instantiate", "replay_start", "replay_end")
     handles = [
         getattr(graph, f"register_{name}_hook")(lambda g, name=name: told.append((name, g is graph))) for name in names
@@ -52,7 +52,7 @@ def test_hooks_are_called_in_order(stream):
 
 
 def test_what_is_kept_for_the_end(stream):
-    told, graph, numbers = [], Graph(), penstock.zeros(1)
+    told, graph, numbers = [], Graph(), forebay.zeros(1)
     kept = threading.Event()
     held = weakref.ref(kept)
     captured(graph, lambda: numbers.fill_(1))
@@ -64,7 +64,7 @@ def test_what_is_kept_for_the_end(stream):
     del kept
     graph.replay()
     assert held() is not None
-    with pytest.warns(penstock.PenstockWarning, match="ZeroDivisionError"):
+    with pytest.warns(forebay.ForebayWarning, match="ZeroDivisionError"):
         graph.reset()
     assert told == [1, 3]
     assert held() is None
@@ -75,7 +75,7 @@ def test_what_is_kept_for_the_end(stream):
 
 
 def test_a_hook_that_fails_at_the_start_leaves_no_capture(stream):
-    numbers, graph = penstock.zeros(1), Graph()
+    numbers, graph = forebay.zeros(1), Graph()
     with graph.register_capture_start_hook(lambda _: 1 / 0), pytest.raises(ZeroDivisionError):
         graph.capture_begin()
     assert not stream.is_capturing()

@@ -8,9 +8,9 @@ import threading
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.errors import DeviceError
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime.graph import Graph
 
 NOT_YET = {
     "capture_end": "capture_end() called before capture_begin().",
@@ -52,15 +52,15 @@ def test_nonsense_is_refused(stream, arguments, kind, message):
 
 def test_the_default_stream_is_not_captured(place):
     with (
-        penstock.use_device(place),
-        penstock.runtime.stream.default_stream(place),
+        forebay.use_device(place),
+        forebay.runtime.stream.default_stream(place),
         pytest.raises(RuntimeError, match="must be captured on a non-default stream"),
     ):
         Graph().capture_begin()
 
 
 def test_a_graph_is_captured_once(stream):
-    numbers, graph = penstock.zeros(1), Graph()
+    numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     with pytest.raises(DeviceError, match="present state"):
         Graph().capture_begin()
@@ -79,11 +79,11 @@ def test_a_graph_is_captured_once(stream):
 
 
 def test_it_ends_on_its_stream(stream):
-    numbers, graph = penstock.zeros(1), Graph()
+    numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     numbers.fill_(1)
     with (
-        penstock.Stream(stream.device),
+        forebay.Stream(stream.device),
         pytest.raises(RuntimeError, match=r"Capture must end on the same stream it began on\."),
     ):
         graph.capture_end()
@@ -92,7 +92,7 @@ def test_it_ends_on_its_stream(stream):
 
 @pytest.mark.parametrize("keep", [False, True], ids=["not kept", "kept"])
 def test_what_is_there_after_each_step(stream, keep):
-    numbers, graph = penstock.zeros(1), Graph(keep)
+    numbers, graph = forebay.zeros(1), Graph(keep)
     graph.capture_begin()
     numbers.fill_(1)
     graph.capture_end_pre()
@@ -116,7 +116,7 @@ def test_what_is_there_after_each_step(stream, keep):
 
 
 def test_a_kept_graph_is_made_ready_by_its_first_replay(stream):
-    numbers, graph = penstock.zeros(1), Graph(keep_graph=True)
+    numbers, graph = forebay.zeros(1), Graph(keep_graph=True)
     captured(graph, lambda: numbers.fill_(1))
     with pytest.raises(RuntimeError):
         graph.raw_cuda_graph_exec()
@@ -125,7 +125,7 @@ def test_a_kept_graph_is_made_ready_by_its_first_replay(stream):
 
 
 def test_a_graph_that_is_dropped_in_its_capture_lets_the_stream_go(stream):
-    numbers, graph = penstock.zeros(1), Graph()
+    numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     numbers.fill_(1)
     del graph
@@ -137,8 +137,8 @@ def test_a_graph_that_is_dropped_in_its_capture_lets_the_stream_go(stream):
 
 def test_a_graph_that_ends_while_its_replay_is_held(stream):
     """What it copies from is kept until the replay is done."""
-    numbers, graph, gate = penstock.zeros(4), Graph(), threading.Event()
-    pinned = penstock.empty_pinned(4, dtype="float32")
+    numbers, graph, gate = forebay.zeros(4), Graph(), threading.Event()
+    pinned = forebay.empty_pinned(4, dtype="float32")
     pinned[:] = 6
     graph.capture_begin()
     numbers.copy_(pinned, non_blocking=True)
@@ -147,6 +147,6 @@ def test_a_graph_that_ends_while_its_replay_is_held(stream):
     graph.replay()
     del pinned
     graph.reset()
-    penstock.empty_pinned(4, dtype="float32")[:] = 7  # not the same memory
+    forebay.empty_pinned(4, dtype="float32")[:] = 7  # not the same memory
     gate.set()
     assert numbers.tolist() == [6] * 4

@@ -7,15 +7,15 @@ from functools import partial
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.errors import DeviceError
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime.graph import Graph
 
 LENGTH = 16 << 20  # bytes: a segment of its own
 
 
 def made(place, number=1):
-    return penstock.full((LENGTH,), number, dtype="uint8", device=place)
+    return forebay.full((LENGTH,), number, dtype="uint8", device=place)
 
 
 def is_gone(graph, stream):
@@ -41,13 +41,13 @@ def test_what_a_graph_used_and_the_device_gave_back(place, stream, work):
     given, kept, graph = made(place), made(place), Graph()
     captured(graph, partial(work, given, kept))
     graph.replay()
-    penstock.memory.empty_cache()  # nothing of its memory
+    forebay.memory.empty_cache()  # nothing of its memory
     graph.replay()
     stream.synchronize()
     before = kept[:3].tolist()
     del given
     graph.replay()  # its memory is the allocator's still
-    penstock.memory.empty_cache()
+    forebay.memory.empty_cache()
     is_gone(graph, stream)
     is_gone(graph, stream)
     assert kept[:3].tolist() == before
@@ -57,7 +57,7 @@ def test_other_memory_may_go(place, stream):
     given, other, graph = made(place), made(place), Graph()
     captured(graph, lambda: given.fill_(4))
     del other
-    penstock.memory.empty_cache()
+    forebay.memory.empty_cache()
     graph.replay()
     assert given[:2].tolist() == [4, 4]
 
@@ -69,7 +69,7 @@ def test_the_memory_of_a_part(place, stream):
     captured(outer, inner.replay)
     outer.replay()
     del given
-    penstock.memory.empty_cache()
+    forebay.memory.empty_cache()
     is_gone(outer, stream)
 
 
@@ -77,20 +77,20 @@ def test_functions_keep_what_they_use(place, stream):
     given, kept, graph = made(place), made(place), Graph()
     captured(graph, partial(kept[::2].copy_, given[::2]))
     del given
-    penstock.memory.empty_cache()
+    forebay.memory.empty_cache()
     graph.replay()
     assert kept[:3].tolist() == [1, 1, 1]
 
 
 def test_pages_of_a_space(place, stream):
     """What shrinks is asked page by page."""
-    penstock.memory.set_allocator_settings("expandable_segments:True")
+    forebay.memory.set_allocator_settings("expandable_segments:True")
     try:
         low, high, graph = made(place), made(place), Graph()
         captured(graph, partial(low.copy_, high))
         graph.replay()
         del high
-        penstock.memory.empty_cache()
+        forebay.memory.empty_cache()
         is_gone(graph, stream)
     finally:
-        penstock.memory.set_allocator_settings("expandable_segments:False")
+        forebay.memory.set_allocator_settings("expandable_segments:False")

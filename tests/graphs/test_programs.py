@@ -8,8 +8,8 @@ from graph_scenes import captured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.runtime.graph import Graph
 
 CELLS, WIDTH = 6, 4
 
@@ -28,10 +28,10 @@ class Program:
     """Does operations so that those on the same memory keep their order, whatever stream each is on."""
 
     def __init__(self, place, operations):
-        self.streams = [penstock.Stream(place) for _ in range(3)]
-        self.generator = penstock.Generator(place.kind)
+        self.streams = [forebay.Stream(place) for _ in range(3)]
+        self.generator = forebay.Generator(place.kind)
         with self.streams[0]:
-            self.memory = penstock.zeros(CELLS, WIDTH)
+            self.memory = forebay.zeros(CELLS, WIDTH)
         self.operations = operations
 
     def begin(self):
@@ -63,7 +63,7 @@ class Program:
             row.uniform_(generator=self.generator)
         else:
             target, source = row.raw_array(), self.memory[what].raw_array()
-            penstock.current_stream(row.device).queue.call(lambda: np.add(target, source + 1, out=target))
+            forebay.current_stream(row.device).queue.call(lambda: np.add(target, source + 1, out=target))
 
     def bytes(self):
         self.streams[0].synchronize()
@@ -76,9 +76,9 @@ def test_replays_do_what_the_program_does(place):
     @settings(max_examples=60, deadline=None)
     @given(programs, st.integers(1, 4))
     def holds(operations, times):
-        penstock.memory.empty_cache(place)  # no capture does that
+        forebay.memory.empty_cache(place)  # no capture does that
         eager, recorded, graph = Program(place, operations), Program(place, operations), Graph()
-        with penstock.use_device(place):
+        with forebay.use_device(place):
             for _ in range(times):
                 eager.run()
             with recorded.streams[0]:

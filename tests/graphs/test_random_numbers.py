@@ -5,36 +5,36 @@ from __future__ import annotations
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.runtime.graph import Graph
+import forebay
+from forebay.runtime.graph import Graph
 
 
 def test_replays_go_on_where_the_generator_is(stream):
-    numbers, graph = penstock.zeros(8), Graph()
+    numbers, graph = forebay.zeros(8), Graph()
     captured(graph, lambda: (numbers.uniform_(), numbers.normal_()))
-    penstock.manual_seed(7, stream.device)
+    forebay.manual_seed(7, stream.device)
     eager = [numbers.clone() for _ in range(3) if numbers.uniform_() is numbers and numbers.normal_() is numbers]
-    penstock.manual_seed(7, stream.device)
+    forebay.manual_seed(7, stream.device)
     for expected in eager:
         graph.replay()
         assert numbers.tolist() == expected.tolist()
-    assert penstock.runtime.generator.default_generator(stream.device).get_offset() == 24
+    assert forebay.runtime.generator.default_generator(stream.device).get_offset() == 24
 
 
 def test_each_generator_has_its_own_numbers(stream):
-    mine = penstock.Generator(stream.device.kind).manual_seed(1)
-    numbers, others, graph = penstock.zeros(4), penstock.zeros(4), Graph()
+    mine = forebay.Generator(stream.device.kind).manual_seed(1)
+    numbers, others, graph = forebay.zeros(4), forebay.zeros(4), Graph()
     captured(graph, lambda: (numbers.uniform_(), others.uniform_(generator=mine), others.uniform_(generator=mine)))
     graph.replay()
     assert mine.get_offset() == 8
-    twin = penstock.Generator(stream.device.kind).manual_seed(1)
+    twin = forebay.Generator(stream.device.kind).manual_seed(1)
     numbers.uniform_(generator=twin)
     numbers.uniform_(generator=twin)
     assert others.tolist() == numbers.tolist()
 
 
 def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
-    generator, graph = penstock.runtime.generator.default_generator(stream.device).manual_seed(3), Graph()
+    generator, graph = forebay.runtime.generator.default_generator(stream.device).manual_seed(3), Graph()
     state = generator.get_state()
     state[8] = 4
     graph.capture_begin()
@@ -50,7 +50,7 @@ def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
         generator.manual_seed(4)
     generator.manual_seed(3)
     assert generator.get_state()[8] == 0  # where a replay's numbers begin
-    penstock.zeros(4).uniform_()
+    forebay.zeros(4).uniform_()
     assert generator.get_state()[8] == 4
     generator.set_state(state)
     graph.capture_end()
@@ -60,12 +60,12 @@ def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
 
 
 def test_two_replays_within_one_capture_have_their_own_numbers(stream):
-    one, other, inner, outer = penstock.zeros(4), penstock.zeros(4), Graph(), Graph()
+    one, other, inner, outer = forebay.zeros(4), forebay.zeros(4), Graph(), Graph()
     captured(inner, one.uniform_)
     captured(outer, lambda: (inner.replay(), other.copy_(one), inner.replay()))
-    generator = penstock.manual_seed(5, stream.device)
+    generator = forebay.manual_seed(5, stream.device)
     outer.replay()
     assert generator.get_offset() == 8
-    penstock.manual_seed(5, stream.device)
-    assert other.tolist() == penstock.zeros(4).uniform_().tolist()
-    assert one.tolist() == penstock.zeros(4).uniform_().tolist()
+    forebay.manual_seed(5, stream.device)
+    assert other.tolist() == forebay.zeros(4).uniform_().tolist()
+    assert one.tolist() == forebay.zeros(4).uniform_().tolist()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from graph_scenes import captured
 
-import penstock
-from penstock.errors import DeviceError
-from penstock.runtime.graph import Graph, capturing_graph
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime.graph import Graph, capturing_graph
 
 
 def test_a_replay_does_what_was_captured(stream):
-    numbers, graph = penstock.zeros(3), Graph()
+    numbers, graph = forebay.zeros(3), Graph()
     captured(graph, lambda: numbers.fill_(5))
     assert numbers.tolist() == [0, 0, 0]
     for _ in range(2):
@@ -22,7 +22,7 @@ def test_a_replay_does_what_was_captured(stream):
 
 
 def test_replays_read_what_the_inputs_hold_then(stream):
-    given, out, graph = penstock.zeros(3), penstock.zeros(3), Graph()
+    given, out, graph = forebay.zeros(3), forebay.zeros(3), Graph()
     captured(graph, lambda: out.copy_(given))
     for number in (1, 2):
         given.fill_(number)
@@ -31,22 +31,22 @@ def test_replays_read_what_the_inputs_hold_then(stream):
 
 
 def test_a_replay_is_queued_on_whatever_stream_is_current(stream):
-    numbers, graph = penstock.zeros(1), Graph()
+    numbers, graph = forebay.zeros(1), Graph()
     captured(graph, lambda: numbers.fill_(5))
     graph.replay()
-    with penstock.Stream(stream.device) as other:
+    with forebay.Stream(stream.device) as other:
         numbers.zero_()
         graph.replay()
         other.synchronize()
         assert numbers.tolist() == [5]
-    with penstock.runtime.stream.default_stream(stream.device) as default:
+    with forebay.runtime.stream.default_stream(stream.device) as default:
         graph.replay()
         default.synchronize()
 
 
 def test_two_streams_in_one_graph(stream):
-    one, other, graph = penstock.zeros(2), penstock.zeros(2), Graph(keep_graph=True)
-    side = penstock.Stream(stream.device)
+    one, other, graph = forebay.zeros(2), forebay.zeros(2), Graph(keep_graph=True)
+    side = forebay.Stream(stream.device)
     graph.capture_begin()
     one.fill_(1)
     side.wait_stream(stream)
@@ -64,8 +64,8 @@ def test_two_streams_in_one_graph(stream):
 
 
 def test_events_fork_and_join_as_streams_do(stream):
-    numbers, graph, event = penstock.zeros(2), Graph(), penstock.Event()
-    side = penstock.Stream(stream.device)
+    numbers, graph, event = forebay.zeros(2), Graph(), forebay.Event()
+    side = forebay.Stream(stream.device)
     graph.capture_begin()
     event.record(stream)
     event.wait(side)
@@ -87,8 +87,8 @@ def test_events_fork_and_join_as_streams_do(stream):
 
 
 def test_a_pinned_array_is_copied_anew_by_each_replay(stream):
-    numbers, graph = penstock.zeros(4), Graph()
-    pinned = penstock.empty_pinned(4, dtype="float32")
+    numbers, graph = forebay.zeros(4), Graph()
+    pinned = forebay.empty_pinned(4, dtype="float32")
     pinned[:] = 1
     made = [pinned]
     captured(graph, lambda: numbers.copy_(made[0], non_blocking=True))
@@ -97,17 +97,17 @@ def test_a_pinned_array_is_copied_anew_by_each_replay(stream):
     assert numbers.tolist() == [2] * 4
     pinned[:] = 3
     del made[0], pinned
-    penstock.empty_pinned(4, dtype="float32")[:] = 4  # not the same memory: that is the graph's, too
+    forebay.empty_pinned(4, dtype="float32")[:] = 4  # not the same memory: that is the graph's, too
     graph.replay()
     assert numbers.tolist() == [3] * 4
 
 
 def test_another_array_cannot_be_copied(stream):
-    numbers, graph = penstock.zeros(4), Graph()
+    numbers, graph = forebay.zeros(4), Graph()
     graph.capture_begin()
     for copy in (
         lambda: numbers.copy_(np.ones(4, "f4")),
-        lambda: numbers.copy_(penstock.empty_pinned(4, dtype="float32")),
+        lambda: numbers.copy_(forebay.empty_pinned(4, dtype="float32")),
         lambda: numbers.copy_(np.ones(4, "f4"), non_blocking=True),
     ):
         with pytest.raises(RuntimeError, match=r"Cannot copy between CPU and [A-Z]* tensors during"):
@@ -119,7 +119,7 @@ def test_another_array_cannot_be_copied(stream):
 
 
 def test_a_replay_within_a_capture_is_a_part_of_it(stream):
-    one, other, inner, outer = penstock.zeros(1), penstock.zeros(1), Graph(), Graph()
+    one, other, inner, outer = forebay.zeros(1), forebay.zeros(1), Graph(), Graph()
     captured(inner, lambda: other.copy_(one))
 
     def both():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import OutOfMemory
+from forebay.errors import OutOfMemory
 
 MIB = 1 << 20
 

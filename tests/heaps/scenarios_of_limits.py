@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drawing import MIB, ages, drawn, refused, reserved, said
 
-from penstock.errors import PenstockError
+from forebay.errors import ForebayError
 
 LIMITED = (
     "MPS backend out of memory (MPS allocated: {}, other allocations: {}, max allowed: {}). Tried to allocate {} on {}"
@@ -114,18 +114,16 @@ def the_low_watermark_stays_when_the_high_one_is_below(make):
 def ratios_that_are_none_are_refused(make):
     device = make(recommended=100 * MIB)
     for ratio, words in ((2.1, "2.1"), (-0.1, "-0.1"), (float("nan"), "nan"), (1e9, "1e+09"), (2.0000001, "2")):
-        assert (
-            said(PenstockError, lambda ratio=ratio: device.set_high(ratio)) == f"invalid high watermark ratio {words}"
-        )
-        assert said(PenstockError, lambda ratio=ratio: make(high=ratio)) == f"invalid high watermark ratio {words}"
-        assert said(PenstockError, lambda ratio=ratio: make(low=ratio)) == f"invalid low watermark ratio {words}"
+        assert said(ForebayError, lambda ratio=ratio: device.set_high(ratio)) == f"invalid high watermark ratio {words}"
+        assert said(ForebayError, lambda ratio=ratio: make(high=ratio)) == f"invalid high watermark ratio {words}"
+        assert said(ForebayError, lambda ratio=ratio: make(low=ratio)) == f"invalid low watermark ratio {words}"
     assert refused(device, 160 * MIB) is None  # the one of before, 1.7
 
 
 def the_low_watermark_is_not_above_the_high_one(make):
-    assert said(PenstockError, lambda: make(high=1.0)) == "invalid low watermark ratio 1.4"  # its default
-    assert said(PenstockError, lambda: make(high=0.9, unified=False)) == "invalid low watermark ratio 1"
-    assert said(PenstockError, lambda: make(high=1.0, low=1.01)) == "invalid low watermark ratio 1.01"
-    assert said(PenstockError, lambda: make(high=0.0, low=2.01)) == "invalid low watermark ratio 2.01"
+    assert said(ForebayError, lambda: make(high=1.0)) == "invalid low watermark ratio 1.4"  # its default
+    assert said(ForebayError, lambda: make(high=0.9, unified=False)) == "invalid low watermark ratio 1"
+    assert said(ForebayError, lambda: make(high=1.0, low=1.01)) == "invalid low watermark ratio 1.01"
+    assert said(ForebayError, lambda: make(high=0.0, low=2.01)) == "invalid low watermark ratio 2.01"
     for high, low in ((1.0, 1.0), (0.0, 2.0), (1.4, None), (0.0, None), (2.0, 2.0), (0.3, 0.0)):
-        assert said(PenstockError, lambda high=high, low=low: make(high=high, low=low)) is None
+        assert said(ForebayError, lambda high=high, low=low: make(high=high, low=low)) is None

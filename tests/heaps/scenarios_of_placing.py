@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from drawing import MIB, allocated, drawn, reserved, said
 
-from penstock.errors import PenstockError
+from forebay.errors import ForebayError
 
 
 def small_buffers_share_eight_mebibytes(make):
@@ -169,7 +169,7 @@ def a_scalar_is_small(make):
 
 def what_reaches_the_longest_buffer_is_refused(make):
     device = make(longest=100 * MIB)
-    assert said(PenstockError, lambda: device.allocate(100 * MIB)) == "Invalid buffer size: 100.00 MB"
+    assert said(ForebayError, lambda: device.allocate(100 * MIB)) == "Invalid buffer size: 100.00 MB"
     assert device.picture() == {}
     device.allocate(100 * MIB - 1)  # before it is rounded up
     assert allocated(device) == 100

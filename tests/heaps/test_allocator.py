@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
-from penstock.accelerator import Graph
-from penstock.errors import OutOfMemory
-from penstock.runtime import open_device, recording, statistics, torch_snapshot
-from penstock.spi import Heaps
-from penstock.testing.heaps_under_test import HeapsUnderTest
-from penstock.testing.scripted_port import ScriptedPort
+import forebay
+from forebay.accelerator import Graph
+from forebay.errors import OutOfMemory
+from forebay.runtime import open_device, recording, statistics, torch_snapshot
+from forebay.spi import Heaps
+from forebay.testing.heaps_under_test import HeapsUnderTest
+from forebay.testing.scripted_port import ScriptedPort
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -18,8 +18,8 @@ MIB = 1 << 20
 
 @pytest.fixture
 def allocator():
-    with penstock.emulate("mps"):
-        yield open_device.open_device(penstock.Device("mps", 0)).allocator
+    with forebay.emulate("mps"):
+        yield open_device.open_device(forebay.Device("mps", 0)).allocator
 
 
 def test_a_snapshot_shows_the_heaps_of_every_pool(allocator):
@@ -34,8 +34,8 @@ def test_a_snapshot_shows_the_heaps_of_every_pool(allocator):
 
 def test_a_function_on_a_queue_may_empty_the_cache():
     """Its own queue it cannot wait for: what is idle goes, once somebody else asks."""
-    with penstock.emulate("mps"), penstock.Stream("mps") as stream:
-        allocator = open_device.open_device(penstock.Device("mps", 0)).allocator
+    with forebay.emulate("mps"), forebay.Stream("mps") as stream:
+        allocator = open_device.open_device(forebay.Device("mps", 0)).allocator
         allocator.allocate(1000).free()
         stream.queue.call(allocator.empty)
         stream.synchronize()
@@ -99,35 +99,35 @@ def test_a_new_limit_counts_what_others_have_now():
 
 
 def test_a_program_says_what_memory_is_for():
-    with penstock.emulate("mps"):
-        shared, private = (penstock.allocate(100, "mps", usage=usage) for usage in ("shared", "private"))
-        scalar = penstock.allocate(4, "mps", usage="scalar")
-        assert penstock.memory.memory_reserved("mps") == 3 * (8 << 20)  # a heap of each
+    with forebay.emulate("mps"):
+        shared, private = (forebay.allocate(100, "mps", usage=usage) for usage in ("shared", "private"))
+        scalar = forebay.allocate(4, "mps", usage="scalar")
+        assert forebay.memory.memory_reserved("mps") == 3 * (8 << 20)  # a heap of each
         assert len({shared.address >> 23, private.address >> 23, scalar.address >> 23}) == 3
         with pytest.raises(ValueError, match="usage is 'shared', 'private' or 'scalar', not 'managed'"):
-            penstock.allocate(4, "mps", usage="managed")
+            forebay.allocate(4, "mps", usage="managed")
         with pytest.raises(ValueError, match="a scalar has at most 1048576 bytes, not 2000000"):
-            penstock.allocate(2_000_000, "mps", usage="scalar")
-    with pytest.raises(penstock.Unsupported, match="the memory of host:0 is all of one mode: none of it is 'private'"):
-        penstock.allocate(4, "host", usage="private")
+            forebay.allocate(2_000_000, "mps", usage="scalar")
+    with pytest.raises(forebay.Unsupported, match="the memory of host:0 is all of one mode: none of it is 'private'"):
+        forebay.allocate(4, "host", usage="private")
 
 
 @pytest.mark.parametrize("usage", ["", "shared", "private", "scalar"])
 def test_a_graphs_memory_is_nobody_elses(usage):
     """Whatever it is for: what a replay writes to is not what the program was given since."""
-    with penstock.emulate("mps"), penstock.Stream("mps") as stream:
+    with forebay.emulate("mps"), forebay.Stream("mps") as stream:
         graph = Graph()
         graph.capture_begin()
-        scratch = penstock.allocate(8, "mps", usage=usage)
+        scratch = forebay.allocate(8, "mps", usage=usage)
         stream.queue.fill(scratch.address, 7, 8)
         del scratch
         graph.capture_end()
-        mine = [penstock.allocate(8, "mps", usage=each) for each in ("", "shared", "private", "scalar")]
-        tensor = penstock.full(8, 1, dtype="uint8", device="mps")
+        mine = [forebay.allocate(8, "mps", usage=each) for each in ("", "shared", "private", "scalar")]
+        tensor = forebay.full(8, 1, dtype="uint8", device="mps")
         before = {block.address for block in mine}
         graph.replay()
         assert tensor.tolist() == [1] * 8
-        segments = penstock.memory.memory_snapshot("mps")["segments"]
+        segments = forebay.memory.memory_snapshot("mps")["segments"]
         private = [segment for segment in segments if segment["segment_pool_id"] != (0, 0)]
         taken = {block["address"] for segment in private for block in segment["blocks"]}
         assert private
@@ -135,10 +135,10 @@ def test_a_graphs_memory_is_nobody_elses(usage):
 
 
 def test_a_pool_has_memory_for_every_use():
-    with penstock.emulate("mps"):
-        pool = penstock.memory.MemPool()
-        with penstock.memory.use_mem_pool(pool):
-            held = [penstock.allocate(1000, "mps", usage=usage) for usage in ("", "shared", "private", "scalar")]
+    with forebay.emulate("mps"):
+        pool = forebay.memory.MemPool()
+        with forebay.memory.use_mem_pool(pool):
+            held = [forebay.allocate(1000, "mps", usage=usage) for usage in ("", "shared", "private", "scalar")]
         (segment,) = pool.snapshot()
         live = {block["address"] for block in segment["blocks"] if block["state"] == "active_allocated"}
         assert live == {block.address for block in held}

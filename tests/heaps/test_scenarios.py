@@ -10,8 +10,8 @@ import scenarios_of_need
 import scenarios_of_placing
 import scenarios_of_reuse
 
-from penstock.testing.heaps_under_test import HeapsUnderTest
-from penstock.testing.model.heaps import HeapModel
+from forebay.testing.heaps_under_test import HeapsUnderTest
+from forebay.testing.model.heaps import HeapModel
 
 GIB = 1 << 30
 MODULES = (scenarios_of_placing, scenarios_of_reuse, scenarios_of_need, scenarios_of_limits)

@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
-from penstock import backends, spi
-from penstock.backends import EMULATED, ability_table
-from penstock.backends.abilities import BY_OWNER
+from forebay import backends, spi
+from forebay.backends import EMULATED, ability_table
+from forebay.backends.abilities import BY_OWNER
 
 WHOSE = {ability: whose for whose, abilities in BY_OWNER.items() for ability in abilities}
 ALL = tuple(WHOSE)
@@ -42,7 +42,7 @@ def test_the_page_of_the_documentation_has_this_table(root):
 
 
 def test_hardware_is_verified_by_those_who_ran_on_it(root):
-    runs = tomllib.loads((root / "src/penstock/backends/verified.toml").read_text())["run"]
+    runs = tomllib.loads((root / "src/forebay/backends/verified.toml").read_text())["run"]
     for run in runs:
         assert set(run) == {"kind", "on", "when", "how"}
         assert isinstance(run["when"], dt.date)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CORE, ENTRIES = COMPILED = "src/penstock/_core", "src/penstock/observe/_entries"
+CORE, ENTRIES = COMPILED = "src/forebay/_core", "src/forebay/observe/_entries"
 INPUTS = [
     "pyproject.toml",
     "setup.py",
@@ -19,7 +19,7 @@ INPUTS = [
     CORE + ".pxi",
     ENTRIES + ".pyx",
 ]
-OTHERS = ["README.md", "dev.py", "native/notes.md", "src/penstock/spi.py", CORE + ".pyi", CORE + ".cpp"]
+OTHERS = ["README.md", "dev.py", "native/notes.md", "src/forebay/spi.py", CORE + ".pyi", CORE + ".cpp"]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def calls(dev, tmp_path, monkeypatch):
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
     )
-    (tmp_path / "src/penstock/observe").mkdir(parents=True)
+    (tmp_path / "src/forebay/observe").mkdir(parents=True)
     made: list[str] = []
 
     def pip(purpose, *arguments):
@@ -89,7 +89,7 @@ def calls(dev, tmp_path, monkeypatch):
     return made
 
 
-EVERYTHING = ["making", "installing requirements", "building penstock"]
+EVERYTHING = ["making", "installing requirements", "building forebay"]
 
 
 def test_the_first_task_does_everything_and_the_second_nothing(dev, calls):
@@ -112,7 +112,7 @@ def test_a_changed_input_only_builds(dev, calls, tmp_path):
     dev.prepare("test")
     (tmp_path / "setup.py").write_text("changed")
     dev.prepare("test")
-    assert calls == [*EVERYTHING, "building penstock"]
+    assert calls == [*EVERYTHING, "building forebay"]
 
 
 @pytest.mark.parametrize("module", COMPILED)
@@ -121,7 +121,7 @@ def test_a_lost_module_is_built_again(dev, calls, tmp_path, module):
     (lost,) = tmp_path.glob(f"{module}*")
     lost.unlink()
     dev.prepare("test")
-    assert calls == [*EVERYTHING, "building penstock"]
+    assert calls == [*EVERYTHING, "building forebay"]
 
 
 def test_another_interpreter_starts_anew(dev, calls, monkeypatch):
@@ -131,7 +131,7 @@ def test_another_interpreter_starts_anew(dev, calls, monkeypatch):
     assert calls == [*EVERYTHING, *EVERYTHING]
 
 
-@pytest.mark.parametrize("broken_at", ["installing requirements", "building penstock"])
+@pytest.mark.parametrize("broken_at", ["installing requirements", "building forebay"])
 def test_an_interrupted_step_is_done_again(dev, calls, tmp_path, monkeypatch, broken_at):
     dev.prepare("test")
     whole, pip = [], dev.pip

@@ -32,7 +32,7 @@ ROOMS: list[tuple[float, str]] = [
     (6, "mps"),
     (6, "mtia"),
     (6, "accelerator"),
-    (6.2, ""),  # penstock/__init__.py, the public list
+    (6.2, ""),  # forebay/__init__.py, the public list
     (6.5, "testing"),
     (7, "cli commands __main__"),
 ]
@@ -46,17 +46,17 @@ WING_MAY_IMPORT = {
 
 class Import(NamedTuple):
     importer: str
-    imported: str  # a module: penstock's, or the top one of another package
+    imported: str  # a module: forebay's, or the top one of another package
     line: int
     at_start: bool  # runs when the importer is imported
 
 
 def room_of(module: str) -> tuple[float, str]:
     """The room whose line names the longest beginning of `module`."""
-    inner = module.removeprefix("penstock").removeprefix(".")
+    inner = module.removeprefix("forebay").removeprefix(".")
     while True:
         for floor, names in ROOMS:
-            if inner in names.split() or (not inner and not names and module == "penstock"):
+            if inner in names.split() or (not inner and not names and module == "forebay"):
                 return floor, names
         if not inner:
             raise LookupError(f"{module} is in no room: give it one in ROOMS, and in DESIGN.md's drawing")
@@ -82,7 +82,7 @@ def imports_of(module: str, source: str, modules: set[str], *, is_package: bool 
     def walk(node: ast.AST, *, at_start: bool) -> Iterator[Import]:
         for name in named(node):
             top = name.split(".")[0]
-            yield Import(module, name if top == "penstock" else top, node.lineno, at_start)
+            yield Import(module, name if top == "forebay" else top, node.lineno, at_start)
         late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for child in ast.iter_child_nodes(node):
@@ -94,9 +94,9 @@ def imports_of(module: str, source: str, modules: set[str], *, is_package: bool 
 def complaint(found: Import) -> str | None:
     floor, room = room_of(found.importer)
     where = f"{found.importer}:{found.line} imports {found.imported}"
-    ours = found.imported.split(".")[0] == "penstock"
+    ours = found.imported.split(".")[0] == "forebay"
     if room == WING:
-        name = found.imported.removeprefix("penstock.").split(".")[0]
+        name = found.imported.removeprefix("forebay.").split(".")[0]
         if name not in WING_MAY_IMPORT and (ours or name not in sys.stdlib_module_names):
             return f"{where}, but the wing imports nothing but {', '.join(sorted(WING_MAY_IMPORT))}"
     if ours and (other := room_of(found.imported)) != (floor, room) and other[0] >= floor:
@@ -122,7 +122,7 @@ def cycle_in(found: list[Import], modules: set[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sources(root):
-    """Every module of penstock: its source, and whether it is a package."""
+    """Every module of forebay: its source, and whether it is a package."""
     found = {}
     for path in sorted((root / "src").rglob("*.py")):
         parts = path.relative_to(root / "src").with_suffix("").parts
@@ -158,46 +158,46 @@ def test_no_cycles(imports, sources):
 
 
 def test_the_core_imports_nothing_of_ours(root):
-    sources = [path for pattern in ("*.pyx", "*.px[di]") for path in root.glob(f"src/penstock/{pattern}")]
+    sources = [path for pattern in ("*.pyx", "*.px[di]") for path in root.glob(f"src/forebay/{pattern}")]
     assert sources
     assert {path.name: found for path in sources if (found := ours_in_cython(path.read_text()))} == {}
 
 
 def ours_in_cython(source: str) -> list[str]:
-    return re.findall(r"^\s*(?:from|import|cimport)\s+(?:penstock\b|\.).*", source, re.MULTILINE)
+    return re.findall(r"^\s*(?:from|import|cimport)\s+(?:forebay\b|\.).*", source, re.MULTILINE)
 
 
-MODULES = {"penstock", "penstock.errors", "penstock.device", "penstock.runtime", "penstock.runtime.stream"}
-MODULES |= {"penstock.backends.host", "penstock.snapshot.codec", "penstock.cuda", "penstock.mps"}
+MODULES = {"forebay", "forebay.errors", "forebay.device", "forebay.runtime", "forebay.runtime.stream"}
+MODULES |= {"forebay.backends.host", "forebay.snapshot.codec", "forebay.cuda", "forebay.mps"}
 
 
 @pytest.mark.parametrize(
     ("importer", "source", "word"),
     [
-        ("penstock.errors", "import penstock.runtime.stream", "floor 3"),
-        ("penstock.errors", "from penstock.runtime import stream", "penstock.runtime.stream"),
-        ("penstock.errors", "from .runtime import stream", "penstock.runtime.stream"),
-        ("penstock.runtime.stream", "from penstock import Device", "floor 6.2"),
-        ("penstock.runtime.stream", "def f():\n    from penstock import cuda", "floor 6"),
-        ("penstock.runtime.stream", "if TYPE_CHECKING:\n    import penstock.cuda", "floor 6"),
-        ("penstock.runtime.stream", "importlib.import_module('penstock.cuda')", "floor 6"),
-        ("penstock.cuda", "import penstock.mps", "not below"),
-        ("penstock", "import penstock.testing.fake", "floor 6.5"),
-        ("penstock.snapshot.codec", "import penstock.runtime.stream", "the wing"),
-        ("penstock.snapshot.codec", "import cupy.cuda", "the wing"),
+        ("forebay.errors", "import forebay.runtime.stream", "floor 3"),
+        ("forebay.errors", "from forebay.runtime import stream", "forebay.runtime.stream"),
+        ("forebay.errors", "from .runtime import stream", "forebay.runtime.stream"),
+        ("forebay.runtime.stream", "from forebay import Device", "floor 6.2"),
+        ("forebay.runtime.stream", "def f():\n    from forebay import cuda", "floor 6"),
+        ("forebay.runtime.stream", "if TYPE_CHECKING:\n    import forebay.cuda", "floor 6"),
+        ("forebay.runtime.stream", "importlib.import_module('forebay.cuda')", "floor 6"),
+        ("forebay.cuda", "import forebay.mps", "not below"),
+        ("forebay", "import forebay.testing.fake", "floor 6.5"),
+        ("forebay.snapshot.codec", "import forebay.runtime.stream", "the wing"),
+        ("forebay.snapshot.codec", "import cupy.cuda", "the wing"),
     ],
 )
 def test_a_planted_import_upwards_is_found(importer, source, word):
-    (found,) = imports_of(importer, source, MODULES, is_package=importer == "penstock")
+    (found,) = imports_of(importer, source, MODULES, is_package=importer == "forebay")
     assert word in (complaint(found) or "")
 
 
 @pytest.mark.parametrize(
     ("importer", "source"),
     [
-        ("penstock.runtime.stream", "from penstock.backends import host"),
-        ("penstock.errors", "from penstock.device import Device"),
-        ("penstock.snapshot.codec", "import json, numpy.typing"),
+        ("forebay.runtime.stream", "from forebay.backends import host"),
+        ("forebay.errors", "from forebay.device import Device"),
+        ("forebay.snapshot.codec", "import json, numpy.typing"),
     ],
 )
 def test_what_points_down_is_allowed(importer, source):
@@ -205,24 +205,24 @@ def test_what_points_down_is_allowed(importer, source):
 
 
 def test_a_planted_stranger_is_found():
-    with pytest.raises(LookupError, match=r"penstock\.attic is in no room"):
-        room_of("penstock.attic")
+    with pytest.raises(LookupError, match=r"forebay\.attic is in no room"):
+        room_of("forebay.attic")
 
 
 def test_a_planted_cycle_is_found():
-    modules = {"penstock.errors", "penstock.device", "penstock.spi"}
-    late = "def f():\n    import penstock.errors"
-    forth = [*imports_of("penstock.errors", "import penstock.device", modules)]
-    assert cycle_in([*forth, *imports_of("penstock.device", "import penstock.errors", modules)], modules)
-    assert cycle_in([*forth, *imports_of("penstock.device", late, modules)], modules) == []
+    modules = {"forebay.errors", "forebay.device", "forebay.spi"}
+    late = "def f():\n    import forebay.errors"
+    forth = [*imports_of("forebay.errors", "import forebay.device", modules)]
+    assert cycle_in([*forth, *imports_of("forebay.device", "import forebay.errors", modules)], modules)
+    assert cycle_in([*forth, *imports_of("forebay.device", late, modules)], modules) == []
 
 
 def test_a_planted_cycle_through_a_package_is_found():
-    modules = {"penstock.simulate", "penstock.snapshot", "penstock.snapshot.model"}
-    down = imports_of("penstock.simulate", "import penstock.snapshot.model", modules)
-    back = imports_of("penstock.snapshot", "import penstock.simulate", modules, is_package=True)
+    modules = {"forebay.simulate", "forebay.snapshot", "forebay.snapshot.model"}
+    down = imports_of("forebay.simulate", "import forebay.snapshot.model", modules)
+    back = imports_of("forebay.snapshot", "import forebay.simulate", modules, is_package=True)
     assert cycle_in([*down, *back], modules)
 
 
 def test_a_planted_import_in_the_core_is_found():
-    assert ours_in_cython("cimport numpy\nfrom penstock.errors import WrongState\n    import penstock\n")
+    assert ours_in_cython("cimport numpy\nfrom forebay.errors import WrongState\n    import forebay\n")

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NO_LIST = ("penstock.cli", "penstock.commands", "penstock.__main__")  # nobody imports from these
+NO_LIST = ("forebay.cli", "forebay.commands", "forebay.__main__")  # nobody imports from these
 
 
 def defined_in(body: list[ast.stmt]) -> Iterator[str]:
@@ -50,7 +50,7 @@ def disagreements(source: str, module: ModuleType) -> list[str]:
 
 
 def public_modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted((ROOT / "src/penstock").rglob("*.py")):
+    for path in sorted((ROOT / "src/forebay").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
         private = any(part.startswith("_") for part in name.split("."))
         if not private and not any(f"{name}.".startswith(f"{skip}.") for skip in NO_LIST):

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-FACES = ("penstock.accelerator", "penstock.cuda", "penstock.mps", "penstock.mtia")
+FACES = ("forebay.accelerator", "forebay.cuda", "forebay.mps", "forebay.mtia")
 _NAMED = re.compile(r"^\.\. auto\w+:: ([\w.]+)(?:\n +(:members:)(.*))?|`{1,2}([\w.]+)`{1,2}", re.MULTILINE)
 
 

@@ -28,7 +28,7 @@ def test_long_files_say_why(root):
 def test_the_cores_face_stays_thin(root):
     face = {
         path.name: len([line for line in path.read_text().splitlines() if line.strip()])
-        for path in (root / "src/penstock").glob("_*.p[yx][xi]")
+        for path in (root / "src/forebay").glob("_*.p[yx][xi]")
     }
     face.pop("_core.pyi", None)
     assert face.keys() == {"_core.pyx", "_queue.pxi", "_numpy_hook.pxi"}
@@ -36,8 +36,8 @@ def test_the_cores_face_stays_thin(root):
 
 
 def test_only_what_runs_at_every_operation_is_compiled_beside_the_core(root):
-    others = {path.relative_to(root).as_posix() for path in root.glob("src/**/*.pyx")} - {"src/penstock/_core.pyx"}
-    assert others == {"src/penstock/observe/_entries.pyx"}
+    others = {path.relative_to(root).as_posix() for path in root.glob("src/**/*.pyx")} - {"src/forebay/_core.pyx"}
+    assert others == {"src/forebay/observe/_entries.pyx"}
 
 
 def test_a_planted_long_file_is_found():

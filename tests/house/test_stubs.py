@@ -31,13 +31,13 @@ def stubtest(dev, root, stubs):
     ],
 )
 def test_a_planted_error_is_found(dev, root, tmp_path, module, true, planted):
-    shutil.copytree(root / "src/penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("*.so"))
-    stub = tmp_path / f"penstock/{module}.pyi"
+    shutil.copytree(root / "src/forebay", tmp_path / "forebay", ignore=shutil.ignore_patterns("*.so"))
+    stub = tmp_path / f"forebay/{module}.pyi"
     assert true in stub.read_text()
     stub.write_text(stub.read_text().replace(true, planted))
     found = stubtest(dev, root, tmp_path)
     assert found.returncode == 1, found.stderr
-    assert f"penstock.{module.replace('/', '.')}." in found.stdout
+    assert f"forebay.{module.replace('/', '.')}." in found.stdout
 
 
 def test_the_stub_is_true(dev, root):

@@ -1,4 +1,4 @@
-"""Programs in child processes, with and without penstock; some share `programs_on_emulated`."""
+"""Programs in child processes, with and without forebay; some share `programs_on_emulated`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find it
 
 LIMIT = 60  # seconds for a child; each needs about one
-COMMAND = str(Path(sys.executable).with_name("penstock"))  # as installed: it is a main module of its own
-TABLES = "\nMemory of host:0"  # how what penstock says begins
+COMMAND = str(Path(sys.executable).with_name("forebay"))  # as installed: it is a main module of its own
+TABLES = "\nMemory of host:0"  # how what forebay says begins
 
 
 @dataclass
@@ -32,9 +32,9 @@ class Outcome:
 
     @property
     def snapshot(self):
-        from penstock.snapshot import codec
+        from forebay.snapshot import codec
 
-        return codec.read(self.output / "snapshot.penstock")
+        return codec.read(self.output / "snapshot.forebay")
 
 
 class Runner:
@@ -55,20 +55,20 @@ class Runner:
             [sys.executable, *arguments], cwd=self.folder, capture_output=True, encoding="utf-8", check=False,
             timeout=LIMIT, **settings,
         )  # fmt: skip
-        return Outcome(done.returncode, done.stdout, done.stderr, self.folder / "penstock-report")
+        return Outcome(done.returncode, done.stdout, done.stderr, self.folder / "forebay-report")
 
     def python(self, source: str, *arguments: str, **settings) -> Outcome:
         self.write(source)
         return self.command("script.py", *arguments, **settings)
 
-    def penstock(self, source: str, *arguments: str, options: tuple[str, ...] = (), **settings) -> Outcome:
+    def forebay(self, source: str, *arguments: str, options: tuple[str, ...] = (), **settings) -> Outcome:
         self.write(source)
         return self.command(COMMAND, "run", *options, "script.py", *arguments, **settings)
 
     def same(self, source: str, *arguments: str, **settings) -> Outcome:
         """Run it both ways; the program's own output and outcome must be equal."""
         without = self.python(source, *arguments, **settings)
-        observed = self.penstock(source, *arguments, **settings)
+        observed = self.forebay(source, *arguments, **settings)
         ours = observed.status, nowhere(observed.out), nowhere(observed.own)
         assert ours == (without.status, nowhere(without.out), nowhere(without.err))
         return observed

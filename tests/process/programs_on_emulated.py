@@ -1,4 +1,4 @@
-"""Programs in child processes that begin with penstock.cuda, two ways to run them, and devices for them."""
+"""Programs in child processes that begin with forebay.cuda, two ways to run them, and devices for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from forking import FORKED
 
 BEGIN = """
 import os, signal, sys, threading, traceback
-import penstock
-from penstock import cuda
-from penstock.runtime import initialisation
+import forebay
+from forebay import cuda
+from forebay.runtime import initialisation
 
 def started():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate())
@@ -39,4 +39,4 @@ def succeeds(runner, source, **settings):
 
 
 def emulating(what="cuda:2@h200"):
-    return {**os.environ, "PENSTOCK_EMULATE": what}
+    return {**os.environ, "FOREBAY_EMULATE": what}

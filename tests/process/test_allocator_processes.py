@@ -9,31 +9,31 @@ import pytest
 RULES = ["", "expandable_segments:True", "max_split_size_mb:20,garbage_collection_threshold:0.5"]
 POOLS = """
 import gc, os, random, signal, sys, threading, traceback
-import penstock
-from penstock import memory
+import forebay
+from forebay import memory
 
 memory.set_capacity("64MiB", "host:0")
 lender, strict = memory.MemPool(use_on_oom=True), memory.MemPool(no_split=True)
-allocator = penstock.default_stream("host:0").opened.allocator
+allocator = forebay.default_stream("host:0").opened.allocator
 
 def work(seed, steps, stop=lambda: False):
     chance, held = random.Random(seed), []
     private = memory.MemPool()
-    with penstock.Stream("host:0") as stream:
+    with forebay.Stream("host:0") as stream:
         for step in range(steps):
             if stop():
                 break
             try:
                 if chance.random() < 0.3:
                     with memory.use_mem_pool(private, "host:0"):
-                        block = penstock.allocate(int(2 ** chance.uniform(4, 22)), "host:0")
+                        block = forebay.allocate(int(2 ** chance.uniform(4, 22)), "host:0")
                 else:
-                    block = penstock.allocate(int(2 ** chance.uniform(4, 23)), "host:0")
-            except penstock.OutOfMemory:
+                    block = forebay.allocate(int(2 ** chance.uniform(4, 23)), "host:0")
+            except forebay.OutOfMemory:
                 held.clear()
                 continue
             if chance.random() < 0.3:
-                block.used_on(penstock.default_stream("host:0").handle)
+                block.used_on(forebay.default_stream("host:0").handle)
             held.append(block)
             if len(held) > 5:
                 held.pop(chance.randrange(len(held)))
@@ -42,7 +42,7 @@ def work(seed, steps, stop=lambda: False):
 """
 ENDING = """
 lender = strict = None
-penstock.synchronize("host:0")
+forebay.synchronize("host:0")
 gc.collect()
 memory.empty_cache("host:0")
 assert allocator.broken() is None
@@ -58,7 +58,7 @@ def succeeds(runner, request):
     def succeeds(source):
         runner.write(source)
         options = ["-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "-X", "faulthandler"]
-        done = runner.command(*options, "script.py", env={**os.environ, "PENSTOCK_ALLOC_CONF": request.param})
+        done = runner.command(*options, "script.py", env={**os.environ, "FOREBAY_ALLOC_CONF": request.param})
         assert (done.status, done.out, done.err) == (0, "", "")
 
     return succeeds
@@ -94,9 +94,9 @@ for number in range(12):
     if child == 0:
         signal.alarm(20)
         try:
-            penstock.reopen("host:0")
+            forebay.reopen("host:0")
             work(number, 60)
-            assert penstock.default_stream("host:0").opened.allocator.broken() is None
+            assert forebay.default_stream("host:0").opened.allocator.broken() is None
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -118,13 +118,13 @@ class Holder:
     def __del__(self):
         self.block.free()
         self.again = allocator.allocate(1000, 0)
-stream, gate = penstock.Stream("host:0"), threading.Event()
+stream, gate = forebay.Stream("host:0"), threading.Event()
 stream.queue.call(lambda: gate.wait(10))
 with memory.use_mem_pool(strict, "host:0"):
-    holders = [Holder(penstock.allocate(n, "host:0")) for n in (100, 3 << 20, 500_000)]
+    holders = [Holder(forebay.allocate(n, "host:0")) for n in (100, 3 << 20, 500_000)]
 for holder in holders:
     holder.block.used_on(stream.handle)
-sys.kept = [penstock.allocate(3 << 20, "host:0"), lender, Holder(penstock.allocate(10, "host:0"))]
+sys.kept = [forebay.allocate(3 << 20, "host:0"), lender, Holder(forebay.allocate(10, "host:0"))]
 atexit.register(gate.set)
 """)  # fmt: skip
 
@@ -135,7 +135,7 @@ handled = 0
 def handler(*_):
     global handled
     handled += 1
-    block = penstock.allocate(3 << 20, "host:0")
+    block = forebay.allocate(3 << 20, "host:0")
     block.used_on(7)
     memory.empty_cache("host:0")
     signal.setitimer(signal.ITIMER_REAL, 0.001)

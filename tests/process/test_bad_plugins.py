@@ -12,7 +12,7 @@ import pytest
 
 LIMIT = 60  # seconds for a child
 GOOD = """
-    from penstock.testing.fake import FakeDriver, FakePort, FakeQueue
+    from forebay.testing.fake import FakeDriver, FakePort, FakeQueue
     class Driver(FakeDriver):
         def __init__(self):
             super().__init__(1, kind="mtia")
@@ -29,7 +29,7 @@ def installed(tmp_path):
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[penstock.backends]\n{kind} = {package}:Driver\n")
+        (info / "entry_points.txt").write_text(f"[forebay.backends]\n{kind} = {package}:Driver\n")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
@@ -52,7 +52,7 @@ BROKEN = {
         "OSError: [Errno 19] No such device",
     ),
     "another kind": (
-        "    from penstock.testing.fake import FakeDriver as Driver",
+        "    from forebay.testing.fake import FakeDriver as Driver",
         "its driver says that its kind is 'fake'",
     ),
     "no driver": ("    Driver = object", "its driver has no kind, count, why_not, open"),
@@ -67,21 +67,21 @@ BROKEN = {
 def test_what_cannot_be_loaded_says_why_and_stops_nobody(installed, source, says):
     installed(source)
     done = installed.run(
-        "-W", "error", "-c", "import penstock, penstock.backends as b; print(b.why_not('mtia')); "
-        "print(penstock.device_count('mtia'), penstock.zeros(2, device='host:0').tolist())",
+        "-W", "error", "-c", "import forebay, forebay.backends as b; print(b.why_not('mtia')); "
+        "print(forebay.device_count('mtia'), forebay.zeros(2, device='host:0').tolist())",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     reason, rest = done.stdout.splitlines()
     assert reason == f"the backend for mtia could not be loaded: {says} {BY}"
     assert rest == "0 [0.0, 0.0]"
-    told = installed.run("-m", "penstock", "info", "--json")
+    told = installed.run("-m", "forebay", "info", "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["missing"]["mtia"] == reason
 
 
 def test_the_doctor_is_well_beside_one_that_cannot_be_loaded(installed):
     installed(BROKEN["a missing dependency"][0])
-    done = installed.run("-m", "penstock", "doctor")
+    done = installed.run("-m", "forebay", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -98,7 +98,7 @@ def test_a_device_that_breaks_the_contract_is_shown_with_what_is_wrong(installed
             return 7, 3
     """
     )
-    done = installed.run("-m", "penstock", "info")
+    done = installed.run("-m", "forebay", "info")
     assert (done.returncode, done.stderr) == (0, "")
     words = "the backend for mtia (acme:Driver of acme 1.0) broke its contract: memory_info() gave (7, 3), which is not"
     assert words in done.stdout
@@ -128,8 +128,8 @@ def test_one_that_hangs_in_close_holds_up_the_exit_no_longer_than_it_may(install
     installed(GOOD + HANGS)
     start = time.monotonic()
     done = installed.run(
-        "-c", "import penstock; from penstock.runtime import lifecycle; lifecycle.EXIT_SECONDS = 0.2; "
-        "penstock.Stream('mtia:0').record_event(); print(penstock.zeros(2, device='host:0').tolist())",
+        "-c", "import forebay; from forebay.runtime import lifecycle; lifecycle.EXIT_SECONDS = 0.2; "
+        "forebay.Stream('mtia:0').record_event(); print(forebay.zeros(2, device='host:0').tolist())",
     )  # fmt: skip
     assert time.monotonic() - start < LIMIT / 2
     assert (done.returncode, done.stdout) == (0, "[0.0, 0.0]\n")
@@ -139,7 +139,7 @@ def test_one_that_hangs_in_close_holds_up_the_exit_no_longer_than_it_may(install
 
 def test_one_that_raises_in_close_is_told_at_exit(installed):
     installed(GOOD + HANGS.replace("threading.Event().wait()", "raise KeyError('gone')"))
-    done = installed.run("-c", "import penstock; penstock.Stream('mtia:0').record_event(); print('well')")
+    done = installed.run("-c", "import forebay; forebay.Stream('mtia:0').record_event(); print('well')")
     assert (done.returncode, done.stdout) == (0, "well\n")
     words = "the backend for mtia (acme:Driver of acme 1.0) broke its contract: close() raised KeyError: 'gone'"
     assert words in done.stderr
@@ -148,7 +148,7 @@ def test_one_that_raises_in_close_is_told_at_exit(installed):
 def test_a_device_that_hangs_in_close_is_shown(installed):
     installed(GOOD + HANGS)
     done = installed.run(
-        "-c", "import sys; from penstock.backends import looking; looking._SECONDS = 0.2; from penstock import cli; "
+        "-c", "import sys; from forebay.backends import looking; looking._SECONDS = 0.2; from forebay import cli; "
         "sys.exit(cli.main(['info']))",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -158,16 +158,16 @@ def test_a_device_that_hangs_in_close_is_shown(installed):
 def test_of_two_packages_for_one_kind_one_is_used_and_both_are_named(installed):
     for package in ("acme", "bolt"):
         installed(GOOD, package)
-    done = installed.run("-c", "import penstock; print(penstock.device_count('mtia'), penstock.device_count('host'))")
+    done = installed.run("-c", "import forebay; print(forebay.device_count('mtia'), forebay.device_count('host'))")
     assert (done.returncode, done.stdout) == (0, "1 1\n")
-    (warning,) = [line for line in done.stderr.splitlines() if "PenstockWarning" in line]
+    (warning,) = [line for line in done.stderr.splitlines() if "ForebayWarning" in line]
     used, not_used = sorted(["acme:Driver of acme 1.0", "bolt:Driver of bolt 1.0"], key=warning.index)
     assert f"two backends bring kind 'mtia': {used} is used, {not_used} not" in warning
-    assert penstock_info(installed)["devices"][-1]["kind"] == "mtia"
+    assert forebay_info(installed)["devices"][-1]["kind"] == "mtia"
 
 
-def penstock_info(installed) -> dict:
-    done = installed.run("-m", "penstock", "info", "--json")
+def forebay_info(installed) -> dict:
+    done = installed.run("-m", "forebay", "info", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -176,8 +176,8 @@ def test_one_package_found_twice_is_one(installed, tmp_path):
     """The same folder on the path twice, and its module imported by the program as well."""
     installed(GOOD)
     done = installed.run(
-        "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import acme, penstock; "
-        "acme.Driver(); import importlib; importlib.reload(acme); penstock.Stream('mtia:0').synchronize(); "
-        "print(penstock.device_count('mtia'))",
+        "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import acme, forebay; "
+        "acme.Driver(); import importlib; importlib.reload(acme); forebay.Stream('mtia:0').synchronize(); "
+        "print(forebay.device_count('mtia'))",
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

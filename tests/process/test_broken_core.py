@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock import _core
-from penstock.commands import checks
-from penstock.commands.checks import CHECKS
+import forebay
+from forebay import _core
+from forebay.commands import checks
+from forebay.commands.checks import CHECKS
 
 LIMIT = 60  # seconds for a child
 CORE = Path(_core.__file__)
-DOCTOR = "; `penstock doctor` says what to do"
+DOCTOR = "; `forebay doctor` says what to do"
 
 
 @dataclass
@@ -40,17 +40,17 @@ class Broken:
         return done.returncode, done.stdout, done.stderr
 
     def command(self, *arguments: str) -> tuple[int, str, str]:
-        return self.python("-m", "penstock", *arguments)
+        return self.python("-m", "forebay", *arguments)
 
 
 def remove(core: Path) -> str:
     core.unlink()
-    return "ModuleNotFoundError: No module named 'penstock._core'"
+    return "ModuleNotFoundError: No module named 'forebay._core'"
 
 
 def rename(core: Path) -> str:
     core.rename(core.with_name("_core.cpython-399-nowhere.so"))
-    return "ModuleNotFoundError: No module named 'penstock._core'"
+    return "ModuleNotFoundError: No module named 'forebay._core'"
 
 
 def empty(core: Path) -> str:
@@ -89,8 +89,8 @@ def missing(tmp_path):
 
 
 def broken_by(damage: Callable[[Path], str], folder: Path) -> Broken:
-    package = folder / "penstock"
-    shutil.copytree(Path(penstock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "_core.*.so"))
+    package = folder / "forebay"
+    shutil.copytree(Path(forebay.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "_core.*.so"))
     shutil.copy(CORE, package)
     return Broken(folder, damage(package / CORE.name))
 
@@ -101,7 +101,7 @@ def test_doctor_quotes_the_error_and_says_what_to_do(broken):
     core, cure, more, *others, empty_line, last = out.splitlines()
     assert core == f"✗ native core          {broken.words}"
     assert "install" in cure
-    assert more.strip() == "more: penstock doctor --check 'native core'"
+    assert more.strip() == "more: forebay doctor --check 'native core'"
     lines = [line.split("  ")[0] + ": " + line.rpartition("  ")[2] for line in others]
     assert lines == [f"- {check.name}: not run, as it needs the native core" for check in CHECKS[1:]]
     assert (empty_line, last) == ("", f"1 of {len(CHECKS)} checks failed, {len(CHECKS) - 1} not run")
@@ -127,9 +127,9 @@ def test_info_for_programs(missing):
 
 def test_run_ends_in_one_line_and_leaves_nothing(broken):
     (broken.home / "x.py").write_text("print('it ran')")
-    line = f"penstock: error: penstock's compiled core does not load ({broken.words}){DOCTOR}\n"
+    line = f"forebay: error: forebay's compiled core does not load ({broken.words}){DOCTOR}\n"
     assert broken.command("run", "x.py") == (2, "", line)
-    assert not (broken.home / "penstock-report").exists()
+    assert not (broken.home / "forebay-report").exists()
 
 
 @pytest.mark.parametrize("arguments", ["--version", "--help", "run --help", "doctor --help"])
@@ -140,13 +140,13 @@ def test_what_needs_no_core_works(missing, arguments):
 
 
 PROGRAMS = [
-    "import penstock\npenstock.empty(3)",
-    "import penstock\nhasattr(penstock, 'Tensor')",
-    "from penstock import Tensor",
-    "from penstock import memory",
-    "from penstock import PenstockError",
-    "from penstock import *",
-    "from penstock import bfloat16",
+    "import forebay\nforebay.empty(3)",
+    "import forebay\nhasattr(forebay, 'Tensor')",
+    "from forebay import Tensor",
+    "from forebay import memory",
+    "from forebay import ForebayError",
+    "from forebay import *",
+    "from forebay import bfloat16",
 ]
 
 
@@ -154,26 +154,26 @@ PROGRAMS = [
 def test_a_program_is_told_at_its_first_use(missing, program):
     status, out, err = missing.python("-c", program)
     assert (status, out) == (1, "")
-    assert err.splitlines()[-1] == f"ImportError: penstock's compiled core does not load ({missing.words}){DOCTOR}"
+    assert err.splitlines()[-1] == f"ImportError: forebay's compiled core does not load ({missing.words}){DOCTOR}"
 
 
 def test_every_damage_is_told(broken):
-    program = "try:\n    from penstock import Tensor\nexcept ImportError as error:\n    print(error.name, error)"
-    said = f"penstock._core penstock's compiled core does not load ({broken.words}){DOCTOR}\n"
+    program = "try:\n    from forebay import Tensor\nexcept ImportError as error:\n    print(error.name, error)"
+    said = f"forebay._core forebay's compiled core does not load ({broken.words}){DOCTOR}\n"
     assert broken.python("-c", program) == (0, said, "")
 
 
 def test_what_does_not_exist_is_still_told_so(missing):
-    assert "has no attribute 'emtpy'" in missing.python("-c", "import penstock\npenstock.emtpy")[2]
-    assert "cannot import name 'emtpy'" in missing.python("-c", "from penstock import emtpy")[2]
+    assert "has no attribute 'emtpy'" in missing.python("-c", "import forebay\nforebay.emtpy")[2]
+    assert "cannot import name 'emtpy'" in missing.python("-c", "from forebay import emtpy")[2]
 
 
 def test_the_next_step_is_for_what_is_wrong_and_for_where_it_is(missing):
-    ask = "from penstock.commands.checks import rebuild; print(rebuild('no module'))"
-    assert missing.python("-c", ask)[1].endswith(" -m pip install --force-reinstall --no-deps penstock\n")
+    ask = "from forebay.commands.checks import rebuild; print(rebuild('no module'))"
+    assert missing.python("-c", ask)[1].endswith(" -m pip install --force-reinstall --no-deps forebay\n")
     home = missing.home / "src"
     home.mkdir()
-    (missing.home / "penstock").rename(home / "penstock")
+    (missing.home / "forebay").rename(home / "forebay")
     (missing.home / "setup.py").touch()
     sources = Broken(home, "")
     assert sources.python("-c", ask)[1].endswith(f" --force-reinstall --no-deps --editable {missing.home}\n")

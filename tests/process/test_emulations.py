@@ -17,10 +17,10 @@ def test_two_hundred_emulations_leave_nothing(runner):
 import gc
 
 def one_round():
-    with penstock.emulate("cuda", count=2):
+    with forebay.emulate("cuda", count=2):
         for device in (0, 1):
             with cuda.device(device), cuda.stream(cuda.Stream()):
-                made = penstock.empty(1 << 18, device=f"cuda:{device}").uniform_()
+                made = forebay.empty(1 << 18, device=f"cuda:{device}").uniform_()
                 made.copy_(made.flatten().clone())
                 cuda.Event().record()
         cuda.synchronize()
@@ -55,10 +55,10 @@ def work(number):
     try:
         for _ in range(30):
             try:
-                with penstock.emulate("cuda", count=2):
-                    made = penstock.full((2,), number, device="cuda:1")
+                with forebay.emulate("cuda", count=2):
+                    made = forebay.full((2,), number, device="cuda:1")
                     rounds.append(made.tolist() == [number] * 2)
-            except (penstock.WrongState, penstock.PenstockError) as error:  # another thread's came or went meanwhile
+            except (forebay.WrongState, forebay.ForebayError) as error:  # another thread's came or went meanwhile
                 refusals.append(error)
     except BaseException:
         failures.append(traceback.format_exc())
@@ -71,8 +71,8 @@ for thread in threads:
 assert failures == [], failures[0]
 assert rounds and all(rounds)
 assert cuda.device_count() == 0 and not cuda.is_initialized()
-with penstock.emulate("cuda", count=3):
-    assert cuda.device_count() == 3 and penstock.zeros(1, device="cuda:2").tolist() == [0]
+with forebay.emulate("cuda", count=3):
+    assert cuda.device_count() == 3 and forebay.zeros(1, device="cuda:2").tolist() == [0]
 """,
     )
 
@@ -84,14 +84,14 @@ def test_started_in_one_thread_used_and_stopped_in_others(runner):
 from concurrent.futures import ThreadPoolExecutor
 for _ in range(3):
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
-        emulation = one.submit(penstock.emulate, "cuda", 2).result(20)
+        emulation = one.submit(forebay.emulate, "cuda", 2).result(20)
         two.submit(cuda.set_device, 1).result(20)
         assert two.submit(cuda.current_device).result(20) == 1
         assert one.submit(cuda.current_device).result(20) == 0
         three.submit(emulation.stop).result(20)
         for each in (one, two, three):
-            refused(each.submit(cuda.current_device).result, penstock.PenstockError, "penstock.emulate('cuda')")
-        with penstock.emulate("cuda"):
+            refused(each.submit(cuda.current_device).result, forebay.ForebayError, "forebay.emulate('cuda')")
+        with forebay.emulate("cuda"):
             assert two.submit(cuda.current_device).result(20) == 0  # what was current went with its devices
 """,
     )
@@ -101,9 +101,9 @@ def test_the_first_to_begin_may_end_first(runner):
     succeeds(
         runner,
         """
-first = penstock.emulate("cuda", 2)
-second = penstock.emulate("cuda", 3)
-made = penstock.full((2,), 5, device="cuda:2")
+first = forebay.emulate("cuda", 2)
+second = forebay.emulate("cuda", 3)
+made = forebay.full((2,), 5, device="cuda:2")
 first.stop()
 assert cuda.device_count() == 3 and made.tolist() == [5, 5]
 second.stop()
@@ -136,7 +136,7 @@ def test_exit_with_work_queued(runner, source):
     head = """
 gate = threading.Event()
 streams = [cuda.Stream(device=index) for index in range(2)]
-made = penstock.empty(1_000_000, device="cuda:1")
+made = forebay.empty(1_000_000, device="cuda:1")
 """
     assert said_by(runner, head + source, env=emulating()) == "done"
 
@@ -146,8 +146,8 @@ def test_a_child_forked_in_a_capture_leaves_the_emulation_without_a_word(runner)
     succeeds(
         runner,
         """
-with penstock.emulate("cuda") as emulation:
-    made, graph = penstock.zeros(3, device="cuda"), cuda.CUDAGraph()
+with forebay.emulate("cuda") as emulation:
+    made, graph = forebay.zeros(3, device="cuda"), cuda.CUDAGraph()
     with cuda.stream(cuda.Stream()):
         graph.capture_begin()
         made.fill_(4)
@@ -161,8 +161,8 @@ with penstock.emulate("cuda") as emulation:
 
 INTERRUPTED = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background does not have
-gate, emulation = threading.Event(), penstock.emulate("cuda", count=2)
-held = [penstock.zeros(3, device=f"cuda:{index}") for index in range(2)]
+gate, emulation = threading.Event(), forebay.emulate("cuda", count=2)
+held = [forebay.zeros(3, device=f"cuda:{index}") for index in range(2)]
 cuda.current_stream(0).queue.call(gate.wait)
 threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
 refused(emulation.stop, KeyboardInterrupt, "")
@@ -176,9 +176,9 @@ def test_ctrl_c_at_the_end_of_an_emulation(runner):
         INTERRUPTED
         + """
 for made in held:
-    refused(made.tolist, penstock.WrongState, "emulation")
-with penstock.emulate("cuda", count=2):
-    assert penstock.full((2,), 5, device="cuda:1").tolist() == [5, 5]
+    refused(made.tolist, forebay.WrongState, "emulation")
+with forebay.emulate("cuda", count=2):
+    assert forebay.full((2,), 5, device="cuda:1").tolist() == [5, 5]
 gate.set()
 """,
     )
@@ -186,7 +186,7 @@ gate.set()
 
 def test_exit_with_the_work_of_an_emulation_that_has_ended(runner):
     source = """
-late = penstock.zeros(3, device="host")  # another device's end is no end of this one's work
+late = forebay.zeros(3, device="host")  # another device's end is no end of this one's work
 import atexit
 atexit.register(gate.set)
 """
@@ -201,15 +201,15 @@ def test_a_child_of_a_parent_that_holds_memory_of_an_ended_emulation(runner):
     succeeds(
         runner,
         """
-with penstock.emulate("cuda"):
-    held = penstock.full((3,), 1, device="cuda")
+with forebay.emulate("cuda"):
+    held = forebay.full((3,), 1, device="cuda")
 def check():
     global held
-    with penstock.emulate("cuda"):
-        assert penstock.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
+    with forebay.emulate("cuda"):
+        assert forebay.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
     del held
-    with penstock.emulate("cuda"):
-        assert penstock.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
+    with forebay.emulate("cuda"):
+        assert forebay.full((3,), 2, device="cuda").tolist() == [2, 2, 2]
 assert forked(check) == 0
 check()
 """,

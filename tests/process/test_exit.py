@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from penstock.runtime.lifecycle import EXIT_SECONDS
+from forebay.runtime.lifecycle import EXIT_SECONDS
 
 HEAD = """
 import atexit, gc, os, signal, sys, threading, time
 import numpy as np
-import penstock
-stream = penstock.Stream("host:0")
+import forebay
+stream = forebay.Stream("host:0")
 """
 
 
@@ -26,26 +26,26 @@ def leave(runner, source, *, warnings="error"):
     "source",
     [
         "pass",
-        "made = penstock.zeros(1000)",
-        "made = penstock.zeros(1000); made.me = made",
-        "made = penstock.zeros(1000); made.record_stream(stream)",
-        "made = penstock.zeros(1000); array = made.numpy(); view = memoryview(made)",
-        "pinned = penstock.empty_pinned(1000)",
-        "block = penstock.allocate(1000); block.used_on(stream.handle); sys.block = block",
-        "penstock.set_stream(stream)",
+        "made = forebay.zeros(1000)",
+        "made = forebay.zeros(1000); made.me = made",
+        "made = forebay.zeros(1000); made.record_stream(stream)",
+        "made = forebay.zeros(1000); array = made.numpy(); view = memoryview(made)",
+        "pinned = forebay.empty_pinned(1000)",
+        "block = forebay.allocate(1000); block.used_on(stream.handle); sys.block = block",
+        "forebay.set_stream(stream)",
         "stream.__enter__()",
         "stream.queue.call(lambda: time.sleep(0.2)); event = stream.record_event()",
-        "penstock.memory.record_history(); made = penstock.zeros(10)",
+        "forebay.memory.record_history(); made = forebay.zeros(10)",
         "sys.exit(0)",
         "os._exit(0)",
-        "del penstock, stream; gc.collect()",
-        "del sys.modules['penstock'], sys.modules['penstock.runtime.stream']",
-        "sys.modules['penstock.runtime.stream'].__dict__.clear()",
-        "threading.Thread(target=lambda: penstock.zeros(10).tolist()).start()",
-        "threading.Thread(target=lambda: (time.sleep(0.2), penstock.zeros(10).tolist())).start()",
+        "del forebay, stream; gc.collect()",
+        "del sys.modules['forebay'], sys.modules['forebay.runtime.stream']",
+        "sys.modules['forebay.runtime.stream'].__dict__.clear()",
+        "threading.Thread(target=lambda: forebay.zeros(10).tolist()).start()",
+        "threading.Thread(target=lambda: (time.sleep(0.2), forebay.zeros(10).tolist())).start()",
         "threading.Thread(target=sys.exit).start()",
-        "keep = [penstock.Stream() for _ in range(20)]; [s.queue.call(int) for s in keep]",
-        "class Late:\n    def __del__(self): made.numpy(); stream.query()\nmade = penstock.zeros(3); late = Late()",
+        "keep = [forebay.Stream() for _ in range(20)]; [s.queue.call(int) for s in keep]",
+        "class Late:\n    def __del__(self): made.numpy(); stream.query()\nmade = forebay.zeros(3); late = Late()",
     ],
 )
 def test_it_leaves_without_a_word(runner, source):
@@ -58,7 +58,7 @@ def test_it_leaves_without_a_word(runner, source):
     "source",
     [
         "graph.replay()",
-        "stream = penstock.Stream(device); stream.__enter__(); graph.replay()",
+        "stream = forebay.Stream(device); stream.__enter__(); graph.replay()",
         "graph.replay(); graph.me = graph",
         "graph.replay(); atexit.register(graph.reset)",
         "class Late:\n    def __del__(self): graph.reset()\ngraph.replay(); late = Late()",
@@ -70,11 +70,11 @@ def test_a_graph_that_is_left_leaves_without_a_word(runner, device, source):
         runner,
         f"""
 if {device!r} != "host:0":
-    penstock.emulate("cuda")
-from penstock.runtime.graph import Graph
+    forebay.emulate("cuda")
+from forebay.runtime.graph import Graph
 device = {device!r}
-made = penstock.zeros(1000, device=device)
-recording, graph = penstock.Stream(device), Graph()
+made = forebay.zeros(1000, device=device)
+recording, graph = forebay.Stream(device), Graph()
 with recording:
     graph.capture_begin()
     made.fill_(1)
@@ -89,12 +89,12 @@ def test_work_still_queued_is_done(runner):
     done = leave(
         runner,
         """
-made = penstock.zeros(1 << 22)
+made = forebay.zeros(1 << 22)
 for i in range(50):
     made.fill_(i + 0.5)
 stream.queue.call(lambda: time.sleep(0.3))
 stream.queue.call(lambda: print("done", flush=True))
-penstock.default_stream().queue.call(lambda: print("also", flush=True))
+forebay.default_stream().queue.call(lambda: print("also", flush=True))
 """,
     )
     assert (done.status, sorted(done.out.split()), done.err) == (0, ["also", "done"], "")
@@ -104,7 +104,7 @@ def test_handlers_registered_later_come_first_and_may_use_devices(runner):
     done = leave(
         runner,
         """
-atexit.register(lambda: print("later", penstock.full((2,), 3).tolist(), flush=True))
+atexit.register(lambda: print("later", forebay.full((2,), 3).tolist(), flush=True))
 stream.queue.call(lambda: print("queued", flush=True))
 """,
     )
@@ -117,13 +117,13 @@ def test_a_handler_registered_before_comes_too_late(runner):
 import atexit
 def early():
     try:
-        penstock.zeros(3).fill_(2)
-    except penstock.WrongState as error:
+        forebay.zeros(3).fill_(2)
+    except forebay.WrongState as error:
         print(error)
     print(made.numpy().tolist())
 atexit.register(early)
-import penstock
-made = penstock.full((2,), 7)
+import forebay
+made = forebay.full((2,), 7)
 """)
     done = runner.command("-W", "error", "script.py")
     assert (done.status, done.err) == (0, "")
@@ -133,7 +133,7 @@ made = penstock.full((2,), 7)
 def test_failed_work_that_nobody_heard_of_is_told(runner):
     done = leave(runner, "stream.queue.call(lambda: 1 / 0)", warnings="default")
     assert done.status == 0
-    assert "PenstockWarning" in done.err
+    assert "ForebayWarning" in done.err
     assert "ZeroDivisionError: division by zero; nobody had waited for it" in done.err
 
 
@@ -141,18 +141,18 @@ def test_failed_work_that_nobody_heard_of_is_told(runner):
 def test_work_that_never_ends_is_dropped(runner, endless):
     begun = time.monotonic()
     done = leave(runner, f"""
-made = penstock.zeros(1000)
+made = forebay.zeros(1000)
 made.record_stream(stream)
 stream.queue.call(lambda: {endless})
 stream.queue.call(lambda: print("never"))
 made.fill_(1.5)
-other = penstock.Stream()
+other = forebay.Stream()
 other.wait_stream(stream)
-penstock.current_stream().queue.call(lambda: print("on the default stream", flush=True))
+forebay.current_stream().queue.call(lambda: print("on the default stream", flush=True))
 """, warnings="default")  # fmt: skip
     took = time.monotonic() - begun
     assert (done.status, done.out) == (0, "on the default stream\n")
-    words = r"PenstockWarning: work of (1 queue|2 queues) was not done 5 s after the program's end, and was dropped"
+    words = r"ForebayWarning: work of (1 queue|2 queues) was not done 5 s after the program's end, and was dropped"
     assert re.search(words, done.err)
     assert "Traceback" not in done.err
     assert EXIT_SECONDS <= took < EXIT_SECONDS + 10
@@ -163,7 +163,7 @@ def test_an_exception_ends_it_all_the_same(runner):
         runner,
         """
 stream.queue.call(lambda: print("done", flush=True))
-made = penstock.zeros(10)
+made = forebay.zeros(10)
 raise SystemExit(3)
 """,
     )
@@ -171,16 +171,16 @@ raise SystemExit(3)
 
 
 def test_out_of_memory_ends_it_with_its_text(runner):
-    done = leave(runner, "penstock.memory.set_capacity('16MiB')\nmade = penstock.zeros(1 << 23)\n")
+    done = leave(runner, "forebay.memory.set_capacity('16MiB')\nmade = forebay.zeros(1 << 23)\n")
     assert done.status == 1
-    assert "penstock.OutOfMemory: host out of memory. Tried to allocate 32.00 MiB" in done.err
+    assert "forebay.OutOfMemory: host out of memory. Tried to allocate 32.00 MiB" in done.err
 
 
 def test_a_signal_ends_it(runner):
     done = leave(
         runner,
         """
-made = penstock.zeros(1 << 20)
+made = forebay.zeros(1 << 20)
 made.fill_(1.5)
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(30)
@@ -214,13 +214,13 @@ def test_daemon_threads_that_go_on(runner):
         runner,
         """
 def busy():
-    with penstock.Stream():
+    with forebay.Stream():
         while True:
             try:
-                made = penstock.zeros(1000)
+                made = forebay.zeros(1000)
                 made.fill_(1.5)
-                made.record_stream(penstock.default_stream())
-            except penstock.WrongState:  # closed
+                made.record_stream(forebay.default_stream())
+            except forebay.WrongState:  # closed
                 pass
             time.sleep(0.001)
 for _ in range(3):
@@ -235,19 +235,19 @@ def test_importing_starts_and_opens_nothing(runner):
     done = runner.python("""
 import threading
 from pathlib import Path
-import penstock
-from penstock.runtime import open_device
+import forebay
+from forebay.runtime import open_device
 assert not open_device._opened
 assert threading.active_count() == 1
-import penstock.testing
-penstock.Device("host:0"), penstock.current_device(), penstock.device_count("host"), penstock.why_not("cuda")
+import forebay.testing
+forebay.Device("host:0"), forebay.current_device(), forebay.device_count("host"), forebay.why_not("cuda")
 assert not open_device._opened
-penstock.allocate(1)
-stream = penstock.Stream()
+forebay.allocate(1)
+stream = forebay.Stream()
 names = lambda: [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-assert names().count("penstock") == 0
+assert names().count("forebay") == 0
 stream.queue.call(int)
 stream.synchronize()
-assert names().count("penstock") == 1
+assert names().count("forebay") == 1
 """)
     assert (done.status, done.err) == (0, "")

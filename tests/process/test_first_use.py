@@ -1,4 +1,4 @@
-"""What importing and first using penstock.cuda does to a process, and what a process does to that. Emulated devices."""
+"""What importing and first using forebay.cuda does to a process, and what a process does to that. Emulated devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists thre
 
 
 @PROC
-@pytest.mark.parametrize("module", ["penstock", "penstock.cuda", "penstock.cuda.memory", "penstock.mps"])
+@pytest.mark.parametrize("module", ["forebay", "forebay.cuda", "forebay.cuda.memory", "forebay.mps"])
 @pytest.mark.parametrize("emulated", [False, True], ids=["bare", "emulated"])
 def test_importing_starts_and_opens_nothing(runner, module, emulated):
     source = f"""
@@ -27,9 +27,9 @@ def seen():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate()), len(os.listdir("/proc/self/fd"))
 before = seen()
 import {module}
-import penstock
+import forebay
 assert seen() == before, (before, seen())
-from penstock.runtime import initialisation, open_device
+from forebay.runtime import initialisation, open_device
 assert open_device._opened == {{}}
 assert not any(initialisation.of(kind).done for kind in ("cuda", "mps"))
 """
@@ -72,10 +72,10 @@ for module in (cuda, cuda.memory, cuda.random):
         if "device" not in parameters:
             continue
         wanted = {"device": 1, **{each: further[each] for each in parameters if each in further}}
-        with penstock.emulate("cuda", count=2):
+        with forebay.emulate("cuda", count=2):
             try:
                 ask(**wanted)
-            except (TypeError, penstock.PenstockError, ModuleNotFoundError, Warning) as error:
+            except (TypeError, forebay.ForebayError, ModuleNotFoundError, Warning) as error:
                 how = type(error).__name__
             else:
                 how = ""
@@ -111,7 +111,7 @@ def use(number):
         with cuda.device(number % 2):
             finished.append(cuda.current_device())
             assert ran, "it went on before the queued call was done"
-            assert penstock.full((3,), number, device=f"cuda:{number % 2}").tolist() == [number] * 3
+            assert forebay.full((3,), number, device=f"cuda:{number % 2}").tolist() == [number] * 3
     except BaseException:
         failures.append(traceback.format_exc())
 
@@ -161,7 +161,7 @@ seen = []
 def queued():
     cuda.init()
     with cuda.stream(cuda.Stream(device=1)):
-        seen.append(penstock.full((2,), 5, device="cuda:1").tolist())
+        seen.append(forebay.full((2,), 5, device="cuda:1").tolist())
     cuda._lazy_call(lambda: seen.append("within"))
     seen.append(cuda.is_initialized())
 cuda._lazy_call(queued)
@@ -200,7 +200,7 @@ def test_a_queued_call_that_fails_does_so_each_time(runner):
 def by_this_function():
     cuda._lazy_call(lambda: {}["nothing"])
 by_this_function()
-for use in (cuda.init, lambda: penstock.zeros(3, device="cuda:1"), cuda.current_stream):
+for use in (cuda.init, lambda: forebay.zeros(3, device="cuda:1"), cuda.current_stream):
     error = refused(use, cuda.DeferredCudaCallError, "CUDA call failed lazily at initialization with error: 'nothing'")
     assert isinstance(error.__cause__, KeyError)
     assert "in by_this_function" in str(error)
@@ -224,11 +224,11 @@ cuda.manual_seed_all(9)
 assert cuda.device_count() == 2
 def check():
     assert not cuda._is_in_bad_fork()
-    assert penstock.full((3,), 2, device="cuda:1").tolist() == [2, 2, 2]
+    assert forebay.full((3,), 2, device="cuda:1").tolist() == [2, 2, 2]
     assert cuda.initial_seed() == 9
 assert forked(check) == 0
 assert not cuda.is_initialized()
-assert penstock.full((3,), 4, device="cuda:0").tolist() == [4, 4, 4]
+assert forebay.full((3,), 4, device="cuda:0").tolist() == [4, 4, 4]
 assert cuda.initial_seed() == 9
 """,
         env=emulating(),
@@ -244,9 +244,9 @@ def check():
     assert cuda._is_in_bad_fork() and not cuda.is_initialized()
     words = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
     for use in (cuda.init, cuda.current_device, cuda.current_stream, cuda.Stream, stream.synchronize, event.record,
-                lambda: penstock.empty(1, device="cuda"), lambda: cuda.get_device_properties(1), cuda.initial_seed,
-                lambda: cuda.set_device(1), lambda: penstock.emulate("cuda")):
-        error = refused(use, penstock.Forked, words)
+                lambda: forebay.empty(1, device="cuda"), lambda: cuda.get_device_properties(1), cuda.initial_seed,
+                lambda: cuda.set_device(1), lambda: forebay.emulate("cuda")):
+        error = refused(use, forebay.Forked, words)
         assert f"The parent process initialised CUDA in {__file__}, line LINE" in str(error), error
     assert (cuda.device_count(), cuda.is_available()) == (2, True)
 assert forked(check) == 0
@@ -266,11 +266,11 @@ def test_a_child_of_a_parent_whose_emulation_has_ended(runner):
     succeeds(
         runner,
         """
-with penstock.emulate("cuda"):
-    penstock.full((3,), 1, device="cuda").tolist()
+with forebay.emulate("cuda"):
+    forebay.full((3,), 1, device="cuda").tolist()
 def check():
-    with penstock.emulate("cuda", count=2):
-        assert penstock.full((3,), 2, device="cuda:1").tolist() == [2, 2, 2]
+    with forebay.emulate("cuda", count=2):
+        assert forebay.full((3,), 2, device="cuda:1").tolist() == [2, 2, 2]
 assert forked(check) == 0
 check()
 """,
@@ -280,13 +280,13 @@ check()
 def test_spawned_children_see_what_the_environment_says(runner):
     source = """
 import multiprocessing
-import penstock
-from penstock import cuda
+import forebay
+from forebay import cuda
 
 def work(index):
     cuda.set_device(index)
     with cuda.stream(cuda.Stream()):
-        return cuda.get_device_name(), penstock.full((2,), index, device="cuda").tolist(), cuda._is_in_bad_fork()
+        return cuda.get_device_name(), forebay.full((2,), index, device="cuda").tolist(), cuda._is_in_bad_fork()
 
 if __name__ == "__main__":
     cuda.init()  # a parent that uses it is in no spawned child's way

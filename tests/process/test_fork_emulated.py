@@ -14,8 +14,8 @@ def test_sensors_can_be_read_in_a_child(runner):
     succeeds(
         runner,
         """
-with penstock.emulate("cuda", count=2):
-    tensor = penstock.zeros(1000, device="cuda:1")
+with forebay.emulate("cuda", count=2):
+    tensor = forebay.zeros(1000, device="cuda:1")
     assert cuda.device_memory_used(1) == 2 << 20
 
     def look():
@@ -33,7 +33,7 @@ def test_a_child_emulates_although_its_parent_was_counting_memory(runner):
     succeeds(
         runner,
         """
-from penstock.backends.emulated_memory import room, watch
+from forebay.backends.emulated_memory import room, watch
 
 held, forks = threading.Event(), threading.Event()
 def count():
@@ -45,8 +45,8 @@ counting.start()
 assert held.wait(20)
 
 def emulate():
-    with penstock.emulate("cuda", guard=True):
-        assert penstock.full((2,), 7, device="cuda:0").tolist() == [7, 7]
+    with forebay.emulate("cuda", guard=True):
+        assert forebay.full((2,), 7, device="cuda:0").tolist() == [7, 7]
 
 assert forked(emulate) == 0
 forks.set()
@@ -61,8 +61,8 @@ def test_the_end_of_the_parents_graph_is_the_parents(runner):
         """
 import gc
 
-with penstock.emulate("cuda"):
-    tensor, graph, ends = penstock.zeros(3, device="cuda"), cuda.CUDAGraph(), []
+with forebay.emulate("cuda"):
+    tensor, graph, ends = forebay.zeros(3, device="cuda"), cuda.CUDAGraph(), []
     with cuda.graph(graph):
         tensor.fill_(1)
     graph.register_destroy_callback(lambda: ends.append(os.getpid()), synchronize_before_release=True)
@@ -86,8 +86,8 @@ def test_a_child_looks_for_races_of_its_own(runner):
     succeeds(
         runner,
         """
-from penstock.cuda import _sanitizer
-from penstock.runtime import listening
+from forebay.cuda import _sanitizer
+from forebay.runtime import listening
 
 _sanitizer.enable_cuda_sanitizer()
 

@@ -6,19 +6,19 @@ import os
 
 import pytest
 
-GROWING = {**os.environ, "PENSTOCK_ALLOC_CONF": "expandable_segments:True"}
+GROWING = {**os.environ, "FOREBAY_ALLOC_CONF": "expandable_segments:True"}
 
 
 def test_arrays_and_tensors_in_growing_segments(runner):
     """Zeroed memory is zero whatever came and went there, and all of it goes back."""
     runner.write("""
 import numpy as np
-import penstock
-from penstock.interop import numpy as served
+import forebay
+from forebay.interop import numpy as served
 
-penstock.memory.set_capacity("64MiB", "host:0")
-made = [penstock.full((700_000,), i, dtype=np.float32, device="host:0") for i in range(8)]
-stats = penstock.memory.memory_stats("host:0")
+forebay.memory.set_capacity("64MiB", "host:0")
+made = [forebay.full((700_000,), i, dtype=np.float32, device="host:0") for i in range(8)]
+stats = forebay.memory.memory_stats("host:0")
 assert (stats["segment.all.current"], stats["reserved_bytes.all.current"]) == (0, 22 << 20)
 assert [tensor[-1].item() for tensor in made] == list(range(8))
 del made
@@ -28,15 +28,15 @@ for array in kept:
     assert not array.any()
     array += 1
 del kept[::2], array
-penstock.memory.empty_cache("host:0")
-assert 19 << 20 < penstock.memory.memory_reserved("host:0") < 40 << 20
+forebay.memory.empty_cache("host:0")
+assert 19 << 20 < forebay.memory.memory_reserved("host:0") < 40 << 20
 more = [np.zeros(700_000) for _ in range(4)]
 assert not any(array.any() for array in more)
 assert all((array == 1).all() for array in kept)
 del more, kept
 served.uninstall()
-penstock.memory.empty_cache("host:0")
-assert penstock.memory.mem_get_info("host:0") == (64 << 20, 64 << 20)
+forebay.memory.empty_cache("host:0")
+assert forebay.memory.mem_get_info("host:0") == (64 << 20, 64 << 20)
 """)
     done = runner.command("-W", "error", "script.py", env=GROWING)
     assert (done.status, done.out, done.err) == (0, "", "")
@@ -47,8 +47,8 @@ def test_a_forked_child_grows_segments_of_its_own(runner):
     runner.write("""
 import os, signal, traceback
 import numpy as np
-import penstock
-from penstock.interop import numpy as served
+import forebay
+from forebay.interop import numpy as served
 
 served.install("host:0")
 kept = np.ones(300_000)
@@ -66,9 +66,9 @@ if child == 0:
         kept += 1
         assert (kept == 2).all()
         del arrays, array, kept
-        penstock.reopen("host:0")
-        assert penstock.zeros(1000, 1000, device="host:0").tolist()[-1][-1] == 0
-        penstock.memory.empty_cache("host:0")
+        forebay.reopen("host:0")
+        assert forebay.zeros(1000, 1000, device="host:0").tolist()[-1][-1] == 0
+        forebay.memory.empty_cache("host:0")
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -76,8 +76,8 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert (kept == 1).all()
 del kept
-penstock.memory.empty_cache("host:0")
-assert penstock.memory.memory_reserved("host:0") == 0
+forebay.memory.empty_cache("host:0")
+assert forebay.memory.memory_reserved("host:0") == 0
 """)
     done = runner.command("-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "script.py", env=GROWING)
     assert (done.status, done.out, done.err) == (0, "", "")

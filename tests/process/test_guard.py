@@ -10,11 +10,11 @@ import pytest
 START = """\
 import ctypes, gc, os, sys
 import numpy as np
-import penstock
-from penstock import emulate
+import forebay
+from forebay import emulate
 MIB = 1 << 20
 emulation = emulate("cuda", count=2, guard=True)
-tensor = penstock.full((1000,), 1.5, device="cuda:1")
+tensor = forebay.full((1000,), 1.5, device="cuda:1")
 assert tensor.cpu().tolist() == [1.5] * 1000
 """
 
@@ -46,33 +46,33 @@ ctypes.memset(seen.ctypes.data, 0, 16)  # here
     "freed and reserved again": """
 address = tensor.data_ptr()
 del tensor
-again = penstock.zeros(1000, device="cuda:1")
+again = forebay.zeros(1000, device="cuda:1")
 assert again.data_ptr() == address
 ctypes.string_at(address, 16)  # here
 """,
     "given back and taken again": """
-penstock.memory.set_allocator_settings("")
+forebay.memory.set_allocator_settings("")
 for _ in range(3):
-    block = penstock.allocate(64 * MIB, "cuda:1")
+    block = forebay.allocate(64 * MIB, "cuda:1")
     address = block.address
     block = None
-    penstock.memory.empty_cache("cuda:1")
-block = penstock.allocate(64 * MIB, "cuda:1")
+    forebay.memory.empty_cache("cuda:1")
+block = forebay.allocate(64 * MIB, "cuda:1")
 ctypes.string_at(block.address, 16)  # here
 """,
     "a page of a growing segment": """
-penstock.memory.set_allocator_settings("expandable_segments:True")
-first = penstock.full((64 * MIB,), 1, device="cuda:0", dtype="uint8")
-second = penstock.full((64 * MIB,), 2, device="cuda:0", dtype="uint8")
+forebay.memory.set_allocator_settings("expandable_segments:True")
+first = forebay.full((64 * MIB,), 1, device="cuda:0", dtype="uint8")
+second = forebay.full((64 * MIB,), 2, device="cuda:0", dtype="uint8")
 assert first.cpu().numpy()[-1] == 1 and second.cpu().numpy()[-1] == 2
 ctypes.string_at(second.data_ptr() + 50 * MIB, 16)  # here
 """,
     "a page that came after others went": """
-penstock.memory.set_allocator_settings("expandable_segments:True")
-block = penstock.allocate(64 * MIB, "cuda:0")
+forebay.memory.set_allocator_settings("expandable_segments:True")
+block = forebay.allocate(64 * MIB, "cuda:0")
 del block
-penstock.memory.empty_cache("cuda:0")
-block = penstock.full((40 * MIB,), 1, device="cuda:0", dtype="uint8")
+forebay.memory.empty_cache("cuda:0")
+block = forebay.full((40 * MIB,), 1, device="cuda:0", dtype="uint8")
 assert block.cpu().numpy()[-1] == 1
 ctypes.string_at(block.data_ptr(), 16)  # here
 """,
@@ -97,7 +97,7 @@ emulation.stop()
 ctypes.string_at(tensor.storage.address, 16)  # here
 """,
     "from another stream's wait": """
-event, stream = penstock.Event("cuda:1"), penstock.Stream("cuda:1")
+event, stream = forebay.Event("cuda:1"), forebay.Stream("cuda:1")
 event.record()
 event.synchronize()
 ctypes.string_at(tensor.data_ptr(), 16)  # here
@@ -116,39 +116,39 @@ def test_the_line_that_did_it_is_told(runner, mistake):
     assert "the host touched device memory outside queued work; copy it first (Tensor.cpu())" in done.err
     assert f'script.py", line {line_of(START + mistake)} in ' in done.err, done.err
     device = "cuda:0" if "cuda:0" in mistake else "cuda:1"
-    assert f"penstock: {device}: " in done.err
+    assert f"forebay: {device}: " in done.err
 
 
 RIGHT = {
     "queued work": """
-other = penstock.empty(1000, device="cuda:0").copy_(tensor)  # one device's queue reads another's memory
-made = penstock.rand(3, 1000, device="cuda:0")
+other = forebay.empty(1000, device="cuda:0").copy_(tensor)  # one device's queue reads another's memory
+made = forebay.rand(3, 1000, device="cuda:0")
 made[:, ::2].normal_()
-chances = penstock.full((1000,), 1.0, device="cuda:1")
-drawn = penstock.empty(1000, device="cuda:1").bernoulli_(chances)
+chances = forebay.full((1000,), 1.0, device="cuda:1")
+drawn = forebay.empty(1000, device="cuda:1").bernoulli_(chances)
 assert other.cpu().tolist() == [1.5] * 1000 and drawn.cpu().tolist() == [1] * 1000
 assert np.isfinite(made.cpu().numpy()).all()
 """,
     "a callable in the queue": """
 seen = []
-stream = penstock.current_stream("cuda:1")
+stream = forebay.current_stream("cuda:1")
 stream.queue.call(lambda: seen.append(tensor.raw_array().sum()))
 stream.synchronize()
 assert seen == [1500]
 """,
     "leaving with work queued": """
-penstock.full((64 * MIB,), 3, device="cuda:0")
+forebay.full((64 * MIB,), 3, device="cuda:0")
 """,
     "not guarded any more": """
 emulation.stop()
 with emulate("cuda"):
-    tensor = penstock.full((1000,), 2.5, device="cuda:1" if penstock.device_count("cuda") > 1 else "cuda:0")
+    tensor = forebay.full((1000,), 2.5, device="cuda:1" if forebay.device_count("cuda") > 1 else "cuda:0")
     tensor.cpu()
     assert tensor.raw_array().sum() == 2500
 """,
     "Ctrl-C while it works": """
 import signal, threading
-stream, held = penstock.current_stream("cuda:1"), threading.Event()
+stream, held = forebay.current_stream("cuda:1"), threading.Event()
 stream.queue.call(lambda: (os.kill(os.getpid(), signal.SIGINT), held.wait(30)))
 try:
     stream.synchronize()
@@ -178,10 +178,10 @@ def test_what_is_right_goes_on(runner, program):
 
 def test_the_end_of_the_guard_puts_the_signal_back(runner):
     done = runner.python("""\
-import faulthandler, os, penstock
+import faulthandler, os, forebay
 for _ in range(2):
-    with penstock.emulate("cuda", count=2, guard=True):
-        a, b = penstock.zeros(3, device="cuda:0"), penstock.zeros(3, device="cuda:1")
+    with forebay.emulate("cuda", count=2, guard=True):
+        a, b = forebay.zeros(3, device="cuda:0"), forebay.zeros(3, device="cuda:1")
         assert faulthandler.is_enabled()
         del a, b
     assert not faulthandler.is_enabled()
@@ -200,11 +200,11 @@ def test_other_crashes_are_told_as_ever(runner):
 
 def test_the_environment_asks_for_a_guard(runner):
     source = """\
-import penstock
-tensor = penstock.zeros(3, device="cuda")
+import forebay
+tensor = forebay.zeros(3, device="cuda")
 tensor.raw_array()[0]  # here
 """
-    environment = {**os.environ, "PENSTOCK_EMULATE": "cuda@a100+guard"}
+    environment = {**os.environ, "FOREBAY_EMULATE": "cuda@a100+guard"}
     done = runner.python(source, env=environment)
     assert done.status == -signal.SIGSEGV, done.err
     assert 'script.py", line 3 in <module>' in done.err

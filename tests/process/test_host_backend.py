@@ -10,8 +10,8 @@ import pytest
 
 OPEN = """
 import os, sys, threading
-from penstock.backends.host import HostPort
-from penstock.spi import DeviceProps
+from forebay.backends.host import HostPort
+from forebay.spi import DeviceProps
 port = HostPort(DeviceProps("host", 0, "test", 1 << 26))
 queue, memory = port.queue(), port.reserve(1 << 21)
 queue.fill(memory, 7, 1 << 21)
@@ -45,7 +45,7 @@ def test_a_child_that_was_not_warned_is_told():
     """Without `abandon`, too: nothing hangs, and the child reads its copy of the memory."""
     done = run("""
 import ctypes, signal
-from penstock.errors import Forked
+from forebay.errors import Forked
 queue.wait(tick)
 child = os.fork()
 if child == 0:

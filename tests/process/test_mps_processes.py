@@ -1,4 +1,4 @@
-"""What forks, threads and the end of a process do to penstock.mps on an emulated device."""
+"""What forks, threads and the end of a process do to forebay.mps on an emulated device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from programs_on_emulated import emulating, said_by, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 EMULATED = emulating("mps@apple_m3_max")
-IMPORT = "from penstock import mps\n"
+IMPORT = "from forebay import mps\n"
 
 
 @FORKS
@@ -24,7 +24,7 @@ assert mps.is_available()
 def check():
     assert not mps._is_in_bad_fork()
     with mps.stream(mps.Stream()):
-        assert penstock.full((3,), 2, device="mps").tolist() == [2, 2, 2]
+        assert forebay.full((3,), 2, device="mps").tolist() == [2, 2, 2]
     event = mps.Event()
     event.record()
     event.synchronize()
@@ -42,7 +42,7 @@ def test_a_child_of_a_parent_that_used_it(runner):
         runner,
         IMPORT
         + """
-tensor = penstock.zeros(3, device="mps")
+tensor = forebay.zeros(3, device="mps")
 stream, event = mps.Stream(), mps.Event(enable_timing=True)
 event.record()
 def check():
@@ -51,18 +51,18 @@ def check():
     uses = (
         mps.synchronize, mps.Stream, mps.Event, mps.current_stream, mps.default_stream, mps.get_rng_state, mps.seed,
         mps.recommended_max_memory, mps._get_default_mps_generator, stream.synchronize, stream.query,
-        lambda: mps.set_stream(stream), lambda: mps.stream(stream).__enter__(), lambda: penstock.empty(1, device="mps"),
+        lambda: mps.set_stream(stream), lambda: mps.stream(stream).__enter__(), lambda: forebay.empty(1, device="mps"),
         lambda: mps.set_per_process_memory_fraction(0.5), lambda: mps._host_alias_storage(tensor),
         event.record, event.wait, event.query, event.synchronize, lambda: event.elapsed_time(event),
     )
     for use in uses:
-        error = refused(use, penstock.Forked, "Cannot re-initialize MPS in forked subprocess. To use MPS with")
+        error = refused(use, forebay.Forked, "Cannot re-initialize MPS in forked subprocess. To use MPS with")
         assert f"The parent process initialised MPS in {__file__}" in str(error), error
     assert (mps.manual_seed(3), mps.empty_cache(), mps.current_allocated_memory()) == (None, None, 0)
     event.__del__()
 assert forked(check) == 0
 event.synchronize()
-assert event.query() and repr(mps.Event()) == "<penstock.mps.Event 2>"
+assert event.query() and repr(mps.Event()) == "<forebay.mps.Event 2>"
 """,
         env=EMULATED,
     )
@@ -75,17 +75,17 @@ def test_a_child_emulates_after_its_parents_emulation(runner):
         runner,
         IMPORT
         + """
-with penstock.emulate("mps", profile="apple_m1"):
+with forebay.emulate("mps", profile="apple_m1"):
     kept = [mps.Event() for _ in range(3)]
     kept[0].record()
 def check():
     global kept
-    with penstock.emulate("mps", profile="apple_m4"):
+    with forebay.emulate("mps", profile="apple_m4"):
         kept.clear()
         event = mps.Event()
         event.record()
         event.synchronize()
-        assert repr(event) == "<penstock.mps.Event 1>"
+        assert repr(event) == "<forebay.mps.Event 1>"
 assert forked(check) == 0
 check()
 """,
@@ -132,7 +132,7 @@ def use(number):
         with mps.stream(mps.Stream()):
             mine = mps.current_stream()
             for _ in range(20):
-                assert penstock.full((3,), number, device="mps").tolist() == [number] * 3
+                assert forebay.full((3,), number, device="mps").tolist() == [number] * 3
                 assert mps.current_stream() == mine
             refused(event.record, NotImplementedError, "Non-default streams are not yet supported.")
         event.synchronize()
@@ -176,7 +176,7 @@ import json
 event, stream = mps.Event(enable_timing=True), mps.Stream()
 event.record()
 mps.set_stream(stream)
-tensor = penstock.full((1000,), 3.0, device="mps")
+tensor = forebay.full((1000,), 3.0, device="mps")
 class Holder: ...
 holder = Holder()
 holder.event, holder.itself = mps.Event(), holder
@@ -191,14 +191,14 @@ print("left")
 def test_spawned_children_see_what_the_environment_says(runner):
     source = """
 import multiprocessing
-import penstock
-from penstock import mps
+import forebay
+from forebay import mps
 
 def work(number):
     event = mps.Event()
     event.record()
     event.synchronize()
-    return mps.recommended_max_memory(), penstock.full((2,), number, device="mps").tolist(), mps._is_in_bad_fork()
+    return mps.recommended_max_memory(), forebay.full((2,), number, device="mps").tolist(), mps._is_in_bad_fork()
 
 if __name__ == "__main__":
     mps.synchronize()

@@ -1,4 +1,4 @@
-"""What a process does to penstock.mtia, and what that does to a process: first use, forks, threads, exit."""
+"""What a process does to forebay.mtia, and what that does to a process: first use, forks, threads, exit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from programs_on_emulated import BEGIN, HEAD, emulating, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
-MTIA = "from penstock import mtia\n"
+MTIA = "from forebay import mtia\n"
 
 
 @PROC
@@ -21,11 +21,11 @@ import numpy  # whose libraries start threads
 def seen():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate()), len(os.listdir("/proc/self/fd"))
 before = seen()
-import penstock
-assert "penstock.mtia" not in sys.modules  # it comes when it is asked for
-assert penstock.mtia.device_count() == 2
+import forebay
+assert "forebay.mtia" not in sys.modules  # it comes when it is asked for
+assert forebay.mtia.device_count() == 2
 assert seen() == before, (before, seen())
-assert not penstock.mtia.is_initialized()
+assert not forebay.mtia.is_initialized()
 """
     runner.write(source)
     done = runner.command("-W", "error", "script.py", env=emulating("mtia:2"))
@@ -38,7 +38,7 @@ def test_asking_what_a_device_is_opens_none(runner):
         runner,
         MTIA
         + """
-from penstock.runtime.open_device import opened_indices
+from forebay.runtime.open_device import opened_indices
 before = started()
 assert mtia.get_device_properties(1)["name"] == "MTIA v2 (emulated)"
 assert mtia.get_device_capability(1) == (2, 0)
@@ -56,7 +56,7 @@ def test_a_child_of_a_parent_that_used_it_says_so(runner):
         MTIA
         + """
 mtia.init()
-tensor, stream = penstock.zeros(3, device="mtia"), mtia.Stream("mtia")
+tensor, stream = forebay.zeros(3, device="mtia"), mtia.Stream("mtia")
 words = "Cannot re-initialize MTIA in forked subprocess. To use MTIA with multiprocessing, you must use the 'spawn' "
 def child():
     assert mtia._is_in_bad_fork() and not mtia.is_initialized()
@@ -64,13 +64,13 @@ def child():
     for use in (
         mtia.init, mtia.current_device, mtia.current_stream, mtia.synchronize, mtia.get_rng_state, mtia.initial_seed,
         mtia.get_device_properties, lambda: mtia.set_device(1), lambda: mtia.stream(None),
-        lambda: mtia.device(0).__enter__(), lambda: penstock.zeros(1, device="mtia:1"),
+        lambda: mtia.device(0).__enter__(), lambda: forebay.zeros(1, device="mtia:1"),
     ):
-        error = refused(use, penstock.Forked, words + "start method")
+        error = refused(use, forebay.Forked, words + "start method")
         assert "script.py, line" in str(error)
-    refused(lambda: tensor.fill_(1), penstock.Forked, "")
-    refused(stream.synchronize, penstock.Forked, "")
-    assert penstock.zeros(3, device="host:0").tolist() == [0, 0, 0]
+    refused(lambda: tensor.fill_(1), forebay.Forked, "")
+    refused(stream.synchronize, forebay.Forked, "")
+    assert forebay.zeros(3, device="host:0").tolist() == [0, 0, 0]
 assert forked(child) == 0
 assert not mtia._is_in_bad_fork() and tensor.tolist() == [0, 0, 0]
 """,
@@ -88,7 +88,7 @@ assert mtia.is_available()
 mtia.manual_seed(4), mtia.memory_stats(), mtia.empty_cache(), mtia.Event()
 def child():
     assert (mtia._is_in_bad_fork(), mtia.initial_seed()) == (False, 4)
-    assert penstock.full((2,), 7, device="mtia:1").tolist() == [7, 7]
+    assert forebay.full((2,), 7, device="mtia:1").tolist() == [7, 7]
 assert forked(child) == 0 and not mtia.is_initialized()
 """,
         env=emulating("mtia:2"),
@@ -104,7 +104,7 @@ def test_a_child_without_a_backend_may_fork_and_emulate(runner):
 refused(mtia.init, AssertionError, "Torch not compiled with MTIA enabled")
 def child():
     refused(mtia.current_device, RuntimeError, "Cannot execute getCurrentDevice() without MTIA backend.")
-    with penstock.emulate("mtia"):
+    with forebay.emulate("mtia"):
         assert mtia.current_device() == 0
 assert forked(child) == 0
 """,
@@ -123,7 +123,7 @@ def work(number):
     try:
         for step in range(60):
             with mtia.device(number % 2), mtia.stream(mtia.Stream(f"mtia:{number % 2}")):
-                tensor = penstock.full((500,), step, device="mtia")
+                tensor = forebay.full((500,), step, device="mtia")
                 assert (tensor.device.index, mtia.current_device()) == (number % 2, number % 2)
                 if step % 20 == 7:
                     graph = mtia.MTIAGraph()
@@ -136,7 +136,7 @@ def work(number):
                 elif step % 5 == 0:
                     with capturing:
                         assert set(tensor.tolist()) == {step}
-                penstock.rand(10, device="mtia"), mtia.memory_stats(), mtia.get_rng_state()
+                forebay.rand(10, device="mtia"), mtia.memory_stats(), mtia.get_rng_state()
             assert mtia.current_device() == 0
     except BaseException:
         failures.append(traceback.format_exc())
@@ -155,16 +155,16 @@ assert not failures, failures[0]
     [
         "pass",
         "mtia.manual_seed(3)",
-        "made = penstock.zeros(1000, device='mtia')",
-        "made = penstock.zeros(1000, device='mtia'); made.me = made",
-        "stream = mtia.Stream('mtia'); mtia.set_stream(stream); made = penstock.zeros(9, device='mtia')",
+        "made = forebay.zeros(1000, device='mtia')",
+        "made = forebay.zeros(1000, device='mtia'); made.me = made",
+        "stream = mtia.Stream('mtia'); mtia.set_stream(stream); made = forebay.zeros(9, device='mtia')",
         "context = mtia.stream(mtia.Stream('mtia:1')); context.__enter__()",
-        "mtia.init(); mtia.record_memory_history(); made = penstock.zeros(9, device='mtia')",
+        "mtia.init(); mtia.record_memory_history(); made = forebay.zeros(9, device='mtia')",
         "mtia.attach_out_of_memory_observer(print)",
         "mtia._lazy_call(lambda: 1 / 0)",
         "graph = mtia.MTIAGraph(); context = mtia.graph(graph); context.__enter__()",
-        "del penstock, mtia",
-        "import atexit; atexit.register(lambda: mtia.synchronize()); made = penstock.zeros(9, device='mtia')",
+        "del forebay, mtia",
+        "import atexit; atexit.register(lambda: mtia.synchronize()); made = forebay.zeros(9, device='mtia')",
     ],
 )
 def test_it_leaves_without_a_word(runner, source):
@@ -180,7 +180,7 @@ def test_the_environment_asks_for_nonsense(runner):
         + """
 assert (mtia.is_available(), mtia.device_count()) == (False, 0)
 for use in (mtia.init, mtia.current_device, mtia.synchronize):
-    refused(use, penstock.PenstockError, "environment variable PENSTOCK_EMULATE: there is no profile 'nope'")
+    refused(use, forebay.ForebayError, "environment variable FOREBAY_EMULATE: there is no profile 'nope'")
 """
     )
     done = runner.command("-W", "error", "script.py", env=emulating("mtia@nope"))

@@ -13,9 +13,9 @@ import pytest
 BEGIN = """
 import os, signal, sys, threading, time
 import numpy as np
-import penstock
-from penstock import memory
-from penstock.interop import numpy as hook
+import forebay
+from forebay import memory
+from forebay.interop import numpy as hook
 HOST, MIB = "host:0", 1 << 20
 hook.install(HOST)
 """
@@ -60,8 +60,8 @@ def test_a_forked_child_is_served_again_when_it_asks():
     if not (pid := os.fork()):
         try:
             hook.install(HOST)
-        except penstock.errors.Forked:
-            penstock.reopen(HOST)
+        except forebay.errors.Forked:
+            forebay.reopen(HOST)
         hook.install(HOST)
         after = np.ones(5 * MIB, np.uint8)
         assert memory.memory_allocated(HOST) == 5 * MIB
@@ -180,7 +180,7 @@ def test_a_device_too_small_ends_a_program_with_the_reason():
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Exception ignored" not in done.stderr
-    assert "penstock.OutOfMemory: host out of memory. Tried to allocate 2.00 MiB. " in done.stderr
+    assert "forebay.OutOfMemory: host out of memory. Tried to allocate 2.00 MiB. " in done.stderr
     assert "\n  1.00 MiB were asked for, for which a segment of 2.00 MiB is needed.\n" in done.stderr
     assert done.stderr.endswith("It was wanted for a NumPy array of shape (1048576,) and dtype uint8.\n")
 
@@ -192,7 +192,7 @@ def test_a_subinterpreter_is_refused_politely():
     except ImportError:
         import _interpreters as interpreters
     name = interpreters.create()
-    for line in ("import penstock.interop.numpy", "import numpy; numpy.ones(9_000_000)"):
+    for line in ("import forebay.interop.numpy", "import numpy; numpy.ones(9_000_000)"):
         try:
             answer = interpreters.run_string(name, line)  # from 3.13 on it tells instead of raising
             print("ImportError" in repr(answer) or "ran")
@@ -250,7 +250,7 @@ def test_numpys_own_tests_of_arrays_pass(tmp_path):
         ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", {chosen!r}]
         + [str(folder / part) for part in {parts}]
     )
-    from penstock.runtime.current import opened_for
+    from forebay.runtime.current import opened_for
     served = memory.memory_stats(HOST)["allocation.all.allocated"]
     assert opened_for(HOST).allocator.broken() is None and served > 100_000, served
     sys.exit(status)

@@ -7,21 +7,21 @@ import pytest
 BEGIN = """
 import gc, os, sys, threading, time
 import numpy as np
-import penstock
+import forebay
 
-stream = penstock.Stream("host:0")
+stream = forebay.Stream("host:0")
 gate = threading.Event()
 
 def busy():
     stream.queue.call(lambda: gate.wait(30))
 
 def used(nbytes=1000):
-    array = penstock.empty_pinned(nbytes, dtype=np.uint8, device="host:0")
-    penstock.from_numpy(array).record_stream(stream)
+    array = forebay.empty_pinned(nbytes, dtype=np.uint8, device="host:0")
+    forebay.from_numpy(array).record_stream(stream)
     return array
 
 def stat(name):
-    return penstock.memory.host_memory_stats("host:0")[name]
+    return forebay.memory.host_memory_stats("host:0")[name]
 """
 CONFIGURATIONS = ["", "pinned_use_background_threads:True", "pinned_max_cached_size_mb:1"]
 
@@ -45,7 +45,7 @@ def passes(runner, source):
 )
 def test_leaving_without_a_word(runner, configuration, source):
     passes(
-        runner, f"penstock.memory.set_allocator_settings({configuration!r}) if {configuration!r} else None\n{source}\n"
+        runner, f"forebay.memory.set_allocator_settings({configuration!r}) if {configuration!r} else None\n{source}\n"
     )
 
 
@@ -56,31 +56,31 @@ def test_a_child_begins_anew(runner, configuration):
         runner,
         f"""
 if {configuration!r}:
-    penstock.memory.set_allocator_settings({configuration!r})
+    forebay.memory.set_allocator_settings({configuration!r})
 busy()
 kept, waiting = used(5 << 20), used(3 << 20)
 del waiting
-before = penstock.memory.host_memory_stats("host:0")
+before = forebay.memory.host_memory_stats("host:0")
 child = os.fork()
 if not child:
     try:
         try:
-            penstock.empty_pinned(3, device="host:0")
-        except penstock.Forked:
+            forebay.empty_pinned(3, device="host:0")
+        except forebay.Forked:
             pass
-        penstock.reopen("host:0")
+        forebay.reopen("host:0")
         assert stat("active_requests.current") == 0
         kept[:] = 1
         del kept
         gc.collect()
-        stream, gate = penstock.Stream("host:0"), threading.Event()
+        stream, gate = forebay.Stream("host:0"), threading.Event()
         busy()
         used()
         gate.set()
         stream.synchronize()
         end = time.monotonic() + 30
         while stat("active_requests.current") and time.monotonic() < end:
-            penstock.memory.empty_host_cache("host:0")
+            forebay.memory.empty_host_cache("host:0")
         assert stat("num_host_alloc") == 1
         assert stat("active_requests.current") == 0
         os._exit(0)
@@ -89,11 +89,11 @@ if not child:
         traceback.print_exc()
         os._exit(1)
 assert os.waitpid(child, 0)[1] == 0
-assert penstock.memory.host_memory_stats("host:0") == before
+assert forebay.memory.host_memory_stats("host:0") == before
 gate.set()
 del kept
 stream.synchronize()
-penstock.memory.empty_host_cache("host:0")
+forebay.memory.empty_host_cache("host:0")
 assert stat("active_requests.current") == 0
 assert stat("allocations.current") == 0
 """,

@@ -13,17 +13,17 @@ pytest.importorskip("sklearn", reason="the demo's digits come with scikit-learn"
 def test_it_learns_and_is_reported(runner, root):
     demo = str(root / "examples/train_digits.py")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as many threads as cores wait for each other when busy
-    observed = runner.command("-m", "penstock", "run", demo, env=environment)
+    observed = runner.command("-m", "forebay", "run", demo, env=environment)
     assert observed.status == 0
     (accuracy,) = re.findall(r"^([\d.]+)% of the unknown digits read right", observed.out, re.MULTILINE)
     assert float(accuracy) >= 96
     assert "train_digits.py" in observed.err
     assert observed.snapshot.stats["allocated_bytes.all.peak"] > 16 << 20
-    assert "penstock" not in (root / "examples/train_digits.py").read_text().split('"""')[2]
+    assert "forebay" not in (root / "examples/train_digits.py").read_text().split('"""')[2]
 
 
 def test_a_device_too_small_for_it(runner, root):
-    observed = runner.command("-m", "penstock", "run", "--memory", "16MiB", str(root / "examples/train_digits.py"))
+    observed = runner.command("-m", "forebay", "run", "--memory", "16MiB", str(root / "examples/train_digits.py"))
     assert observed.status == 1
     assert "OutOfMemory" in observed.own
     assert (observed.output / "report.html").exists()

@@ -25,7 +25,7 @@ def test_ctrl_c_kills_with_the_programs_traceback_and_a_report(runner):
 
 def test_ctrl_c_in_a_module(runner):
     runner.write(INTERRUPTED, "module.py")
-    observed = runner.command("-m", "penstock", "run", "-m", "module")
+    observed = runner.command("-m", "forebay", "run", "-m", "module")
     assert (observed.status, observed.out) == (-signal.SIGINT, "handler\n")
     assert observed.own.count("File ") == 2
 
@@ -47,18 +47,18 @@ def test_ctrl_c_that_the_program_handles(runner):
 def test_ctrl_c_while_the_report_is_written(runner, ending):
     planted = f"""
         import signal
-        import penstock.snapshot.html
+        import forebay.snapshot.html
         def write(snapshot, out):
             out.write("half")
             signal.raise_signal(signal.SIGINT)
-        penstock.snapshot.html.write = write
+        forebay.snapshot.html.write = write
         {ending}
     """
-    observed = runner.penstock(planted)
+    observed = runner.forebay(planted)
     assert observed.status == runner.python(planted).status
     assert "Traceback" not in observed.err.split("Memory of")[1]
-    assert "penstock: interrupted before the report was finished\n" in observed.err
-    assert [path.name for path in observed.output.iterdir()] == ["snapshot.penstock"]
+    assert "forebay: interrupted before the report was finished\n" in observed.err
+    assert [path.name for path in observed.output.iterdir()] == ["snapshot.forebay"]
 
 
 FORKS = """
@@ -80,7 +80,7 @@ def test_a_forked_childs_numpy_goes_on_and_it_tells_nothing(runner):
 
 def test_a_daemon_that_lives_on_holds_no_pipe(runner):
     """Else whoever reads standard error to its end would wait for the daemon."""
-    observed = runner.penstock(
+    observed = runner.forebay(
         """
         import os, time
         if not os.fork():
@@ -114,22 +114,22 @@ def read_one_line(runner, *arguments: str, merged: bool = False) -> tuple[int, s
 
 def test_a_closed_pipe_is_the_programs_own_affair(runner):
     status, said = read_one_line(runner, "script.py")
-    observed = read_one_line(runner, "-m", "penstock", "run", "script.py")
+    observed = read_one_line(runner, "-m", "forebay", "run", "script.py")
     assert (observed[0], observed[1].split("\nMemory of")[0]) == (status, said)
-    assert "penstock/commands" not in observed[1]
+    assert "forebay/commands" not in observed[1]
 
 
 def test_a_closed_pipe_for_both_streams(runner):
     status, _ = read_one_line(runner, "script.py", merged=True)
-    assert read_one_line(runner, "-m", "penstock", "run", "script.py", merged=True)[0] == status
-    assert (runner.folder / "penstock-report/report.html").exists()
+    assert read_one_line(runner, "-m", "forebay", "run", "script.py", merged=True)[0] == status
+    assert (runner.folder / "forebay-report/report.html").exists()
 
 
 def test_without_standard_error(runner):
     runner.write("print(1)")
-    command = '"$0" -m penstock run script.py 2>&-'
+    command = '"$0" -m forebay run script.py 2>&-'
     done = subprocess.run(
         ["sh", "-c", command, sys.executable], cwd=runner.folder, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (0, b"1\n")
-    assert (runner.folder / "penstock-report/report.html").exists()
+    assert (runner.folder / "forebay-report/report.html").exists()

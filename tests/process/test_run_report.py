@@ -1,4 +1,4 @@
-"""What `penstock run` leaves behind: the tables, the snapshot, the page; and what is in the way of it."""
+"""What `forebay run` leaves behind: the tables, the snapshot, the page; and what is in the way of it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ALLOCATES = """
 
 
 def test_the_tables_and_the_files(runner):
-    observed = runner.penstock(ALLOCATES)
+    observed = runner.forebay(ALLOCATES)
     assert (observed.status, observed.out) == (0, "out\n")
     for words in ("peak", "5.00 MiB", "4.00 MiB", "reserved", "allocations/s", "script.py:4 hold", "script.py:7 burn"):
         assert words in observed.err
-    for name in ("snapshot.penstock", "report.html"):
+    for name in ("snapshot.forebay", "report.html"):
         assert str(observed.output / name) in observed.err.splitlines()[-1 if name == "report.html" else -2]
     assert "\x1b" not in observed.err
-    assert sorted(path.name for path in observed.output.iterdir()) == ["report.html", "snapshot.penstock"]
+    assert sorted(path.name for path in observed.output.iterdir()) == ["report.html", "snapshot.forebay"]
     assert "</html>" in (observed.output / "report.html").read_text()
     snapshot = observed.snapshot
     assert len(snapshot.trace) >= 202
@@ -39,7 +39,7 @@ def test_the_tables_and_the_files(runner):
 
 
 def test_what_exit_handlers_and_threads_allocate_is_in_it(runner):
-    observed = runner.penstock(
+    observed = runner.forebay(
         """
         import atexit, threading
         import numpy as np
@@ -57,12 +57,12 @@ def test_what_exit_handlers_and_threads_allocate_is_in_it(runner):
 
 
 def test_its_own_arrays_are_no_part_of_it(runner):
-    observed = runner.penstock(ALLOCATES)
+    observed = runner.forebay(ALLOCATES)
     assert not [text for text in observed.snapshot.strings if text.endswith(("ending.py", "recording.py", "codec.py"))]
 
 
 def test_without_history_there_are_totals_and_segments(runner):
-    observed = runner.penstock(ALLOCATES, options=("--no-history",))
+    observed = runner.forebay(ALLOCATES, options=("--no-history",))
     assert "5.00 MiB" in observed.err
     assert "101" in observed.err
     assert "hold" not in observed.err
@@ -72,7 +72,7 @@ def test_without_history_there_are_totals_and_segments(runner):
 
 
 def test_a_short_history_says_what_it_lost(runner):
-    observed = runner.penstock(ALLOCATES, options=("--entries", "50"))
+    observed = runner.forebay(ALLOCATES, options=("--entries", "50"))
     assert len(observed.snapshot.trace) == 50
     assert observed.snapshot.lost > 100
 
@@ -90,18 +90,18 @@ OUT_OF_MEMORY = """
 
 
 def test_out_of_memory_says_why_and_is_still_reported(runner):
-    observed = runner.penstock(OUT_OF_MEMORY, options=("--memory", "64MiB"))
+    observed = runner.forebay(OUT_OF_MEMORY, options=("--memory", "64MiB"))
     assert observed.status == 1
-    assert "penstock.OutOfMemory" in observed.out
-    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by penstock", "script.py:9"):
+    assert "forebay.OutOfMemory" in observed.out
+    for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by forebay", "script.py:9"):
         assert words in observed.own
-    assert "penstock/" not in observed.own.split("OutOfMemory")[0].replace("penstock.interop", "")
+    assert "forebay/" not in observed.own.split("OutOfMemory")[0].replace("forebay.interop", "")
     assert "was out of memory" in observed.err
     assert observed.snapshot.capacity == 64 << 20
 
 
 def test_a_memory_error_that_is_caught_does_no_harm(runner):
-    observed = runner.penstock(
+    observed = runner.forebay(
         """
         import numpy as np
         try:
@@ -117,29 +117,29 @@ def test_a_memory_error_that_is_caught_does_no_harm(runner):
 def test_only_the_two_files_are_replaced(runner):
     output = runner.folder / "deep" / "er"
     output.mkdir(parents=True)
-    for name in ("report.html", "snapshot.penstock", "mine.txt"):
+    for name in ("report.html", "snapshot.forebay", "mine.txt"):
         (output / name).write_text("old")
-    runner.penstock("print(1)", options=("--output", "deep/er"))
+    runner.forebay("print(1)", options=("--output", "deep/er"))
     assert (output / "mine.txt").read_text() == "old"
     assert (output / "report.html").read_text() != "old"
     assert len([*output.iterdir()]) == 3
 
 
-@pytest.mark.parametrize("output", ["file", "file/below", "/proc/penstock", "/dev/null", "folder", "nul\\0l"])
+@pytest.mark.parametrize("output", ["file", "file/below", "/proc/forebay", "/dev/null", "folder", "nul\\0l"])
 def test_an_output_that_cannot_be_written_is_told_before_the_program_starts(runner, output):
     runner.write("", "file")
     runner.write("", "folder/report.html/in-the-way")
     if "\\0" in output:
         output = "x" * 5000
-    observed = runner.penstock("open('started', 'w')", options=("--output", output))
+    observed = runner.forebay("open('started', 'w')", options=("--output", output))
     assert (observed.status, observed.out) == (2, "")
-    assert observed.err.startswith("penstock: error: cannot write ")
+    assert observed.err.startswith("forebay: error: cannot write ")
     assert observed.err.count("\n") == 1
     assert not (runner.folder / "started").exists()
 
 
 def test_the_program_may_go_elsewhere_or_remove_where_it_was(runner):
-    observed = runner.penstock(
+    observed = runner.forebay(
         "import os, shutil; os.mkdir('x'); os.chdir('x'); shutil.rmtree(os.path.dirname(os.getcwd())); print(1)"
     )
     assert (observed.status, observed.out) == (0, "1\n")
@@ -151,23 +151,23 @@ def test_a_working_directory_that_is_gone_at_the_start(runner):
     (runner.folder / "gone").mkdir()
     script = runner.write("print(1)")
     code = "import os, subprocess, sys; os.chdir('gone'); os.rmdir('../gone'); sys.exit(subprocess.call(sys.argv[1:]))"
-    observed = runner.command("-c", code, sys.executable, "-m", "penstock", "run", str(script))
+    observed = runner.command("-c", code, sys.executable, "-m", "forebay", "run", str(script))
     assert observed.status == 2
-    assert observed.err.startswith("penstock: error: the working directory is gone")
+    assert observed.err.startswith("forebay: error: the working directory is gone")
     assert observed.err.count("\n") == 1
 
 
 def test_a_full_disk_is_one_line_and_the_status_stays(runner):
-    observed = runner.penstock("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)")
+    observed = runner.forebay("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)")
     assert observed.status == 6
-    for name in ("snapshot.penstock", "report.html"):
+    for name in ("snapshot.forebay", "report.html"):
         (line,) = (line for line in observed.err.splitlines() if "error" in line and name in line)
-        assert line.startswith("penstock: error: cannot write ")
+        assert line.startswith("forebay: error: cannot write ")
     assert [*observed.output.iterdir()] == []
 
 
 def test_what_the_program_did_to_the_interpreter_does_not_spoil_it(runner):
-    observed = runner.penstock(
+    observed = runner.forebay(
         """
         import gc, os, sys
         import numpy as np
@@ -185,7 +185,7 @@ def test_what_the_program_did_to_the_interpreter_does_not_spoil_it(runner):
 def test_open_shows_the_page(runner):
     browser = runner.write('#!/bin/sh\necho "$1" > shown', "browser")
     browser.chmod(0o755)
-    observed = runner.penstock("", options=("--open",), env={**os.environ, "BROWSER": f"{browser} %s"})
+    observed = runner.forebay("", options=("--open",), env={**os.environ, "BROWSER": f"{browser} %s"})
     shown = runner.folder / "shown"
     if "no browser could be started" not in observed.err:  # newer Pythons start no process this late
         assert shown.read_text().strip() == (observed.output / "report.html").as_uri()
@@ -193,7 +193,7 @@ def test_open_shows_the_page(runner):
 
 def test_an_old_terminal_gets_plain_letters(runner):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    observed = runner.penstock(ALLOCATES, env=environment)
+    observed = runner.forebay(ALLOCATES, env=environment)
     assert "5.00 MiB" in observed.err
     assert observed.err.isascii()
 
@@ -201,7 +201,7 @@ def test_an_old_terminal_gets_plain_letters(runner):
 def test_a_terminal_gets_colour_and_a_bar(runner):
     runner.write(ALLOCATES)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "penstock", "run", "script.py"]
+    command = [sys.executable, "-m", "forebay", "run", "script.py"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     with subprocess.Popen(command, cwd=runner.folder, env=environment, stdout=subprocess.PIPE, stderr=theirs) as child:
         os.close(theirs)

@@ -1,4 +1,4 @@
-"""A program under `penstock run` cannot tell: whatever it does ends as it does under plain Python."""
+"""A program under `forebay run` cannot tell: whatever it does ends as it does under plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_script_elsewhere_finds_the_modules_beside_it(runner):
     runner.write("import beside, sys; print(beside.VALUE, sys.argv, sys.path[0], __file__)", "sub/main.py")
     (runner.folder / "link.py").symlink_to("sub/main.py")
     for name in ("sub/main.py", "./sub/../sub/main.py", "link.py"):
-        observed = runner.command("-m", "penstock", "run", name, "x")
+        observed = runner.command("-m", "forebay", "run", name, "x")
         assert observed.out == runner.command(name, "x").out != ""
 
 
@@ -61,7 +61,7 @@ def test_it_ends_as_it_ends(runner, source):
 
 
 def test_an_exit_without_handlers_leaves_no_report(runner):
-    observed = runner.penstock(ENDINGS["os._exit"])
+    observed = runner.forebay(ENDINGS["os._exit"])
     assert (observed.status, observed.err, [*observed.output.iterdir()]) == (7, "", [])
 
 
@@ -111,7 +111,7 @@ THREADS = """
 
 
 def test_threads_and_handlers_come_before_the_report(runner):
-    observed = runner.penstock(THREADS)
+    observed = runner.forebay(THREADS)
     assert sorted(observed.out.split()) == ["handler", "main", "pool", "thread"]
     assert observed.out.split()[-2:] == ["thread", "handler"]
     assert observed.own == runner.python(THREADS).err
@@ -146,7 +146,7 @@ def test_a_module_runs_as_with_python_m(runner):
     runner.write("import sys; print(sys.argv, sys.path[0], __package__, __spec__.name, __file__); 1/0", "pack/inner.py")
     runner.write("from . import inner", "pack/__main__.py")
     for name in ("pack", "pack.inner"):
-        observed = runner.command("-m", "penstock", "run", "-m", name, "a", "--output", "b")
+        observed = runner.command("-m", "forebay", "run", "-m", name, "a", "--output", "b")
         without = runner.command("-m", name, "a", "--output", "b")
         assert (observed.status, observed.out) == (without.status, without.out)
         lines = [line for line in without.err.splitlines() if "runpy" not in line]
@@ -158,18 +158,18 @@ def test_a_module_runs_as_with_python_m(runner):
 def test_a_module_that_cannot_be_run_is_told_in_one_line(runner, name):
     runner.write("", "pack/__init__.py")
     runner.write("import nowhere", "needs/__init__.py")
-    observed = runner.command("-m", "penstock", "run", "-m", name)
+    observed = runner.command("-m", "forebay", "run", "-m", name)
     assert (observed.status, observed.out) == (2, "")
-    assert observed.err.startswith(f"penstock: error: cannot run the module {name!r}: ")
+    assert observed.err.startswith(f"forebay: error: cannot run the module {name!r}: ")
     assert observed.err.count("\n") == 1
     assert not [*observed.output.iterdir()]
 
 
-def test_a_program_may_use_penstock_itself(runner):
+def test_a_program_may_use_forebay_itself(runner):
     observed = runner.same(
         """
-        import numpy as np, penstock
-        tensor = penstock.zeros(1 << 20, dtype=penstock.uint8, device="host:0")
+        import numpy as np, forebay
+        tensor = forebay.zeros(1 << 20, dtype=forebay.uint8, device="host:0")
         print(tensor.numpy().sum(), np.ones(1 << 20).sum())
         """
     )

@@ -16,10 +16,10 @@ import gc, os, signal, sys, threading, time
 import multiprocessing as mp
 import numpy as np
 
-os.environ["PENSTOCK_EMULATE"] = "cuda:2@h200"
-import penstock
-import penstock.cuda as cuda
-from penstock.runtime import sharing
+os.environ["FOREBAY_EMULATE"] = "cuda:2@h200"
+import forebay
+import forebay.cuda as cuda
+from forebay.runtime import sharing
 
 MIB, LIMIT = 1 << 20, 20
 context = mp.get_context(sys.argv[1] if len(sys.argv) > 1 else "spawn")
@@ -33,7 +33,7 @@ def held(stream):
 
 def shared_segment():
     "Small tensors come from a segment that is shared already, which waits for nothing."
-    tensor = penstock.zeros(1, device="cuda")
+    tensor = forebay.zeros(1, device="cuda")
     sharing.send(tensor.storage)
     return tensor
 
@@ -64,7 +64,7 @@ def settles(condition):
         assert time.monotonic() < end, "it never came to that"
         time.sleep(0.001)
 
-allocated = penstock.memory.memory_allocated
+allocated = forebay.memory.memory_allocated
 
 def out():
     cuda.ipc_collect()
@@ -104,9 +104,9 @@ def child(pipe, queue):
 def main():
     queue = context.Queue()
     process, pipe = start(child, queue)
-    whole = penstock.tensor(np.arange(6, dtype="i4").reshape(2, 3), device="cuda:0")
-    far = penstock.full((1,), 2.5, device="cuda:1")
-    for tensor in (whole, whole[:, 1], far, penstock.empty(0, 3, device="cuda:0")):
+    whole = forebay.tensor(np.arange(6, dtype="i4").reshape(2, 3), device="cuda:0")
+    far = forebay.full((1,), 2.5, device="cuda:1")
+    for tensor in (whole, whole[:, 1], far, forebay.empty(0, 3, device="cuda:0")):
         queue.put(tensor)
     assert get(pipe) == "written"
     assert whole.tolist() == [[0, 9, 2], [3, 9, 5]]
@@ -141,7 +141,7 @@ def main():
     with cuda.stream(stream):
         kept = shared_segment()
         gate = held(stream)
-        tensor = penstock.empty(1000, dtype=penstock.uint8, device="cuda").fill_(4)
+        tensor = forebay.empty(1000, dtype=forebay.uint8, device="cuda").fill_(4)
         put(pipe, tensor)
     assert get(pipe) == "queued"
     gate.set()
@@ -172,7 +172,7 @@ def child(pipe):
 
 def main():
     process, pipe = start(child)
-    tensor = penstock.full((1000,), 3.0, device="cuda")
+    tensor = forebay.full((1000,), 3.0, device="cuda")
     put(pipe, tensor)
     del tensor
     assert get(pipe) == "let go"
@@ -198,12 +198,12 @@ def child(pipe):
 
 def main():
     process, pipe = start(child)
-    penstock.memory.set_per_process_memory_fraction(64 * MIB / penstock.memory.mem_get_info("cuda")[1], "cuda")
-    tensor = penstock.zeros(48 * MIB, dtype=penstock.uint8, device="cuda")
+    forebay.memory.set_per_process_memory_fraction(64 * MIB / forebay.memory.mem_get_info("cuda")[1], "cuda")
+    tensor = forebay.zeros(48 * MIB, dtype=forebay.uint8, device="cuda")
     put(pipe, tensor)
     del tensor
     assert get(pipe) == "read"
-    other = penstock.zeros(48 * MIB, dtype=penstock.uint8, device="cuda")
+    other = forebay.zeros(48 * MIB, dtype=forebay.uint8, device="cuda")
     assert sharing.sent_count() == 0
     put(pipe, "bye")
     ends(process)
@@ -224,7 +224,7 @@ def child(pipe):
 
 def main():
     process, pipe = start(child)
-    tensor = penstock.zeros(1000, device="cuda")
+    tensor = forebay.zeros(1000, device="cuda")
     put(pipe, tensor)
     del tensor
     assert get(pipe) == "has it"
@@ -245,7 +245,7 @@ def test_a_sender_that_is_killed(runner):
 def child(pipe):
     kept = shared_segment()
     gate = held(cuda.current_stream())
-    tensors = [penstock.empty(1000, dtype=penstock.uint8, device=f"cuda:{index}").fill_(1) for index in (0, 1)]
+    tensors = [forebay.empty(1000, dtype=forebay.uint8, device=f"cuda:{index}").fill_(1) for index in (0, 1)]
     event = cuda.Event(interprocess=True)
     event.record()
     for thing in (*tensors, event):
@@ -265,7 +265,7 @@ def main():
     for wait in (cuda.current_stream(0).synchronize, stream.synchronize, event.synchronize):
         try:
             wait()
-        except penstock.DeviceError as error:
+        except forebay.DeviceError as error:
             assert error.code == 130 and "ended before it got there" in str(error), error
         else:
             raise AssertionError(wait)
@@ -273,7 +273,7 @@ def main():
     ends(process, -signal.SIGKILL)
     try:
         mp.reduction.ForkingPickler.loads(unread)
-    except penstock.DeviceError as error:
+    except forebay.DeviceError as error:
         assert "is gone" in str(error), error
     else:
         raise AssertionError
@@ -288,7 +288,7 @@ def test_a_sender_that_leaves_first(runner):
         runner,
         """
 def child(pipe):
-    put(pipe, penstock.full((1000,), 6.0, device="cuda"))
+    put(pipe, forebay.full((1000,), 6.0, device="cuda"))
     event = cuda.Event(interprocess=True)
     event.record()
     put(pipe, event)
@@ -335,7 +335,7 @@ def child(pipe):
     for use in (event.record, event.wait, event.query):
         try:
             use()
-        except penstock.DeviceError as error:
+        except forebay.DeviceError as error:
             assert error.code == 400 and "has dropped it" in str(error), error
         else:
             raise AssertionError(use)
@@ -415,16 +415,16 @@ def child(pipe):
     put(pipe, tensor.clone())
     data = get(pipe)
     first = mp.reduction.ForkingPickler.loads(data)
-    refused(penstock.WrongState, "received already", lambda: mp.reduction.ForkingPickler.loads(data))
+    refused(forebay.WrongState, "received already", lambda: mp.reduction.ForkingPickler.loads(data))
     put(pipe, "done")
 
 def main():
     process, pipe = start(child)
-    tensor = penstock.full((3,), 1.0, device="cuda")
+    tensor = forebay.full((3,), 1.0, device="cuda")
     put(pipe, tensor)
     assert get(pipe).tolist() == [1.0] * 3
     data = bytes(mp.reduction.ForkingPickler.dumps(tensor))
-    refused(penstock.DeviceError, "invalid device context", lambda: mp.reduction.ForkingPickler.loads(data))
+    refused(forebay.DeviceError, "invalid device context", lambda: mp.reduction.ForkingPickler.loads(data))
     put(pipe, data)
     assert get(pipe) == "done"
     ends(process)
@@ -456,7 +456,7 @@ def child(pipe):
 
 def main():
     process, pipe = start(child)
-    tensor = penstock.full((3,), 2.0, device="cuda")
+    tensor = forebay.full((3,), 2.0, device="cuda")
     put(pipe, tensor)
     fork_and_drop()
     assert get(pipe) == "forked"
@@ -491,11 +491,11 @@ def child(pipe):
 
 def main():
     process, pipe = start(child)
-    put(pipe, penstock.full((1,), 1.0, device="cuda"))
+    put(pipe, forebay.full((1,), 1.0, device="cuda"))
     assert get(pipe) == "warm"
     before = files()
     for number in range(COUNT):
-        put(pipe, penstock.full((1,), float(number), device="cuda"))
+        put(pipe, forebay.full((1,), float(number), device="cuda"))
         assert get(pipe) == "ok"
         assert sharing.sent_count() <= 130
     put(pipe, cuda.Event(interprocess=True))
@@ -503,7 +503,7 @@ def main():
     assert out() == 0
     assert len(files()[0]) <= len(before[0]) and files()[1] == before[1], (before, files())
     assert allocated("cuda:0") == 0
-    penstock.memory.empty_cache("cuda:0")
+    forebay.memory.empty_cache("cuda:0")
     assert len(files()[0]) == len(before[0]) - 1  # the segment's
 """,
     )
@@ -525,7 +525,7 @@ def ring(inbox, outbox, seconds):
         if tensor is None:
             put(outbox, None)
             return count
-        step = penstock.tensor(np.array([1, 0], dtype="i8"), device="cuda")
+        step = forebay.tensor(np.array([1, 0], dtype="i8"), device="cuda")
         copy = tensor.clone()
         values = copy.tolist()
         assert values[1] == 5
@@ -540,7 +540,7 @@ def ring(inbox, outbox, seconds):
 def main():
     pipes = [context.Pipe(duplex=False) for _ in range(3)]  # receives, sends
     others = [start(child, pipes[number][0], pipes[(number + 1) % 3][1])[0] for number in (1, 2)]
-    put(pipes[1][1], penstock.tensor(np.array([0, 5], dtype="i8"), device="cuda"))
+    put(pipes[1][1], forebay.tensor(np.array([0, 5], dtype="i8"), device="cuda"))
     count = ring(pipes[0][0], pipes[1][1], 1.5)
     for process in others:
         ends(process)
@@ -561,7 +561,7 @@ def child(pipe):
     assert get(pipe) == "bye"
 
 def main():
-    tensor = penstock.full((1000,), 1.0, device="host:0")
+    tensor = forebay.full((1000,), 1.0, device="host:0")
     array = tensor.numpy()
     process, pipe = start(child)
     put(pipe, tensor)

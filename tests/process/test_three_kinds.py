@@ -10,7 +10,7 @@ from programs_on_emulated import BEGIN, emulating, succeeds
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 ALL = emulating("cuda:2,mps,mtia")
 HEAD = """
-from penstock import accelerator, mtia
+from forebay import accelerator, mtia
 KINDS = ["cuda", "mps", "mtia"]
 """
 
@@ -20,11 +20,11 @@ def test_the_environment_asks_for_all_of_them(runner):
         runner,
         HEAD
         + """
-assert [penstock.device_count(kind) for kind in KINDS] == [2, 1, 1]
-assert [penstock.why_not(kind) for kind in KINDS] == ["", "", ""]
-assert [penstock.full((2,), 7, device=kind).tolist() for kind in KINDS] == [[7, 7]] * 3
+assert [forebay.device_count(kind) for kind in KINDS] == [2, 1, 1]
+assert [forebay.why_not(kind) for kind in KINDS] == ["", "", ""]
+assert [forebay.full((2,), 7, device=kind).tolist() for kind in KINDS] == [[7, 7]] * 3
 assert (accelerator.current_accelerator().type, accelerator.device_count()) == ("cuda", 2)
-penstock.set_device("mtia:0")
+forebay.set_device("mtia:0")
 assert (accelerator.current_accelerator().type, accelerator.device_count()) == ("mtia", 1)
 """,
         env=ALL,
@@ -37,21 +37,21 @@ def test_a_child_may_use_the_kinds_that_its_parent_did_not(runner):
         runner,
         HEAD
         + """
-cuda.init(), penstock.zeros(3, device="mps")
+cuda.init(), forebay.zeros(3, device="mps")
 def child():
-    assert penstock.full((2,), 7, device="mtia").tolist() == [7, 7]
+    assert forebay.full((2,), 7, device="mtia").tolist() == [7, 7]
     for kind in ("cuda", "mps"):
         words = f"Cannot re-initialize {kind.upper()} in forked subprocess"
-        refused(lambda: penstock.zeros(3, device=kind), penstock.Forked, words)
-        refused(lambda: penstock.full((2,), 7, device="mtia").to(kind), penstock.Forked, words)
+        refused(lambda: forebay.zeros(3, device=kind), forebay.Forked, words)
+        refused(lambda: forebay.full((2,), 7, device="mtia").to(kind), forebay.Forked, words)
     assert (cuda.is_initialized(), mtia.is_initialized()) == (False, True)
-    penstock.set_device("mtia:0")
+    forebay.set_device("mtia:0")
     assert accelerator.current_accelerator().type == "mtia"
     accelerator.synchronize()  # what is queued keeps its memory
     assert accelerator.memory_allocated() == 0
 assert forked(child) == 0
 assert not mtia.is_initialized()
-assert penstock.full((2,), 7, device="mtia").to("mps").to("cuda:1").tolist() == [7, 7]
+assert forebay.full((2,), 7, device="mtia").to("mps").to("cuda:1").tolist() == [7, 7]
 """,
         env=ALL,
     )
@@ -64,13 +64,13 @@ def test_the_accelerator_of_a_child_is_still_its_parents(runner):
         runner,
         HEAD
         + """
-penstock.set_device("mtia:0")
+forebay.set_device("mtia:0")
 def child():
     assert accelerator.current_accelerator().type == "mtia"
     assert (accelerator.device_count(), accelerator.memory_allocated()) == (1, 0)
     for use in (accelerator.current_device_index, accelerator.current_stream, accelerator.synchronize):
-        refused(use, penstock.Forked, "Cannot re-initialize MTIA in forked subprocess")
-    penstock.set_device("host:0")
+        refused(use, forebay.Forked, "Cannot re-initialize MTIA in forked subprocess")
+    forebay.set_device("host:0")
     assert accelerator.current_device_index() == 0
 assert forked(child) == 0
 """,
@@ -88,13 +88,13 @@ def test_a_child_ends_while_its_parents_queues_work(runner, kind):
 kind = {kind!r}
 """
         + """
-gate, streams = threading.Event(), [penstock.Stream(each) for each in KINDS]
+gate, streams = threading.Event(), [forebay.Stream(each) for each in KINDS]
 for stream in streams:
     begun = threading.Event()  # CPython 3.11 hangs in a fork while another thread is only about to enter it
     stream.queue.call(lambda begun=begun: (begun.set(), gate.wait(20)))
     assert begun.wait(20)
 def child():
-    refused(streams[KINDS.index(kind)].query, penstock.Forked, "")
+    refused(streams[KINDS.index(kind)].query, forebay.Forked, "")
 pid = os.fork()
 if pid == 0:
     signal.alarm(20)
@@ -112,13 +112,13 @@ for stream in streams:
 @pytest.mark.parametrize(
     "source",
     [
-        "made = [penstock.zeros(1000, device=kind) for kind in KINDS]",
-        "made = [penstock.zeros(1000, device=kind) for kind in KINDS]; made.append(made)",
-        "streams = [penstock.Stream(kind) for kind in KINDS]; [stream.__enter__() for stream in streams]",
-        "a, b = penstock.Stream('cuda'), penstock.Stream('mtia'); b.wait_event(a.record_event())",
-        "penstock.full((9,), 7, device='cuda:1').to('mps').to('mtia')",
-        "emulation = penstock.emulate('mtia', count=2); made = penstock.zeros(9, device='mtia:1')",
-        "for kind in KINDS: threading.Thread(target=lambda: penstock.zeros(10, device=kind).tolist()).start()",
+        "made = [forebay.zeros(1000, device=kind) for kind in KINDS]",
+        "made = [forebay.zeros(1000, device=kind) for kind in KINDS]; made.append(made)",
+        "streams = [forebay.Stream(kind) for kind in KINDS]; [stream.__enter__() for stream in streams]",
+        "a, b = forebay.Stream('cuda'), forebay.Stream('mtia'); b.wait_event(a.record_event())",
+        "forebay.full((9,), 7, device='cuda:1').to('mps').to('mtia')",
+        "emulation = forebay.emulate('mtia', count=2); made = forebay.zeros(9, device='mtia:1')",
+        "for kind in KINDS: threading.Thread(target=lambda: forebay.zeros(10, device=kind).tolist()).start()",
     ],
 )
 def test_it_leaves_without_a_word(runner, source):
@@ -134,7 +134,7 @@ def test_queued_work_of_each_kind_is_done_at_exit(runner):
         + """
 gate = threading.Event()
 for kind in KINDS:
-    stream = penstock.Stream(kind)
+    stream = forebay.Stream(kind)
     stream.queue.call(lambda: gate.wait(20))
     stream.queue.call(lambda kind=kind: print(kind, flush=True))
 threading.Timer(0, gate.set).start()

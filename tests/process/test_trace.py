@@ -1,4 +1,4 @@
-"""Traces and processes: programs that end without a word, fork, or are run by `penstock run`."""
+"""Traces and processes: programs that end without a word, fork, or are run by `forebay run`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from perfetto_files import decoded
 
 HEAD = """
 import os, signal, sys, threading, traceback
-import penstock
-from penstock.observe import Trace, trace
+import forebay
+from forebay.observe import Trace, trace
 """
 
 
@@ -24,7 +24,7 @@ from penstock.observe import Trace, trace
     ids=["the last line", "an exit", "an error"],
 )
 def test_a_trace_that_nobody_stops_is_written_when_the_program_ends(runner, tmp_path, end, status):
-    done = runner.python(f"{HEAD}\nTrace('made.pftrace').start()\npenstock.zeros(10)\n{end}")
+    done = runner.python(f"{HEAD}\nTrace('made.pftrace').start()\nforebay.zeros(10)\n{end}")
     assert done.status == status
     assert len(decoded(tmp_path / "made.pftrace").executed) == 1
     assert "Warning" not in done.err
@@ -39,12 +39,12 @@ def test_one_that_cannot_be_written_then_says_why(runner):
 
 def test_work_that_never_ends_is_told_as_not_done(runner, tmp_path):
     source = """
-from penstock.runtime import lifecycle
+from forebay.runtime import lifecycle
 lifecycle.EXIT_SECONDS = 0.05
-stream = penstock.Stream("host:0")
+stream = forebay.Stream("host:0")
 Trace("made.pftrace", limit=0.05).start()
 with stream:
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     tensor.fill_(0)
     stream.queue.call(lambda: threading.Event().wait(30))
     tensor.fill_(0)
@@ -61,20 +61,20 @@ def test_a_child_writes_nothing_and_has_nothing_of_its_parent(runner, tmp_path):
         FORKED
         + """
 def check():
-    from penstock.runtime import listening
+    from forebay.runtime import listening
     assert listening.tracer is None
-    penstock.reopen("host:0")
+    forebay.reopen("host:0")
     with trace("child.pftrace") as its:
-        penstock.zeros(10)
+        forebay.zeros(10)
     assert (its.operations, its.lost) == (1, 0)
     made.stop()
     assert not os.path.exists("made.pftrace")
 
 made = Trace("made.pftrace")
 made.start()
-penstock.zeros(10)
+forebay.zeros(10)
 assert forked(check) == 0
-penstock.zeros(10)
+forebay.zeros(10)
 made.stop()
 """
     )
@@ -88,9 +88,9 @@ def test_a_child_can_trace_though_a_thread_of_its_parent_was_beginning_to(runner
     source = (
         FORKED
         + """
-from penstock.mps import profiler
-from penstock.observe import profiling
-penstock.emulate("mps")
+from forebay.mps import profiler
+from forebay.observe import profiling
+forebay.emulate("mps")
 held, done = threading.Event(), threading.Event()
 
 def hold():
@@ -115,13 +115,13 @@ finally:
     )
     done = runner.python(HEAD + source)
     assert (done.status, done.err) == (0, "")
-    assert len(list(tmp_path.glob("penstock-trace-*.pftrace"))) == 1
+    assert len(list(tmp_path.glob("forebay-trace-*.pftrace"))) == 1
 
 
 def test_a_child_that_leaves_by_itself_leaves_the_file_to_its_parent(runner, tmp_path):
     source = """
 with trace("made.pftrace"):
-    penstock.zeros(10)
+    forebay.zeros(10)
     if os.fork() == 0:
         sys.exit(0)
     assert os.wait()[1] == 0
@@ -133,19 +133,19 @@ with trace("made.pftrace"):
 
 
 def test_the_cuda_profiler_that_nobody_stops_is_written(runner, tmp_path):
-    source = "import penstock, penstock.cuda as cuda\ncuda.profiler.start()\npenstock.zeros(10, device='cuda')"
-    environment = {"PENSTOCK_TRACE": "made.pftrace", "PENSTOCK_EMULATE": "cuda", "PATH": "/bin"}
+    source = "import forebay, forebay.cuda as cuda\ncuda.profiler.start()\nforebay.zeros(10, device='cuda')"
+    environment = {"FOREBAY_TRACE": "made.pftrace", "FOREBAY_EMULATE": "cuda", "PATH": "/bin"}
     done = runner.python(source, env=environment)
     assert (done.status, done.err) == (0, "")
     assert [each.name for each in decoded(tmp_path / "made.pftrace").executed] == ["fill_"]
 
 
-# penstock run --trace
+# forebay run --trace
 
 
 def test_a_whole_program_is_traced(runner, tmp_path):
-    source = "import os, penstock\npenstock.zeros(10, device='cuda')\nos.mkdir('there'); os.chdir('there')"
-    done = runner.penstock(source, options=("--emulate", "cuda", "--trace", "made.pftrace"))
+    source = "import os, forebay\nforebay.zeros(10, device='cuda')\nos.mkdir('there'); os.chdir('there')"
+    done = runner.forebay(source, options=("--emulate", "cuda", "--trace", "made.pftrace"))
     assert done.status == 0
     assert f"trace     {tmp_path / 'made.pftrace'}\n" in done.err
     (execution,) = decoded(tmp_path / "made.pftrace").executed
@@ -153,7 +153,7 @@ def test_a_whole_program_is_traced(runner, tmp_path):
 
 
 def test_a_place_where_no_trace_can_be_is_told_before_the_program_runs(runner):
-    done = runner.penstock("print('ran')", options=("--trace", "no/folder/made.pftrace"))
+    done = runner.forebay("print('ran')", options=("--trace", "no/folder/made.pftrace"))
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("penstock: error: cannot write a trace to ")
+    assert done.err.startswith("forebay: error: cannot write a trace to ")
     assert done.err.count("\n") == 1

@@ -14,16 +14,16 @@ from textwrap import dedent
 
 import pytest
 
-import penstock
+import forebay
 
 pytestmark = pytest.mark.timeout(300)
 
 LIMIT = 200  # seconds for a child; all but the conformance suite need about one
-PACKAGE = Path(penstock.__file__).parents[1]
+PACKAGE = Path(forebay.__file__).parents[1]
 
 
 class Environment:
-    """An environment that has what this one has, penstock and NumPy too, but packages of its own."""
+    """An environment that has what this one has, forebay and NumPy too, but packages of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Environment:
         (Path(site) / "shared.pth").write_text("\n".join(shared))
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "PENSTOCK"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "FOREBAY"))}
         return subprocess.run(
             [self.executable, *arguments], cwd=self.folder, env={**inherited, "COLUMNS": "500", **settings},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
@@ -76,8 +76,8 @@ def installed(root, wheel, tmp_path_factory) -> Environment:
 
 WITHOUT = """
 import os
-from penstock_acme.port import AcmePort
-from penstock_acme.queue import AcmeQueue
+from forebay_acme.port import AcmePort
+from forebay_acme.queue import AcmeQueue
 for name in os.environ.get("WITHOUT", "").split():
     delattr(AcmeQueue if hasattr(AcmeQueue, name) else AcmePort, name)
 """
@@ -108,38 +108,38 @@ def test_its_three_lines_of_tests_pass(installed):
 
 
 def test_it_comes_and_goes(wheel, tmp_path):
-    environment, look = Environment(tmp_path), "import penstock; print(penstock.device_count('mtia'))"
+    environment, look = Environment(tmp_path), "import forebay; print(forebay.device_count('mtia'))"
     assert environment.said(look) == "0\n"
     for _ in range(2):
         environment.pip("install", "--no-deps", "--no-index", wheel)
         assert environment.said(look) == "2\n"
-        environment.pip("uninstall", "--yes", "penstock-acme")
+        environment.pip("uninstall", "--yes", "forebay-acme")
         assert environment.said(look) == "0\n"
 
 
 def test_finding_it_opens_and_imports_nothing(installed):
     assert installed.said("""
-        import sys, penstock
-        assert "penstock_acme" not in sys.modules
-        print(penstock.device_count("mtia"), penstock.device_count("cuda"))
-        import penstock_acme.card, threading
+        import sys, forebay
+        assert "forebay_acme" not in sys.modules
+        print(forebay.device_count("mtia"), forebay.device_count("cuda"))
+        import forebay_acme.card, threading
         print(threading.active_count())
     """) == "2 0\n1\n"  # fmt: skip
 
 
 def test_the_allocator_works_on_it_unchanged(installed):
     assert installed.said("""
-        import penstock
-        from penstock import memory
-        block = penstock.allocate(5 << 20, "mtia:1")
+        import forebay
+        from forebay import memory
+        block = forebay.allocate(5 << 20, "mtia:1")
         address = block.address
         block.free()
-        assert penstock.allocate(5 << 20, "mtia:1").address == address
+        assert forebay.allocate(5 << 20, "mtia:1").address == address
         assert memory.memory_reserved("mtia:1") == 20 << 20 and memory.memory_reserved("mtia:0") == 0
         assert memory.mem_get_info("mtia:1") == ((1 << 30) - (20 << 20), 1 << 30)
         try:
-            penstock.allocate(2 << 30, "mtia:0")
-        except penstock.OutOfMemory as error:
+            forebay.allocate(2 << 30, "mtia:0")
+        except forebay.OutOfMemory as error:
             print(error.wanted, error.capacity, error.device)
         memory.empty_cache("mtia:1")
         print(memory.memory_reserved("mtia:1"), memory.memory_stats("mtia:0")["num_ooms"])
@@ -148,10 +148,10 @@ def test_the_allocator_works_on_it_unchanged(installed):
 
 def test_history_and_snapshots_work_on_it_unchanged(installed):
     assert installed.said("""
-        import penstock
-        from penstock import memory
+        import forebay
+        from forebay import memory
         memory.record_history(device="mtia:0")
-        kept = penstock.zeros(1000, device="mtia:0")
+        kept = forebay.zeros(1000, device="mtia:0")
         del kept
         found = memory.memory_snapshot("mtia:0")
         print([entry["action"] for entry in found["device_traces"][0]])
@@ -161,12 +161,12 @@ def test_history_and_snapshots_work_on_it_unchanged(installed):
 
 def test_streams_events_and_graphs_work_on_it_unchanged(installed):
     assert installed.said("""
-        import penstock
-        from penstock.runtime.graph import Graph
-        start, end = penstock.Event(enable_timing=True), penstock.Event(enable_timing=True)
-        graph, drawn = Graph(), penstock.empty(4, device="mtia:0")
-        penstock.random.manual_seed(3, "mtia:0")
-        with penstock.Stream("mtia:0") as stream:
+        import forebay
+        from forebay.runtime.graph import Graph
+        start, end = forebay.Event(enable_timing=True), forebay.Event(enable_timing=True)
+        graph, drawn = Graph(), forebay.empty(4, device="mtia:0")
+        forebay.random.manual_seed(3, "mtia:0")
+        with forebay.Stream("mtia:0") as stream:
             start.record()
             graph.capture_begin()
             drawn.uniform_()
@@ -174,21 +174,21 @@ def test_streams_events_and_graphs_work_on_it_unchanged(installed):
             replayed = [(graph.replay(), drawn.tolist())[1] for _ in range(2)]
             end.record()
             stream.synchronize()
-        penstock.random.manual_seed(3, "mtia:0")
-        assert replayed == [penstock.rand(4, device="mtia:0").tolist() for _ in range(2)]
+        forebay.random.manual_seed(3, "mtia:0")
+        assert replayed == [forebay.rand(4, device="mtia:0").tolist() for _ in range(2)]
         print(start.elapsed_time(end) > 0, replayed[0] != replayed[1])
     """) == "True True\n"  # fmt: skip
 
 
 def test_the_face_is_there_unchanged(installed):
     assert installed.said("""
-        import penstock
-        from penstock import accelerator, mtia
+        import forebay
+        from forebay import accelerator, mtia
         assert mtia.is_available() and not mtia.is_initialized()
         print(mtia.device_count(), mtia.get_device_properties(1), mtia.get_device_capability())
         mtia.manual_seed(11)
         with mtia.device(1):
-            counts, graph = penstock.zeros(2, device="mtia"), mtia.MTIAGraph()
+            counts, graph = forebay.zeros(2, device="mtia"), mtia.MTIAGraph()
             with mtia.graph(graph):
                 counts.fill_(7)
             before = counts.tolist()
@@ -197,11 +197,11 @@ def test_the_face_is_there_unchanged(installed):
         start, end = mtia.Event(enable_timing=True), mtia.Event(enable_timing=True)
         with mtia.stream(mtia.Stream()) as stream:
             start.record()
-            numbers = penstock.rand(3, device="mtia")
+            numbers = forebay.rand(3, device="mtia")
             end.record()
         mtia.synchronize()
         mtia.manual_seed(11)
-        assert numbers.tolist() == penstock.rand(3, device="mtia").tolist()
+        assert numbers.tolist() == forebay.rand(3, device="mtia").tolist()
         print(start.elapsed_time(end) > 0, mtia.memory_allocated(), mtia.max_memory_allocated() >= 512)
         print(accelerator.current_accelerator(), accelerator.device_count(), accelerator.current_device_index())
     """) == (
@@ -212,36 +212,36 @@ def test_the_face_is_there_unchanged(installed):
 
 def test_the_face_tells_what_a_card_may_not_do(installed):
     assert installed.said("""
-        import penstock
-        from penstock import mtia
-        for wrong in (lambda: mtia.device(2).__enter__(), lambda: penstock.empty(1 << 40, device="mtia")):
+        import forebay
+        from forebay import mtia
+        for wrong in (lambda: mtia.device(2).__enter__(), lambda: forebay.empty(1 << 40, device="mtia")):
             try:
                 wrong()
-            except penstock.DeviceError as error:
+            except forebay.DeviceError as error:
                 print(type(error).__name__)
         graph = mtia.MTIAGraph()
         try:
             with mtia.graph(graph):
                 mtia.synchronize()
-        except penstock.DeviceError as error:
+        except forebay.DeviceError as error:
             print(error.__context__.code, error.code)  # what is forbidden, and what comes of it
-        print(penstock.zeros(2, device="mtia").tolist())
+        print(forebay.zeros(2, device="mtia").tolist())
     """) == "DeviceError\nOutOfMemory\n900 901\n[0.0, 0.0]\n"  # fmt: skip
 
 
 def test_it_and_emulated_kinds_share_a_process(installed):
     assert installed.said("""
-        import penstock
-        with penstock.emulate("cuda", profile="h200"):
-            there = penstock.rand(100, device="cuda:0")
+        import forebay
+        with forebay.emulate("cuda", profile="h200"):
+            there = forebay.rand(100, device="cuda:0")
             here = there.to("mtia:1")
             assert here.tolist() == there.tolist() == here.to("host:0").tolist()
-            print(penstock.accelerator.current_accelerator())
+            print(forebay.accelerator.current_accelerator())
     """)  # fmt: skip
 
 
 def test_its_devices_are_listed(installed):
-    done = installed.run("-m", "penstock", "info")
+    done = installed.run("-m", "forebay", "info")
     assert done.returncode == 0
     assert re.search(r"mtia:1 +Acme M1 +1\.0 +1\.00 GiB +1\.00 GiB +no *\n", done.stdout)
     assert "no mtia" not in done.stdout
@@ -256,13 +256,13 @@ def test_its_devices_are_listed(installed):
 )
 def test_without_a_card_it_says_why(installed, cards, says):
     source = """
-        import penstock
-        from penstock.backends import why_not
-        print(penstock.device_count("mtia"), why_not("mtia"))
-        assert penstock.zeros(3, device="host:0").tolist() == [0.0] * 3
+        import forebay
+        from forebay.backends import why_not
+        print(forebay.device_count("mtia"), why_not("mtia"))
+        assert forebay.zeros(3, device="host:0").tolist() == [0.0] * 3
         try:
-            penstock.zeros(3, device="mtia:0")
-        except penstock.PenstockError as error:
+            forebay.zeros(3, device="mtia:0")
+        except forebay.ForebayError as error:
             print(error)
     """
     told = installed.said(source, ACME_CARDS=cards).splitlines()

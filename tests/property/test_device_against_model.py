@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.runtime import out_of_memory
-from penstock.testing import random_programs, side_by_side
-from penstock.testing.random_programs import BOUNDARIES
-from penstock.testing.side_by_side import Different, SideBySide
+from forebay.runtime import out_of_memory
+from forebay.testing import random_programs, side_by_side
+from forebay.testing.random_programs import BOUNDARIES
+from forebay.testing.side_by_side import Different, SideBySide
 
 MIB = 1 << 20
 sizes = st.sampled_from(BOUNDARIES) | st.integers(0, 8192) | st.integers(1, 64 * MIB)

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.errors import PenstockError
-from penstock.testing.heaps_under_test import HeapsUnderTest
-from penstock.testing.model.heaps import HeapModel
+from forebay.errors import ForebayError
+from forebay.testing.heaps_under_test import HeapsUnderTest
+from forebay.testing.model.heaps import HeapModel
 
 MIB = 1 << 20
 BOUNDARIES = [
@@ -99,7 +99,7 @@ class Both:
         for side in self.sides:
             try:
                 results.append(getattr(side, call)(*arguments))
-            except PenstockError as error:
+            except ForebayError as error:
                 results.append(f"{type(error).__name__}: {error}".partition("\n")[0])
         return results
 

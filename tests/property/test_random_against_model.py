@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.runtime.random_permutation import key_bits, permutation
-from penstock.testing import model_random
+import forebay
+from forebay.runtime.random_permutation import key_bits, permutation
+from forebay.testing import model_random
 
 REALS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]
 INTEGERS = [np.dtype(name) for name in ("bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
@@ -73,8 +73,8 @@ def fill(tensor, law, numbers, generator):
 @given(programs(), counts, geometries, seeds, offsets)
 def test_every_law(program, count, geometry, seed, offset):
     law, dtype, numbers = program
-    generator = penstock.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
-    tensor = penstock.zeros(count, dtype=dtype, device="host:0")
+    generator = forebay.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
+    tensor = forebay.zeros(count, dtype=dtype, device="host:0")
     fill(tensor, law, numbers, generator)
     elements = range(0, count, max(count // 50, 1))
     known = "integers" if "integers" in law else law
@@ -97,13 +97,13 @@ def test_every_law(program, count, geometry, seed, offset):
 @given(st.data(), st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_every_layout_is_filled_in_the_order_of_its_memory(data, shape):
     """And what lies between its elements stays as it was."""
-    whole = penstock.zeros([2 * length for length in shape], device="host:0")
+    whole = forebay.zeros([2 * length for length in shape], device="host:0")
     order = data.draw(st.permutations(range(len(shape))))
     steps = data.draw(st.lists(st.sampled_from([1, 2]), min_size=len(shape), max_size=len(shape)))
     part = whole[tuple(slice(0, length * step, step) for length, step in zip(shape, steps, strict=True))].permute(order)
-    generator = penstock.Generator("host", geometry=(1, 256)).manual_seed(5)
+    generator = forebay.Generator("host", geometry=(1, 256)).manual_seed(5)
     part.uniform_(1, 2, generator=generator)
-    flat = penstock.empty(part.numel(), device="host:0").uniform_(1, 2, generator=generator.manual_seed(5))
+    flat = forebay.empty(part.numel(), device="host:0").uniform_(1, 2, generator=generator.manual_seed(5))
     np.testing.assert_array_equal(part.permute(*np.argsort(order).tolist()).numpy().ravel(), flat.numpy())
     assert np.count_nonzero(whole.numpy()) == part.numel()
 
@@ -111,8 +111,8 @@ def test_every_layout_is_filled_in_the_order_of_its_memory(data, shape):
 @pytest.mark.parametrize("dtype", NO_BARE, ids=str)
 def test_each_has_its_own_probability(dtype):
     chances = np.random.default_rng(0).random(3000).astype(np.float64)
-    found = penstock.empty(3000, dtype=dtype, device="host:0")
-    found.bernoulli_(penstock.tensor(chances), generator=penstock.Generator("host").manual_seed(9).set_offset(8))
+    found = forebay.empty(3000, dtype=dtype, device="host:0")
+    found.bernoulli_(forebay.tensor(chances), generator=forebay.Generator("host").manual_seed(9).set_offset(8))
     limits = chances if dtype == np.float64 else chances.astype(np.float32)
     words = [model_random.philox(9, at // 4, 2)[at % 4] for at in range(3000)]
     drawn = np.array(words, np.uint32).astype(np.float32) * np.float32(2**-32) + np.float32(2**-33)
@@ -122,8 +122,8 @@ def test_each_has_its_own_probability(dtype):
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 700), geometries, seeds, offsets)
 def test_permutations(count, geometry, seed, offset):
-    generator = penstock.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
-    found = penstock.randperm(count, generator=generator, device="host:0")
+    generator = forebay.Generator("host", geometry=geometry).manual_seed(seed).set_offset(4 * offset)
+    found = forebay.randperm(count, generator=generator, device="host:0")
     wanted = model_random.permuted(count, key_bits(count), geometry, (seed, 4 * offset))
     assert found.tolist() == wanted
 

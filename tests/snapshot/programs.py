@@ -6,7 +6,7 @@ import pickle
 import random
 from typing import Any
 
-from penstock import OutOfMemory, simulate
+from forebay import OutOfMemory, simulate
 
 MIB = 1 << 20
 

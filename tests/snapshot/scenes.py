@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
+from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Action, Snapshot, State
 
 START = 1_767_225_600_000_000_000  # 2026-01-01, UTC
 MIB = 1 << 20
@@ -184,7 +184,7 @@ def training(steps: int = 20, layers: int = 8, capacity: int = 4 << 30) -> Snaps
     notes = {
         "program": "train.py --config small.toml --steps 20",
         "python": "3.11.7",
-        "penstock": "0.1.0",
+        "forebay": "0.1.0",
         "numpy": "2.4.6",
     }
     return scene.snapshot(notes=MappingProxyType(notes))

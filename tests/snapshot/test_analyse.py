@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from scenes import MIB, Scene, steps, told, training
 
-from penstock.snapshot import analyse
-from penstock.snapshot.model import Frame
-from penstock.snapshot.sites import label_of, relative
-from penstock.snapshot.timeline import reconstruct
+from forebay.snapshot import analyse
+from forebay.snapshot.model import Frame
+from forebay.snapshot.sites import label_of, relative
+from forebay.snapshot.timeline import reconstruct
 
 SITE = "/venv/lib/python3.11/site-packages"
 
@@ -19,7 +19,7 @@ SITE = "/venv/lib/python3.11/site-packages"
     [
         (("app.py:1 main", "app.py:9 load"), "app.py:9 load"),
         (("app.py:1 main", f"{SITE}/numpy/_core/numeric.py:30 ones"), "app.py:1 main"),
-        (("app.py:1 main", f"{SITE}/numpy/a.py:3 f", "/w/src/penstock/runtime/tensor.py:8 empty"), "app.py:1 main"),
+        (("app.py:1 main", f"{SITE}/numpy/a.py:3 f", "/w/src/forebay/runtime/tensor.py:8 empty"), "app.py:1 main"),
         (("app.py:1 main", f"{SITE}/scipy/fft.py:3 fft", f"{SITE}/numpy/a.py:3 f"), f"{SITE}/scipy/fft.py:3 fft"),
         (("/home/me/numpy/app.py:4 main",), "/home/me/numpy/app.py:4 main"),
         (("<string>:1 <module>",), "<string>:1 <module>"),

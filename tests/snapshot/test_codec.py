@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scenes import Scene, steps, told, training
 
-from penstock.errors import PenstockError
-from penstock.snapshot import codec
-from penstock.snapshot.codec import BadSnapshot
-from penstock.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Action, Snapshot, State
+from forebay.errors import ForebayError
+from forebay.snapshot import codec
+from forebay.snapshot.codec import BadSnapshot
+from forebay.snapshot.model import BLOCK, ENTRY, STACK, VERSION, Action, Snapshot, State
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TABLES = ("segments", "blocks", "trace", "stacks", "frames")
@@ -35,7 +35,7 @@ def assert_same(one: Snapshot, other: Snapshot) -> None:
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "a.penstock"
+    return tmp_path / "a.forebay"
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_labels_and_homes_survive(path):
 
 
 def test_a_file_of_version_1(path):
-    """Written by penstock 0.1: columns that came later are zero, and it can be written as it is written now."""
-    old = codec.read(OLD / "version1.penstock")
+    """Written by forebay 0.1: columns that came later are zero, and it can be written as it is written now."""
+    old = codec.read(OLD / "version1.forebay")
     assert [Action(action).name for action in old.trace["action"]] == [
         "RESERVE", "TAKE", "RESERVE", "TAKE", "GIVE", "GIVEN", "OOM",
     ]  # fmt: skip
@@ -188,8 +188,8 @@ def test_another_dtype_is_not_written(path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "other"}, "not a penstock snapshot"),
-        ({"version": VERSION + 1}, f"newer penstock .version {VERSION + 1}; this one reads up to {VERSION}"),
+        ({"format": "other"}, "not a forebay snapshot"),
+        ({"version": VERSION + 1}, f"newer forebay .version {VERSION + 1}; this one reads up to {VERSION}"),
         ({"version": "1"}, "version is not a number"),
         ({"device": 3}, "device is missing or not a str"),
         ({"lost": -1}, "negative"),
@@ -214,7 +214,7 @@ def test_a_manifest_that_is_wrong(path, parts, changes, words):
     with pytest.raises(BadSnapshot, match=words) as raised:
         codec.read(path)
     assert str(path) in str(raised.value)
-    assert isinstance(raised.value, PenstockError)
+    assert isinstance(raised.value, ForebayError)
     assert isinstance(raised.value, ValueError)
 
 
@@ -291,7 +291,7 @@ def test_a_history_of_a_million_equal_entries_is_no_bomb(path):
 
 def test_no_file_is_another_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        codec.read(tmp_path / "none.penstock")
+        codec.read(tmp_path / "none.forebay")
 
 
 WHOLE = io.BytesIO()

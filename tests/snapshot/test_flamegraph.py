@@ -10,7 +10,7 @@ import pytest
 from test_browser import BROWSER
 from test_html import EVIL
 
-from penstock.snapshot.flamegraph import draw
+from forebay.snapshot.flamegraph import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 FOLDED = "s_0;app.py:1:main;app.py:2:step 3000\ns_0;app.py:1:main;app.py:9:save 1000\ns_0;<gaps> 24\n"

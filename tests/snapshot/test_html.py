@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import MIB, Scene, long_run, training
 
-from penstock.snapshot import html
-from penstock.snapshot.model import Action, Snapshot
-from penstock.snapshot.page import axes, chart
-from penstock.snapshot.timeline import reconstruct
+from forebay.snapshot import html
+from forebay.snapshot.model import Action, Snapshot
+from forebay.snapshot.page import axes, chart
+from forebay.snapshot.timeline import reconstruct
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\udc80\u65e5\u672c\U0001f600"
 

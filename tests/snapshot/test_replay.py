@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from programs import MIB, dumped, program
 
-from penstock import OutOfMemory, simulate
-from penstock.snapshot import load, torch_pickle
-from penstock.snapshot.replay import BEFORE, History, check, what_if
+from forebay import OutOfMemory, simulate
+from forebay.snapshot import load, torch_pickle
+from forebay.snapshot.replay import BEFORE, History, check, what_if
 
 GPU_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "data" / "gpu-snapshots"
 RECORDED = {

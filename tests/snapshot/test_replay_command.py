@@ -1,4 +1,4 @@
-"""`penstock replay`: what it says, to people and to programs, and to those who mistype."""
+"""`forebay replay`: what it says, to people and to programs, and to those who mistype."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sys
 import pytest
 from programs import MIB, dumped, program
 
-import penstock
-from penstock import OutOfMemory, simulate
-from penstock.cli import main
-from penstock.snapshot import codec
+import forebay
+from forebay import OutOfMemory, simulate
+from forebay.cli import main
+from forebay.snapshot import codec
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ def test_the_same_for_programs(capsys, full):
     assert told["replays"][1]["settings"] == "expandable_segments:True"
 
 
-def test_a_file_of_penstocks_own_is_replayed_too(capsys, recording, tmp_path):
-    from penstock.snapshot import load
+def test_a_file_of_forebays_own_is_replayed_too(capsys, recording, tmp_path):
+    from forebay.snapshot import load
 
     (snapshot,) = load(recording)
-    path = tmp_path / "own.penstock"
+    path = tmp_path / "own.forebay"
     codec.write(snapshot, path)
     assert said(capsys, path, "--check") == said(capsys, recording, "--check")
 
@@ -109,7 +109,7 @@ def test_a_file_of_penstocks_own_is_replayed_too(capsys, recording, tmp_path):
         ("nosuch", "cannot read the snapshot 'nosuch': No such file or directory"),
         ("/", "cannot read the snapshot '/': Is a directory"),
         ("a\0b", "cannot read the snapshot 'a\\x00b': "),
-        (__file__, "neither a snapshot of penstock's nor a pickle of PyTorch's"),
+        (__file__, "neither a snapshot of forebay's nor a pickle of PyTorch's"),
         ("x --settings foo:1", "argument --settings: 'foo:1': Unrecognized key 'foo'"),
         ("x --settings max_split_size_mb:1", "max_split_size_mb too small, must be >= 20"),
         ("x --settings max_split_size_mb", "argument --settings: 'max_split_size_mb': "),
@@ -125,7 +125,7 @@ def test_mistakes_are_told_in_one_line(capsys, arguments, words):
         status = error.code
     out, err = capsys.readouterr()
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("penstock: error: ")
+    assert err.startswith("forebay: error: ")
     assert words in err
 
 
@@ -133,11 +133,11 @@ def test_a_pickle_that_would_run_something_is_refused(capsys, tmp_path):
     path = tmp_path / "attack.pickle"
     path.write_bytes(pickle.dumps(print))
     assert main(["replay", str(path)]) == 2
-    assert capsys.readouterr().err == f"penstock: error: {path}: not plain data: at byte 30 it names a global\n"
+    assert capsys.readouterr().err == f"forebay: error: {path}: not plain data: at byte 30 it names a global\n"
 
 
 def test_a_reader_that_is_gone_gets_no_traceback(recording):
-    command = [sys.executable, "-m", "penstock", "replay", str(recording)]
+    command = [sys.executable, "-m", "forebay", "replay", str(recording)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -146,20 +146,20 @@ def test_a_reader_that_is_gone_gets_no_traceback(recording):
 @pytest.fixture
 def heaps(tmp_path):
     """20 MiB on an MPS device, for which 1 GiB came: then no other 20 may be had. Also in PyTorch's schema."""
-    path = tmp_path / "heaps.penstock"
-    with penstock.emulate("mps", memory="2GiB"):
-        penstock.memory.record_history(device="mps")
-        penstock.memory.set_per_process_memory_fraction(0.6, "mps")
-        held = [penstock.allocate(20 * MIB, "mps")]
+    path = tmp_path / "heaps.forebay"
+    with forebay.emulate("mps", memory="2GiB"):
+        forebay.memory.record_history(device="mps")
+        forebay.memory.set_per_process_memory_fraction(0.6, "mps")
+        held = [forebay.allocate(20 * MIB, "mps")]
         with pytest.raises(OutOfMemory, match=r"Under PYTORCH_MPS_HIGH_WATERMARK_RATIO=2\.0 the 1 recorded events"):
-            penstock.allocate(20 * MIB, "mps")
-        codec.write(penstock.memory.snapshot("mps"), path)
-        path.with_suffix(".pickle").write_bytes(dumped(penstock.memory.memory_snapshot("mps")))
+            forebay.allocate(20 * MIB, "mps")
+        codec.write(forebay.memory.snapshot("mps"), path)
+        path.with_suffix(".pickle").write_bytes(dumped(forebay.memory.memory_snapshot("mps")))
         held.clear()
     return path
 
 
-@pytest.mark.parametrize("kind", [".penstock", ".pickle"])
+@pytest.mark.parametrize("kind", [".forebay", ".pickle"])
 def test_heaps_are_replayed_as_heaps(capsys, heaps, kind):
     heaps = heaps.with_suffix(kind)
     settings = ("high_watermark_ratio:0.6,low_watermark_ratio:0.1", "high_watermark_ratio:0.0")
@@ -204,10 +204,10 @@ def test_what_is_meant_for_heaps_is_not_for_segments(capsys, recording):
 def test_notes_that_make_no_sense_are_as_good_as_none(capsys, heaps, tmp_path, notes):
     from dataclasses import replace
 
-    from penstock.snapshot import load
+    from forebay.snapshot import load
 
     (snapshot,) = load(heaps)
-    path = tmp_path / "strange.penstock"
+    path = tmp_path / "strange.forebay"
     codec.write(replace(snapshot, notes={**snapshot.notes, **notes}), path)
     status, out = said(capsys, path, "--json")
     assert (status, json.loads(out)[0]["settings"]) == (0, None)

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from scenes import MIB, Scene, training
 
-from penstock.snapshot import text
-from penstock.snapshot.model import Snapshot
+from forebay.snapshot import text
+from forebay.snapshot.model import Snapshot
 
 
 def shown(snapshot: Snapshot, width: int = 80, terminal: bool = False, rows: int = 10) -> str:

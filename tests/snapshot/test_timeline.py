@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import MIB, START, Scene, long_run, steps, told
 
-from penstock.snapshot.model import Action, Snapshot, State
-from penstock.snapshot.timeline import NEVER_SEEN, reconstruct
+from forebay.snapshot.model import Action, Snapshot, State
+from forebay.snapshot.timeline import NEVER_SEEN, reconstruct
 
 
 def slowly(snapshot: Snapshot) -> tuple[list[int], list[int]]:

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import MIB, dumped, program
 
-from penstock import simulate, snapshot
-from penstock.snapshot import codec, safe_pickle, torch_pickle
-from penstock.snapshot.codec import BadSnapshot
-from penstock.snapshot.model import Action, Frame, State
+from forebay import simulate, snapshot
+from forebay.snapshot import codec, safe_pickle, torch_pickle
+from forebay.snapshot.codec import BadSnapshot
+from forebay.snapshot.model import Action, Frame, State
 
 
 def told(**changes):
@@ -105,7 +105,7 @@ def test_every_protocol_is_read(protocol):
 
 
 def test_load_reads_both_kinds_by_what_is_in_them(tmp_path):
-    theirs, ours = tmp_path / "a.penstock", tmp_path / "b.pickle"  # the names lie
+    theirs, ours = tmp_path / "a.forebay", tmp_path / "b.pickle"  # the names lie
     theirs.write_bytes(dumped(told()))
     (found,) = snapshot.load(theirs)
     codec.write(found, ours)

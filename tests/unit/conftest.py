@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock import backends
-from penstock.runtime import current, open_device
-from penstock.runtime import generator as generators
-from penstock.runtime.emulation import forget_kind
-from penstock.testing.fake import FakeDriver
+import forebay
+from forebay import backends
+from forebay.runtime import current, open_device
+from forebay.runtime import generator as generators
+from forebay.runtime.emulation import forget_kind
+from forebay.testing.fake import FakeDriver
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find what tests share
 
@@ -26,17 +26,17 @@ def clean():
     """The host device holds afterwards no more than before, in order, and the same is current."""
     here = current.here()
     before = here.state()
-    penstock.set_device("host:0")
+    forebay.set_device("host:0")
     host = current.opened_for("host:0")
-    held = penstock.memory.memory_allocated("host:0")
+    held = forebay.memory.memory_allocated("host:0")
     yield
     here.device, here.indices, here.streams = before
     here.entered.clear()
     here.forget()
-    penstock.synchronize("host:0")
-    if penstock.memory.memory_allocated("host:0") > held:
+    forebay.synchronize("host:0")
+    if forebay.memory.memory_allocated("host:0") > held:
         gc.collect()  # a tenth of a second
-    assert penstock.memory.memory_allocated("host:0") <= held
+    assert forebay.memory.memory_allocated("host:0") <= held
     assert host.allocator.broken() is None
     assert host.pinned.broken() is None
     assert host.allocator.failures == {}
@@ -45,7 +45,7 @@ def clean():
 @pytest.fixture
 def emulated(clean):
     """Two devices of 64 MiB, "cuda:0" and "cuda:1"."""
-    with penstock.emulate("cuda", count=2, memory="64MiB") as emulation:
+    with forebay.emulate("cuda", count=2, memory="64MiB") as emulation:
         yield emulation
 
 
@@ -83,7 +83,7 @@ def untouched_seeds(clean, monkeypatch):
 
 @pytest.fixture
 def generator():
-    return penstock.Generator("host").manual_seed(7)
+    return forebay.Generator("host").manual_seed(7)
 
 
 @pytest.fixture
@@ -110,18 +110,18 @@ def plugin(monkeypatch):
     monkeypatch.setattr(module, "Driver", made.driver, raising=False)
     entries = [
         EntryPoint(KIND, "acme_bad:Driver", backends.GROUP),
-        EntryPoint("fake", "penstock.testing.fake:FakeDriver", backends.GROUP),
+        EntryPoint("fake", "forebay.testing.fake:FakeDriver", backends.GROUP),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     monkeypatch.setattr(backends, "_drivers", backends._Drivers())
-    before = penstock.memory.memory_allocated("host:0")
+    before = forebay.memory.memory_allocated("host:0")
     yield made
     made.spoilt = False
     # Whatever it did, others work.
-    assert penstock.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
-    assert penstock.memory.memory_allocated("host:0") == before
-    with penstock.Stream("fake:0") as stream:
-        penstock.empty(3, device="fake:0")
+    assert forebay.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
+    assert forebay.memory.memory_allocated("host:0") == before
+    with forebay.Stream("fake:0") as stream:
+        forebay.empty(3, device="fake:0")
         stream.synchronize()
     for kind in (KIND, "fake"):
         forget_kind(kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 
-from penstock.testing.fake import FakeDriver, FakePort, FakeQueue
+from forebay.testing.fake import FakeDriver, FakePort, FakeQueue
 
 KIND = "acme"
 

@@ -1,4 +1,4 @@
-"""`penstock info --abilities`: which kind of device does what."""
+"""`forebay info --abilities`: which kind of device does what."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import json
 import pytest
 from rich.console import Console
 
-from penstock.backends import ability_table, registered
-from penstock.backends.checking import watch
-from penstock.cli import main
-from penstock.commands import abilities
-from penstock.errors import DeviceError
-from penstock.testing.fake import FakeDriver, FakePort
+from forebay.backends import ability_table, registered
+from forebay.backends.checking import watch
+from forebay.cli import main
+from forebay.commands import abilities
+from forebay.errors import DeviceError
+from forebay.testing.fake import FakeDriver, FakePort
 
 
 @pytest.mark.parametrize("width", [80, 120])

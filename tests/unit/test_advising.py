@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-import penstock
-from penstock import OutOfMemory, _advising, simulate
-from penstock.snapshot import advice
+import forebay
+from forebay import OutOfMemory, _advising, simulate
+from forebay.snapshot import advice
 
 MIB = 1 << 20
 
@@ -19,7 +19,7 @@ def advised(gpu, nbytes: int, stream: int = 0) -> list[str]:
     with pytest.raises(OutOfMemory) as caught:
         gpu.allocate(nbytes, stream)
     assert gpu.broken() is None
-    return [line for line in str(caught.value).splitlines() if "PENSTOCK_ALLOC_CONF=" in line and "replayed" in line]
+    return [line for line in str(caught.value).splitlines() if "FOREBAY_ALLOC_CONF=" in line and "replayed" in line]
 
 
 def recording(total: int, settings: str = "") -> simulate.Device:
@@ -41,7 +41,7 @@ def test_growing_segments_would_have_helped():
     before = gpu.stats()
     (line,) = advised(gpu, 60 * MIB)
     assert line == (
-        "  Under PENSTOCK_ALLOC_CONF=expandable_segments:True the 3 recorded events, replayed, leave room for it."
+        "  Under FOREBAY_ALLOC_CONF=expandable_segments:True the 3 recorded events, replayed, leave room for it."
     )
     after = gpu.stats()
     assert after["num_ooms"] == before["num_ooms"] + 1
@@ -56,7 +56,7 @@ def test_where_the_setting_is_on_already_it_is_not_advised():
 
 def test_a_setting_that_is_on_is_kept_beside_the_advised_one():
     (line,) = advised(fragmented("max_split_size_mb:64"), 60 * MIB)
-    assert "PENSTOCK_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True the " in line
+    assert "FOREBAY_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True the " in line
 
 
 def test_where_nothing_helps_nothing_is_said():
@@ -119,10 +119,10 @@ def test_an_adviser_that_fails_hides_nothing(monkeypatch):
 def test_the_host_device_is_advised_by_what_it_does_itself(fake):
     """GIVEN fragments on a device with segments of its own sizes, WHEN advised, THEN the replay uses those."""
     device = "fake:0"
-    penstock.memory.record_history(device=device)
-    kept = [penstock.allocate(16 * MIB, device) for _ in range(3)]
+    forebay.memory.record_history(device=device)
+    kept = [forebay.allocate(16 * MIB, device) for _ in range(3)]
     with pytest.raises(OutOfMemory) as caught:
-        penstock.allocate(32 * MIB, device)
+        forebay.allocate(32 * MIB, device)
     assert "replayed" not in str(caught.value)  # 48 of 64 MiB are in use
     del kept
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import penstock
-from penstock import DeviceError, OutOfMemory, PenstockWarning
-from penstock.errors import WrongState
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.runtime.statistics import flat
-from penstock.snapshot.model import SEGMENT
-from penstock.testing.fake import FakePort
+import forebay
+from forebay import DeviceError, ForebayWarning, OutOfMemory
+from forebay.errors import WrongState
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.statistics import flat
+from forebay.snapshot.model import SEGMENT
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("clean")
@@ -217,7 +217,7 @@ def test_whatever_call_fails_nothing_is_lost():
             for _ in range(2):
                 with contextlib.suppress(DeviceError):  # the failure may come as late as here
                     scene.allocator.empty()
-        assert all(issubclass(warning.category, PenstockWarning) for warning in told)
+        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
         assert scene.stat("reserved_bytes.all.current") == scene.stat("active.all.current") == 0
         assert scene.port._reserved == 0
         if not fault.hit:
@@ -331,7 +331,7 @@ def test_a_mark_that_could_not_be_set_is_set_later(scene):
     block.used_on(1)
     scene.busy(1)
     scene.port.fail("signal")
-    with pytest.warns(PenstockWarning, match="fake:0: blocks given back wait"):
+    with pytest.warns(ForebayWarning, match="fake:0: blocks given back wait"):
         del block
     assert scene.allocate(512).address != address
     scene.queues[1].finish()
@@ -390,24 +390,24 @@ def test_emptying_an_empty_cache_waits_for_nobody(scene):
 
 
 def test_failed_work_that_the_ladder_met_is_told_by_synchronize(fake):
-    stream = penstock.Stream("fake:0")
-    block = penstock.allocate(60 * MIB, "fake:0")
+    stream = forebay.Stream("fake:0")
+    block = forebay.allocate(60 * MIB, "fake:0")
     block.used_on(stream.handle)
     stream.queue.call(lambda: 1 / 0)
     del block
-    penstock.allocate(50 * MIB, "fake:0")  # waits for the stream
+    forebay.allocate(50 * MIB, "fake:0")  # waits for the stream
     assert stream.query()
     with pytest.raises(DeviceError, match="ZeroDivisionError"):
         stream.synchronize()
     stream.synchronize()
-    penstock.synchronize("fake:0")
+    forebay.synchronize("fake:0")
 
 
 def test_a_queues_own_thread_cannot_wait_for_itself():
     """A callable in a queue asks for the memory that work behind it in the same queue still uses."""
-    stream = penstock.Stream("host:0")
+    stream = forebay.Stream("host:0")
     allocator = stream.opened.allocator
-    block = penstock.allocate(30 * MIB, "host:0")
+    block = forebay.allocate(30 * MIB, "host:0")
     block.used_on(stream.handle)
     gate, failures = threading.Event(), []
 
@@ -458,26 +458,26 @@ def test_an_interruption_in_the_ladder_loses_nothing(call, monkeypatch):
 
 
 def test_ctrl_c_while_the_ladder_waits():
-    penstock.memory.empty_cache("host:0")
-    stream, gate = penstock.Stream("host:0"), threading.Event()
-    block = penstock.allocate(1000, "host:0")
+    forebay.memory.empty_cache("host:0")
+    stream, gate = forebay.Stream("host:0"), threading.Event()
+    block = forebay.allocate(1000, "host:0")
     block.used_on(stream.handle)
     stream.queue.call(lambda: gate.wait(30))
     del block
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        penstock.memory.empty_cache("host:0")
+        forebay.memory.empty_cache("host:0")
     timer.join()
     assert stream.opened.allocator.broken() is None
-    assert penstock.memory.memory_stats("host:0")["active.all.current"] == 1
+    assert forebay.memory.memory_stats("host:0")["active.all.current"] == 1
     gate.set()
-    penstock.memory.empty_cache("host:0")
-    assert penstock.memory.memory_stats("host:0")["active.all.current"] == 0
+    forebay.memory.empty_cache("host:0")
+    assert forebay.memory.memory_stats("host:0")["active.all.current"] == 0
 
 
 def test_ctrl_c_while_synchronizing():
-    stream, gate = penstock.Stream("host:0"), threading.Event()
+    stream, gate = forebay.Stream("host:0"), threading.Event()
     stream.queue.call(lambda: gate.wait(30))
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
@@ -545,18 +545,18 @@ def test_destructors_in_the_middle_of_the_ladder(scene):
 @pytest.mark.parametrize("nbytes", [1 << 60, (1 << 60) + 1, (1 << 63) - 1, 1 << 63, 1 << 100])
 def test_sizes_beyond_any_device(nbytes):
     with pytest.raises(OutOfMemory, match=r"^host out of memory\. Tried to allocate more than 1EB memory\.$") as caught:
-        penstock.allocate(nbytes, "host:0")
+        forebay.allocate(nbytes, "host:0")
     assert caught.value.wanted == nbytes
 
 
 @pytest.mark.parametrize(("nbytes", "kind"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("1", TypeError)])
 def test_what_is_no_size(nbytes, kind):
     with pytest.raises(kind):
-        penstock.allocate(nbytes, "host:0")
+        forebay.allocate(nbytes, "host:0")
 
 
 def test_a_block_says_what_it_is():
-    block = penstock.allocate(1000, "host:0")
+    block = forebay.allocate(1000, "host:0")
     assert (block.nbytes, block.size, block.queue, block.freed) == (1000, 1024, 0, False)
     block.free()
     assert block.freed

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import OutOfMemory, PenstockWarning
-from penstock.errors import PenstockError
-from penstock.simulate import Device
+from forebay import ForebayWarning, OutOfMemory
+from forebay.errors import ForebayError
+from forebay.simulate import Device
 
 MIB = 1 << 20
 TOTAL = 100 * MIB
@@ -57,11 +57,11 @@ def test_addresses_that_are_nobodys(gpu):
     address = gpu.allocate(1000)
     for foreign in (1, 512, address + 512, address + 1, 1 << 50):
         for use in (gpu.free, lambda address: gpu.record_stream(address, 1)):
-            with pytest.raises(PenstockError, match=f"invalid device pointer: {foreign:#x}"):
+            with pytest.raises(ForebayError, match=f"invalid device pointer: {foreign:#x}"):
                 use(foreign)
     gpu.free(0)
     gpu.free(address)
-    with pytest.raises(PenstockError, match="invalid device pointer"):
+    with pytest.raises(ForebayError, match="invalid device pointer"):
         gpu.free(address)
     assert gpu.stats()["allocation.all.freed"] == 1
 
@@ -70,16 +70,16 @@ def test_pools_that_are_not_there(gpu):
     pool = gpu.new_pool()
     with gpu.use_pool(pool):
         kept = gpu.allocate(1000)
-        with pytest.raises(PenstockError, match="already recording"), gpu.use_pool(pool):
+        with pytest.raises(ForebayError, match="already recording"), gpu.use_pool(pool):
             pass
-    with pytest.raises(PenstockError, match="there is no memory pool"):
+    with pytest.raises(ForebayError, match="there is no memory pool"):
         gpu.release_pool((0, 77))
     gpu.release_pool(pool)
-    with pytest.raises(PenstockError, match="released twice"):
+    with pytest.raises(ForebayError, match="released twice"):
         gpu.release_pool(pool)
     gpu.free(kept)
     gpu.empty_cache()
-    with pytest.raises(PenstockError, match="there is no memory pool"):
+    with pytest.raises(ForebayError, match="there is no memory pool"):
         gpu.release_pool(pool)
 
 
@@ -98,14 +98,14 @@ pairs = st.tuples(words, words).map(":".join)
 def test_settings_of_any_text(start, later):
     """Each is refused with an error or means something; the allocator stays sound."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PenstockWarning)
+        warnings.simplefilter("ignore", ForebayWarning)
         try:
             gpu = Device(TOTAL, start)
-        except (ValueError, PenstockError):
+        except (ValueError, ForebayError):
             gpu = Device(TOTAL)
         held = []
         for text in later:
-            with contextlib.suppress(ValueError, PenstockError):
+            with contextlib.suppress(ValueError, ForebayError):
                 gpu.apply_settings(text)
             for nbytes in (1000, 3 * MIB, 25 * MIB):
                 with contextlib.suppress(OutOfMemory):

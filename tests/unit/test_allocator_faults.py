@@ -14,17 +14,17 @@ import warnings
 import numpy as np
 import pytest
 
-from penstock import DeviceError, OutOfMemory, PenstockWarning
-from penstock.errors import PenstockError
-from penstock.runtime import out_of_memory
-from penstock.runtime.hash_order import of_pools, of_streams
-from penstock.runtime.heap_allocator import HeapAllocator
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.runtime.settings import parse
-from penstock.runtime.statistics import flat
-from penstock.snapshot.model import SEGMENT
-from penstock.spi import Heaps
-from penstock.testing.fake import FakePort
+from forebay import DeviceError, ForebayWarning, OutOfMemory
+from forebay.errors import ForebayError
+from forebay.runtime import out_of_memory
+from forebay.runtime.hash_order import of_pools, of_streams
+from forebay.runtime.heap_allocator import HeapAllocator
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.settings import parse
+from forebay.runtime.statistics import flat
+from forebay.snapshot.model import SEGMENT
+from forebay.spi import Heaps
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 TOTAL = 100 * MIB
@@ -60,7 +60,7 @@ class Scene:
         for number, (name, *arguments) in enumerate(program):
             try:
                 getattr(self, name)(number, *arguments)
-            except (PenstockError, KeyboardInterrupt) as error:
+            except (ForebayError, KeyboardInterrupt) as error:
                 error.__traceback__ = error.__context__ = None  # which know the blocks
                 self.failed.append(error)
                 error = None
@@ -245,7 +245,7 @@ def test_whatever_call_fails_nothing_is_lost(name, failure, monkeypatch):
                 del scene.port._spaces._spaces[scene.port.calls[before + n - 1][1]]  # as little
             scene.check()
             scene.end()
-        assert all(issubclass(warning.category, PenstockWarning) for warning in told)
+        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
         assert scene.port.reserved == scene.lost
     assert n > 150
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import OutOfMemory
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.runtime.settings import parse
-from penstock.simulate import Device
-from penstock.testing.conformance.scenes import in_child
-from penstock.testing.fake import FakePort
+from forebay import OutOfMemory
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.settings import parse
+from forebay.simulate import Device
+from forebay.testing.conformance.scenes import in_child
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 SPACE = 0x200000000000  # where growing segments lie

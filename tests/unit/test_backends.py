@@ -9,11 +9,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from penstock import backends
-from penstock.backends import driver, drivers, registered, why_not
-from penstock.backends.host import HostDriver
-from penstock.errors import DeviceError, PenstockError, PenstockWarning
-from penstock.testing.fake import FakeDriver
+from forebay import backends
+from forebay.backends import driver, drivers, registered, why_not
+from forebay.backends.host import HostDriver
+from forebay.errors import DeviceError, ForebayError, ForebayWarning
+from forebay.testing.fake import FakeDriver
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_host_is_always_there():
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "mtia"])
 def test_a_kind_without_a_backend_says_so(kind):
-    sentence = f"his version of penstock has no backend for {kind}"
+    sentence = f"his version of forebay has no backend for {kind}"
     assert sentence in why_not(kind)
     assert driver(kind).count() == 0
     assert kind not in drivers()
@@ -50,13 +50,13 @@ def test_a_kind_without_a_backend_says_so(kind):
 
 
 def test_an_unknown_kind_is_told_the_known_ones():
-    with pytest.raises(PenstockError, match=r"'banana' is not a kind of device; installed are .*host"):
+    with pytest.raises(ForebayError, match=r"'banana' is not a kind of device; installed are .*host"):
         driver("banana")
     assert "'banana' is not a kind" in why_not("banana")
 
 
 def test_a_package_brings_a_kind(packaged):
-    packaged(fake="penstock.testing.fake:FakeDriver")
+    packaged(fake="forebay.testing.fake:FakeDriver")
     assert {*drivers()} == {"host", "fake"}
     assert len(drivers()) == 2
     assert isinstance(driver("fake"), FakeDriver)
@@ -67,15 +67,15 @@ def test_a_package_brings_a_kind(packaged):
     ("kind", "value", "reason"),
     [
         ("acme", "no_such_module:Driver", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("acme", "penstock.testing.fake:NoDriver", "AttributeError"),
-        ("acme", "penstock.testing.fake:FakeDriver", "its kind is 'fake'"),
+        ("acme", "forebay.testing.fake:NoDriver", "AttributeError"),
+        ("acme", "forebay.testing.fake:FakeDriver", "its kind is 'fake'"),
         ("acme", "builtins:object", "its driver has no kind, count, why_not, open"),
-        ("acme:0", "penstock.testing.fake:FakeDriver", "ValueError"),
-        ("Acme", "penstock.testing.fake:FakeDriver", "ValueError"),
+        ("acme:0", "forebay.testing.fake:FakeDriver", "ValueError"),
+        ("Acme", "forebay.testing.fake:FakeDriver", "ValueError"),
     ],
 )
 def test_a_broken_package_breaks_nothing_else(packaged, kind, value, reason):
-    packaged.all([(kind, value), ("fake", "penstock.testing.fake:FakeDriver")])
+    packaged.all([(kind, value), ("fake", "forebay.testing.fake:FakeDriver")])
     assert f"the backend for {kind} could not be loaded" in why_not(kind)
     assert reason in why_not(kind)
     assert driver(kind).count() == 0
@@ -84,25 +84,25 @@ def test_a_broken_package_breaks_nothing_else(packaged, kind, value, reason):
     assert [each.count() for each in drivers().values()] == [1, 0, 1]
 
 
-def test_a_package_may_bring_a_kind_that_penstock_knows(packaged):
-    packaged(mtia="penstock.testing.fake:FakeDriver")
+def test_a_package_may_bring_a_kind_that_forebay_knows(packaged):
+    packaged(mtia="forebay.testing.fake:FakeDriver")
     assert "its kind is 'fake'" in why_not("mtia")
 
 
 def test_two_packages_with_one_kind(packaged):
-    packaged.all([("fake", "penstock.testing.fake:FakeDriver"), ("fake", "other:Driver"), ("host", "other:Driver")])
-    with pytest.warns(PenstockWarning) as caught:
+    packaged.all([("fake", "forebay.testing.fake:FakeDriver"), ("fake", "other:Driver"), ("host", "other:Driver")])
+    with pytest.warns(ForebayWarning) as caught:
         assert isinstance(driver("fake"), FakeDriver)
     assert len(caught) == 2
-    assert "two backends bring kind 'fake': penstock.testing.fake:FakeDriver is used" in str(caught[0].message)
+    assert "two backends bring kind 'fake': forebay.testing.fake:FakeDriver is used" in str(caught[0].message)
     assert isinstance(driver("host"), HostDriver)
 
 
 @pytest.mark.filterwarnings("error")
 def test_two_packages_with_one_kind_are_an_error_once(packaged):
     """Where warnings are errors; then the first has the kind."""
-    packaged.all([("fake", "penstock.testing.fake:FakeDriver"), ("fake", "other:Driver")])
-    with pytest.raises(PenstockWarning):
+    packaged.all([("fake", "forebay.testing.fake:FakeDriver"), ("fake", "other:Driver")])
+    with pytest.raises(ForebayWarning):
         driver("fake")
     assert isinstance(driver("fake"), FakeDriver)
 
@@ -129,13 +129,13 @@ def test_a_built_in_kind_comes_back():
 def test_asking_imports_only_what_was_asked_for():
     code = """
 import sys
-import penstock.backends as backends
-assert not {'penstock.backends.host', 'importlib.metadata'} & {*sys.modules}
+import forebay.backends as backends
+assert not {'forebay.backends.host', 'importlib.metadata'} & {*sys.modules}
 assert backends.why_not('cuda')
 assert backends.drivers() is backends.drivers()
-assert 'penstock.backends.host' not in sys.modules
+assert 'forebay.backends.host' not in sys.modules
 assert backends.driver('host').count()
-assert 'penstock.backends.host' in sys.modules
+assert 'forebay.backends.host' in sys.modules
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)

@@ -7,12 +7,12 @@ import types
 import pytest
 from spoilt_plugin import KIND
 
-import penstock
-from penstock import Device, DeviceError, PenstockError, backends
-from penstock import memory as mem
-from penstock.runtime.current import opened_for
-from penstock.spi import DeviceProps
-from penstock.testing.fake import FakeDriver, FakePort
+import forebay
+from forebay import Device, DeviceError, ForebayError, backends
+from forebay import memory as mem
+from forebay.runtime.current import opened_for
+from forebay.spi import DeviceProps
+from forebay.testing.fake import FakeDriver, FakePort
 
 WHO = r"the backend for acme \(acme_bad:Driver\)"
 MIB = 1 << 20
@@ -20,14 +20,14 @@ MIB = 1 << 20
 
 def use(device="acme:0"):
     """What a program does with a device, each kind of call once."""
-    with penstock.Stream(device) as stream:
-        tensor = penstock.empty(MIB, dtype="uint8", device=device)
-        other = penstock.zeros(MIB, dtype="uint8", device=device)
+    with forebay.Stream(device) as stream:
+        tensor = forebay.empty(MIB, dtype="uint8", device=device)
+        other = forebay.zeros(MIB, dtype="uint8", device=device)
         tensor.copy_(other)
-        event = penstock.Event(enable_timing=True)
+        event = forebay.Event(enable_timing=True)
         event.record()
-        end = stream.record_event(penstock.Event(enable_timing=True))
-        penstock.default_stream(device).wait_stream(stream)
+        end = stream.record_event(forebay.Event(enable_timing=True))
+        forebay.default_stream(device).wait_stream(stream)
         stream.queue.call(lambda: None)
         event.query()
         stream.query()
@@ -83,11 +83,11 @@ def test_a_drivers_own_error_is_left_alone(plugin):
 @pytest.mark.parametrize("count", [KeyError("nonsense"), None, -1, "two", 2.0, True, 1 << 40], ids=repr)
 def test_a_count_that_is_none_is_none(plugin, count):
     plugin.spoil("driver", "count", count)
-    assert penstock.device_count(KIND) == 0
+    assert forebay.device_count(KIND) == 0
     gave = "raised KeyError: 'nonsense'" if isinstance(count, Exception) else f"gave {count!r}, which is no number"
     assert f"the backend for acme (acme_bad:Driver) broke its contract: count() {gave}" in backends.why_not(KIND)
-    with pytest.raises(PenstockError, match=WHO):
-        penstock.empty(3, device="acme:0")
+    with pytest.raises(ForebayError, match=WHO):
+        forebay.empty(3, device="acme:0")
 
 
 @pytest.mark.parametrize("said", [KeyError("nonsense"), None, "", 7], ids=repr)
@@ -170,11 +170,11 @@ def test_memory_that_is_lent_already(plugin):
     plugin.spoilt = False
     addresses = []
     plugin.spoil("port", "reserve", lambda port, nbytes: addresses[0] + 2 * MIB)
-    first = penstock.allocate(30 * MIB, "acme:0")
+    first = forebay.allocate(30 * MIB, "acme:0")
     addresses.append(first.address)
     plugin.spoilt = True
     with pytest.raises(DeviceError, match=rf"{WHO} .*reserve\(\) gave 33554432 bytes at .*, where it gave 31457280 at"):
-        penstock.allocate(32 * MIB, "acme:0")
+        forebay.allocate(32 * MIB, "acme:0")
     assert mem.memory_reserved("acme:0") == plugin.ports[0].reserved == 30 * MIB
     first.free()
     mem.empty_cache("acme:0")
@@ -224,7 +224,7 @@ def test_a_time_that_is_none(plugin, took):
 def test_a_tick_that_goes_back(plugin):
     plugin.spoil("queue", "signal", 3)
     plugin.spoilt = False
-    stream = penstock.Stream("acme:0")
+    stream = forebay.Stream("acme:0")
     for _ in range(5):
         stream.record_event()
     plugin.spoilt = True
@@ -236,7 +236,7 @@ def test_a_tick_that_goes_back(plugin):
 def test_an_answer_that_is_none(plugin, call, given):
     plugin.spoil("queue", call, given)
     plugin.spoilt = False
-    stream = penstock.Stream("acme:0")
+    stream = forebay.Stream("acme:0")
     event = stream.record_event()
     plugin.spoilt = True
     with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: {call}\(\) gave {given!r}"):
@@ -245,7 +245,7 @@ def test_an_answer_that_is_none(plugin, call, given):
 
 def test_memory_that_cannot_be_given_back_is_not_forgotten(plugin):
     plugin.spoil("port", "release")
-    penstock.allocate(30 * MIB, "acme:0").free()
+    forebay.allocate(30 * MIB, "acme:0").free()
     with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: release\(\) raised KeyError"):
         mem.empty_cache("acme:0")
     plugin.spoilt = False
@@ -271,6 +271,6 @@ def test_a_port_that_is_opened_again_is_the_same_and_watched_once(plugin):
 
 def test_closing_that_raises_is_told(plugin):
     plugin.spoil("port", "close")
-    penstock.Stream("acme:0")
+    forebay.Stream("acme:0")
     with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: close\(\) raised KeyError"):
         opened_for(Device("acme:0")).port.close()

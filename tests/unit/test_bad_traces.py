@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from perfetto_files import decoded
 
-import penstock
-from penstock.observe import Trace
+import forebay
+from forebay.observe import Trace
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -43,14 +43,14 @@ LOGS = {
 def traced(plugin, path):
     """The trace of three fills by that backend, and of a copy on the host's device; all while it is wrong."""
     plugin.spoilt = False
-    tensor, other = penstock.empty(10, device="acme:0"), penstock.zeros(10, device="host:0")
-    penstock.synchronize("acme:0")
+    tensor, other = forebay.empty(10, device="acme:0"), forebay.zeros(10, device="host:0")
+    forebay.synchronize("acme:0")
     plugin.spoilt = True
     made = Trace(path, limit=0.05)
     made.start()
     for _ in range(3):
         tensor.fill_(0)
-    other.copy_(penstock.zeros(10, device="host:0"))
+    other.copy_(forebay.zeros(10, device="host:0"))
     made.stop()
     plugin.spoilt = False
     assert made.written

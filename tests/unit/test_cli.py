@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.commands import checks, doctor, info
-from penstock.commands.checks import CHECKS, Check
+import forebay
+from forebay.cli import main
+from forebay.commands import checks, doctor, info
+from forebay.commands.checks import CHECKS, Check
 
 
 def complaint(capsys, *arguments: str) -> str:
@@ -25,7 +25,7 @@ def complaint(capsys, *arguments: str) -> str:
         status = error.code
     said = capsys.readouterr()
     assert (status, said.out) == (2, "")
-    assert said.err.startswith("penstock: error: ")
+    assert said.err.startswith("forebay: error: ")
     assert said.err.count("\n") == 1
     return said.err
 
@@ -35,8 +35,8 @@ def complaint(capsys, *arguments: str) -> str:
     [
         ("mend", "invalid choice: 'mend' (choose from"),
         ("--verbose", "unrecognized arguments: --verbose"),
-        ("run", "no script to run: penstock run train.py"),
-        ("run -m", "no module to run: penstock run -m MODULE"),
+        ("run", "no script to run: forebay run train.py"),
+        ("run -m", "no module to run: forebay run -m MODULE"),
         ("run --", "no script to run"),
         ("run nosuch.py", "cannot read the script 'nosuch.py': No such file or directory"),
         ("run .", "'.' is a directory, not a script; a package is run with -m"),
@@ -59,7 +59,7 @@ def complaint(capsys, *arguments: str) -> str:
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, words):
     assert words in complaint(capsys, *arguments.split(" "))
-    assert "PENSTOCK_EMULATE" not in os.environ
+    assert "FOREBAY_EMULATE" not in os.environ
 
 
 @pytest.mark.parametrize("size", ["12 bananas", "", "-1", "0", "1e3", "16 MiBs", "9999999T", "٣"])
@@ -84,12 +84,12 @@ def test_help_goes_to_standard_output(capsys, arguments):
         status = error.code
     said = capsys.readouterr()
     assert (status or 0, said.err) == (0, "")
-    assert said.out.startswith("usage: penstock")
+    assert said.out.startswith("usage: forebay")
 
 
 def test_the_version(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
+    assert capsys.readouterr().out == f"forebay {forebay.__version__}\n"
 
 
 def test_info_for_programs(capsys):
@@ -98,7 +98,7 @@ def test_info_for_programs(capsys):
     host = next(device for device in said["devices"] if device["kind"] == "host")
     assert host["host_visible"]
     assert 0 < host["free_bytes"] <= host["total_bytes"]
-    assert said["versions"]["penstock"] == penstock.__version__
+    assert said["versions"]["forebay"] == forebay.__version__
     present = {device["kind"] for device in said["devices"]}
     assert {"cuda", "mps", "mtia"} <= present | said["missing"].keys()
     assert all(said["missing"].values())
@@ -123,7 +123,7 @@ def device(**what) -> dict:
 @pytest.mark.parametrize("guard", [False, True], ids=["plain", "guarded"])
 def test_info_says_what_is_emulated(capsys, monkeypatch, guard):
     monkeypatch.setenv("COLUMNS", "160")
-    with penstock.emulate("cuda", count=2, profile="a100", memory="3GiB", guard=guard):
+    with forebay.emulate("cuda", count=2, profile="a100", memory="3GiB", guard=guard):
         assert main(["info", "--json"]) == 0
         said = [each for each in json.loads(capsys.readouterr().out)["devices"] if each["kind"] == "cuda"]
         assert main(["info"]) == 0
@@ -139,7 +139,7 @@ def test_info_says_what_is_emulated(capsys, monkeypatch, guard):
 
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["--help"], ["--version"], ["doctor"]])
 def test_a_reader_that_is_gone_gets_no_traceback(arguments):
-    command = [sys.executable, "-m", "penstock", *arguments]
+    command = [sys.executable, "-m", "forebay", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -147,9 +147,9 @@ def test_a_reader_that_is_gone_gets_no_traceback(arguments):
 
 def test_a_full_disk_is_told_in_one_line():
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "penstock", "info"]
+        command = [sys.executable, "-m", "forebay", "info"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, encoding="utf-8", check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "penstock: error: cannot write: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, "forebay: error: cannot write: No space left on device\n")
 
 
 def test_doctor_on_this_installation(capsys):
@@ -188,7 +188,7 @@ def test_doctor_tells_what_failed_how_and_what_to_do(capsys, monkeypatch):
     ]
     for name in ("bad", "crash", "hang", "mute"):
         assert f"mend {name}\n" in said
-        assert f"penstock doctor --check '{name}'" in said
+        assert f"forebay doctor --check '{name}'" in said
     assert said.endswith("4 of 5 checks failed\n")
 
 

@@ -7,11 +7,11 @@ import warnings
 
 import pytest
 
-from penstock.errors import PenstockWarning, complain
+from forebay.errors import ForebayWarning, complain
 
 
 def test_it_warns():
-    with pytest.warns(PenstockWarning, match="it went wrong"):
+    with pytest.warns(ForebayWarning, match="it went wrong"):
         complain("it went wrong")
 
 
@@ -21,7 +21,7 @@ def test_it_never_raises(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         complain("it went wrong")
-    assert told == ["PenstockWarning('it went wrong')"]
+    assert told == ["ForebayWarning('it went wrong')"]
 
 
 def test_python_itself_shows_it(monkeypatch, capsys):
@@ -30,4 +30,4 @@ def test_python_itself_shows_it(monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         complain("it went wrong")
-    assert "PenstockWarning: it went wrong\n" in capsys.readouterr().err
+    assert "ForebayWarning: it went wrong\n" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from penstock import config
+from forebay import config
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -19,41 +19,41 @@ def unset(monkeypatch):
 
 def test_a_variable_is_read_when_it_is_asked_for(monkeypatch):
     assert config.HOST_DEVICES.value() == 1
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", " 4 ")
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", " 4 ")
     assert config.HOST_DEVICES.value() == 4
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", "")
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "")
     assert config.HOST_DEVICES.value() == 1
-    monkeypatch.setenv("PENSTOCK_HOST_MEMORY", "1.5 GiB")
+    monkeypatch.setenv("FOREBAY_HOST_MEMORY", "1.5 GiB")
     assert config.HOST_MEMORY.value() == 3 << 29
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65", "two", "1.0", "²"])
 def test_nonsense_names_the_variable(monkeypatch, text):
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", text)
-    with pytest.raises(ValueError, match=r"PENSTOCK_HOST_DEVICES: .* from 1 to 64"):
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", text)
+    with pytest.raises(ValueError, match=r"FOREBAY_HOST_DEVICES: .* from 1 to 64"):
         config.HOST_DEVICES.value()
-    monkeypatch.setenv("PENSTOCK_HOST_MEMORY", "much")
-    with pytest.raises(ValueError, match="PENSTOCK_HOST_MEMORY: 'much' is not a size"):
+    monkeypatch.setenv("FOREBAY_HOST_MEMORY", "much")
+    with pytest.raises(ValueError, match="FOREBAY_HOST_MEMORY: 'much' is not a size"):
         config.HOST_MEMORY.value()
 
 
 def test_devices_share_three_quarters_of_the_memory(monkeypatch):
     one = config.HOST_MEMORY.value()
     assert one == config.usable_memory() * 3 // 4
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", "3")
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "3")
     assert config.HOST_MEMORY.value() == one // 3
 
 
 def test_every_variable_says_what_it_is_for():
     assert [variable.name for variable in config.VARIABLES] == [
-        "PENSTOCK_HOST_DEVICES",
-        "PENSTOCK_HOST_MEMORY",
-        "PENSTOCK_EMULATE",
+        "FOREBAY_HOST_DEVICES",
+        "FOREBAY_HOST_MEMORY",
+        "FOREBAY_EMULATE",
         "TORCH_CUDA_SANITIZER",
         "TORCH_CUDA_CHECK_STRAY_CONTEXT",
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "PYTORCH_MPS_LOW_WATERMARK_RATIO",
-        "PENSTOCK_TRACE",
+        "FOREBAY_TRACE",
     ]
     assert all(variable.meaning for variable in config.VARIABLES)
 

@@ -9,30 +9,30 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import penstock
-from penstock import Device, OutOfMemory, memory
+import forebay
+from forebay import Device, OutOfMemory, memory
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 DTYPES = [
-    penstock.bool_,
-    *(getattr(penstock, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *(getattr(penstock, f"float{bits}") for bits in (16, 32, 64)),
-    penstock.complex64,
-    penstock.complex128,
-    penstock.bfloat16,
+    forebay.bool_,
+    *(getattr(forebay, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *(getattr(forebay, f"float{bits}") for bits in (16, 32, 64)),
+    forebay.complex64,
+    forebay.complex128,
+    forebay.bfloat16,
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype(dtype):
-    made = penstock.tensor([[1, 0], [3, 4]], dtype=dtype)
+    made = forebay.tensor([[1, 0], [3, 4]], dtype=dtype)
     assert made.dtype == dtype
     assert made.itemsize == made.element_size() == dtype.itemsize
     np.testing.assert_array_equal(made.numpy(), np.array([[1, 0], [3, 4]], dtype))
-    assert not penstock.zeros(3, dtype=dtype).numpy().any()
-    assert penstock.full((3,), 1, dtype=dtype).tolist() == [1, 1, 1]
-    assert penstock.empty(3, dtype=dtype).nbytes == 3 * dtype.itemsize
+    assert not forebay.zeros(3, dtype=dtype).numpy().any()
+    assert forebay.full((3,), 1, dtype=dtype).tolist() == [1, 1, 1]
+    assert forebay.empty(3, dtype=dtype).nbytes == 3 * dtype.itemsize
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_every_dtype(dtype):
     ],
 )
 def test_every_spelling_of_a_dtype(spelled, dtype):
-    assert penstock.empty(2, dtype=spelled).dtype == dtype
-    assert not penstock.zeros(2, dtype=spelled).numpy().tobytes().strip(b"\0")
+    assert forebay.empty(2, dtype=spelled).dtype == dtype
+    assert not forebay.zeros(2, dtype=spelled).numpy().tobytes().strip(b"\0")
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_every_spelling_of_a_dtype(spelled, dtype):
 )
 def test_what_no_device_holds(dtype):
     with pytest.raises(TypeError):
-        penstock.empty(2, dtype=dtype)
+        forebay.empty(2, dtype=dtype)
 
 
 def test_every_spelling_of_a_size():
-    for made in (penstock.empty(2, 3), penstock.empty((2, 3)), penstock.empty([2, 3]), penstock.zeros(np.int64(2), 3)):
+    for made in (forebay.empty(2, 3), forebay.empty((2, 3)), forebay.empty([2, 3]), forebay.zeros(np.int64(2), 3)):
         assert made.shape == (2, 3)
-    assert penstock.empty(range(4)).shape == (0, 1, 2, 3)
-    assert penstock.empty(()).shape == penstock.empty().shape == ()
-    assert penstock.full(3, 1).shape == (3,)
+    assert forebay.empty(range(4)).shape == (0, 1, 2, 3)
+    assert forebay.empty(()).shape == forebay.empty().shape == ()
+    assert forebay.full(3, 1).shape == (3,)
 
 
 @pytest.mark.parametrize(
@@ -76,33 +76,33 @@ def test_every_spelling_of_a_size():
 )
 def test_what_is_no_size(size):
     with pytest.raises(TypeError):
-        penstock.empty(*size)
+        forebay.empty(*size)
 
 
 @pytest.mark.parametrize("size", [(-1,), (2, -3), (0, 1 << 62), (0, 1 << 70), (1,) * 65, (0, 1 << 32, 1 << 32)])
 def test_sizes_that_cannot_be(size):
     with pytest.raises(ValueError, match=r"negative|strides|dimensions"):
-        penstock.empty(*size)
+        forebay.empty(*size)
 
 
 @pytest.mark.parametrize("size", [(1 << 60,), (1 << 31, 1 << 31), (1 << 62, 1 << 62), (1 << 100,)])
 def test_sizes_that_nobody_has(size):
-    for make in (penstock.empty, penstock.zeros, lambda *size, **key: penstock.full(size, 1, **key)):
+    for make in (forebay.empty, forebay.zeros, lambda *size, **key: forebay.full(size, 1, **key)):
         with pytest.raises(OutOfMemory, match="more than 1EB"):
-            make(*size, dtype=penstock.uint8)
+            make(*size, dtype=forebay.uint8)
 
 
 @pytest.mark.parametrize("size", [(0,), (3, 0, 2), (0, 1 << 40)])
 def test_nothing_takes_nothing(size):
     before = memory.memory_stats("host:0")
-    made = penstock.full(size, 7.0)
+    made = forebay.full(size, 7.0)
     assert (made.numel(), made.nbytes, made.data_ptr(), made.numpy().shape) == (0, 0, 0, size)
     assert made.clone().shape == made.to(dtype=int).shape == size
     assert memory.memory_stats("host:0") == before
 
 
 def test_a_scalar_is_a_tensor_of_no_dimensions():
-    made = penstock.tensor(3)
+    made = forebay.tensor(3)
     assert (made.shape, made.ndim, made.numel(), made.item(), made.tolist()) == ((), 0, 1, 3, 3)
     assert made.stride() == ()
 
@@ -125,7 +125,7 @@ def test_a_scalar_is_a_tensor_of_no_dimensions():
     ],
 )
 def test_the_dtype_of_data(data, dtype):
-    made = penstock.tensor(data)
+    made = forebay.tensor(data)
     assert made.dtype == dtype
     np.testing.assert_array_equal(made.numpy(), np.asarray(data, dtype))
 
@@ -134,7 +134,7 @@ def test_the_dtype_of_data(data, dtype):
     ("value", "dtype"), [(1, np.int64), (1.5, np.float32), (True, np.bool_), (1j, np.complex64), (-0.0, np.float32)]
 )
 def test_the_dtype_of_a_value(value, dtype):
-    made = penstock.full((2,), value)
+    made = forebay.full((2,), value)
     assert made.dtype == dtype
     assert made.numpy().tobytes() == np.full(2, value, dtype).tobytes()
 
@@ -142,45 +142,45 @@ def test_the_dtype_of_a_value(value, dtype):
 @pytest.mark.parametrize("data", [[[1], [2, 3]], object(), "abc", {1: 2}, ["1", "b"]])
 def test_what_is_no_data(data):
     with pytest.raises((TypeError, ValueError)):
-        penstock.tensor(data, dtype=penstock.float32)
+        forebay.tensor(data, dtype=forebay.float32)
 
 
 def test_data_is_copied():
     array = np.arange(3)
-    for source in (array, penstock.from_numpy(array)):
-        made = penstock.tensor(source)
-        penstock.synchronize()
+    for source in (array, forebay.from_numpy(array)):
+        made = forebay.tensor(source)
+        forebay.synchronize()
         array[0] += 7
         assert made.tolist() == [array[0] - 7, 1, 2]
-    assert penstock.tensor(penstock.tensor([1.5]), dtype=int, device="host:0").tolist() == [1]
+    assert forebay.tensor(forebay.tensor([1.5]), dtype=int, device="host:0").tolist() == [1]
 
 
 def test_it_lands_on_the_device_that_is_meant(fake):
-    assert penstock.empty(1).device == Device("host:0")
-    assert penstock.empty(1, device="fake").device == Device("fake:0")
-    assert penstock.zeros(1, device=Device("fake", 1)).device == Device("fake:1")
-    with penstock.use_device("fake:1"):
-        assert penstock.full((2,), 1).device == Device("fake:1")
-        assert penstock.empty(1, device=0).device == Device("fake:0")
-        assert penstock.from_numpy(np.ones(1)).device == Device("host:0")
+    assert forebay.empty(1).device == Device("host:0")
+    assert forebay.empty(1, device="fake").device == Device("fake:0")
+    assert forebay.zeros(1, device=Device("fake", 1)).device == Device("fake:1")
+    with forebay.use_device("fake:1"):
+        assert forebay.full((2,), 1).device == Device("fake:1")
+        assert forebay.empty(1, device=0).device == Device("fake:0")
+        assert forebay.from_numpy(np.ones(1)).device == Device("host:0")
 
 
 def test_sharing_an_array():
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
-    shared = penstock.from_numpy(array[:, ::2])
+    shared = forebay.from_numpy(array[:, ::2])
     assert shared.data_ptr() == array.__array_interface__["data"][0]
     array[1, 2] = 99
     assert shared.tolist() == [[0, 2], [3, 99]]
     shared.fill_(5)
-    penstock.synchronize()
+    forebay.synchronize()
     assert array.tolist() == [[5, 1, 5], [5, 4, 5]]
-    assert penstock.from_numpy(array[::-1]).tolist() == array[::-1].tolist()
+    assert forebay.from_numpy(array[::-1]).tolist() == array[::-1].tolist()
 
 
 def test_a_shared_array_lives_as_long_as_the_tensor():
     array = np.ones(3)
     gone = weakref.ref(array)
-    shared = penstock.from_numpy(array)
+    shared = forebay.from_numpy(array)
     del array
     part = shared[1:]
     del shared
@@ -193,24 +193,24 @@ def test_a_shared_array_lives_as_long_as_the_tensor():
 
 def test_what_cannot_be_shared():
     with pytest.raises(TypeError, match=r"expected np\.ndarray \(got list\)"):
-        penstock.from_numpy([1, 2])
+        forebay.from_numpy([1, 2])
     with pytest.raises(TypeError, match="Python objects"):
-        penstock.from_numpy(np.array([None]))
+        forebay.from_numpy(np.array([None]))
     records = np.zeros(3, [("a", "i1"), ("b", "f4")])
     with pytest.raises(ValueError, match="copy it first"):
-        penstock.from_numpy(records["b"])
+        forebay.from_numpy(records["b"])
     frozen = np.arange(3)
     frozen.flags.writeable = False
     with pytest.warns(UserWarning, match="read-only"):
-        assert penstock.from_numpy(frozen).tolist() == [0, 1, 2]
+        assert forebay.from_numpy(frozen).tolist() == [0, 1, 2]
 
 
 def test_the_name_bfloat16_needs_its_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     with pytest.raises(AttributeError, match=r"pip install ml_dtypes"):
-        _ = penstock.bfloat16
+        _ = forebay.bfloat16
     scope = {}
-    exec("from penstock import *", scope)
+    exec("from forebay import *", scope)
     assert "zeros" in scope
     with pytest.raises(AttributeError, match="no attribute 'bananas'"):
-        _ = penstock.bananas
+        _ = forebay.bananas

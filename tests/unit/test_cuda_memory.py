@@ -1,4 +1,4 @@
-"""penstock.cuda.memory beyond what the scenes compare with PyTorch (tests/faces/scenes/memory*.py)."""
+"""forebay.cuda.memory beyond what the scenes compare with PyTorch (tests/faces/scenes/memory*.py)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-import penstock
-from penstock import PenstockError, cuda
-from penstock.cuda import memory
-from penstock.runtime import ended_devices, open_device
+import forebay
+from forebay import ForebayError, cuda
+from forebay.cuda import memory
+from forebay.runtime import ended_devices, open_device
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -71,25 +71,25 @@ class TestLooking:
 
     def test_a_setting_is_the_fraction_of_a_device_that_nobody_opened(self, emulated):
         cuda.init()
-        penstock.memory.set_allocator_settings("per_process_memory_fraction:0.5")
+        forebay.memory.set_allocator_settings("per_process_memory_fraction:0.5")
         try:
             assert memory.get_per_process_memory_fraction(1) == 0.5
         finally:
-            penstock.memory.set_allocator_settings("per_process_memory_fraction:1.0")
+            forebay.memory.set_allocator_settings("per_process_memory_fraction:1.0")
 
 
 class TestByAddress:
     def test_it_is_memory(self, emulated):
         address = memory.caching_allocator_alloc(1000)
         with memory._use_uvm():
-            seen = penstock.full(1000, 7, dtype="uint8", device="cuda")
-        penstock.synchronize("cuda")
+            seen = forebay.full(1000, 7, dtype="uint8", device="cuda")
+        forebay.synchronize("cuda")
         assert ctypes.string_at(seen.data_ptr(), 3) == b"\7\7\7"
         memory.caching_allocator_delete(address)
 
     def test_the_end_of_an_emulation_is_its_end(self):
         before = ended_devices.still_there()  # of others, whose backend cannot take its memory back
-        with penstock.emulate("cuda"):
+        with forebay.emulate("cuda"):
             address = memory.caching_allocator_alloc(1000)
         assert ended_devices.still_there() == before
         with pytest.raises(RuntimeError, match=f"invalid device pointer: {address:#x}"):
@@ -105,7 +105,7 @@ class TestByAddress:
             memory.caching_allocator_delete("x")
 
     def test_a_tensors_address_is_not_one_of_these(self, emulated):
-        tensor = penstock.zeros(10, device="cuda")
+        tensor = forebay.zeros(10, device="cuda")
         with pytest.raises(RuntimeError, match="invalid device pointer"):
             memory.caching_allocator_delete(tensor.data_ptr())
         assert tensor.tolist() == [0] * 10
@@ -128,10 +128,10 @@ class TestPools:
 
     def test_a_pool_outlives_its_emulation(self):
         before = ended_devices.still_there()
-        with penstock.emulate("cuda"):
+        with forebay.emulate("cuda"):
             pool = memory.MemPool()
             with memory.use_mem_pool(pool):
-                tensor = penstock.zeros(10, device="cuda")
+                tensor = forebay.zeros(10, device="cuda")
         del tensor
         assert pool.snapshot() == []
         del pool
@@ -141,7 +141,7 @@ class TestPools:
     def test_a_graph_keeps_the_pools_that_were_used_in_its_capture(self, emulated):
         graph, pool = cuda.CUDAGraph(), memory.MemPool()
         with cuda.graph(graph), memory.use_mem_pool(pool):
-            penstock.zeros(1000, device="cuda")
+            forebay.zeros(1000, device="cuda")
         assert pool.id in graph.pools()
         assert pool.use_count() == 2
         del graph
@@ -149,7 +149,7 @@ class TestPools:
 
     def test_managed_memory_is_more_than_there_is(self, emulated):
         with memory._use_uvm() as pool:
-            large = penstock.zeros(200 * MIB, dtype="uint8", device="cuda")
+            large = forebay.zeros(200 * MIB, dtype="uint8", device="cuda")
         assert [segment["total_size"] for segment in pool.snapshot()] == [200 * MIB]
         assert memory.mem_get_info() == (64 * MIB, 64 * MIB)
         del large, pool
@@ -159,16 +159,16 @@ class TestPools:
 class TestHistory:
     def test_devices_that_are_opened_later_record_too(self, emulated):
         memory._record_memory_history(max_entries=10)
-        tensor = penstock.zeros(10, device="cuda:1")
+        tensor = forebay.zeros(10, device="cuda:1")
         assert [entry["action"] for entry in memory._snapshot()["device_traces"][1]] == ["segment_alloc", "alloc"]
         memory._record_memory_history(None)
-        assert penstock.zeros(10, device="cuda:0").shape == tensor.shape
+        assert forebay.zeros(10, device="cuda:0").shape == tensor.shape
         assert memory._snapshot()["device_traces"] == [[], []]
 
     def test_pinned_memory_alone(self, emulated):
-        penstock.zeros(10, device="cuda")
+        forebay.zeros(10, device="cuda")
         memory._record_memory_history(record_cuda=False, record_pinned_host_memory=True)
-        array = penstock.empty_pinned(1000, device="cuda")
+        array = forebay.empty_pinned(1000, device="cuda")
         snapshot = memory._snapshot()
         assert [entry["action"] for entry in snapshot["host_traces"]] == ["segment_alloc", "alloc"]
         assert snapshot["device_traces"] == [[], []]
@@ -176,35 +176,35 @@ class TestHistory:
         memory._record_memory_history(None)
 
     def test_the_next_emulation_records_nothing(self):
-        with penstock.emulate("cuda"):
+        with forebay.emulate("cuda"):
             memory._record_memory_history()
-        with penstock.emulate("cuda"):
-            penstock.zeros(10, device="cuda")
+        with forebay.emulate("cuda"):
+            forebay.zeros(10, device="cuda")
             assert memory._snapshot()["device_traces"] == [[]]
 
     def test_a_dump_is_plain_data(self, emulated, tmp_path):
         memory._record_memory_history()
-        tensor = penstock.zeros(10, device="cuda")
+        tensor = forebay.zeros(10, device="cuda")
         memory._dump_snapshot(str(tmp_path / "dump.pickle"))
         found = pickle.loads((tmp_path / "dump.pickle").read_bytes())
         assert found["segments"][0]["blocks"][0]["address"] == tensor.data_ptr()
 
     def test_annotations_are_for_cuda(self, emulated):
         with pytest.raises(ValueError, match="expected a CUDA tensor, got device host:0"):
-            memory._annotate_tensor(penstock.zeros(3, device="host:0"), "x")
+            memory._annotate_tensor(forebay.zeros(3, device="host:0"), "x")
         with pytest.raises(RuntimeError, match="annotateMemory: no live allocation found at pointer"):
-            memory._annotate_tensor(penstock.zeros(0, device="cuda"), "x")
+            memory._annotate_tensor(forebay.zeros(0, device="cuda"), "x")
 
 
 def test_the_switch_of_the_cache_comes_back_after_an_error(emulated):
     cuda.init()
-    with pytest.raises(penstock.OutOfMemory), memory.caching_allocator_disabled():
-        penstock.allocate(65 * MIB, "cuda")
-    assert "Uncached" not in repr(penstock.allocate(10, "cuda"))
+    with pytest.raises(forebay.OutOfMemory), memory.caching_allocator_disabled():
+        forebay.allocate(65 * MIB, "cuda")
+    assert "Uncached" not in repr(forebay.allocate(10, "cuda"))
 
 
 def test_while_the_mutex_is_held_no_segment_goes_back(emulated):
-    penstock.allocate(10, "cuda").free()
+    forebay.allocate(10, "cuda").free()
     emptied = threading.Event()
 
     def empty():
@@ -225,6 +225,6 @@ def test_the_pinned_allocator_has_a_number(emulated):
     assert memory._host_allocator() == memory._host_allocator() != 0
 
 
-def test_errors_are_penstocks(emulated):
-    with pytest.raises(PenstockError, match=r"^Device index value 9 is out of index range \[0, 2\)$"):
+def test_errors_are_forebays(emulated):
+    with pytest.raises(ForebayError, match=r"^Device index value 9 is out of index range \[0, 2\)$"):
         memory.caching_allocator_alloc(10, 9)

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import penstock
-from penstock import (
+import forebay
+from forebay import (
     Device,
-    PenstockError,
+    ForebayError,
     Stream,
     WrongState,
     current_device,
@@ -21,7 +21,7 @@ from penstock import (
     set_stream,
     use_device,
 )
-from penstock.runtime import current
+from forebay.runtime import current
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -70,7 +70,7 @@ def test_what_means_no_device(device):
 
 def test_a_negative_index():
     with pytest.raises(ValueError, match="not negative"):
-        penstock.empty(1, device=-1)
+        forebay.empty(1, device=-1)
 
 
 def test_use_device_nests_and_ends_with_an_exception(fake):
@@ -83,7 +83,7 @@ def test_use_device_nests_and_ends_with_an_exception(fake):
 
 def test_a_device_that_is_not_there_changes_nothing(fake):
     for attempt in (lambda: set_device("fake:9"), lambda: use_device("fake:9").__enter__()):
-        with pytest.raises(PenstockError):
+        with pytest.raises(ForebayError):
             attempt()
         assert current_device() == Device("host:0")
 
@@ -163,13 +163,13 @@ def test_only_a_stream_can_be_current():
 
 def test_memory_comes_from_the_current_stream():
     with Stream() as stream:
-        assert penstock.allocate(1).queue == stream.handle
-        assert penstock.empty(1).storage.block.queue == stream.handle
-    assert penstock.allocate(1).queue == 0
+        assert forebay.allocate(1).queue == stream.handle
+        assert forebay.empty(1).storage.block.queue == stream.handle
+    assert forebay.allocate(1).queue == 0
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", Device("cpu"), Device("cpu", 0)])
 def test_pytorchs_name_for_the_host(fake, name):
     assert current.resolve(name) == Device("host:0")
-    assert penstock.zeros(3, device=name).device == Device("host:0")
-    assert penstock.zeros(3, device="fake:0").to(name).tolist() == [0, 0, 0]
+    assert forebay.zeros(3, device=name).device == Device("host:0")
+    assert forebay.zeros(3, device="fake:0").to(name).tolist() == [0, 0, 0]

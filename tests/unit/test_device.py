@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-import penstock
-from penstock import Device, PenstockError
-from penstock.runtime import open_device
+import forebay
+from forebay import Device, ForebayError
+from forebay.runtime import open_device
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_device_does_not_change():
 
 def test_naming_opens_nothing_and_counting_neither(fake):
     Device("fake:7")
-    assert penstock.device_count("fake") == 2
-    assert penstock.device_count("nobody") == 0
+    assert forebay.device_count("fake") == 2
+    assert forebay.device_count("nobody") == 0
     assert fake.ports == []
 
 
@@ -86,6 +86,6 @@ def test_naming_opens_nothing_and_counting_neither(fake):
     ],
 )
 def test_a_device_that_is_not_there(fake, name, words):
-    with pytest.raises(PenstockError, match=words):
-        penstock.empty(1, device=name)
+    with pytest.raises(ForebayError, match=words):
+        forebay.empty(1, device=name)
     assert Device(name) not in open_device._opened

@@ -8,20 +8,20 @@ import weakref
 import numpy as np
 import pytest
 
-import penstock
-from penstock import memory
+import forebay
+from forebay import memory
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f2", "f4", "f8", "c8", "c16", "?"])
 def test_there_and_back(dtype):
-    made = penstock.tensor(np.arange(12).reshape(3, 4).astype(dtype))
+    made = forebay.tensor(np.arange(12).reshape(3, 4).astype(dtype))
     for view in (made, made[::2, 1:], made.transpose(0, 1), made[0, 0], made[:0]):
         array = np.from_dlpack(view)
         assert array.dtype == view.dtype
         np.testing.assert_array_equal(array, view.numpy())
-        again = penstock.from_dlpack(view)
+        again = forebay.from_dlpack(view)
         assert again.shape == view.shape
         assert again.data_ptr() == view.data_ptr()
         assert again.tolist() == view.tolist()
@@ -29,15 +29,15 @@ def test_there_and_back(dtype):
 
 def test_it_shares():
     array = np.arange(4)
-    shared = penstock.from_dlpack(array)
+    shared = forebay.from_dlpack(array)
     array[0] = 9
     assert shared.tolist() == [9, 1, 2, 3]
-    assert shared.device == penstock.Device("host:0")
+    assert shared.device == forebay.Device("host:0")
 
 
 def test_the_capsule_keeps_the_memory():
     before = memory.memory_allocated()
-    made = penstock.tensor([1, 2, 3])
+    made = forebay.tensor([1, 2, 3])
     array = np.from_dlpack(made)
     del made
     gc.collect()
@@ -51,7 +51,7 @@ def test_the_capsule_keeps_the_memory():
 def test_a_borrowed_tensor_keeps_its_owner():
     array = np.ones(3)
     gone = weakref.ref(array)
-    shared = penstock.from_dlpack(array)
+    shared = forebay.from_dlpack(array)
     del array
     gc.collect()
     assert shared.tolist() == [1, 1, 1]
@@ -62,7 +62,7 @@ def test_a_borrowed_tensor_keeps_its_owner():
 
 def test_a_capsule_nobody_takes_frees_its_memory():
     before = memory.memory_allocated()
-    capsule = penstock.tensor([1, 2]).__dlpack__()
+    capsule = forebay.tensor([1, 2]).__dlpack__()
     assert memory.memory_allocated() > before
     del capsule
     gc.collect()
@@ -70,7 +70,7 @@ def test_a_capsule_nobody_takes_frees_its_memory():
 
 
 def test_the_wishes_of_a_consumer():
-    made = penstock.tensor([1, 2])
+    made = forebay.tensor([1, 2])
     assert made.__dlpack_device__() == (1, 0)
     for wishes in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
         assert "dltensor" in repr(made.__dlpack__(**wishes))
@@ -80,8 +80,8 @@ def test_the_wishes_of_a_consumer():
 
 
 def test_it_waits_for_the_stream():
-    with penstock.Stream():
-        made = penstock.empty(1 << 22, dtype=np.uint8)
+    with forebay.Stream():
+        made = forebay.empty(1 << 22, dtype=np.uint8)
         for byte in range(10):
             made.fill_(byte)
         assert np.from_dlpack(made)[-1] == 9
@@ -90,14 +90,14 @@ def test_it_waits_for_the_stream():
 def test_what_dlpack_has_no_word_for():
     for dtype in ("bfloat16", "S3", [("x", "f4")]):
         with pytest.raises(BufferError):
-            penstock.zeros(2, dtype=dtype).__dlpack__()
-    for other in (7, [1], "x", penstock.tensor([1]).__dlpack__()):
+            forebay.zeros(2, dtype=dtype).__dlpack__()
+    for other in (7, [1], "x", forebay.tensor([1]).__dlpack__()):
         with pytest.raises((AttributeError, TypeError)):
-            penstock.from_dlpack(other)
+            forebay.from_dlpack(other)
 
 
 def test_read_only_memory_is_told_of():
     frozen = np.arange(3)
     frozen.flags.writeable = False
     with pytest.warns(UserWarning, match="read-only"):
-        assert penstock.from_dlpack(frozen).tolist() == [0, 1, 2]
+        assert forebay.from_dlpack(frozen).tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""`emulated_cuda`, as a user's project has it: a conftest.py of one line, tests that know nothing of penstock's."""
+"""`emulated_cuda`, as a user's project has it: a conftest.py of one line, tests that know nothing of forebay's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def project(tmp_path):
     """Runs a test file in a folder of its own; gives the status and what pytest said."""
 
     def run(source: str, *options: str) -> tuple[int, str]:
-        (tmp_path / "conftest.py").write_text('pytest_plugins = ["penstock.testing.plugin"]\n')
-        (tmp_path / "test_it.py").write_text("import penstock\nimport pytest\n" + dedent(source))
+        (tmp_path / "conftest.py").write_text('pytest_plugins = ["forebay.testing.plugin"]\n')
+        (tmp_path / "test_it.py").write_text("import forebay\nimport pytest\n" + dedent(source))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment.pop("PENSTOCK_EMULATE", None)
+        environment.pop("FOREBAY_EMULATE", None)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *options],
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
@@ -33,7 +33,7 @@ def project(tmp_path):
 
 def test_a_gpu_for_a_test_and_none_before_and_after(project):
     status, said = project("""
-        import penstock.cuda as cuda
+        import forebay.cuda as cuda
 
         def test_before():
             assert not cuda.is_available()
@@ -41,13 +41,13 @@ def test_a_gpu_for_a_test_and_none_before_and_after(project):
         def test_one(emulated_cuda):
             assert not cuda.is_initialized()
             assert cuda.get_device_name() == "NVIDIA H200 (emulated)"
-            assert penstock.zeros(3, device="cuda").tolist() == [0, 0, 0]
+            assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
 
         def test_others(emulated_cuda):
             emulated_cuda(count=2, profile="a100", memory="1GiB")
             assert cuda.device_count() == 2
             assert cuda.get_device_capability(1) == (8, 0)
-            assert penstock.memory.mem_get_info("cuda:1")[1] == 1 << 30
+            assert forebay.memory.mem_get_info("cuda:1")[1] == 1 << 30
             with emulated_cuda(count=3):
                 assert cuda.device_count() == 3
             assert not cuda.is_available()
@@ -69,10 +69,10 @@ def test_a_gpu_for_a_test_and_none_before_and_after(project):
 
 LEAVES = """
     kept = []
-    before = [*penstock.cuda._queued_calls]  # what the face itself has to do
+    before = [*forebay.cuda._queued_calls]  # what the face itself has to do
 
     def make():
-        return penstock.zeros(1000, device="cuda:0")
+        return forebay.zeros(1000, device="cuda:0")
 
     def test_leaves(emulated_cuda):
         kept.append(make())
@@ -85,18 +85,18 @@ LEAVES = """
         assert tensor is None
 
     def test_unused(emulated_cuda):
-        assert not penstock.cuda.is_initialized()
-        assert penstock.cuda._queued_calls == before
+        assert not forebay.cuda.is_initialized()
+        assert forebay.cuda._queued_calls == before
 """
 
 
 def test_who_leaves_memory_in_use_is_told_on_demand(project):
-    source = LEAVES.replace("import penstock\n", "") + "    import penstock.cuda\n"
-    source = source.replace("    kept = []", "    import penstock.cuda\n    kept = []", 1)
+    source = LEAVES.replace("import forebay\n", "") + "    import forebay.cuda\n"
+    source = source.replace("    kept = []", "    import forebay.cuda\n    kept = []", 1)
     status, said = project(source)
     assert (status, said.count("leaves device memory in use")) == (1, 0), said
     assert "1 failed, 3 passed" in said
-    status, said = project(source.replace("assert penstock.cuda._queued_calls == before", "pass"), "--penstock-leaks")
+    status, said = project(source.replace("assert forebay.cuda._queued_calls == before", "pass"), "--forebay-leaks")
     assert status == 1
     assert "1 failed, 3 passed, 1 error" in said
     assert "ERROR test_it.py::test_leaves - Failed: the test leaves device memory in use:" in said
@@ -108,24 +108,24 @@ def test_who_leaves_memory_in_use_is_told_on_demand(project):
 def test_the_fixture_takes_its_questions_back(project):
     status, said = project(
         """
-        import penstock.cuda
-        before = [*penstock.cuda._queued_calls]
+        import forebay.cuda
+        before = [*forebay.cuda._queued_calls]
         @pytest.mark.parametrize("time", range(3))
         def test_it(emulated_cuda, time):
-            assert len(penstock.cuda._queued_calls) == len(before) + 1
+            assert len(forebay.cuda._queued_calls) == len(before) + 1
         def test_nothing_is_left():
-            assert penstock.cuda._queued_calls == before
+            assert forebay.cuda._queued_calls == before
         """,
-        "--penstock-leaks",
+        "--forebay-leaks",
     )
     assert status == 0, said
 
 
-@pytest.mark.parametrize("options", [("--penstock-guard",), ("--penstock-guard", "-p", "no:faulthandler")], ids=str)
+@pytest.mark.parametrize("options", [("--forebay-guard",), ("--forebay-guard", "-p", "no:faulthandler")], ids=str)
 def test_a_guarded_run_shows_the_line_though_pytest_captures(project, options):
     source = """
         def test_touch(emulated_cuda):
-            tensor = penstock.zeros(3, device="cuda")
+            tensor = forebay.zeros(3, device="cuda")
             assert tensor.tolist() == [0, 0, 0]
             tensor.raw_array().sum()
     """
@@ -133,14 +133,14 @@ def test_a_guarded_run_shows_the_line_though_pytest_captures(project, options):
     assert status == 0, said
     status, said = project(source, *options)
     assert status < 0
-    assert "penstock: cuda:0: the host touched device memory outside queued work" in said
+    assert "forebay: cuda:0: the host touched device memory outside queued work" in said
     assert 'test_it.py", line 7 in test_touch' in said
 
 
 def test_a_plugin_that_comes_late_has_the_fixture_without_the_options(project, tmp_path):
     status, said = project("""
-        pytest_plugins = ["penstock.testing.plugin"]
+        pytest_plugins = ["forebay.testing.plugin"]
         def test_one(emulated_cuda):
-            assert penstock.device_count("cuda") == 1
+            assert forebay.device_count("cuda") == 1
     """, "--noconftest")  # fmt: skip
     assert status == 0, said

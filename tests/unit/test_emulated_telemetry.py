@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import penstock
-from penstock import backends, profiles
-from penstock.backends.emulated_telemetry import EmulatedSensors, EmulatedTelemetry, busy_share
-from penstock.spi import Telemetry
+import forebay
+from forebay import backends, profiles
+from forebay.backends.emulated_telemetry import EmulatedSensors, EmulatedTelemetry, busy_share
+from forebay.spi import Telemetry
 
 SLOT = 50_000_000
 H200 = profiles.load("h200").sensors
@@ -99,7 +99,7 @@ def test_a_port_that_went_is_no_more_counted(sensors):
     assert (sensors.memory(), sensors.busy(), sensors.processes()) == ((0, 100), (0, 0), {})
 
 
-@pytest.mark.parametrize("error", [penstock.WrongState, penstock.Forked])
+@pytest.mark.parametrize("error", [forebay.WrongState, forebay.Forked])
 def test_a_port_that_is_closed_or_another_process_s_holds_nothing(sensors, error, monkeypatch):
     port = Port(held=20)
     monkeypatch.setattr(port, "memory_info", lambda: (_ for _ in ()).throw(error("gone")))
@@ -129,7 +129,7 @@ def test_a_profile_without_sensors_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     sensors = EmulatedSensors("mps:0", "a", 100, {})
     for read in (sensors.power, sensors.temperature, sensors.clock):
-        with pytest.raises(penstock.Unsupported, match="mps:0 has no such sensor"):
+        with pytest.raises(forebay.Unsupported, match="mps:0 has no such sensor"):
             read()
     assert sensors.busy() == (0, 0)
 
@@ -139,17 +139,17 @@ def test_a_device_that_is_not_there_is_refused(index):
     telemetry = EmulatedTelemetry("cuda", ["GPU-a", "GPU-b"], 100, H200)
     assert telemetry.machine_count() == 2
     assert telemetry.sensors(1).uuid() == "GPU-b"
-    with pytest.raises(penstock.DeviceError, match=f"there is no device {index}"):
+    with pytest.raises(forebay.DeviceError, match=f"there is no device {index}"):
         telemetry.sensors(index)
 
 
 def test_the_driver_tells_it_of_what_it_opens(clean, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with penstock.emulate("cuda", count=2, memory="64MiB"):
+    with forebay.emulate("cuda", count=2, memory="64MiB"):
         driver = backends.driver("cuda")
         assert isinstance(driver, Telemetry)
         assert driver.sensors(1).processes() == {}
-        tensor = penstock.empty(1000, device="cuda:0")  # the machine's second
+        tensor = forebay.empty(1000, device="cuda:0")  # the machine's second
         assert driver.sensors(1).memory() == (2 << 20, 64 << 20)
         assert driver.sensors(0).memory() == (0, 64 << 20)
         del tensor
@@ -157,7 +157,7 @@ def test_the_driver_tells_it_of_what_it_opens(clean, monkeypatch):
 
 
 def test_a_real_queue_that_works_is_seen(clean):
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         driver = backends.driver("cuda")
         port = driver.open(0)
         queue, gate = port.queue(), threading.Event()

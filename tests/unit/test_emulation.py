@@ -10,35 +10,35 @@ import sys
 import numpy as np
 import pytest
 
-import penstock
-from penstock import PenstockError, WrongState, backends
+import forebay
+from forebay import ForebayError, WrongState, backends
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
 
 
 def test_one_line_makes_devices_of_another_kind_and_says_so():
-    with penstock.emulate("cuda", count=2, profile="h200"):
-        assert penstock.device_count("cuda") == 2
-        assert penstock.why_not("cuda") == ""
+    with forebay.emulate("cuda", count=2, profile="h200"):
+        assert forebay.device_count("cuda") == 2
+        assert forebay.why_not("cuda") == ""
         assert backends.driver("cuda").describe(1).name == "NVIDIA H200 (emulated)"
-        made = penstock.full((2, 3), 1.5, device="cuda:1")
+        made = forebay.full((2, 3), 1.5, device="cuda:1")
         assert str(made.device) == "cuda:1"
         assert made.cpu().numpy().tolist() == [[1.5] * 3] * 2
         with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
             made.numpy()
-        with pytest.raises(PenstockError, match="there is only cuda:0 to cuda:1"):
-            penstock.empty(1, device="cuda:2")
-    assert penstock.device_count("cuda") == 0
-    assert "penstock.emulate('cuda')" in penstock.why_not("cuda")
+        with pytest.raises(ForebayError, match="there is only cuda:0 to cuda:1"):
+            forebay.empty(1, device="cuda:2")
+    assert forebay.device_count("cuda") == 0
+    assert "forebay.emulate('cuda')" in forebay.why_not("cuda")
 
 
 @pytest.mark.parametrize("far", [False, True])
 def test_queues_convert_and_copy_in_any_steps(far):
-    with penstock.emulate("cuda", count=2):
-        numbers = penstock.from_numpy(np.arange(20_000.0).reshape(100, 200)).to("cuda:0")
+    with forebay.emulate("cuda", count=2):
+        numbers = forebay.from_numpy(np.arange(20_000.0).reshape(100, 200)).to("cuda:0")
         assert numbers.to(dtype="int32").tolist() == numbers.tolist()
-        target = penstock.zeros(200, 100, dtype="float16", device="cuda:1" if far else "cuda:0").permute(1, 0)
+        target = forebay.zeros(200, 100, dtype="float16", device="cuda:1" if far else "cuda:0").permute(1, 0)
         target.copy_(numbers)
         assert target[7, ::50].tolist() == [1400, 1450, 1500, 1550]
         target[::2, ::3].fill_(2.5)
@@ -47,29 +47,29 @@ def test_queues_convert_and_copy_in_any_steps(far):
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
 def test_each_kind_has_a_profile_if_nothing_is_said(kind, name):
-    with penstock.emulate(kind):
+    with forebay.emulate(kind):
         assert backends.driver(kind).describe(0).name == f"{name} (emulated)"
 
 
 def test_segments_are_pytorchs():
-    with penstock.emulate("cuda"):
-        block = penstock.allocate(3 * MIB, "cuda")
-        assert penstock.memory.memory_reserved("cuda") == 20 * MIB
+    with forebay.emulate("cuda"):
+        block = forebay.allocate(3 * MIB, "cuda")
+        assert forebay.memory.memory_reserved("cuda") == 20 * MIB
         del block
 
 
 def test_more_memory_than_there_is():
-    with penstock.emulate("cuda", memory="4TiB"):
-        block = penstock.allocate(3 << 40, "cuda")
-        assert penstock.memory.mem_get_info("cuda") == (1 << 40, 4 << 40)
-        with pytest.raises(penstock.OutOfMemory, match=r"Tried to allocate 2048\.00 GiB"):
-            penstock.allocate(2 << 40, "cuda")
+    with forebay.emulate("cuda", memory="4TiB"):
+        block = forebay.allocate(3 << 40, "cuda")
+        assert forebay.memory.mem_get_info("cuda") == (1 << 40, 4 << 40)
+        with pytest.raises(forebay.OutOfMemory, match=r"Tried to allocate 2048\.00 GiB"):
+            forebay.allocate(2 << 40, "cuda")
         del block
 
 
 def test_what_was_made_before_the_end_says_that_it_came():
-    emulation = penstock.emulate("cuda")
-    tensor, stream, event = penstock.zeros(3, device="cuda"), penstock.Stream("cuda"), penstock.Event("cuda")
+    emulation = forebay.emulate("cuda")
+    tensor, stream, event = forebay.zeros(3, device="cuda"), forebay.Stream("cuda"), forebay.Event("cuda")
     event.record(stream)
     emulation.stop()
     emulation.stop()
@@ -84,52 +84,52 @@ def test_what_was_made_before_the_end_says_that_it_came():
     ):
         with pytest.raises(WrongState, match="the emulation that cuda:0 belonged to has ended"):
             use()
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         with pytest.raises(WrongState, match="has ended"):
             tensor.tolist()
-        assert penstock.zeros(3, device="cuda").tolist() == [0, 0, 0]
+        assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
 
 
 def test_each_emulation_starts_anew():
     for _ in range(2):
-        with penstock.emulate("cuda", count=2):
-            assert penstock.memory.memory_stats("cuda")["num_device_alloc"] == 0
-            assert penstock.empty(1, device="cuda").device == penstock.Device("cuda:0")
-            penstock.set_device("cuda:1")
-            penstock.set_stream(penstock.Stream())
-            penstock.manual_seed(3, "cuda:1")
-            penstock.zeros(3)
-            assert penstock.random.initial_seed("cuda:1") == 3
-    assert penstock.current_device() == penstock.Device("host:0")
-    with penstock.emulate("cuda"):
-        assert penstock.random.initial_seed("cuda") != 3
+        with forebay.emulate("cuda", count=2):
+            assert forebay.memory.memory_stats("cuda")["num_device_alloc"] == 0
+            assert forebay.empty(1, device="cuda").device == forebay.Device("cuda:0")
+            forebay.set_device("cuda:1")
+            forebay.set_stream(forebay.Stream())
+            forebay.manual_seed(3, "cuda:1")
+            forebay.zeros(3)
+            assert forebay.random.initial_seed("cuda:1") == 3
+    assert forebay.current_device() == forebay.Device("host:0")
+    with forebay.emulate("cuda"):
+        assert forebay.random.initial_seed("cuda") != 3
 
 
 def test_memory_goes_back_with_the_last_that_has_it():
-    emulation = penstock.emulate("cuda")
-    tensor = penstock.zeros(1000, device="cuda")
+    emulation = forebay.emulate("cuda")
+    tensor = forebay.zeros(1000, device="cuda")
     port = tensor.storage.opened.port
     emulation.stop()
     assert port.memory_info()[0] < port.memory_info()[1]
     del tensor
     gc.collect()
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         pass
     with pytest.raises(WrongState, match="was closed"):
         port.memory_info()
 
 
 def test_two_emulations_of_a_kind_take_turns():
-    with penstock.emulate("cuda"):
-        penstock.zeros(3, device="cuda")
+    with forebay.emulate("cuda"):
+        forebay.zeros(3, device="cuda")
         with pytest.raises(WrongState, match="in use already"):
-            penstock.emulate("cuda")
+            forebay.emulate("cuda")
 
 
 @pytest.mark.parametrize("count", [0, -1, 65, True, 1.5, "2"])
 def test_a_count_that_makes_no_sense(count):
     with pytest.raises(ValueError, match="count is a number of devices from 1 to 64"):
-        penstock.emulate("cuda", count)
+        forebay.emulate("cuda", count)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_a_count_that_makes_no_sense(count):
 )
 def test_what_makes_no_sense_changes_nothing(arguments, words):
     with pytest.raises(ValueError, match=words):
-        penstock.emulate(**{"kind": "cuda", **arguments})
-    assert penstock.device_count("cuda") == 0
+        forebay.emulate(**{"kind": "cuda", **arguments})
+    assert forebay.device_count("cuda") == 0
 
 
 def said_by(code: str, asked: str) -> str:
-    environment = {**os.environ, "PENSTOCK_EMULATE": asked}
+    environment = {**os.environ, "FOREBAY_EMULATE": asked}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -165,44 +165,44 @@ def said_by(code: str, asked: str) -> str:
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
 def test_a_kind_needs_no_profile(kind, name):
-    with penstock.emulate(kind):
-        assert penstock.backends.driver(kind).describe(0).name == f"{name} (emulated)"
+    with forebay.emulate(kind):
+        assert forebay.backends.driver(kind).describe(0).name == f"{name} (emulated)"
 
 
 def test_the_environment_asks_for_all_kinds():
-    code = "import penstock; print([penstock.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
+    code = "import forebay; print([forebay.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
     assert said_by(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
 
 
 def test_the_environment_asks_for_it():
-    code = "import penstock; print(penstock.device_count('cuda'), penstock.zeros(2, device='cuda:1').tolist())"
+    code = "import forebay; print(forebay.device_count('cuda'), forebay.zeros(2, device='cuda:1').tolist())"
     assert said_by(code, "cuda:2@h200") == "2 [0.0, 0.0]"
 
 
 @pytest.mark.parametrize("asked", ["cuda:0", "cuda:2@", "cuda@none", "cuda,cuda", "cuda:100", "CUDA:cuda"])
 def test_the_environment_asks_for_nonsense(asked):
-    said = said_by("import penstock; print(penstock.device_count('cuda'), penstock.why_not('cuda'))", asked)
-    assert said.startswith("0 environment variable PENSTOCK_EMULATE: ")
+    said = said_by("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", asked)
+    assert said.startswith("0 environment variable FOREBAY_EMULATE: ")
 
 
 def test_the_face_is_there_without_an_import_of_its_own():
-    code = "import penstock, sys; print('penstock.cuda' in sys.modules, penstock.cuda.device_count())"
+    code = "import forebay, sys; print('forebay.cuda' in sys.modules, forebay.cuda.device_count())"
     assert said_by(code, "cuda:3") == "False 3"
-    assert said_by("import penstock; print(penstock.accelerator.current_accelerator())", "cuda:3") == "cuda"
+    assert said_by("import forebay; print(forebay.accelerator.current_accelerator())", "cuda:3") == "cuda"
 
 
 def test_a_state_asked_for_first_has_the_seed_that_waits():
     code = """
-import penstock
-penstock.current_device()  # looks which kind is there, and uses none
-penstock.cuda.manual_seed(3)
-print(penstock.cuda.get_rng_state()[0], penstock.cuda.is_initialized())
+import forebay
+forebay.current_device()  # looks which kind is there, and uses none
+forebay.cuda.manual_seed(3)
+print(forebay.cuda.get_rng_state()[0], forebay.cuda.is_initialized())
 """
     assert said_by(code, "cuda") == "3 True"
 
 
 @pytest.mark.parametrize("asked", ["nope", "cuda,nope:2", "tpu@h200"])
 def test_the_environment_asks_for_what_cannot_be_emulated(asked):
-    said = said_by("import penstock; print(penstock.device_count('cuda'), penstock.why_not('cuda'))", asked)
-    assert said.startswith("0 environment variable PENSTOCK_EMULATE: ")
+    said = said_by("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", asked)
+    assert said.startswith("0 environment variable FOREBAY_EMULATE: ")
     assert said.endswith("is none of cuda, mps, mtia")

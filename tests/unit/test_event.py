@@ -8,8 +8,8 @@ import weakref
 import numpy as np
 import pytest
 
-import penstock
-from penstock import Device, DeviceError, Event, Stream, Unsupported
+import forebay
+from forebay import Device, DeviceError, Event, Stream, Unsupported
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -38,7 +38,7 @@ def test_a_point_is_reached_when_the_work_before_it_is(fake):
     event.synchronize()
     assert event.query()
     assert not stream.query()  # what is behind it was not waited for
-    assert "on <penstock.Stream device=fake:0" in repr(event)
+    assert "on <forebay.Stream device=fake:0" in repr(event)
 
 
 def test_recording_again_moves_the_point(fake):
@@ -133,7 +133,7 @@ def test_what_cannot_be_timed(fake):
 
 
 def test_a_backend_without_timing_says_so(fake, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.event.Timing", str)  # no queue is one
+    monkeypatch.setattr("forebay.runtime.event.Timing", str)  # no queue is one
     event = Event(enable_timing=True)
     with pytest.raises(Unsupported, match="fake cannot time events") as caught:
         event.record(Stream("fake:0"))
@@ -161,18 +161,18 @@ def test_a_failure_is_raised_by_the_event_once():
 def test_what_was_kept_for_a_copy_goes_with_the_event():
     source = np.ones(4)
     gone = weakref.ref(source)
-    penstock.from_numpy(np.zeros(4)).copy_(penstock.from_numpy(source))
+    forebay.from_numpy(np.zeros(4)).copy_(forebay.from_numpy(source))
     del source
-    penstock.current_stream().record_event().synchronize()
+    forebay.current_stream().record_event().synchronize()
     assert gone() is None
 
 
 def test_time_between_kinds_is_no_time():
     """In PyTorch's words; each kind has a clock of its own."""
-    with penstock.emulate("cuda"), penstock.emulate("mtia"):
-        events = [penstock.Event(enable_timing=True) for _ in range(2)]
+    with forebay.emulate("cuda"), forebay.emulate("mtia"):
+        events = [forebay.Event(enable_timing=True) for _ in range(2)]
         for event, kind in zip(events, ("cuda", "mtia"), strict=True):
-            event.record(penstock.Stream(kind))
+            event.record(forebay.Stream(kind))
             event.synchronize()
         with pytest.raises(RuntimeError, match=r"^Event device type CUDA does not match other's device type MTIA\.$"):
             events[0].elapsed_time(events[1])

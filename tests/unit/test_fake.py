@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from penstock.errors import DeviceError, OutOfMemory, WrongState
-from penstock.spi import Growable, Launches, PinnedHost, Reopens, Resizable, Timing
-from penstock.testing.fake import FakeDriver, FakePort
+from forebay.errors import DeviceError, OutOfMemory, WrongState
+from forebay.spi import Growable, Launches, PinnedHost, Reopens, Resizable, Timing
+from forebay.testing.fake import FakeDriver, FakePort
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.backends.footprint import Footprint
-from penstock.spi import Recorded
+from forebay.backends.footprint import Footprint
+from forebay.spi import Recorded
 
 
 class Ground:

@@ -15,16 +15,16 @@ import warnings
 import numpy as np
 import pytest
 
-from penstock import DeviceError, OutOfMemory, PenstockWarning
-from penstock.backends.host import HostPort
-from penstock.errors import PenstockError
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.runtime.settings import parse
-from penstock.runtime.statistics import flat
-from penstock.snapshot.model import SEGMENT
-from penstock.spi import DeviceProps
-from penstock.testing.conformance.scenes import Gate, in_child
-from penstock.testing.fake import FakePort
+from forebay import DeviceError, ForebayWarning, OutOfMemory
+from forebay.backends.host import HostPort
+from forebay.errors import ForebayError
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.settings import parse
+from forebay.runtime.statistics import flat
+from forebay.snapshot.model import SEGMENT
+from forebay.spi import DeviceProps
+from forebay.testing.conformance.scenes import Gate, in_child
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 TOTAL = 64 * MIB
@@ -287,7 +287,7 @@ def test_whatever_call_fails_nothing_is_lost():
             for _ in range(2):
                 with contextlib.suppress(DeviceError):  # the failure may come as late as here
                     scene.allocator.empty()
-        assert all(issubclass(warning.category, PenstockWarning) for warning in told)
+        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
         scene.check_all_can_go()
         scene.check_spaces()
         if not fault.hit:
@@ -513,7 +513,7 @@ def test_a_child_leaves_the_spaces_of_before_the_fork_alone(make):
 
     def check() -> None:
         scene.port.abandon()
-        with pytest.raises(PenstockError, match="forked"):
+        with pytest.raises(ForebayError, match="forked"):
             scene.port.commit(old[0][0], PAGE)
         fresh = fake_port() if isinstance(scene.port, FakePort) else make()
         fresh.reserve_space(256 * MIB, PAGE)  # the fake one would give the same addresses again

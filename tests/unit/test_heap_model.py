@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import OutOfMemory, PenstockError
-from penstock.testing.model.heaps import HeapModel
-from penstock.testing.model.watermarks import size_in_words
+from forebay.errors import ForebayError, OutOfMemory
+from forebay.testing.model.heaps import HeapModel
+from forebay.testing.model.watermarks import size_in_words
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -54,7 +54,7 @@ def test_a_buffer_is_freed_once():
 
 
 def test_an_invalid_size_is_no_out_of_memory():
-    with pytest.raises(PenstockError, match=r"^Invalid buffer size: 1024\.00 MB$") as told:
+    with pytest.raises(ForebayError, match=r"^Invalid buffer size: 1024\.00 MB$") as told:
         HeapModel(GIB, GIB).allocate(GIB)
     assert not isinstance(told.value, OutOfMemory)
 

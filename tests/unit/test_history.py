@@ -7,9 +7,9 @@ import gc
 import numpy as np
 import pytest
 
-import penstock
-from penstock import memory
-from penstock.snapshot.model import Action, State
+import forebay
+from forebay import memory
+from forebay.snapshot.model import Action, State
 
 MIB = 1 << 20
 
@@ -25,15 +25,15 @@ def actions(device="fake:0"):
 
 
 def test_nothing_is_recorded_unless_asked(fake):
-    penstock.allocate(1000, "fake:0")
+    forebay.allocate(1000, "fake:0")
     taken = memory.snapshot("fake:0")
     assert (len(taken.trace), taken.lost, taken.device, taken.capacity) == (0, 0, "fake:0", 64 * MIB)
     assert len(taken.segments) == 1
 
 
 def test_the_story_of_a_block(recorded):
-    stream = penstock.Stream("fake:0")
-    block = penstock.allocate(1000, "fake:0")
+    stream = forebay.Stream("fake:0")
+    block = forebay.allocate(1000, "fake:0")
     block.used_on(stream.handle)
     stream.queue.call(lambda: None)
     del block
@@ -43,7 +43,7 @@ def test_the_story_of_a_block(recorded):
 
 
 def test_a_stack_leads_to_its_line(recorded):
-    kept = penstock.empty(1000, device="fake:0")
+    kept = forebay.empty(1000, device="fake:0")
     taken = memory.snapshot("fake:0")
     (live,) = taken.blocks[taken.blocks["state"] == State.LIVE]
     places, row = [], live["stack"]
@@ -57,8 +57,8 @@ def test_a_stack_leads_to_its_line(recorded):
 
 
 def test_an_oom_is_an_entry(recorded):
-    with pytest.raises(penstock.OutOfMemory):
-        penstock.allocate(100 * MIB, "fake:0")
+    with pytest.raises(forebay.OutOfMemory):
+        forebay.allocate(100 * MIB, "fake:0")
     taken = memory.snapshot("fake:0")
     (oom,) = taken.trace[taken.trace["action"] == Action.OOM]
     assert (oom["nbytes"], oom["address"]) == (100 * MIB, 64 * MIB)  # where others have an address: bytes free
@@ -67,7 +67,7 @@ def test_an_oom_is_an_entry(recorded):
 def test_the_oldest_entries_go(fake):
     memory.record_history(10, device="fake:0")
     for _ in range(20):
-        penstock.allocate(1000, "fake:0")
+        forebay.allocate(1000, "fake:0")
     taken = memory.snapshot("fake:0")
     assert len(taken.trace) == 10
     assert taken.lost == 1 + 20 * 3 - 10
@@ -76,7 +76,7 @@ def test_the_oldest_entries_go(fake):
 @pytest.mark.parametrize("depth", [0, 1, 1000])
 def test_the_depth_of_stacks(fake, depth):
     def nest(n):
-        return nest(n - 1) if n else penstock.allocate(1000, "fake:0")
+        return nest(n - 1) if n else forebay.allocate(1000, "fake:0")
 
     memory.record_history(depth=depth, device="fake:0")
     nest(300)
@@ -84,7 +84,7 @@ def test_the_depth_of_stacks(fake, depth):
 
 
 def test_stopping_forgets(recorded):
-    kept = penstock.allocate(1000, "fake:0")
+    kept = forebay.allocate(1000, "fake:0")
     memory.record_history(None, device="fake:0")
     taken = memory.snapshot("fake:0")
     assert len(taken.trace) == 0
@@ -101,7 +101,7 @@ def test_what_cannot_be_recorded(fake, wrong):
 
 
 def test_notes_and_statistics_go_along(fake):
-    kept = penstock.allocate(1000, "fake:0")
+    kept = forebay.allocate(1000, "fake:0")
     taken = memory.snapshot("fake:0", notes={"run": 7})
     assert taken.notes["run"] == 7
     assert taken.notes["allocator_settings"]["expandable_segments"] is False
@@ -111,8 +111,8 @@ def test_notes_and_statistics_go_along(fake):
 
 def test_what_a_torch_snapshot_is_made_of_is_no_work_for_the_garbage_collector():
     """A history of 100,000 entries would be: only what could lead back to itself is looked at."""
-    kept = penstock.allocate(1000, "host:0")
-    segment = penstock.memory.memory_snapshot("host:0")["segments"][0]
+    kept = forebay.allocate(1000, "host:0")
+    segment = forebay.memory.memory_snapshot("host:0")["segments"][0]
     assert gc.is_tracked(segment)
     assert not any(gc.is_tracked(block) for block in segment["blocks"])
     segment["blocks"][0]["mine"] = segment  # it can be from now on

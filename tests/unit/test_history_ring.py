@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
-from penstock._core import Pool
-from penstock.snapshot.model import BLOCK, ENTRY, SEGMENT, Action
+from forebay._core import Pool
+from forebay.snapshot.model import BLOCK, ENTRY, SEGMENT, Action
 
 MIB = 1 << 20
 HERE = 64 * MIB

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends import mapping
-from penstock.backends.host import HostDriver, HostPort
-from penstock.errors import DeviceError, OutOfMemory, PenstockWarning, WrongState
-from penstock.spi import DeviceProps, Growable, Launches, PinnedHost, Reopens, Resizable, Timing
-from penstock.testing.fake import FakePort
+from forebay.backends import mapping
+from forebay.backends.host import HostDriver, HostPort
+from forebay.errors import DeviceError, ForebayWarning, OutOfMemory, WrongState
+from forebay.spi import DeviceProps, Growable, Launches, PinnedHost, Reopens, Resizable, Timing
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 LINUX = Path("/proc/self/task").exists()
@@ -50,8 +50,8 @@ def test_the_device_is_described_by_the_machine():
 
 
 def test_variables_say_how_many_devices_and_how_large(monkeypatch):
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", "3")
-    monkeypatch.setenv("PENSTOCK_HOST_MEMORY", "10MiB")
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "3")
+    monkeypatch.setenv("FOREBAY_HOST_MEMORY", "10MiB")
     driver = HostDriver()
     assert (driver.count(), driver.why_not()) == (3, "")
     port = driver.open(2)
@@ -63,11 +63,11 @@ def test_variables_say_how_many_devices_and_how_large(monkeypatch):
 
 
 def test_a_variable_that_makes_no_sense_is_the_reason(monkeypatch):
-    monkeypatch.setenv("PENSTOCK_HOST_DEVICES", "many")
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "many")
     driver = HostDriver()
     assert driver.count() == 0
-    assert "PENSTOCK_HOST_DEVICES" in driver.why_not()
-    with pytest.raises(ValueError, match="PENSTOCK_HOST_DEVICES"):
+    assert "FOREBAY_HOST_DEVICES" in driver.why_not()
+    with pytest.raises(ValueError, match="FOREBAY_HOST_DEVICES"):
         driver.open(0)
 
 
@@ -140,10 +140,8 @@ def test_pinning_more_than_allowed_names_the_remedy(port, monkeypatch):
     def refuse(address, nbytes):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM), "mlock")
 
-    monkeypatch.setattr("penstock.backends.machine.lock_memory", refuse)
-    monkeypatch.setattr(
-        "penstock.backends.machine.unmap_memory", lambda *where: (unmapped.append(where), unmap(*where))
-    )
+    monkeypatch.setattr("forebay.backends.machine.lock_memory", refuse)
+    monkeypatch.setattr("forebay.backends.machine.unmap_memory", lambda *where: (unmapped.append(where), unmap(*where)))
     with pytest.raises(DeviceError, match="ulimit -l") as caught:
         port.pin(MIB)
     assert (caught.value.code, caught.value.call) == (errno.EPERM, "mlock")
@@ -156,7 +154,7 @@ def test_memory_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
 
     address = port.reserve(4 * MIB)
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.backends.machine.unmap_memory", refuse)
+        patch.setattr("forebay.backends.machine.unmap_memory", refuse)
         with pytest.raises(DeviceError, match="cannot be returned: munmap"):
             port.release(address)
     assert port.memory_info()[0] == 60 * MIB
@@ -192,7 +190,7 @@ def test_the_first_of_two_failures_is_told(port):
 def test_a_failure_that_nobody_waited_for_is_a_warning(port):
     queue = port.queue()
     queue.call(lambda: 1 / 0)
-    with pytest.warns(PenstockWarning, match="ZeroDivisionError.*nobody had waited"):
+    with pytest.warns(ForebayWarning, match="ZeroDivisionError.*nobody had waited"):
         queue.close()
     assert queue.close()
 
@@ -202,7 +200,7 @@ def test_a_port_closes_wholly_though_its_queues_complain(port):
     port.reserve(MIB)
     for queue in queues:
         queue.call(lambda: 1 / 0)
-    with pytest.warns(PenstockWarning, match="ZeroDivisionError") as warned:
+    with pytest.warns(ForebayWarning, match="ZeroDivisionError") as warned:
         port.close()
     assert len(warned) == 3
     assert [queue.closed for queue in queues] == [True] * 3

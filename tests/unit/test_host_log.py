@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from penstock import backends
-from penstock.errors import WrongState
+from forebay import backends
+from forebay.errors import WrongState
 
 
 @pytest.fixture

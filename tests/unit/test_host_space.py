@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends import host_space, mapping
-from penstock.backends.host import HostPort
-from penstock.errors import DeviceError, OutOfMemory
-from penstock.spi import DeviceProps
-from penstock.testing.conformance.scenes import in_child
+from forebay.backends import host_space, mapping
+from forebay.backends.host import HostPort
+from forebay.errors import DeviceError, OutOfMemory
+from forebay.spi import DeviceProps
+from forebay.testing.conformance.scenes import in_child
 
 MIB = 1 << 20
 PAGE = 2 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.runtime.initialisation import Initialisation
+from forebay.runtime.initialisation import Initialisation
 
 
 class Door:

@@ -1,4 +1,4 @@
-"""penstock.memory: pools of one's own, settings, the fraction, no cache, observers, what a program says of itself."""
+"""forebay.memory: pools of one's own, settings, the fraction, no cache, observers, what a program says of itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-import penstock
-from penstock import memory
-from penstock.runtime import shared_settings
-from penstock.runtime.settings import DEFAULT
+import forebay
+from forebay import memory
+from forebay.runtime import shared_settings
+from forebay.runtime.settings import DEFAULT
 
 HOST = "host:0"
 MIB = 1 << 20
@@ -34,8 +34,8 @@ def private(numbers):
 def test_a_pool_of_ones_own_shares_with_nobody():
     pool = memory.MemPool()
     with memory.use_mem_pool(pool, HOST):
-        mine = penstock.allocate(1000, HOST)
-    other = penstock.allocate(1000, HOST)
+        mine = forebay.allocate(1000, HOST)
+    other = forebay.allocate(1000, HOST)
     assert [s["segment_pool_id"] for s in pool.snapshot(HOST)] == [pool.id]
     (segment,) = pool.snapshot(HOST)
     assert segment["address"] <= mine.address < segment["address"] + segment["total_size"]
@@ -46,8 +46,8 @@ def test_a_pool_gives_its_idle_memory_back_when_it_goes():
     reserved = memory.memory_reserved(HOST)
     pool = memory.MemPool()
     with memory.use_mem_pool(pool, HOST):
-        penstock.allocate(3 * MIB, HOST)  # dropped at once: idle
-        kept = penstock.allocate(1000, HOST)
+        forebay.allocate(3 * MIB, HOST)  # dropped at once: idle
+        kept = forebay.allocate(1000, HOST)
     assert memory.memory_reserved(HOST) > reserved
     del pool
     (key,) = (key for key, value in private(memory.memory_stats(HOST)).items() if value)
@@ -63,7 +63,7 @@ def test_pools_nest_and_the_innermost_counts():
     with memory.use_mem_pool(outer, HOST):
         with memory.use_mem_pool(inner, HOST):
             assert (outer.use_count(HOST), inner.use_count(HOST)) == (2, 2)
-            block = penstock.allocate(1000, HOST)
+            block = forebay.allocate(1000, HOST)
         assert (outer.use_count(HOST), inner.use_count(HOST)) == (2, 1)
     assert len(inner.snapshot(HOST)) == 1
     assert outer.snapshot(HOST) == []
@@ -73,7 +73,7 @@ def test_pools_nest_and_the_innermost_counts():
 def test_a_pool_in_use_cannot_be_used_again():
     pool = memory.MemPool()
     with memory.use_mem_pool(pool, HOST):
-        with pytest.raises(penstock.PenstockError, match="already recording to mempool_id"):
+        with pytest.raises(forebay.ForebayError, match="already recording to mempool_id"):
             memory.use_mem_pool(pool, HOST).__enter__()
         assert pool.use_count(HOST) == 2
     assert pool.use_count(HOST) == 1
@@ -85,7 +85,7 @@ def test_threads_use_their_own_pools_at_once():
     def work(pool):
         for _ in range(300):
             with memory.use_mem_pool(pool, HOST):
-                blocks.append(penstock.allocate(512, HOST))
+                blocks.append(forebay.allocate(512, HOST))
             if pool.use_count(HOST) != 1:
                 wrong.append(pool)
 
@@ -108,7 +108,7 @@ def test_threads_use_their_own_pools_at_once():
 
 def test_settings_for_all_devices():
     memory.set_allocator_settings("expandable_segments:True")
-    tensor = penstock.empty(10 * MIB, dtype=penstock.uint8, device=HOST)
+    tensor = forebay.empty(10 * MIB, dtype=forebay.uint8, device=HOST)
     segments = memory.memory_snapshot(HOST)["segments"]
     at = tensor.data_ptr()
     assert [s["is_expandable"] for s in segments if s["address"] <= at < s["address"] + s["total_size"]] == [True]
@@ -123,8 +123,8 @@ def test_the_fraction_is_a_limit():
     memory.set_per_process_memory_fraction(0.25, HOST)
     _, total = memory.mem_get_info(HOST)
     assert memory.get_per_process_memory_fraction(HOST) == pytest.approx(0.25)
-    with pytest.raises(penstock.OutOfMemory, match="allowed; "):
-        penstock.allocate(total // 3, HOST)
+    with pytest.raises(forebay.OutOfMemory, match="allowed; "):
+        forebay.allocate(total // 3, HOST)
     with pytest.raises(ValueError, match=r"Invalid fraction value: 1\.5"):
         memory.set_per_process_memory_fraction(1.5, HOST)
 
@@ -140,9 +140,9 @@ def test_the_fraction_stays_one_when_the_capacity_changes():
 
 
 def test_another_backend_is_not_ours(monkeypatch):
-    monkeypatch.setenv("PENSTOCK_ALLOC_CONF", "backend:cudaMallocAsync")
+    monkeypatch.setenv("FOREBAY_ALLOC_CONF", "backend:cudaMallocAsync")
     monkeypatch.setattr(shared_settings, "_now", None)
-    with pytest.warns(penstock.PenstockWarning, match="backend:cudaMallocAsync is not penstock's"):
+    with pytest.warns(forebay.ForebayWarning, match="backend:cudaMallocAsync is not forebay's"):
         shared_settings.current()
 
 
@@ -150,7 +150,7 @@ def test_without_a_cache_memory_comes_and_goes_uncounted():
     before = memory.memory_stats(HOST)
     free, _ = memory.mem_get_info(HOST)
     with memory.caching_allocator_disabled():
-        tensor = penstock.full((MIB,), 7, dtype=penstock.uint8, device=HOST)
+        tensor = forebay.full((MIB,), 7, dtype=forebay.uint8, device=HOST)
         assert memory.mem_get_info(HOST)[0] == free - MIB
         copy = tensor.clone()
         assert int(copy.numpy()[0]) == 7
@@ -166,12 +166,12 @@ def test_an_observer_hears_before_the_error_does():
     heard = []
     end = memory.attach_out_of_memory_observer(lambda *said: heard.append(said), HOST)
     free, total = memory.mem_get_info(HOST)
-    with pytest.raises(penstock.OutOfMemory):
-        penstock.allocate(total + MIB, HOST)
+    with pytest.raises(forebay.OutOfMemory):
+        forebay.allocate(total + MIB, HOST)
     end()
     end()
-    with pytest.raises(penstock.OutOfMemory):
-        penstock.allocate(total + MIB, HOST)
+    with pytest.raises(forebay.OutOfMemory):
+        forebay.allocate(total + MIB, HOST)
     ((index, asked, allowed, was_free),) = heard
     assert (index, allowed) == (0, total)
     assert asked >= total + MIB
@@ -182,7 +182,7 @@ def test_the_history_says_what_the_program_said():
     memory.record_history(100, device=HOST, annotations=True, compile_context=True)
     memory.set_metadata({"step": 3})
     with memory.annotate("forward"), memory.compile_context("0/0"):
-        tensor = penstock.empty(100, device=HOST)
+        tensor = forebay.empty(100, device=HOST)
     memory.set_metadata("")
     memory.annotate_tensor(tensor, "weights")
     del tensor
@@ -199,10 +199,10 @@ def test_the_history_says_what_the_program_said():
 
 def test_skipped_actions_are_not_recorded():
     memory.record_history(100, device=HOST, skip_actions=["free_requested", "segment_alloc"])
-    penstock.allocate(1000, HOST)
+    forebay.allocate(1000, HOST)
     (trace,) = memory.memory_snapshot(HOST)["device_traces"]
     assert [entry["action"] for entry in trace] == ["alloc", "free_completed"]
-    with pytest.raises(penstock.PenstockError, match="Unknown TraceEntry action: foo"):
+    with pytest.raises(forebay.ForebayError, match="Unknown TraceEntry action: foo"):
         memory.record_history(100, device=HOST, skip_actions=["foo"])
 
 
@@ -217,7 +217,7 @@ def test_skipped_actions_are_not_recorded():
 )
 def test_whose_stacks_are_taken(context, of_blocks, of_entries, own):
     memory.record_history(100, device=HOST, context=context)
-    block = penstock.allocate(1000, HOST)
+    block = forebay.allocate(1000, HOST)
     taken = memory.memory_snapshot(HOST)
     (live,) = (
         b
@@ -239,7 +239,7 @@ def test_whose_stacks_are_taken(context, of_blocks, of_entries, own):
 
 def test_an_earlier_recording_can_be_kept():
     memory.record_history(100, device=HOST)
-    penstock.allocate(1000, HOST)
+    forebay.allocate(1000, HOST)
     memory.record_history(2, device=HOST, keep=True)
     (trace,) = memory.memory_snapshot(HOST)["device_traces"]
     assert [entry["action"] for entry in trace] == ["free_requested", "free_completed"]
@@ -254,4 +254,4 @@ def test_nested_and_flat_numbers_agree():
     assert len([key for key in flat if "private" not in key]) == 123
     assert nested["max_split_size"] == -1
     assert DEFAULT.max_split_size == (1 << 64) - 1
-    assert "penstock HOST memory summary, device ID 0 " in memory.memory_summary(HOST)
+    assert "forebay HOST memory summary, device ID 0 " in memory.memory_summary(HOST)

@@ -1,4 +1,4 @@
-"""`python -m penstock.cuda._memory_viz` and its pages; the scenes compare its texts with PyTorch's."""
+"""`python -m forebay.cuda._memory_viz` and its pages; the scenes compare its texts with PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-import penstock
-from penstock.cuda import _memory_viz, memory
-from penstock.snapshot.codec import BadSnapshot
+import forebay
+from forebay.cuda import _memory_viz, memory
+from forebay.snapshot.codec import BadSnapshot
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("clean")
 @pytest.fixture
 def recorded(clean):
     """A snapshot of two devices; only the first has a history."""
-    with penstock.emulate("cuda", count=2, memory="64MiB"):
-        other = penstock.zeros(30 << 20, dtype="uint8", device="cuda:1")
+    with forebay.emulate("cuda", count=2, memory="64MiB"):
+        other = forebay.zeros(30 << 20, dtype="uint8", device="cuda:1")
         memory._record_memory_history(stacks="python")
-        kept, _ = penstock.zeros(1 << 18, device="cuda"), penstock.zeros(10, device="cuda")
+        kept, _ = forebay.zeros(1 << 18, device="cuda"), forebay.zeros(10, device="cuda")
         yield memory._snapshot()
         memory._record_memory_history(None)
         del other, kept
@@ -96,7 +96,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path):
 def test_arguments_that_make_no_sense(arguments, capsys):
     with pytest.raises(SystemExit):
         run(*arguments)
-    assert "usage: python -m penstock.cuda._memory_viz" in capsys.readouterr().err
+    assert "usage: python -m forebay.cuda._memory_viz" in capsys.readouterr().err
 
 
 def test_a_script_of_the_users_draws_instead(tmp_path):
@@ -110,5 +110,5 @@ def test_a_script_of_the_users_draws_instead(tmp_path):
 
 
 def test_profiles_of_pytorch_are_not_read():
-    with pytest.raises(penstock.Unsupported, match=r"reads what torch\.profiler recorded"):
+    with pytest.raises(forebay.Unsupported, match=r"reads what torch\.profiler recorded"):
         _memory_viz.profile_plot(None)

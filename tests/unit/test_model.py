@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import OutOfMemory
-from penstock.runtime.hash_order import of_pools, of_streams
-from penstock.testing.model import MIB, ModelDevice
-from penstock.testing.model.settings import Settings, format_size
+from forebay.errors import OutOfMemory
+from forebay.runtime.hash_order import of_pools, of_streams
+from forebay.testing.model import MIB, ModelDevice
+from forebay.testing.model.settings import Settings, format_size
 
 START, RESERVED = 0x100000000000, 0x200000000000
 
@@ -64,7 +64,7 @@ def test_flush_and_retry_then_the_error():
     device.record_history()
     device.allocate(80 * MIB)
     assert actions(device) == ["segment_free", "segment_alloc", "alloc"]
-    words = r"Tried to allocate 20.00 MiB\. GPU 0 .* of which 10.00 MiB is free\. .* process has 90.00 MiB .* penstock"
+    words = r"Tried to allocate 20.00 MiB\. GPU 0 .* of which 10.00 MiB is free\. .* process has 90.00 MiB .* forebay"
     with pytest.raises(OutOfMemory, match=words) as caught:
         device.allocate(2 * MIB)
     assert (caught.value.wanted, caught.value.free, caught.value.capacity) == (20 * MIB, 10 * MIB, 100 * MIB)

@@ -1,4 +1,4 @@
-"""`penstock.mps.profiler`: modes, errors in PyTorch's words, and what is in the file."""
+"""`forebay.mps.profiler`: modes, errors in PyTorch's words, and what is in the file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import types
 import pytest
 from perfetto_files import decoded
 
-import penstock
-from penstock import cuda
-from penstock.mps import profiler
-from penstock.observe import profiling
-from penstock.runtime import listening
+import forebay
+from forebay import cuda
+from forebay.mps import profiler
+from forebay.observe import profiling
+from forebay.runtime import listening
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.usefixtures("clean")
 def mps(clean, tmp_path, monkeypatch):
     """An emulated device, and a folder to write to."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PENSTOCK_TRACE", raising=False)
-    with penstock.emulate("mps", profile="apple_m3_max", memory="512MiB"):
+    monkeypatch.delenv("FOREBAY_TRACE", raising=False)
+    with forebay.emulate("mps", profile="apple_m3_max", memory="512MiB"):
         yield tmp_path
         profiler.stop()
     assert listening.tracer is None
 
 
 def usual(folder, number=""):
-    return folder / f"penstock-trace-{os.getpid()}{number}.pftrace"
+    return folder / f"forebay-trace-{os.getpid()}{number}.pftrace"
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def usual(folder, number=""):
 )
 def test_the_mode_says_what_is_traced(mps, mode, slices, moments):
     with profiler.profile(mode):
-        penstock.zeros(10, device="mps")
-        penstock.synchronize("mps")
+        forebay.zeros(10, device="mps")
+        forebay.synchronize("mps")
     found = decoded(usual(mps))
     assert {each.category for each in found.slices} - {"recording"} == slices
     assert {each.category for each in found.moments} == moments
@@ -123,14 +123,14 @@ def test_a_capture_of_metal_is_refused_for_want_of_metal(mps, monkeypatch):
     monkeypatch.setenv("MTL_CAPTURE_ENABLED", "1")
     assert profiler.is_metal_capture_enabled() is False
     assert profiler.is_capturing_metal() is False
-    with pytest.raises(penstock.Unsupported, match="no backend"), profiler.metal_capture("x"):
+    with pytest.raises(forebay.Unsupported, match="no backend"), profiler.metal_capture("x"):
         pass
 
 
 def test_each_operation_is_waited_for_if_that_is_asked(mps):
     with profiler.profile("interval", wait_until_completed=True):
-        tensor = penstock.zeros(1 << 20, device="mps")
-        assert penstock.current_stream("mps").query()
+        tensor = forebay.zeros(1 << 20, device="mps")
+        assert forebay.current_stream("mps").query()
         tensor.fill_(1)
     first, second = decoded(usual(mps)).executed
     call = next(each for each in decoded(usual(mps)).asked if each.id == second.id)
@@ -138,18 +138,18 @@ def test_each_operation_is_waited_for_if_that_is_asked(mps):
 
 
 def test_the_file_is_where_the_environment_says(mps, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_TRACE", "mine.pftrace")
+    monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
     with profiler.profile():
-        penstock.zeros(10, device="mps")
+        forebay.zeros(10, device="mps")
     assert [each.name for each in mps.iterdir()] == ["mine.pftrace"]
     assert len(decoded(mps / "mine.pftrace").executed) == 1
 
 
 def test_what_goes_on_is_ended_though_its_device_has_gone(clean, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with penstock.emulate("mps"):
+    with forebay.emulate("mps"):
         profiler.start()
-        penstock.zeros(10, device="mps")
+        forebay.zeros(10, device="mps")
     profiler.stop()
     assert len(decoded(usual(tmp_path)).executed) == 1
     with pytest.raises(RuntimeError, match=r"^Cannot execute profilerStopTrace\(\) without MPS backend"):
@@ -167,12 +167,12 @@ def test_it_does_not_end_what_cudas_profiler_began(mps):
 
 
 def test_cudas_profiler_does_not_end_it_either(mps, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_TRACE", "mine.pftrace")
-    with penstock.emulate("cuda"):
+    monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
+    with forebay.emulate("cuda"):
         profiler.start()
         with cuda.profiler.profile():
-            penstock.zeros(10, device="mps")
-        penstock.zeros(10, device="mps")
+            forebay.zeros(10, device="mps")
+        forebay.zeros(10, device="mps")
         profiler.stop()
     assert len(decoded(mps / "mine.pftrace").executed) == 2
 
@@ -206,11 +206,11 @@ def a_mac(mps, monkeypatch):
 
 def test_on_a_mac_operations_are_signposts_too(a_mac):
     with profiler.profile("interval,event"):
-        tensor = penstock.empty(10, device="mps")
+        tensor = forebay.empty(10, device="mps")
         tensor.fill_(0)
-        penstock.synchronize("mps")
+        forebay.synchronize("mps")
     assert a_mac.told == [
-        ("log", "penstock", "DynamicTracing"),
+        ("log", "forebay", "DynamicTracing"),
         ("begin", "queue 0"),
         ("end", "fill fill_, 40 bytes"),
         ("event", "fill fill_, 40 bytes"),
@@ -218,12 +218,12 @@ def test_on_a_mac_operations_are_signposts_too(a_mac):
 
 
 def test_signposts_are_as_the_mode_says(a_mac):
-    tensor = penstock.empty(10, device="mps")
+    tensor = forebay.empty(10, device="mps")
     with profiler.profile("event"):
         tensor.fill_(0)
-        penstock.synchronize("mps")
+        forebay.synchronize("mps")
     tensor.fill_(0)
-    penstock.synchronize("mps")
+    forebay.synchronize("mps")
     assert [each[0] for each in a_mac.told] == ["log", "event"]
 
 
@@ -239,5 +239,5 @@ def test_a_mac_without_the_package_has_the_file_alone(mps, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setitem(sys.modules, "os_signpost", None)
     with profiler.profile():
-        penstock.zeros(10, device="mps")
+        forebay.zeros(10, device="mps")
     assert usual(mps).exists()

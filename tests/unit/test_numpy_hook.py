@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import penstock
-from penstock import memory
-from penstock._core import NumpyHook, Pool
-from penstock.errors import WrongState
-from penstock.interop import numpy as hook
-from penstock.runtime.current import opened_for
+import forebay
+from forebay import memory
+from forebay._core import NumpyHook, Pool
+from forebay.errors import WrongState
+from forebay.interop import numpy as hook
+from forebay.runtime.current import opened_for
 
 HOST = "host:0"
 KIB, MIB = 1 << 10, 1 << 20
@@ -128,7 +128,7 @@ def test_numpy_knows_the_handler_of_a_context_by_name(everywhere):
     name = np._core.multiarray.get_handler_name
     assert name(np.ones(MIB)) == "default_allocator"  # `install` changes its functions only
     with hook.serving(HOST):
-        assert name(np.ones(MIB)) == "penstock"
+        assert name(np.ones(MIB)) == "forebay"
 
 
 def test_a_hook_stands_in_one_place():
@@ -309,8 +309,8 @@ def test_the_history_says_who_made_an_array(everywhere):
 def test_memory_that_queued_work_still_writes_is_not_numpys():
     """What a stream gave back is free in its order only; NumPy waits for no stream."""
     hook.install(HOST)
-    tensor = penstock.full((16 * MIB,), 7, dtype=penstock.uint8, device=HOST)
+    tensor = forebay.full((16 * MIB,), 7, dtype=forebay.uint8, device=HOST)
     del tensor  # the fill may not even have begun
     array = np.zeros(16 * MIB, np.uint8)
-    penstock.synchronize(HOST)
+    forebay.synchronize(HOST)
     assert not array.any()

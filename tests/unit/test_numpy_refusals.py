@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from penstock import memory
-from penstock.errors import OutOfMemory
-from penstock.interop import numpy as hook
-from penstock.runtime.current import opened_for
+from forebay import memory
+from forebay.errors import OutOfMemory
+from forebay.interop import numpy as hook
+from forebay.runtime.current import opened_for
 
 HOST = "host:0"
 MIB = 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
-from penstock.runtime.open_device import opened_of
+import forebay
+from forebay.runtime.open_device import opened_of
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -15,21 +15,21 @@ def devices(kind):
 
 
 def test_devices_are_listed_by_index_and_gone_with_their_emulation():
-    with penstock.emulate("mtia", count=3):
+    with forebay.emulate("mtia", count=3):
         assert devices("mtia") == []
-        penstock.zeros(3, device="mtia:2")
-        penstock.zeros(3, device="mtia:0")
+        forebay.zeros(3, device="mtia:2")
+        forebay.zeros(3, device="mtia:0")
         assert devices("mtia") == ["mtia:0", "mtia:2"]
         assert opened_of("mtia") is opened_of("mtia")
         assert [*opened_of("mtia").native] == [opened.allocator for opened in opened_of("mtia").devices]
-        with penstock.emulate("mps"):
-            penstock.zeros(3, device="mps")
+        with forebay.emulate("mps"):
+            forebay.zeros(3, device="mps")
             assert {"mtia:0", "mtia:2", "mps:0"} <= set(devices(""))
     assert devices("mtia") == devices("mps") == []
 
 
 def test_a_device_that_is_gone_is_of_no_kind():
-    with penstock.emulate("mtia"):
-        penstock.zeros(3, device="mtia")
+    with forebay.emulate("mtia"):
+        forebay.zeros(3, device="mtia")
         (opened,) = opened_of("mtia").devices
     assert (opened.kind, opened.gone) == ("", "ended")

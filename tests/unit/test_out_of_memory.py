@@ -12,21 +12,21 @@ import weakref
 import numpy as np
 import pytest
 
-import penstock
-from penstock import DeviceError, OutOfMemory, memory
-from penstock.runtime import out_of_memory
+import forebay
+from forebay import DeviceError, OutOfMemory, memory
+from forebay.runtime import out_of_memory
 
 MIB = 1 << 20
 
 
 def refused(nbytes=40 * MIB):
     with pytest.raises(OutOfMemory) as caught:
-        penstock.empty(nbytes, dtype=penstock.uint8, device="fake:0")
+        forebay.empty(nbytes, dtype=forebay.uint8, device="fake:0")
     return caught.value
 
 
 def test_it_is_what_people_catch(fake):
-    kept = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    kept = forebay.empty(30 * MIB, dtype=forebay.uint8, device="fake:0")
     error = refused()
     assert isinstance(error, MemoryError)
     assert isinstance(error, RuntimeError)
@@ -37,26 +37,26 @@ def test_it_is_what_people_catch(fake):
 
 
 def test_the_text_has_the_numbers(fake):
-    small = penstock.empty(1000, device="fake:0")
-    large = penstock.empty(24 * MIB, dtype=penstock.uint8, device="fake:0")
-    hole = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
+    small = forebay.empty(1000, device="fake:0")
+    large = forebay.empty(24 * MIB, dtype=forebay.uint8, device="fake:0")
+    hole = forebay.empty(3 * MIB, dtype=forebay.uint8, device="fake:0")
     text = str(refused())
     where = hole.data_ptr() + 3 * MIB
     assert text == (
         "fake out of memory. Tried to allocate 40.00 MiB. fake:0 has a total capacity of 64.00 MiB of which 18.00 MiB "
-        "is free. Of the allocated memory 27.00 MiB is allocated by penstock, and 19.00 MiB is reserved by penstock "
+        "is free. Of the allocated memory 27.00 MiB is allocated by forebay, and 19.00 MiB is reserved by forebay "
         "but unallocated. If reserved but unallocated memory is large try setting "
-        "PENSTOCK_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management "
+        "FOREBAY_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management "
         f" ({out_of_memory.DOCUMENTATION})\n"
         f"  The largest free piece is 17.00 MiB, at {where:#x}, for stream 0.\n"
         "  17.00 MiB are free in 1 piece too small for 40.00 MiB.\n"
-        "  Who holds it is not known: penstock.memory.record_history() before the allocations would tell."
+        "  Who holds it is not known: forebay.memory.record_history() before the allocations would tell."
     )
     assert small.nbytes + large.nbytes + hole.nbytes < 46 * MIB
 
 
 def test_the_text_names_a_segment_much_larger_than_what_was_wanted(fake):
-    kept = penstock.empty(50 * MIB, dtype=penstock.uint8, device="fake:0")
+    kept = forebay.empty(50 * MIB, dtype=forebay.uint8, device="fake:0")
     text = str(refused(5 * MIB))
     assert "Tried to allocate 20.00 MiB. " in text  # as PyTorch says it
     assert text.splitlines()[1] == "  5.00 MiB were asked for, for which a segment of 20.00 MiB is needed."
@@ -64,8 +64,8 @@ def test_the_text_names_a_segment_much_larger_than_what_was_wanted(fake):
 
 
 def test_pieces_of_other_streams_are_told_apart(fake):
-    with penstock.Stream("fake:0") as stream:
-        theirs = penstock.empty(3 * MIB, dtype=penstock.uint8, device="fake:0")
+    with forebay.Stream("fake:0") as stream:
+        theirs = forebay.empty(3 * MIB, dtype=forebay.uint8, device="fake:0")
     largest, mine, *_ = str(refused(60 * MIB)).splitlines()[1:]
     assert largest.startswith("  The largest free piece is 17.00 MiB, at ")
     assert largest.endswith(f", for stream {stream.handle}.")
@@ -77,8 +77,8 @@ def test_the_three_sites_that_hold_most(fake):
     memory.record_history(device="fake:0")
     kept = []
     for nbytes, times in ((20, 1), (12, 1), (2, 3), (1, 1)):
-        source = f"def site_{nbytes}():\n    return penstock.empty({nbytes * MIB}, dtype='u1', device='fake:0')\n"
-        space = {"penstock": penstock}
+        source = f"def site_{nbytes}():\n    return forebay.empty({nbytes * MIB}, dtype='u1', device='fake:0')\n"
+        space = {"forebay": forebay}
         exec(compile(source, f"/home/me/model_{nbytes}.py", "exec"), space)
         kept += [space[f"site_{nbytes}"]() for _ in range(times)]
     assert [line for line in str(refused(60 * MIB)).splitlines() if "block" in line] == [
@@ -92,8 +92,8 @@ def test_who_keeps_idle_segments_from_going(fake):
     memory.record_history(device="fake:0")
     kept, others = [], []
     for _ in range(3):
-        kept.append(penstock.empty(2 * MIB, dtype=penstock.uint8, device="fake:0"))
-        others.append(penstock.empty(18 * MIB, dtype=penstock.uint8, device="fake:0"))
+        kept.append(forebay.empty(2 * MIB, dtype=forebay.uint8, device="fake:0"))
+        others.append(forebay.empty(18 * MIB, dtype=forebay.uint8, device="fake:0"))
     others.clear()
     line = test_who_keeps_idle_segments_from_going.__code__.co_firstlineno + 4
     assert str(refused(30 * MIB)).splitlines()[-2:] == [
@@ -104,7 +104,7 @@ def test_who_keeps_idle_segments_from_going(fake):
 
 
 def test_what_came_before_the_history(fake):
-    kept = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    kept = forebay.empty(30 * MIB, dtype=forebay.uint8, device="fake:0")
     memory.record_history(device="fake:0")
     assert str(refused()).splitlines()[1:] == [
         "  30.00 MiB in 1 block: of no known origin, as the history was off or took no stacks"
@@ -136,37 +136,37 @@ def test_it_keeps_nothing_of_ours_alive(fake):
     assert error.__cause__ is None
     frames, trace = [], error.__traceback__
     while trace:
-        if "/penstock/" in trace.tb_frame.f_code.co_filename:
+        if "/forebay/" in trace.tb_frame.f_code.co_filename:
             frames.append(trace.tb_frame)
         trace = trace.tb_next
     assert frames
     for frame in frames:
         for value in frame.f_locals.values():
-            assert not isinstance(value, (penstock.Tensor, penstock.Block, np.ndarray, BaseException)), frame
+            assert not isinstance(value, (forebay.Tensor, forebay.Block, np.ndarray, BaseException)), frame
 
 
 def test_what_the_failed_call_held_goes_with_the_error(fake):
-    source = penstock.empty(30 * MIB, dtype=penstock.uint8, device="fake:0")
+    source = forebay.empty(30 * MIB, dtype=forebay.uint8, device="fake:0")
     gone = weakref.ref(source)
     with contextlib.suppress(OutOfMemory):
-        source.to(dtype=penstock.float64)
+        source.to(dtype=forebay.float64)
     del source
     gc.collect()
     assert gone() is None
-    penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+    forebay.empty(40 * MIB, dtype=forebay.uint8, device="fake:0")
 
 
 def test_after_it_everything_goes_on(fake):
-    kept = penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+    kept = forebay.empty(40 * MIB, dtype=forebay.uint8, device="fake:0")
     for _ in range(3):
         refused()
     del kept
-    penstock.empty(40 * MIB, dtype=penstock.uint8, device="fake:0")
+    forebay.empty(40 * MIB, dtype=forebay.uint8, device="fake:0")
     stats = memory.memory_stats("fake:0")
     assert (stats["num_ooms"], stats["num_alloc_retries"]) == (3, 3)
 
 
 def test_the_host_too(clean):
     total = memory.mem_get_info("host:0")[1]
-    with pytest.raises(OutOfMemory, match=re.escape(f"has a total capacity of {penstock.sizes.format_bytes(total)}")):
-        penstock.allocate(1 << 59, "host:0")
+    with pytest.raises(OutOfMemory, match=re.escape(f"has a total capacity of {forebay.sizes.format_bytes(total)}")):
+        forebay.allocate(1 << 59, "host:0")

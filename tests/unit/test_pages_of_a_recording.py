@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._core import Pool
+from forebay._core import Pool
 
 MIB = 1 << 20
 START = 1 << 40

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-import penstock
-from penstock import WrongState, cuda
-from penstock._core import Pool
-from penstock.memory import peak
+import forebay
+from forebay import WrongState, cuda
+from forebay._core import Pool
+from forebay.memory import peak
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -17,16 +17,16 @@ MIB = 1 << 20
 
 @pytest.fixture
 def device():
-    with penstock.emulate("cuda", count=2, memory="64MiB"):
+    with forebay.emulate("cuda", count=2, memory="64MiB"):
         yield "cuda:0"
 
 
 def use(nbytes, device="cuda:0"):
-    penstock.empty(nbytes, dtype="uint8", device=device)
+    forebay.empty(nbytes, dtype="uint8", device=device)
 
 
 def test_what_was_there_most(device):
-    held = penstock.empty(2 * MIB, dtype="uint8", device=device)
+    held = forebay.empty(2 * MIB, dtype="uint8", device=device)
     with peak(device) as p:
         assert (p.allocated, p.allocated_above, p.reserved, p.reserved_above) == (2 * MIB, 0, 20 * MIB, 0)
         use(3 * MIB)
@@ -65,16 +65,16 @@ def test_resets_and_they_do_not_disturb_each_other(device):
     use(8 * MIB)
     with peak(device) as p:
         use(4 * MIB)
-        assert penstock.memory.max_memory_allocated(device) == 8 * MIB
-        penstock.memory.reset_peak_memory_stats(device)
+        assert forebay.memory.max_memory_allocated(device) == 8 * MIB
+        forebay.memory.reset_peak_memory_stats(device)
         use(MIB)
-        assert penstock.memory.max_memory_allocated(device) == MIB
+        assert forebay.memory.max_memory_allocated(device) == MIB
     assert p.allocated == 4 * MIB
-    assert penstock.memory.max_memory_allocated(device) == MIB
+    assert forebay.memory.max_memory_allocated(device) == MIB
 
 
 def test_an_error_ends_them(device):
-    with pytest.raises(penstock.OutOfMemory), peak(device) as p:
+    with pytest.raises(forebay.OutOfMemory), peak(device) as p:
         [use(size) for size in (2 * MIB, 100 * MIB)]
     use(8 * MIB)
     assert p.allocated == 2 * MIB
@@ -89,7 +89,7 @@ def test_other_devices_do_not_count(device):
 def test_all_threads_count(device, eight_threads):
     held = []
     with peak(device) as p:
-        eight_threads(lambda _: held.append(penstock.empty(MIB, dtype="uint8", device=device)))
+        eight_threads(lambda _: held.append(forebay.empty(MIB, dtype="uint8", device=device)))
     assert p.allocated == 8 * MIB
 
 
@@ -104,18 +104,18 @@ def test_each_thread_has_its_own(device, eight_threads):
 
 
 def test_growing_segments_count(device):
-    penstock.memory.set_allocator_settings("expandable_segments:True")
+    forebay.memory.set_allocator_settings("expandable_segments:True")
     try:
         with peak(device) as p:
             use(3 * MIB)
     finally:
-        penstock.memory.set_allocator_settings("expandable_segments:False")
+        forebay.memory.set_allocator_settings("expandable_segments:False")
     assert p.reserved == 20 * MIB
 
 
 def test_it_is_used_once(device):
     p = peak(device)
-    with pytest.raises(WrongState, match=re.escape("nothing was measured yet: with penstock.memory.peak() as p")):
+    with pytest.raises(WrongState, match=re.escape("nothing was measured yet: with forebay.memory.peak() as p")):
         _ = p.allocated
     assert repr(p) == "<Peak of cuda:0, not measured yet>"
     with p, pytest.raises(WrongState, match=re.escape("measured once: call peak() for another")), p:
@@ -133,7 +133,7 @@ def test_one_that_is_dropped_is_forgotten(device):
 
 
 def test_it_outlives_its_emulation():
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         p = peak("cuda")
         p.__enter__()
         use(MIB)
@@ -144,7 +144,7 @@ def test_it_outlives_its_emulation():
 def test_cudas_name(device):
     with cuda.memory.peak(1) as p:
         use(MIB, "cuda:1")
-    assert (p.device, p.allocated) == (penstock.Device("cuda:1"), MIB)
+    assert (p.device, p.allocated) == (forebay.Device("cuda:1"), MIB)
 
 
 def test_a_meter_that_is_none():

@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-import penstock
-from penstock import DeviceError, Stream, Unsupported
-from penstock.runtime.storage import pinned_block
+import forebay
+from forebay import DeviceError, Stream, Unsupported
+from forebay.runtime.storage import pinned_block
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -18,30 +18,30 @@ pytestmark = pytest.mark.usefixtures("clean")
 @pytest.fixture
 def counts():
     """How much pinned memory is in use, and how much there is."""
-    penstock.memory.empty_host_cache("host:0")
+    forebay.memory.empty_host_cache("host:0")
 
     def look(*names):
-        stats = penstock.memory.host_memory_stats("host:0")
+        stats = forebay.memory.host_memory_stats("host:0")
         return [stats[f"{name}.current"] for name in names or ("active_requests", "allocations")]
 
     return look
 
 
 def test_it_is_an_array():
-    array = penstock.empty_pinned(2, 3, dtype=np.int16)
+    array = forebay.empty_pinned(2, 3, dtype=np.int16)
     array[...] = 7
     assert (array.shape, array.dtype, array.flags.c_contiguous) == ((2, 3), np.int16, True)
-    assert penstock.empty_pinned((4,)).dtype == np.float32
-    assert penstock.empty_pinned(2, dtype="bfloat16").dtype.name == "bfloat16"
+    assert forebay.empty_pinned((4,)).dtype == np.float32
+    assert forebay.empty_pinned(2, dtype="bfloat16").dtype.name == "bfloat16"
     for view in (array, array[1:], array.T, array.view(np.uint8), array.ravel()):
         assert pinned_block(view) is not None
-    for other in (array.copy(), np.ones(3), array + 1, penstock.tensor([1]).numpy()):
+    for other in (array.copy(), np.ones(3), array + 1, forebay.tensor([1]).numpy()):
         assert pinned_block(other) is None
 
 
 def test_nothing_pins_nothing(counts):
     before = counts()
-    assert penstock.empty_pinned(0, 3).shape == (0, 3)
+    assert forebay.empty_pinned(0, 3).shape == (0, 3)
     assert counts() == before
 
 
@@ -49,20 +49,20 @@ def test_nothing_pins_nothing(counts):
 def test_what_cannot_be_pinned(size, counts):
     before = counts()
     with pytest.raises((TypeError, ValueError, DeviceError)):
-        penstock.empty_pinned(*size)
+        forebay.empty_pinned(*size)
     assert counts() == before
 
 
 def test_the_host_goes_on():
     stream, gate = Stream(), threading.Event()
-    source = penstock.empty_pinned(1000)
+    source = forebay.empty_pinned(1000)
     source[...] = 5
     with stream:
-        target = penstock.zeros(1000)
+        target = forebay.zeros(1000)
         stream.queue.call(lambda: gate.wait(30))
         target.copy_(source, non_blocking=True)
-        back = penstock.empty_pinned(1000)
-        penstock.from_numpy(back).copy_(target, non_blocking=True)
+        back = forebay.empty_pinned(1000)
+        forebay.from_numpy(back).copy_(target, non_blocking=True)
         assert not stream.query()
         gate.set()
         stream.synchronize()
@@ -73,8 +73,8 @@ def test_it_waits_where_it_must():
     """Without non_blocking, and for memory that is not pinned, also a converted copy of some that is."""
     stream = Stream()
     with stream:
-        target = penstock.zeros(1000)
-        pinned = penstock.empty_pinned(1000)
+        target = forebay.zeros(1000)
+        pinned = forebay.empty_pinned(1000)
         for source, non_blocking in ((pinned, False), (np.ones(1000, np.float32), True)):
             gate = threading.Event()
             stream.queue.call(lambda gate=gate: gate.wait(30))
@@ -89,45 +89,45 @@ def test_it_waits_where_it_must():
 def test_nobody_gets_it_before_it_was_read_or_written(counts, back):
     before = counts()
     stream, gate = Stream(), threading.Event()
-    array = penstock.empty_pinned(1000)
+    array = forebay.empty_pinned(1000)
     address = array.__array_interface__["data"][0]
     with stream:
-        there = penstock.zeros(1000)
+        there = forebay.zeros(1000)
         stream.queue.call(lambda: gate.wait(30))
         if back:
-            penstock.from_numpy(array).copy_(there, non_blocking=True)
+            forebay.from_numpy(array).copy_(there, non_blocking=True)
         else:
             there.copy_(array, non_blocking=True)
     del array
     gc.collect()
-    other = penstock.empty_pinned(1000)
+    other = forebay.empty_pinned(1000)
     assert other.__array_interface__["data"][0] != address
     assert counts() == [before[0] + 2, before[1] + 2]
     gate.set()
     stream.synchronize()
-    again = penstock.empty_pinned(1000)
+    again = forebay.empty_pinned(1000)
     assert again.__array_interface__["data"][0] == address
     assert counts() == [before[0] + 2, before[1] + 2]
 
 
 def test_a_stream_that_was_named_is_waited_for(counts):
     stream, gate = Stream(), threading.Event()
-    array = penstock.empty_pinned(1000)
+    array = forebay.empty_pinned(1000)
     stream.queue.call(lambda: gate.wait(30))
-    penstock.from_numpy(array).record_stream(stream)
+    forebay.from_numpy(array).record_stream(stream)
     used = counts()
     del array
-    penstock.empty_pinned(1)
+    forebay.empty_pinned(1)
     assert counts("active_requests") == used[:1]
     gate.set()
     stream.synchronize()
-    penstock.memory.empty_host_cache("host:0")
+    forebay.memory.empty_host_cache("host:0")
     assert counts("active_requests") == [used[0] - 1]
 
 
 def test_it_comes_back_in_any_order(counts):
     before = counts("active_requests", "active_bytes")
-    arrays = [penstock.empty_pinned(100) for _ in range(20)]
+    arrays = [forebay.empty_pinned(100) for _ in range(20)]
     views = [array[3:] for array in arrays]
     arrays.reverse()
     del arrays
@@ -138,43 +138,43 @@ def test_it_comes_back_in_any_order(counts):
 
 
 def test_to_a_device_that_the_host_cannot_read(fake):
-    target = penstock.empty(1000, device="fake:0")
-    source = penstock.empty_pinned(1000, device="host:0")
+    target = forebay.empty(1000, device="fake:0")
+    source = forebay.empty_pinned(1000, device="host:0")
     target.copy_(source, non_blocking=True)
-    assert not penstock.current_stream("fake:0").query()
+    assert not forebay.current_stream("fake:0").query()
     target.copy_(source)
-    assert penstock.current_stream("fake:0").query()
+    assert forebay.current_stream("fake:0").query()
     target.copy_(np.ones(1000), non_blocking=True)  # staged first: no need to wait
-    assert not penstock.current_stream("fake:0").query()
+    assert not forebay.current_stream("fake:0").query()
 
 
 def test_a_device_that_lends_none(fake, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.open_device.PinnedHost", str)  # no port is one
+    monkeypatch.setattr("forebay.runtime.open_device.PinnedHost", str)  # no port is one
     with pytest.raises(Unsupported, match="fake lends no pinned host memory") as caught:
-        penstock.empty_pinned(3, device="fake:0")
+        forebay.empty_pinned(3, device="fake:0")
     assert caught.value.ability == "PinnedHost"
 
 
 def test_its_history():
-    penstock.memory.record_history(100, context="all", depth=1, pinned=True, device="host:0")
+    forebay.memory.record_history(100, context="all", depth=1, pinned=True, device="host:0")
     try:
-        penstock.empty_pinned(1000, dtype=np.uint8, device="host:0").fill(1)
-        taken = penstock.memory.memory_snapshot("host:0")
+        forebay.empty_pinned(1000, dtype=np.uint8, device="host:0").fill(1)
+        taken = forebay.memory.memory_snapshot("host:0")
     finally:
-        penstock.memory.record_history(None, device="host:0")
+        forebay.memory.record_history(None, device="host:0")
     assert [entry["action"] for entry in taken["host_traces"]][-3:] == ["alloc", "free_requested", "free_completed"]
     assert {len(entry["frames"]) for entry in taken["host_traces"]} == {1}
     assert 1024 in {segment["total_size"] for segment in taken["host_segments"]}
-    assert penstock.memory.memory_snapshot("host:0")["host_segments"] == []
+    assert forebay.memory.memory_snapshot("host:0")["host_segments"] == []
 
 
 def test_it_follows_the_settings(counts):
-    penstock.memory.set_allocator_settings("pinned_max_cached_size_mb:1")
+    forebay.memory.set_allocator_settings("pinned_max_cached_size_mb:1")
     try:
         before = counts("allocated_bytes")
-        array = penstock.empty_pinned(3 << 20, dtype=np.uint8)
+        array = forebay.empty_pinned(3 << 20, dtype=np.uint8)
         assert counts("allocated_bytes") == [before[0] + (3 << 20)]
         del array
         assert counts("allocated_bytes") == before
     finally:
-        penstock.memory.set_allocator_settings("pinned_max_cached_size_mb:17592186044415")
+        forebay.memory.set_allocator_settings("pinned_max_cached_size_mb:17592186044415")

@@ -16,11 +16,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from penstock.errors import DeviceError, Forked, PenstockWarning, WrongState
-from penstock.runtime import pinned_allocator
-from penstock.runtime.pinned_allocator import PinnedAllocator, PinnedBlock
-from penstock.runtime.settings import DEFAULT, parse
-from penstock.testing.fake import FakePort
+from forebay.errors import DeviceError, ForebayWarning, Forked, WrongState
+from forebay.runtime import pinned_allocator
+from forebay.runtime.pinned_allocator import PinnedAllocator, PinnedBlock
+from forebay.runtime.settings import DEFAULT, parse
+from forebay.testing.fake import FakePort
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -287,7 +287,7 @@ def test_a_destructor_only_warns(scene):
     scene.settings = parse("pinned_max_cached_size_mb:1")
     block = scene.take(2 * MIB)
     scene.port.fail("unpin")
-    with pytest.warns(PenstockWarning, match="could not be given back"):
+    with pytest.warns(ForebayWarning, match="could not be given back"):
         del block
     assert scene["active_requests.current"] == 0
     assert scene["allocations.current"] == 1
@@ -299,7 +299,7 @@ def test_a_failure_anywhere_loses_nothing(call):
     scene.port.fail_call(call)
     draw, held = random.Random(call), []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PenstockWarning)
+        warnings.simplefilter("ignore", ForebayWarning)
         for _ in range(30):
             try:
                 held.append(
@@ -646,7 +646,7 @@ def test_without_a_thread_allocations_look_for_themselves(scene, monkeypatch):
 
 def test_the_thread_complains_and_goes_on(polled, monkeypatch):
     told = []
-    monkeypatch.setattr("penstock.runtime.pinned_poller.complain", told.append)
+    monkeypatch.setattr("forebay.runtime.pinned_poller.complain", told.append)
     polled.settings = parse("pinned_use_background_threads:True,pinned_max_cached_size_mb:1")
     blocks = [polled.take(2 * MIB, 0) for _ in range(2)]
     polled.work()

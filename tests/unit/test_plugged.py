@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock import PenstockError, WrongState, cuda
-from penstock.cuda import memory
+import forebay
+from forebay import ForebayError, WrongState, cuda
+from forebay.cuda import memory
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 pytestmark = [
@@ -77,7 +77,7 @@ class TestForAllOfCuda:
         assert memory.get_allocator_backend() == "pluggable"
         assert memory._get_current_allocator().allocator() is allocator.allocator()
         with cuda.stream(cuda.Stream("cuda:1")) as _:
-            tensor = penstock.full((1000,), 7, dtype="uint8", device="cuda:1")
+            tensor = forebay.full((1000,), 7, dtype="uint8", device="cuda:1")
             stream = cuda.current_stream().cuda_stream
         assert (told("taken"), told("held"), told("device_seen", ctypes.c_int)) == (1, 1000, 1)
         assert told("stream_seen", ctypes.c_void_p) == stream
@@ -89,7 +89,7 @@ class TestForAllOfCuda:
 
     def test_memory_goes_back_after_the_work_on_it(self, told):
         gate, other = threading.Event(), cuda.Stream()
-        held = [penstock.zeros(1000, device="cuda")]
+        held = [forebay.zeros(1000, device="cuda")]
         other.queue.call(gate.wait)
         freeing = threading.Thread(target=held.clear, daemon=True)
         freeing.start()
@@ -139,7 +139,7 @@ class TestForAllOfCuda:
         assert memory.memory_stats() == {}  # nobody has used CUDA
         assert memory.mem_get_info() == (64 * MIB, 64 * MIB)
         assert not memory._memory_metadata_supported()
-        memory._annotate_tensor(penstock.zeros(3, device="cuda"), "nobody hears it")
+        memory._annotate_tensor(forebay.zeros(3, device="cuda"), "nobody hears it")
         assert memory._allocation_traceback(5) is None
 
     def test_it_has_no_pools(self):
@@ -147,8 +147,8 @@ class TestForAllOfCuda:
             memory.MemPool()
 
     def test_no_memory(self, told):
-        with pytest.raises(penstock.OutOfMemory, match=r"take of .* has no 65\.00 MiB"):
-            penstock.empty(65 * MIB, dtype="uint8", device="cuda")
+        with pytest.raises(forebay.OutOfMemory, match=r"take of .* has no 65\.00 MiB"):
+            forebay.empty(65 * MIB, dtype="uint8", device="cuda")
         assert told("taken") == 0
 
     def test_what_else_it_is_told(self, plugged, told):
@@ -162,7 +162,7 @@ class TestForAllOfCuda:
         assert told("resets", ctypes.c_int) == 1
         memory.set_per_process_memory_fraction(0.5, 1)
         assert (told("fraction", ctypes.c_double), told("fraction_device", ctypes.c_int)) == (0.5, 1)
-        tensor, stream = penstock.zeros(3, device="cuda"), cuda.Stream()
+        tensor, stream = forebay.zeros(3, device="cuda"), cuda.Stream()
         tensor.record_stream(stream)
         assert told("recorded", ctypes.c_void_p) == tensor.data_ptr()
         assert told("recorded_on", ctypes.c_void_p) == stream.cuda_stream
@@ -171,17 +171,17 @@ class TestForAllOfCuda:
         "name", ["set_base_alloc_fn", "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"]
     )
     def test_what_it_is_never_told(self, plugged, name):
-        with pytest.raises(penstock.Unsupported, match="plugged allocator"):
+        with pytest.raises(forebay.Unsupported, match="plugged allocator"):
             getattr(plugged, name)(1)
 
 
 def test_the_native_allocator_serves_the_next_emulation(allocator, told):
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         memory.change_current_allocator(allocator)
-        kept = penstock.zeros(10, device="cuda")
-    with penstock.emulate("cuda"):
+        kept = forebay.zeros(10, device="cuda")
+    with forebay.emulate("cuda"):
         assert memory.get_allocator_backend() == "native"
-        penstock.zeros(10, device="cuda")
+        forebay.zeros(10, device="cuda")
         assert memory.memory_reserved() == 2 * MIB
     assert told("held") == 40
     del kept
@@ -198,8 +198,8 @@ def test_it_cannot_come_after_the_first_use(allocator, emulated):
 
 def test_memory_that_is_not_aligned_is_refused_and_given_back(library, told, emulated):
     memory.change_current_allocator(memory.CUDAPluggableAllocator(str(library), "crooked", "give_crooked"))
-    with pytest.raises(PenstockError, match=r"crooked of .* gave memory at 0x\w+, which is no multiple of 16"):
-        penstock.zeros(10, device="cuda")
+    with pytest.raises(ForebayError, match=r"crooked of .* gave memory at 0x\w+, which is no multiple of 16"):
+        forebay.zeros(10, device="cuda")
     assert told("held") == 0
 
 
@@ -212,9 +212,9 @@ def test_a_python_function_that_gives_none_has_no_memory(emulated):
         return None
 
     address = ctypes.cast(empty, ctypes.c_void_p).value
-    memory.change_current_allocator(memory._CUDAAllocator(penstock.runtime.plugged.Plugged(address, address, empty)))
-    with pytest.raises(penstock.OutOfMemory, match="the plugged allocator has no 40 B"):
-        penstock.zeros(10, device="cuda")
+    memory.change_current_allocator(memory._CUDAAllocator(forebay.runtime.plugged.Plugged(address, address, empty)))
+    with pytest.raises(forebay.OutOfMemory, match="the plugged allocator has no 40 B"):
+        forebay.zeros(10, device="cuda")
 
 
 @pytest.mark.usefixtures("emulated")
@@ -222,8 +222,8 @@ class TestForOnePool:
     def test_its_segments_come_from_it_and_go_back_to_it(self, allocator, told):
         pool = memory.MemPool(allocator.allocator())
         with memory.use_mem_pool(pool):
-            small = penstock.full((1000,), 7, dtype="uint8", device="cuda")
-            large = penstock.zeros(30 * MIB, dtype="uint8", device="cuda")
+            small = forebay.full((1000,), 7, dtype="uint8", device="cuda")
+            large = forebay.zeros(30 * MIB, dtype="uint8", device="cuda")
         assert (told("taken"), told("held")) == (2, 32 * MIB)
         assert small.tolist() == [7] * 1000
         cuda.synchronize()  # queued work keeps what it reads
@@ -237,7 +237,7 @@ class TestForOnePool:
     def test_blocks_outlive_their_pool(self, allocator, told):
         pool = memory.MemPool(allocator.allocator())
         with memory.use_mem_pool(pool):
-            tensor = penstock.full((1000,), 7, dtype="uint8", device="cuda")
+            tensor = forebay.full((1000,), 7, dtype="uint8", device="cuda")
         gone = weakref.ref(pool)
         del pool, allocator
         gc.collect()
@@ -253,35 +253,35 @@ class TestForOnePool:
         pool = memory.MemPool(memory.CUDAPluggableAllocator(str(library), "nothing", "give").allocator())
         words = r"CUDA out of memory\. Tried to allocate 2\.00 MiB"
         with memory.use_mem_pool(pool), pytest.raises(cuda.OutOfMemoryError, match=words):
-            penstock.zeros(10, device="cuda")
+            forebay.zeros(10, device="cuda")
         assert memory.memory_stats()["num_ooms"] == 1
-        assert penstock.zeros(10, device="cuda").tolist() == [0] * 10
+        assert forebay.zeros(10, device="cuda").tolist() == [0] * 10
 
     def test_memory_that_is_not_aligned(self, library, told):
         pool = memory.MemPool(memory.CUDAPluggableAllocator(str(library), "crooked", "give_crooked").allocator())
-        with memory.use_mem_pool(pool), pytest.raises(PenstockError, match="which is no multiple of 512"):
-            penstock.zeros(10, device="cuda")
+        with memory.use_mem_pool(pool), pytest.raises(ForebayError, match="which is no multiple of 512"):
+            forebay.zeros(10, device="cuda")
         assert (told("held"), memory.memory_reserved()) == (0, 0)
 
     def test_the_same_memory_twice(self, library):
         pool = memory.MemPool(memory.CUDAPluggableAllocator(str(library), "the_same", "keep").allocator())
         with memory.use_mem_pool(pool):
-            tensor = penstock.full((10,), 7, device="cuda")
-            with pytest.raises(PenstockError, match="that it had given before"):
-                penstock.zeros(20 * MIB, dtype="uint8", device="cuda")
+            tensor = forebay.full((10,), 7, device="cuda")
+            with pytest.raises(ForebayError, match="that it had given before"):
+                forebay.zeros(20 * MIB, dtype="uint8", device="cuda")
         assert tensor.tolist() == [7] * 10
 
     def test_growing_segments_are_not_its(self, allocator, told):
-        penstock.memory.set_allocator_settings("expandable_segments:True")
+        forebay.memory.set_allocator_settings("expandable_segments:True")
         try:
             pool = memory.MemPool(allocator.allocator())
             with memory.use_mem_pool(pool):
-                tensor = penstock.zeros(10, device="cuda")
+                tensor = forebay.zeros(10, device="cuda")
             assert told("held") == 2 * MIB
             assert [row["is_expandable"] for row in pool.snapshot()] == [False]
             del tensor
         finally:
-            penstock.memory.set_allocator_settings("expandable_segments:False")
+            forebay.memory.set_allocator_settings("expandable_segments:False")
 
     def test_eight_threads(self, allocator, told, eight_threads):
         pools = [memory.MemPool(allocator.allocator()) for _ in range(8)]
@@ -289,7 +289,7 @@ class TestForOnePool:
         def work(number):
             for _ in range(20):
                 with memory.use_mem_pool(pools[number], 0):
-                    penstock.zeros(3 * MIB, dtype="uint8", device="cuda:0")
+                    forebay.zeros(3 * MIB, dtype="uint8", device="cuda:0")
 
         eight_threads(work)
         pools.clear()

@@ -11,13 +11,13 @@ import pytest
 pytestmark = pytest.mark.timeout(300)
 
 TEST_FILE = """\
-from penstock.testing.conformance import *
-pytest_plugins = ["penstock.testing.plugin"]
+from forebay.testing.conformance import *
+pytest_plugins = ["forebay.testing.plugin"]
 """
 
 BARE = """\
-from penstock.backends.host import HostPort
-from penstock.spi import DeviceProps
+from forebay.backends.host import HostPort
+from forebay.spi import DeviceProps
 
 QUEUE = ("copy", "fill", "signal", "reached", "idle", "wait", "close")
 PORT = ("reserve", "release", "memory_info", "close")
@@ -46,14 +46,14 @@ class AcmeDriver:
     def why_not(self):
         return ""
     def open(self, index):
-        from penstock.errors import DeviceError
+        from forebay.errors import DeviceError
         if index not in (0, 1):
             raise DeviceError("there is no such device")
         return AcmePort(index)
 """
 
 NONE = """\
-from penstock.testing.fake import FakeDriver
+from forebay.testing.fake import FakeDriver
 
 class AcmeDriver(FakeDriver):
     def __init__(self):
@@ -63,7 +63,7 @@ class AcmeDriver(FakeDriver):
 """
 
 WRONG = """\
-from penstock.testing.fake import FakeDriver
+from forebay.testing.fake import FakeDriver
 
 class AcmeDriver(FakeDriver):
     def __init__(self):
@@ -84,7 +84,7 @@ def vendor(tmp_path):
         info = tmp_path / "acme-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[penstock.backends]\n{kind} = acme:AcmeDriver\n")
+        (info / "entry_points.txt").write_text(f"[forebay.backends]\n{kind} = acme:AcmeDriver\n")
         (tmp_path / "test_acme.py").write_text(TEST_FILE)
         path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
         command = [sys.executable, "-m", "pytest", "-rsf", "-W", "error", "--strict-markers", "-p", "no:cacheprovider"]

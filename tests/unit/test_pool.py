@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
-from penstock._core import METRICS, QUANTUM, Block, Pool
-from penstock.snapshot.model import BLOCK, ENTRY, SEGMENT, State
+from forebay._core import METRICS, QUANTUM, Block, Pool
+from forebay.snapshot.model import BLOCK, ENTRY, SEGMENT, State
 
 MIB = 1 << 20
 HERE = 64 * MIB

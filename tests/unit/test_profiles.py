@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.profiles import Profile, load, names
-from penstock.runtime.geometry import Geometry
+from forebay.profiles import Profile, load, names
+from forebay.runtime.geometry import Geometry
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -63,7 +63,7 @@ def test_every_key_of_its_kind(profile: Profile):
 
 def test_every_number_has_its_source(profile: Profile):
     """Each line says where its number is from, by a letter that the file explains, or that nobody knows."""
-    text = (ROOT / f"src/penstock/profiles/{profile.name}.toml").read_text(encoding="utf-8")
+    text = (ROOT / f"src/forebay/profiles/{profile.name}.toml").read_text(encoding="utf-8")
     explained = {line[2] for line in text.splitlines() if line.startswith("# ") and line[3:5] == ": "}
     plain = {
         "kind",
@@ -204,7 +204,7 @@ def test_only_gpus_have_a_geometry():
 
 
 def test_costs_an_import_nothing():
-    program = "import sys, penstock; print([name for name in ('tomllib', 'difflib', 'uuid') if name in sys.modules])"
+    program = "import sys, forebay; print([name for name in ('tomllib', 'difflib', 'uuid') if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout == "[]\n"
 

@@ -12,10 +12,10 @@ import warnings
 
 import pytest
 
-import penstock
-from penstock.observe.race_errors import AccessType, CUDASanitizerErrors
-from penstock.observe.races import Detector, detected
-from penstock.runtime import listening
+import forebay
+from forebay.observe.race_errors import AccessType, CUDASanitizerErrors
+from forebay.observe.races import Detector, detected
+from forebay.runtime import listening
 
 HERE = "host:0"
 
@@ -27,13 +27,13 @@ def device(request, clean):
         with detected("host"):
             yield "host:0"
         return
-    with penstock.emulate("cuda", count=2, memory=64 << 20), detected("cuda"):
+    with forebay.emulate("cuda", count=2, memory=64 << 20), detected("cuda"):
         yield "cuda:0"
 
 
 @pytest.fixture
 def side(device):
-    return penstock.Stream(device)
+    return forebay.Stream(device)
 
 
 def raced(work):
@@ -43,10 +43,10 @@ def raced(work):
 
 
 def test_what_another_stream_wrote_is_not_to_be_read(device, side, capsys):
-    ones = penstock.full((4,), 1.0, device=device)
+    ones = forebay.full((4,), 1.0, device=device)
     with side:
         (error,) = raced(ones.clone)
-        side.wait_stream(penstock.default_stream(device))
+        side.wait_stream(forebay.default_stream(device))
         ones.clone()
     assert (error.current_access.type, error.previous_access.type) == (AccessType.READ, AccessType.WRITE)
     assert (error.current_access.stream, error.previous_access.stream) == (side.handle, 0)
@@ -56,7 +56,7 @@ def test_what_another_stream_wrote_is_not_to_be_read(device, side, capsys):
 
 
 def test_the_work_is_queued_all_the_same(device, side):
-    target, zeroing = penstock.zeros(4, device=device), penstock.default_stream(device).queue
+    target, zeroing = forebay.zeros(4, device=device), forebay.default_stream(device).queue
     zeroing.wait(zeroing.signal())  # in truth it does not race, of which the detector is not told
     with side:
         raced(lambda: target.fill_(3.0))
@@ -65,7 +65,7 @@ def test_the_work_is_queued_all_the_same(device, side):
 
 
 def test_once_told_is_enough(device, side):
-    ones = penstock.full((4,), 1.0, device=device)
+    ones = forebay.full((4,), 1.0, device=device)
     with side:
         raced(lambda: ones.fill_(2.0))
         ones.fill_(3.0)
@@ -82,7 +82,7 @@ def test_once_told_is_enough(device, side):
     ids=["halves", "overlapping", "odd and even", "every second and fourth"],
 )
 def test_parts_race_where_they_share_an_element(device, side, one, other, races):
-    whole = penstock.empty(8, device=device)
+    whole = forebay.empty(8, device=device)
     whole[one].fill_(1.0)
     with side:
         if races:
@@ -92,12 +92,12 @@ def test_parts_race_where_they_share_an_element(device, side, one, other, races)
 
 
 def test_reads_do_not_race_and_a_write_races_with_each(device, side):
-    third = penstock.Stream(device)
-    shared = penstock.empty(4, device=device)
-    outs = [penstock.empty(4, device=device) for _ in range(2)]
+    third = forebay.Stream(device)
+    shared = forebay.empty(4, device=device)
+    outs = [forebay.empty(4, device=device) for _ in range(2)]
     shared.fill_(0.0)
     for stream in (side, third):
-        stream.wait_stream(penstock.default_stream(device))
+        stream.wait_stream(forebay.default_stream(device))
     for stream, out in zip((side, third), outs, strict=True):
         with stream:
             out.copy_(shared)
@@ -105,13 +105,13 @@ def test_reads_do_not_race_and_a_write_races_with_each(device, side):
 
 
 def test_random_numbers_are_written_too(device, side):
-    numbers = penstock.rand(8, device=device)
+    numbers = forebay.rand(8, device=device)
     with side:
         raced(numbers.normal_)
 
 
 def test_reading_to_the_host_is_a_read_of_the_current_stream(device, side):
-    numbers = penstock.empty(4, device=device)
+    numbers = forebay.empty(4, device=device)
     with side:
         numbers.fill_(1.0)
     raced(numbers.tolist)
@@ -120,16 +120,16 @@ def test_reading_to_the_host_is_a_read_of_the_current_stream(device, side):
 
 
 def test_reading_to_the_host_waits_for_the_stream(device, side):
-    numbers = penstock.full((4,), 1.0, device=device)
+    numbers = forebay.full((4,), 1.0, device=device)
     numbers.tolist()
     with side:
         numbers.fill_(2.0)
 
 
 def test_a_chain_of_waits_orders(device, side):
-    third, event = penstock.Stream(device), penstock.Event()
-    numbers = penstock.full((4,), 1.0, device=device)
-    side.wait_stream(penstock.default_stream(device))
+    third, event = forebay.Stream(device), forebay.Event()
+    numbers = forebay.full((4,), 1.0, device=device)
+    side.wait_stream(forebay.default_stream(device))
     event.record(side)
     third.wait_event(event)
     with third:
@@ -137,30 +137,30 @@ def test_a_chain_of_waits_orders(device, side):
 
 
 def test_an_event_moved_on_orders_what_was_before_it_last(device, side):
-    event, numbers = penstock.Event(), penstock.empty(4, device=device)
-    event.record(penstock.default_stream(device))
+    event, numbers = forebay.Event(), forebay.empty(4, device=device)
+    event.record(forebay.default_stream(device))
     numbers.fill_(1.0)
     side.wait_event(event)
     with side:
         raced(lambda: numbers.fill_(2.0))
-    others = penstock.empty(4, device=device)
+    others = forebay.empty(4, device=device)
     others.fill_(1.0)
-    event.record(penstock.default_stream(device))
+    event.record(forebay.default_stream(device))
     side.wait_event(event)
     with side:
         others.fill_(2.0)
 
 
 def test_a_stream_made_after_the_host_waited_comes_after(device):
-    numbers = penstock.full((4,), 1.0, device=device)
-    penstock.synchronize(device)
-    with penstock.Stream(device):
+    numbers = forebay.full((4,), 1.0, device=device)
+    forebay.synchronize(device)
+    with forebay.Stream(device):
         numbers.fill_(2.0)
 
 
 def freed_while_the_side_reads(device, side, *, told):
-    numbers, out = penstock.full((4,), 1.0, device=device), penstock.empty(4, device=device)
-    side.wait_stream(penstock.default_stream(device))
+    numbers, out = forebay.full((4,), 1.0, device=device), forebay.empty(4, device=device)
+    side.wait_stream(forebay.default_stream(device))
     with side:
         out.copy_(numbers)
     if told:
@@ -174,7 +174,7 @@ def freed_while_the_side_reads(device, side, *, told):
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_memory_freed_without_record_stream_is_told_of_when_it_is_used_again(device, side, capsys):
     address, _ = freed_while_the_side_reads(device, side, told=False)
-    again = penstock.empty(4, device=device)
+    again = forebay.empty(4, device=device)
     assert again.data_ptr() == address
     (error,) = raced(lambda: again.fill_(2.0))
     assert error.freed_between
@@ -184,31 +184,31 @@ def test_memory_freed_without_record_stream_is_told_of_when_it_is_used_again(dev
 def test_memory_freed_with_record_stream_is_in_order(device, side):
     freed_while_the_side_reads(device, side, told=True)
     side.synchronize()
-    penstock.empty(4, device=device).fill_(2.0)
+    forebay.empty(4, device=device).fill_(2.0)
 
 
 def test_memory_freed_in_order_is_nothing_to_tell(device, side):
     freed_while_the_side_reads(device, side, told=False)
-    penstock.default_stream(device).wait_stream(side)
-    penstock.empty(4, device=device).fill_(2.0)
+    forebay.default_stream(device).wait_stream(side)
+    forebay.empty(4, device=device).fill_(2.0)
 
 
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_copies_between_devices_and_collectives_keep_their_streams_in_step(device):
-    from penstock.cuda import comm, nccl
+    from forebay.cuda import comm, nccl
 
-    numbers = [penstock.full((8,), 1.0, device=f"cuda:{index}") for index in range(2)]
+    numbers = [forebay.full((8,), 1.0, device=f"cuda:{index}") for index in range(2)]
     numbers[1].copy_(numbers[0])
     numbers[0].fill_(2.0)
     nccl.all_reduce(numbers)
     assert comm.gather(comm.scatter(comm.reduce_add(numbers), [0, 1])).tolist() == [6.0] * 8
     numbers[1].fill_(3.0)
-    with penstock.Stream("cuda:1"):
+    with forebay.Stream("cuda:1"):
         raced(lambda: nccl.all_reduce(numbers))
 
 
 def test_a_detector_that_comes_late_knows_nothing_of_before(clean):
-    ones, side = penstock.full((4,), 1.0, device=HERE), penstock.Stream(HERE)
+    ones, side = forebay.full((4,), 1.0, device=HERE), forebay.Stream(HERE)
     with detected():
         with side:
             ones.fill_(2.0)
@@ -218,22 +218,22 @@ def test_a_detector_that_comes_late_knows_nothing_of_before(clean):
 
 def test_other_kinds_are_left_alone(clean):
     with detected("cuda"):
-        ones = penstock.full((4,), 1.0, device=HERE)
-        with penstock.Stream(HERE):
+        ones = forebay.full((4,), 1.0, device=HERE)
+        with forebay.Stream(HERE):
             ones.fill_(2.0)
 
 
 def test_what_is_kept_does_not_grow(clean):
     detector = Detector("host")
     with listening.listening_to(detector):
-        numbers = penstock.empty(1 << 12, device=HERE)
+        numbers = forebay.empty(1 << 12, device=HERE)
         for _ in range(50):
             numbers.fill_(1.0)
             numbers.clone()
         for index in range(1 << 10):
             numbers[index].fill_(1.0)
         gc.collect()
-        penstock.empty(1, device=HERE).fill_(0.0)
+        forebay.empty(1, device=HERE).fill_(0.0)
     (memory,) = (each for each in detector._memory.values() if each.address == numbers.storage.address)
     assert len(memory.uses) <= 256
     assert len(detector._memory) <= 3
@@ -241,12 +241,12 @@ def test_what_is_kept_does_not_grow(clean):
 
 
 def test_threads_may_queue_at_once(eight_threads, clean):
-    shared = penstock.full((8, 64), 0.0, device=HERE)
-    penstock.synchronize(HERE)
+    shared = forebay.full((8, 64), 0.0, device=HERE)
+    forebay.synchronize(HERE)
 
     def work(number):
         for _ in range(20):
-            with penstock.Stream(HERE) as stream:
+            with forebay.Stream(HERE) as stream:
                 shared[number].fill_(1.0)
                 shared[number].clone()
                 stream.synchronize()
@@ -278,10 +278,10 @@ class Plain:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs_race_where_the_definition_says(seed, clean):
     dice, plain = random.Random(seed), Plain()
-    parts = [penstock.empty(4, device=HERE) for _ in range(3)]
-    outs = [penstock.empty(4, device=HERE) for _ in range(3)]
-    streams = [penstock.Stream(HERE) for _ in range(3)]
-    penstock.synchronize(HERE)
+    parts = [forebay.empty(4, device=HERE) for _ in range(3)]
+    outs = [forebay.empty(4, device=HERE) for _ in range(3)]
+    streams = [forebay.Stream(HERE) for _ in range(3)]
+    forebay.synchronize(HERE)
     found = []
     with detected("host"):
         for _ in range(60):
@@ -310,9 +310,9 @@ def test_random_programs_race_where_the_definition_says(seed, clean):
 
 def test_the_environment_switches_it_on():
     program = """
-import penstock, penstock.cuda as cuda
-with penstock.emulate("cuda"):
-    ones = penstock.full((3,), 1.0, device="cuda:0")
+import forebay, forebay.cuda as cuda
+with forebay.emulate("cuda"):
+    ones = forebay.full((3,), 1.0, device="cuda:0")
     with cuda.stream(cuda.Stream()):
         try:
             ones.clone()
@@ -328,7 +328,7 @@ with penstock.emulate("cuda"):
 
 
 def test_a_forked_child_has_no_listener(clean):
-    before = listening.listeners  # callbacks of penstock.cuda._gpu_trace stay for good
+    before = listening.listeners  # callbacks of forebay.cuda._gpu_trace stay for good
     with detected("host"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking where there are threads
         child = os.fork()
@@ -345,20 +345,20 @@ def test_a_listener_hears_of_streams_events_and_memory(clean):
         def __getattribute__(self, name):
             return lambda *arguments: heard.append(name)
 
-    side = penstock.Stream(HERE)
+    side = forebay.Stream(HERE)
     with listening.listening_to(Everything()):
-        event = penstock.Event()
-        numbers = penstock.empty(4, device=HERE)
+        event = forebay.Event()
+        numbers = forebay.empty(4, device=HERE)
         event.record(side)
         event.wait()
         event.synchronize()
         numbers.record_stream(side)
-        side.wait_stream(penstock.default_stream(HERE))
+        side.wait_stream(forebay.default_stream(HERE))
         side.synchronize()
-        penstock.synchronize(HERE)
+        forebay.synchronize(HERE)
         del numbers, event
         gc.collect()
-    penstock.empty(4, device=HERE)
+    forebay.empty(4, device=HERE)
     assert heard == [
         "allocated", "event_created", "event_recorded", "event_waited", "event_synchronized", "used", "stream_waited",
         "stream_synchronized", "device_synchronized", "freed", "event_deleted",
@@ -366,10 +366,10 @@ def test_a_listener_hears_of_streams_events_and_memory(clean):
 
 
 def test_a_thread_that_only_synchronizes_orders_for_all(clean):
-    numbers, side = penstock.full((4,), 1.0, device=HERE), penstock.Stream(HERE)
+    numbers, side = forebay.full((4,), 1.0, device=HERE), forebay.Stream(HERE)
     with detected("host"):
         numbers.fill_(2.0)
-        thread = threading.Thread(target=penstock.synchronize, args=(HERE,))
+        thread = threading.Thread(target=forebay.synchronize, args=(HERE,))
         thread.start()
         thread.join(30)
         with side:
@@ -378,9 +378,9 @@ def test_a_thread_that_only_synchronizes_orders_for_all(clean):
 
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_what_is_captured_is_not_done_yet(device):
-    from penstock import cuda
+    from forebay import cuda
 
-    numbers, graph = penstock.full((4,), 1.0, device=device), cuda.CUDAGraph()
+    numbers, graph = forebay.full((4,), 1.0, device=device), cuda.CUDAGraph()
     with cuda.graph(graph):
         numbers.fill_(2.0)
     numbers.fill_(3.0)

@@ -11,12 +11,12 @@ import warnings
 import numpy as np
 import pytest
 
-import penstock
-from penstock import backends, random
-from penstock.backends.host import HostPort
-from penstock.runtime import generator as generators
-from penstock.runtime.geometry import REFERENCE, Geometry, launches
-from penstock.spi import DeviceProps
+import forebay
+from forebay import backends, random
+from forebay.backends.host import HostPort
+from forebay.runtime import generator as generators
+from forebay.runtime.geometry import REFERENCE, Geometry, launches
+from forebay.spi import DeviceProps
 
 pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
@@ -27,16 +27,16 @@ HOST = "host:0"
 
 
 def test_a_new_generator_begins_where_pytorchs_do():
-    made = penstock.Generator("host")
+    made = forebay.Generator("host")
     assert (made.initial_seed(), made.get_offset()) == (67280421310721, 0)
     assert made.get_state().tolist() == [1, 209, 156, 241, 48, 61] + [0] * 10
     assert str(made.device) == "host"
-    assert repr(made) == "<penstock.Generator device=host seed=67280421310721 offset=0>"
-    assert penstock.Generator().device == penstock.current_device()
+    assert repr(made) == "<forebay.Generator device=host seed=67280421310721 offset=0>"
+    assert forebay.Generator().device == forebay.current_device()
 
 
 def test_the_published_state():  # pytorch#98965
-    made = penstock.Generator("host").manual_seed(123).set_offset(40)
+    made = forebay.Generator("host").manual_seed(123).set_offset(40)
     assert made.get_state().tolist() == [123] + [0] * 7 + [40] + [0] * 7
 
 
@@ -77,13 +77,13 @@ def test_offsets(generator):
 
 
 def test_a_state_is_where_it_goes_on(generator):
-    penstock.rand(1000, device=HOST, generator=generator)
+    forebay.rand(1000, device=HOST, generator=generator)
     state = generator.get_state()
     assert (state.dtype, state.shape) == (np.uint8, (16,))
-    first = penstock.randn(1000, device=HOST, generator=generator).numpy()
+    first = forebay.randn(1000, device=HOST, generator=generator).numpy()
     state_after = generator.get_state()
-    again = penstock.Generator("host").set_state(state)
-    np.testing.assert_array_equal(penstock.randn(1000, device=HOST, generator=again).numpy(), first)
+    again = forebay.Generator("host").set_state(state)
+    np.testing.assert_array_equal(forebay.randn(1000, device=HOST, generator=again).numpy(), first)
     np.testing.assert_array_equal(again.get_state(), state_after)
     state[:] = 0  # it is a copy
     assert generator.initial_seed() == 7
@@ -92,7 +92,7 @@ def test_a_state_is_where_it_goes_on(generator):
 def test_states_from_elsewhere(generator):
     assert generator.set_state(np.full(8, 1, np.uint8)).get_state().tolist() == [1] * 8 + [0] * 8
     assert generator.set_state(np.full((4, 4), 4, np.uint8)).get_offset() == 0x0404040404040404
-    assert generator.set_state(penstock.zeros(16, dtype="uint8", device=HOST)).initial_seed() == 0
+    assert generator.set_state(forebay.zeros(16, dtype="uint8", device=HOST)).initial_seed() == 0
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_random_seeds_differ(generator):
 
 
 def test_no_two_threads_draw_the_same():
-    shared, offsets = penstock.Generator("host").manual_seed(0), []
+    shared, offsets = forebay.Generator("host").manual_seed(0), []
 
     def draw():
         for _ in range(500):
@@ -170,7 +170,7 @@ def test_a_default_generator_is_seeded_at_random():
 
 def test_default_states():
     random.manual_seed(3)
-    penstock.rand(5, device=HOST)
+    forebay.rand(5, device=HOST)
     state, (same,) = random.get_rng_state(HOST), random.get_rng_state_all("host")
     assert state.tolist() == same.tolist() == [3] + [0] * 7 + [4] + [0] * 7
     random.set_rng_state(np.zeros(8, np.uint8), HOST)
@@ -208,7 +208,7 @@ def test_a_forked_child_has_a_copy_and_a_lock_of_its_own(generator):
 
 def test_a_geometry_needs_a_profile():
     with pytest.raises(ValueError, match="there is no profile 'h900', the nearest is 'h200'; there are a100, "):
-        penstock.Generator("host", geometry="h900")
+        forebay.Generator("host", geometry="h900")
 
 
 def test_geometries():
@@ -242,15 +242,15 @@ def test_a_device_with_a_geometry_draws_as_that_gpu(generator):
             return HostPort(props)
 
     def drawn(device, geometry):
-        own = penstock.Generator(device, geometry=geometry).manual_seed(7)
-        return penstock.rand(5000, device=device, generator=own).numpy().copy()
+        own = forebay.Generator(device, geometry=geometry).manual_seed(7)
+        return forebay.rand(5000, device=device, generator=own).numpy().copy()
 
     with backends.registered(Emulated()):
         small = drawn("emulated:0", None)
         np.testing.assert_array_equal(small, drawn(HOST, (1, 1024)))
         np.testing.assert_array_equal(drawn("emulated:0", "reference"), drawn(HOST, None))
         assert not np.array_equal(small, drawn(HOST, None))
-        penstock.synchronize("emulated:0")
+        forebay.synchronize("emulated:0")
 
 
 @pytest.mark.parametrize(  # on PyTorch 2.15, by the offsets that its generator had afterwards

@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import penstock
-from penstock import random
-from penstock.errors import DeviceError
-from penstock.runtime import random_fill
+import forebay
+from forebay import random
+from forebay.errors import DeviceError
+from forebay.runtime import random_fill
 
 pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
@@ -18,7 +18,7 @@ FLOATS = ["float16", "bfloat16", "float32", "float64"]
 
 
 def empty(*size, dtype=None):
-    return penstock.empty(*size, dtype=dtype, device=HOST)
+    return forebay.empty(*size, dtype=dtype, device=HOST)
 
 
 # ---- Fills
@@ -27,17 +27,17 @@ def empty(*size, dtype=None):
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda generator: penstock.rand(30, device=HOST, generator=generator),
-        lambda generator: penstock.randn(5, 6, device=HOST, generator=generator),
-        lambda generator: penstock.exponential((5, 6), device=HOST, generator=generator),
-        lambda generator: penstock.randint(0, 100, (30,), device=HOST, generator=generator),
-        lambda generator: penstock.bernoulli(penstock.full((30,), 0.5, device=HOST), generator=generator),
-        lambda generator: penstock.bernoulli(penstock.zeros(30, device=HOST), 0.5, generator=generator),
+        lambda generator: forebay.rand(30, device=HOST, generator=generator),
+        lambda generator: forebay.randn(5, 6, device=HOST, generator=generator),
+        lambda generator: forebay.exponential((5, 6), device=HOST, generator=generator),
+        lambda generator: forebay.randint(0, 100, (30,), device=HOST, generator=generator),
+        lambda generator: forebay.bernoulli(forebay.full((30,), 0.5, device=HOST), generator=generator),
+        lambda generator: forebay.bernoulli(forebay.zeros(30, device=HOST), 0.5, generator=generator),
     ],
 )
 def test_the_same_seed_gives_the_same(draw):
     random.manual_seed(11)
-    one, given = draw(None).numpy().copy(), draw(penstock.Generator("host").manual_seed(11)).numpy().copy()
+    one, given = draw(None).numpy().copy(), draw(forebay.Generator("host").manual_seed(11)).numpy().copy()
     other = draw(None).numpy().copy()
     np.testing.assert_array_equal(one, given)
     assert not np.array_equal(one, other)
@@ -45,13 +45,13 @@ def test_the_same_seed_gives_the_same(draw):
 
 
 def test_what_is_made():
-    assert penstock.rand(2, 3, device=HOST).dtype == penstock.randn(2, device=HOST).dtype == np.float32
-    assert penstock.randint(5, (2, 3), device=HOST).dtype == np.int64
-    assert penstock.randint(high=5, size=[2], dtype="uint8", device=HOST).dtype == np.uint8
-    assert penstock.randint(3, 4, (2,), device=HOST).tolist() == [3, 3]
-    assert penstock.randint(1, size=(2,), device=HOST).tolist() == [0, 0]
-    assert penstock.exponential(2, 3, lambd=5, dtype="float64", device=HOST).shape == (2, 3)
-    assert penstock.rand((), device=HOST).shape == ()
+    assert forebay.rand(2, 3, device=HOST).dtype == forebay.randn(2, device=HOST).dtype == np.float32
+    assert forebay.randint(5, (2, 3), device=HOST).dtype == np.int64
+    assert forebay.randint(high=5, size=[2], dtype="uint8", device=HOST).dtype == np.uint8
+    assert forebay.randint(3, 4, (2,), device=HOST).tolist() == [3, 3]
+    assert forebay.randint(1, size=(2,), device=HOST).tolist() == [0, 0]
+    assert forebay.exponential(2, 3, lambd=5, dtype="float64", device=HOST).shape == (2, 3)
+    assert forebay.rand((), device=HOST).shape == ()
     made = empty(3)
     assert made.uniform_() is made.normal_() is made.random_() is made.bernoulli_() is made.exponential_() is made
 
@@ -75,7 +75,7 @@ def test_floats_look_as_they_should(generator, dtype):
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_numbers_are_two_each(dtype):
-    seeded = penstock.Generator("host")
+    seeded = forebay.Generator("host")
     parts = np.dtype(dtype).type(0).real.dtype
     found = empty(500, dtype=dtype).normal_(1, 3, generator=seeded).numpy()
     wanted = empty(1000, dtype=parts).normal_(1, 3 / 2**0.5, generator=seeded.manual_seed(67280421310721)).numpy()
@@ -97,7 +97,7 @@ def test_nothing_draws_nothing(generator):
     for made in (empty(0), empty(3, 0, dtype="int64"), empty(0, dtype="complex64")):
         for draw in (made.normal_, made.exponential_, made.bernoulli_, made.random_):
             assert draw(generator=generator) is made
-        made.bernoulli_(penstock.zeros(made.shape, device=HOST), generator=generator)
+        made.bernoulli_(forebay.zeros(made.shape, device=HOST), generator=generator)
     empty(0).uniform_(generator=generator)
     empty(0, dtype="complex64").uniform_(3, 1, generator=generator)
     assert generator.get_offset() == 0
@@ -122,14 +122,14 @@ def test_words_drawn(generator):
     assert skipped(lambda made: made.random_(0, 2**28, generator=generator), "int64") == 8
     assert skipped(lambda made: made.random_(3, None, generator=generator), "int32") == 8
     assert skipped(lambda made: made.uniform_(generator=generator), "complex64") == 8
-    chances = penstock.zeros(1, device=HOST)
+    chances = forebay.zeros(1, device=HOST)
     assert skipped(lambda made: made.bernoulli_(chances, generator=generator), "int8") == 12
 
 
 def test_a_draw_stands_in_its_queue(generator):
-    stream = penstock.Stream(HOST)
+    stream = forebay.Stream(HOST)
     with stream:
-        made = penstock.zeros(1000, device=HOST)
+        made = forebay.zeros(1000, device=HOST)
         made.uniform_(1, 2, generator=generator)
         made[:500].zero_()
         found = made.numpy()
@@ -139,16 +139,16 @@ def test_a_draw_stands_in_its_queue(generator):
 
 def test_borrowed_memory_is_kept(generator):
     array = np.zeros(1000, np.float32)
-    penstock.from_numpy(array).normal_(generator=generator)
-    penstock.synchronize(HOST)
+    forebay.from_numpy(array).normal_(generator=generator)
+    forebay.synchronize(HOST)
     assert array.any()
 
 
 def test_a_queue_that_cannot_draw_gets_the_numbers_all_the_same(generator, fake, monkeypatch):
     def fill():
-        made = penstock.zeros(8, 6, device=HOST)
+        made = forebay.zeros(8, 6, device=HOST)
         made[::-2, 1:].transpose(0, 1).normal_(generator=generator.manual_seed(7))
-        chances = penstock.full((8,), 0.5, device=HOST)
+        chances = forebay.full((8,), 0.5, device=HOST)
         return made.numpy().copy(), empty(8).bernoulli_(chances, generator=generator).numpy().copy()
 
     by_queue = fill()
@@ -157,9 +157,9 @@ def test_a_queue_that_cannot_draw_gets_the_numbers_all_the_same(generator, fake,
         np.testing.assert_array_equal(one, other)
     assert np.count_nonzero(by_queue[0]) == 20
     with pytest.raises(DeviceError, match="not in"):
-        empty(2).bernoulli_(penstock.full((2,), 3.0, device=HOST), generator=generator)
-    own = penstock.Generator("fake")
-    penstock.empty(4, 6, device="fake:0").uniform_(generator=own)
+        empty(2).bernoulli_(forebay.full((2,), 3.0, device=HOST), generator=generator)
+    own = forebay.Generator("fake")
+    forebay.empty(4, 6, device="fake:0").uniform_(generator=own)
     assert own.get_offset() == 4
 
 
@@ -306,14 +306,14 @@ def test_bounds_beyond_64_bits(generator):
 @pytest.mark.parametrize("arguments", [(10, 2), (1, 2, 3), (1,), (), ((2,), (3,)), (5, "23"), (1, (2,), (3,))])
 def test_what_randint_does_not_take(arguments):
     with pytest.raises(TypeError):
-        penstock.randint(*arguments, device=HOST)
+        forebay.randint(*arguments, device=HOST)
 
 
 def test_another_kinds_generator():
     with pytest.raises(RuntimeError, match=r"^Expected a 'host' device type for generator but found 'cuda'$"):
-        penstock.rand(2, device=HOST, generator=penstock.Generator("cuda"))
+        forebay.rand(2, device=HOST, generator=forebay.Generator("cuda"))
     with pytest.raises(TypeError, match="generator must be"):
-        penstock.rand(2, device=HOST, generator=3)
+        forebay.rand(2, device=HOST, generator=3)
 
 
 def test_memory_that_stands_for_several_elements(generator):
@@ -324,16 +324,16 @@ def test_memory_that_stands_for_several_elements(generator):
 def test_probabilities_that_are_none(generator):
     made = empty(100)
     for bad in (1.5, -0.5, NAN):
-        made.bernoulli_(penstock.full((100,), bad, device=HOST), generator=generator)
+        made.bernoulli_(forebay.full((100,), bad, device=HOST), generator=generator)
         with pytest.raises(DeviceError, match="code 710") as refused:
-            penstock.synchronize(HOST)
+            forebay.synchronize(HOST)
         assert refused.value.code == 710
     with pytest.raises(RuntimeError, match=r"^expected probabilities tensor to have floating type, got Long$"):
-        made.bernoulli_(penstock.zeros(100, dtype="int64", device=HOST), generator=generator)
+        made.bernoulli_(forebay.zeros(100, dtype="int64", device=HOST), generator=generator)
     with pytest.raises(NotImplementedError, match="bernoulli_tensor_host_self_"):
-        empty(100, dtype="uint32").bernoulli_(penstock.zeros(100, device=HOST), generator=generator)
+        empty(100, dtype="uint32").bernoulli_(forebay.zeros(100, device=HOST), generator=generator)
     with pytest.raises(ValueError, match="broadcast"):
-        made.bernoulli_(penstock.zeros(3, device=HOST), generator=generator)
+        made.bernoulli_(forebay.zeros(3, device=HOST), generator=generator)
 
 
 @pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16, "int8"])
@@ -344,15 +344,15 @@ def test_probabilities_in_another_order(generator, dtype):
     def coins(tensor, probabilities):
         return tensor.bernoulli_(probabilities, generator=generator.manual_seed(2)).numpy().astype(int)
 
-    flat = coins(empty(24, dtype=dtype), penstock.tensor(chances.ravel(), device=HOST))
-    both = coins(empty(4, 6, dtype=dtype).transpose(0, 1), penstock.tensor(chances, device=HOST).transpose(0, 1))
+    flat = coins(empty(24, dtype=dtype), forebay.tensor(chances.ravel(), device=HOST))
+    both = coins(empty(4, 6, dtype=dtype).transpose(0, 1), forebay.tensor(chances, device=HOST).transpose(0, 1))
     np.testing.assert_array_equal(both.T.ravel(), flat)
-    one = coins(empty(6, 4, dtype=dtype).transpose(0, 1), penstock.tensor(chances, device=HOST))
+    one = coins(empty(6, 4, dtype=dtype).transpose(0, 1), forebay.tensor(chances, device=HOST))
     np.testing.assert_array_equal(one.ravel(), flat)
 
 
 def test_sizes_that_nobody_has():
-    with pytest.raises(penstock.OutOfMemory):
-        penstock.rand(1 << 60, device=HOST)
+    with pytest.raises(forebay.OutOfMemory):
+        forebay.rand(1 << 60, device=HOST)
     with pytest.raises(ValueError, match="negative"):
-        penstock.randn(-1, device=HOST)
+        forebay.randn(-1, device=HOST)

@@ -11,11 +11,11 @@ import ml_dtypes  # noqa: F401 -- makes bfloat16 a dtype
 import numpy as np
 import pytest
 
-import penstock
-from penstock.runtime import random_permutation
-from penstock.runtime.geometry import slowest_first
-from penstock.runtime.random_permutation import key_bits, permutation
-from penstock.testing import model_random
+import forebay
+from forebay.runtime import random_permutation
+from forebay.runtime.geometry import slowest_first
+from forebay.runtime.random_permutation import key_bits, permutation
+from forebay.testing import model_random
 
 pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
@@ -23,7 +23,7 @@ HOST = "host:0"
 
 
 def seeded(seed=0, device="host"):
-    return penstock.Generator(device, geometry="h200").manual_seed(seed)
+    return forebay.Generator(device, geometry="h200").manual_seed(seed)
 
 
 # ---- randperm
@@ -31,7 +31,7 @@ def seeded(seed=0, device="host"):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 257, 30_083, 30_084])
 def test_every_number_once(count):
-    found = penstock.randperm(count, generator=seeded(count), device=HOST)
+    found = forebay.randperm(count, generator=seeded(count), device=HOST)
     assert found.dtype == np.int64
     assert sorted(found.tolist()) == list(range(count))
 
@@ -52,7 +52,7 @@ def test_every_number_once(count):
 )
 def test_how_far_the_generator_moves(count, offset):
     generator = seeded()
-    penstock.randperm(count, generator=generator, device=HOST)
+    forebay.randperm(count, generator=generator, device=HOST)
     assert generator.get_offset() == offset
 
 
@@ -67,7 +67,7 @@ def test_how_large_the_keys_are(count, bits):
 
 def test_equal_keys_do_not_keep_their_order():
     """Of two numbers a key of five bits each: in one of 32 cases they are equal, and in half of those they change."""
-    found = Counter(tuple(penstock.randperm(3, generator=seeded(at), device=HOST).tolist()) for at in range(6000))
+    found = Counter(tuple(forebay.randperm(3, generator=seeded(at), device=HOST).tolist()) for at in range(6000))
     assert len(found) == 6
     assert max(abs(seen - 1000) for seen in found.values()) < 150  # five sigma
 
@@ -96,9 +96,9 @@ def test_places_beside_the_keys_or_not(bits):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
 def test_types(dtype):
-    found = penstock.randperm(100, generator=seeded(5), dtype=dtype, device=HOST)
+    found = forebay.randperm(100, generator=seeded(5), dtype=dtype, device=HOST)
     assert found.dtype == np.dtype(dtype)
-    assert found.tolist() == penstock.randperm(100, generator=seeded(5), device=HOST).tolist()
+    assert found.tolist() == forebay.randperm(100, generator=seeded(5), device=HOST).tolist()
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_types(dtype):
 )
 def test_all_the_numbers_must_be_there(dtype, most, words):
     generator = seeded()
-    assert penstock.randperm(most, dtype=dtype, generator=generator, device=HOST).numel() == most
+    assert forebay.randperm(most, dtype=dtype, generator=generator, device=HOST).numel() == most
     before = generator.get_offset()
     with pytest.raises(RuntimeError) as told:
-        penstock.randperm(most + 1, dtype=dtype, generator=generator, device=HOST)
+        forebay.randperm(most + 1, dtype=dtype, generator=generator, device=HOST)
     assert str(told.value) == words
     assert generator.get_offset() == before
 
@@ -134,11 +134,11 @@ def test_all_the_numbers_must_be_there(dtype, most, words):
 )
 def test_too_many(count, dtype, words):
     """Nothing is allocated for them."""
-    before = penstock.memory.memory_stats(HOST)["allocation.all.allocated"]
+    before = forebay.memory.memory_stats(HOST)["allocation.all.allocated"]
     with pytest.raises(RuntimeError) as told:
-        penstock.randperm(count, dtype=dtype, device=HOST)
+        forebay.randperm(count, dtype=dtype, device=HOST)
     assert str(told.value) == words
-    assert penstock.memory.memory_stats(HOST)["allocation.all.allocated"] == before
+    assert forebay.memory.memory_stats(HOST)["allocation.all.allocated"] == before
 
 
 @pytest.mark.parametrize(
@@ -148,42 +148,42 @@ def test_too_many(count, dtype, words):
 @pytest.mark.parametrize("count", [0, 7])
 def test_types_that_no_kernel_counts_in(count, dtype, name):
     with pytest.raises(NotImplementedError, match=f"^\"arange_host\" not implemented for '{name}'$"):
-        penstock.randperm(count, dtype=dtype, device=HOST)
+        forebay.randperm(count, dtype=dtype, device=HOST)
 
 
 def test_bfloat16_is_refused_late():
     generator = seeded()
-    assert penstock.randperm(0, dtype="bfloat16", generator=generator, device=HOST).numel() == 0
+    assert forebay.randperm(0, dtype="bfloat16", generator=generator, device=HOST).numel() == 0
     with pytest.raises(NotImplementedError, match="\"randperm_out_host\" not implemented for 'BFloat16'"):
-        penstock.randperm(7, dtype="bfloat16", generator=generator, device=HOST)
+        forebay.randperm(7, dtype="bfloat16", generator=generator, device=HOST)
     assert generator.get_offset() == 4  # the keys were drawn
 
 
 @pytest.mark.parametrize("nonsense", [True, np.True_, 2.5, "3", None, (3,)])
 def test_what_is_no_number(nonsense):
     with pytest.raises(TypeError):
-        penstock.randperm(nonsense, device=HOST)
+        forebay.randperm(nonsense, device=HOST)
 
 
 def test_a_generator_of_another_kind():
     with pytest.raises(RuntimeError, match="Expected a 'host' device type for generator but found 'cuda'"):
-        penstock.randperm(3, generator=penstock.Generator("cuda"), device=HOST)
-    with pytest.raises(TypeError, match=r"must be a penstock\.Generator, not int"):
-        penstock.randperm(3, generator=3, device=HOST)
+        forebay.randperm(3, generator=forebay.Generator("cuda"), device=HOST)
+    with pytest.raises(TypeError, match=r"must be a forebay\.Generator, not int"):
+        forebay.randperm(3, generator=3, device=HOST)
 
 
 def test_it_waits_for_its_turn():
     """Nothing is computed before the queue comes to it, and the host goes on."""
-    stream, gate = penstock.Stream(HOST), penstock.Event(HOST)
-    other = penstock.Stream(HOST)
+    stream, gate = forebay.Stream(HOST), forebay.Event(HOST)
+    other = forebay.Stream(HOST)
     release = hold(other)
     gate.record(other)
     with stream:
         stream.wait_event(gate)
-        found = penstock.randperm(50, generator=seeded(3))
+        found = forebay.randperm(50, generator=seeded(3))
         assert not stream.query()
         release.set()
-        assert found.tolist() == penstock.randperm(50, generator=seeded(3), device=HOST).tolist()
+        assert found.tolist() == forebay.randperm(50, generator=seeded(3), device=HOST).tolist()
 
 
 def hold(stream):
@@ -194,54 +194,54 @@ def hold(stream):
 
 
 def test_an_emulated_gpu_gives_the_profiles(clean):
-    with penstock.emulate("cuda", profile="t4"):
-        generator = penstock.Generator("cuda").manual_seed(8)
-        found = penstock.randperm(200_000, generator=generator, device="cuda").cpu().tolist()
-    like_t4 = penstock.Generator("host", geometry="t4").manual_seed(8)
-    assert found == penstock.randperm(200_000, generator=like_t4, device=HOST).tolist()
-    assert found != penstock.randperm(200_000, generator=seeded(8), device=HOST).tolist()
+    with forebay.emulate("cuda", profile="t4"):
+        generator = forebay.Generator("cuda").manual_seed(8)
+        found = forebay.randperm(200_000, generator=generator, device="cuda").cpu().tolist()
+    like_t4 = forebay.Generator("host", geometry="t4").manual_seed(8)
+    assert found == forebay.randperm(200_000, generator=like_t4, device=HOST).tolist()
+    assert found != forebay.randperm(200_000, generator=seeded(8), device=HOST).tolist()
 
 
 def test_a_queue_that_runs_no_functions(fake, monkeypatch):
-    by_queue = penstock.randperm(300, generator=seeded(2), dtype="int32", device=HOST).tolist()
-    own = penstock.Generator("fake", geometry="h200")
-    assert penstock.randperm(300, generator=own, device="fake:0").numel() == 300
+    by_queue = forebay.randperm(300, generator=seeded(2), dtype="int32", device=HOST).tolist()
+    own = forebay.Generator("fake", geometry="h200")
+    assert forebay.randperm(300, generator=own, device="fake:0").numel() == 300
     assert own.get_offset() == 304
     monkeypatch.setattr(random_permutation, "launches", lambda queue: False)
-    assert penstock.randperm(300, generator=seeded(2), dtype="int32", device=HOST).tolist() == by_queue
+    assert forebay.randperm(300, generator=seeded(2), dtype="int32", device=HOST).tolist() == by_queue
 
 
 # ---- The likes
 
 
 def test_like_what():
-    like = penstock.empty(2, 3, dtype="float16", device=HOST)
-    for make in (penstock.rand_like, penstock.randn_like):
+    like = forebay.empty(2, 3, dtype="float16", device=HOST)
+    for make in (forebay.rand_like, forebay.randn_like):
         assert (make(like).shape, make(like).dtype) == ((2, 3), np.float16)
         assert make(like, dtype="float64").dtype == np.float64
         assert make(like, device=HOST).device == like.device
-    assert penstock.randint_like(like, 10).dtype == np.float16
-    assert set(penstock.randint_like(like, 1, 3, dtype="uint8").numpy().flat) <= {1, 2}
-    assert penstock.randint_like(like, high=1).tolist() == [[0] * 3] * 2
-    assert penstock.randint_like(like, low=4, high=5).tolist() == [[4] * 3] * 2
+    assert forebay.randint_like(like, 10).dtype == np.float16
+    assert set(forebay.randint_like(like, 1, 3, dtype="uint8").numpy().flat) <= {1, 2}
+    assert forebay.randint_like(like, high=1).tolist() == [[0] * 3] * 2
+    assert forebay.randint_like(like, low=4, high=5).tolist() == [[4] * 3] * 2
 
 
 def test_the_same_numbers_as_the_ones_that_are_told_a_shape():
-    like = penstock.empty(40, 30, device=HOST)
+    like = forebay.empty(40, 30, device=HOST)
     for make, told in (
-        (penstock.rand_like, penstock.rand),
-        (penstock.randn_like, penstock.randn),
+        (forebay.rand_like, forebay.rand),
+        (forebay.randn_like, forebay.randn),
     ):
         found = make(like, generator=seeded(1)).numpy()
         np.testing.assert_array_equal(found, told(40, 30, generator=seeded(1), device=HOST).numpy())
-    integers = penstock.randint_like(like, 5, 90, generator=seeded(1), dtype="int64").numpy()
-    np.testing.assert_array_equal(integers, penstock.randint(5, 90, (40, 30), generator=seeded(1), device=HOST).numpy())
+    integers = forebay.randint_like(like, 5, 90, generator=seeded(1), dtype="int64").numpy()
+    np.testing.assert_array_equal(integers, forebay.randint(5, 90, (40, 30), generator=seeded(1), device=HOST).numpy())
 
 
 def test_transposed_like_transposed():
-    like = penstock.empty(5, 7, device=HOST)
-    straight = penstock.rand_like(like, generator=seeded(1)).numpy()
-    turned = penstock.rand_like(like.permute(1, 0), generator=seeded(1))
+    like = forebay.empty(5, 7, device=HOST)
+    straight = forebay.rand_like(like, generator=seeded(1)).numpy()
+    turned = forebay.rand_like(like.permute(1, 0), generator=seeded(1))
     assert turned.stride() == (1, 7)
     np.testing.assert_array_equal(turned.numpy(), straight.T)
 
@@ -266,23 +266,23 @@ def test_the_order_in_memory(shape, strides, slowest):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda x: penstock.rand_like([1, 2]), TypeError, "rand_like(): argument 'input' (position 1) must be Tensor"),
-        (lambda x: penstock.randn_like(None), TypeError, "randn_like(): argument 'input' (position 1) must be Tensor"),
-        (lambda x: penstock.randint_like(3, 4), TypeError, "randint_like(): argument 'input' (position 1) must be"),
-        (penstock.rand_like, NotImplementedError, "\"check_uniform_bounds\" not implemented for 'Char'"),
-        (penstock.randn_like, NotImplementedError, "\"normal_kernel_host\" not implemented for 'Char'"),
+        (lambda x: forebay.rand_like([1, 2]), TypeError, "rand_like(): argument 'input' (position 1) must be Tensor"),
+        (lambda x: forebay.randn_like(None), TypeError, "randn_like(): argument 'input' (position 1) must be Tensor"),
+        (lambda x: forebay.randint_like(3, 4), TypeError, "randint_like(): argument 'input' (position 1) must be"),
+        (forebay.rand_like, NotImplementedError, "\"check_uniform_bounds\" not implemented for 'Char'"),
+        (forebay.randn_like, NotImplementedError, "\"normal_kernel_host\" not implemented for 'Char'"),
         (
-            penstock.randint_like,
+            forebay.randint_like,
             TypeError,
             "randint_like() missing 1 required positional argument: 'high'",
         ),
-        (lambda x: penstock.randint_like(x, 1000), RuntimeError, "to - 1 is out of bounds for signed char"),
-        (lambda x: penstock.randint_like(x, 0), RuntimeError, "random_ expects 'from' to be less than 'to', but got"),
-        (lambda x: penstock.randint_like(x, 5, 1), RuntimeError, "random_ expects 'from' to be less than 'to', but"),
-        (lambda x: penstock.randint_like(x, 2.5), TypeError, "float"),
+        (lambda x: forebay.randint_like(x, 1000), RuntimeError, "to - 1 is out of bounds for signed char"),
+        (lambda x: forebay.randint_like(x, 0), RuntimeError, "random_ expects 'from' to be less than 'to', but got"),
+        (lambda x: forebay.randint_like(x, 5, 1), RuntimeError, "random_ expects 'from' to be less than 'to', but"),
+        (lambda x: forebay.randint_like(x, 2.5), TypeError, "float"),
     ],
 )
 def test_like_nonsense(call, error, words):
     with pytest.raises(error) as told:
-        call(penstock.empty(3, dtype="int8", device=HOST))
+        call(forebay.empty(3, dtype="int8", device=HOST))
     assert words in str(told.value)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import penstock
-from penstock.testing import model_random
+import forebay
+from forebay.testing import model_random
 
 HOST = "host:0"
 ROUNDED = 6e-5
 
 
 def fill(seed, count, geometry, fill_with):
-    generator = penstock.Generator("host", geometry=geometry).manual_seed(seed)
-    made = penstock.empty(count, device=HOST)
+    generator = forebay.Generator("host", geometry=geometry).manual_seed(seed)
+    made = forebay.empty(count, device=HOST)
     fill_with(made, generator)
     return made.numpy()
 
@@ -63,21 +63,21 @@ def test_randn_of_few_is_the_same_on_every_gpu(seed, published):
 
 
 def test_the_second_draw_goes_on_behind_the_first():
-    generator = penstock.Generator("host").manual_seed(0)
-    penstock.rand(8, device=HOST, generator=generator)
-    second = penstock.rand(5, device=HOST, generator=generator).numpy()
+    generator = forebay.Generator("host").manual_seed(0)
+    forebay.rand(8, device=HOST, generator=generator)
+    second = forebay.rand(5, device=HOST, generator=generator).numpy()
     assert agree(second, [0.9722, 0.7910, 0.4690, 0.3300, 0.3345])
 
 
 def test_randint():
-    generator = penstock.Generator("host").manual_seed(0)
-    found = penstock.randint(0, 10, (10,), device=HOST, generator=generator)
+    generator = forebay.Generator("host").manual_seed(0)
+    found = forebay.randint(0, 10, (10,), device=HOST, generator=generator)
     assert found.tolist() == [1, 7, 1, 2, 3, 4, 3, 3, 2, 3]
 
 
 def test_two_parameters_of_a_linear_layer():  # mrdbourke/pytorch-deep-learning#759
-    generator = penstock.Generator("host").manual_seed(42)
-    weight, bias = (penstock.empty(1, device=HOST).uniform_(-1, 1, generator=generator).item() for _ in range(2))
+    generator = forebay.Generator("host").manual_seed(42)
+    weight, bias = (forebay.empty(1, device=HOST).uniform_(-1, 1, generator=generator).item() for _ in range(2))
     assert agree(np.array([weight, bias]), [0.2259, 0.9754])
 
 

@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-import penstock
-from penstock.observe import ranges
+import forebay
+from forebay.observe import ranges
 
 
 class Listener:
@@ -99,13 +99,13 @@ def test_only_the_last_ones_are_kept():
 
 
 def test_a_history_with_annotations_has_them(clean):
-    penstock.memory.record_history(annotations=True)
+    forebay.memory.record_history(annotations=True)
     try:
         ranges.push("step")
         ranges.pop()
-        said = penstock.memory.memory_snapshot()["external_annotations"]
+        said = forebay.memory.memory_snapshot()["external_annotations"]
     finally:
-        penstock.memory.record_history(None)
+        forebay.memory.record_history(None)
     assert [(each["stage"], each["name"]) for each in said] == [("START", "step"), ("END", "step")]
 
 
@@ -127,8 +127,8 @@ def fresh(monkeypatch):
     """As if no range had been made yet."""
     monkeypatch.setattr(ranges, "_looked_for_nvtx", False)
     monkeypatch.setattr(ranges, "_tools", ())
-    monkeypatch.delitem(sys.modules, "penstock.observe.nvtx_library", raising=False)
-    monkeypatch.delattr(penstock.observe, "nvtx_library", raising=False)
+    monkeypatch.delitem(sys.modules, "forebay.observe.nvtx_library", raising=False)
+    monkeypatch.delattr(forebay.observe, "nvtx_library", raising=False)
     return monkeypatch
 
 
@@ -169,7 +169,7 @@ def test_the_real_nvtx_is_asked(fresh):
     pytest.importorskip("nvtx", reason="the extra nvtx is not installed")
     assert ranges.push("a") == -2  # no profiler listens to the tests
     ranges.pop()
-    from penstock.observe.nvtx_library import NvtxLibrary
+    from forebay.observe.nvtx_library import NvtxLibrary
 
     library = NvtxLibrary()
     ended = ranges.Range("a", 0, 1, 2, 0)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import penstock
-from penstock.runtime import runs, transfer
+import forebay
+from forebay.runtime import runs, transfer
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -26,14 +26,14 @@ def test_unbroken_is_what_numpy_calls_contiguous(data):
 @given(count=st.integers(0, 6), to=st.integers(0, 6), from_=st.integers(0, 6))
 def test_parts_of_one_tensor_are_copied_wherever_they_lie(count, to, from_):
     wanted = np.arange(12)
-    tensor = penstock.from_numpy(wanted.copy())
+    tensor = forebay.from_numpy(wanted.copy())
     wanted[to : to + count] = wanted[from_ : from_ + count].copy()
     tensor[to : to + count].copy_(tensor[from_ : from_ + count])
     assert tensor.tolist() == wanted.tolist()
 
 
 def test_only_what_lies_apart_is_alike():
-    tensor = penstock.zeros(8)
+    tensor = forebay.zeros(8)
     assert runs.are_alike(tensor[:4], tensor[4:])
     assert not runs.are_alike(tensor[:4], tensor[3:7])
     assert not runs.are_alike(tensor[:4], tensor[:4])
@@ -44,6 +44,6 @@ def test_only_what_lies_apart_is_alike():
 
 
 def test_the_short_way_asks_numpy_for_nothing(monkeypatch):
-    target, source = penstock.zeros(8), penstock.full((8,), 3.0)
+    target, source = forebay.zeros(8), forebay.full((8,), 3.0)
     monkeypatch.setattr(transfer, "_queue_copy", None)
     assert target.copy_(source).tolist() == [3] * 8

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock import config
-from penstock.errors import PenstockWarning
-from penstock.runtime import settings as module
-from penstock.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings, SettingsError
-from penstock.runtime.settings_keys import KEYS
-from penstock.simulate import Device
+from forebay import config
+from forebay.errors import ForebayWarning
+from forebay.runtime import settings as module
+from forebay.runtime.settings import DEFAULT, UNLIMITED, AllocatorSettings, SettingsError
+from forebay.runtime.settings_keys import KEYS
+from forebay.simulate import Device
 
 TABLE = json.loads(lzma.decompress((Path(__file__).parents[1] / "data/allocator_settings.json.xz").read_bytes()))
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def test_a_text_does_what_it_does_in_pytorch(row):
     told = [str(warning.message) for warning in said]
     assert told[: len(row["warnings"])] == row["warnings"]
     assert len({*told}) == len({*row["warnings"]}) or len(row["texts"]) > 1  # PyTorch says some only once a process
-    assert {warning.category for warning in said} <= {PenstockWarning}
+    assert {warning.category for warning in said} <= {ForebayWarning}
 
 
 @pytest.mark.parametrize(("conf", "nbytes", "block", "reserved"), TABLE["blocks"])
@@ -116,9 +116,9 @@ def test_the_variables_order():
     assert module.from_environment(environ).max_split_size == 30 * MIB
     environ["PYTORCH_CUDA_ALLOC_CONF"] = ""
     assert module.from_environment(environ) == DEFAULT
-    environ["PENSTOCK_ALLOC_CONF"] = "max_split_size_mb:40"
+    environ["FOREBAY_ALLOC_CONF"] = "max_split_size_mb:40"
     assert module.from_environment(environ).max_split_size == 40 * MIB
-    environ["PENSTOCK_ALLOC_CONF"] = " "
+    environ["FOREBAY_ALLOC_CONF"] = " "
     assert module.from_environment(environ) == DEFAULT
     assert module.from_environment({}) == DEFAULT
 
@@ -153,7 +153,7 @@ def test_an_error_says_where():
 
 
 def test_a_warning_as_an_error_is_one():
-    with pytest.raises(PenstockWarning, match="Ignoring invalid expandable-segment reserve value 'x'"):
+    with pytest.raises(ForebayWarning, match="Ignoring invalid expandable-segment reserve value 'x'"):
         module.parse("expandable_segments_reserve:x")
 
 

@@ -19,14 +19,14 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-import penstock
-from penstock import cuda
-from penstock.backends import mapping, shared_file
-from penstock.backends.shared_file import SharedFile
-from penstock.errors import DeviceError, PenstockError, Unsupported
-from penstock.interop import numpy as arrays
-from penstock.runtime import sharing
-from penstock.runtime.current import opened_for
+import forebay
+from forebay import cuda
+from forebay.backends import mapping, shared_file
+from forebay.backends.shared_file import SharedFile
+from forebay.errors import DeviceError, ForebayError, Unsupported
+from forebay.interop import numpy as arrays
+from forebay.runtime import sharing
+from forebay.runtime.current import opened_for
 
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -37,7 +37,7 @@ HOST, MIB = "host:0", 1 << 20
 
 @pytest.fixture
 def emulated():
-    with penstock.emulate("cuda", count=2):
+    with forebay.emulate("cuda", count=2):
         yield opened_for("cuda:0")
 
 
@@ -53,7 +53,7 @@ def gate():
 
 
 def test_a_segment_keeps_its_address_and_what_is_in_it(emulated):
-    tensor = penstock.tensor(np.arange(100_000, dtype="i4"), device="cuda")
+    tensor = forebay.tensor(np.arange(100_000, dtype="i4"), device="cuda")
     address = tensor.data_ptr()
     first = sharing.send(tensor.storage)
     assert tensor.data_ptr() == address
@@ -66,8 +66,8 @@ def test_a_segment_keeps_its_address_and_what_is_in_it(emulated):
 
 def test_untouched_memory_costs_nothing():
     """A segment that is larger than the machine, in which one page was written."""
-    with penstock.emulate("cuda", memory="4TiB"):
-        block = penstock.allocate(1 << 40, "cuda")
+    with forebay.emulate("cuda", memory="4TiB"):
+        block = forebay.allocate(1 << 40, "cuda")
         port, queue = opened_for("cuda").port, opened_for("cuda").default_queue
         queue.fill(block.address + (1 << 39), 7, 3)
         queue.wait(queue.signal())
@@ -92,8 +92,8 @@ def test_only_touched_pages_are_copied():
 
 def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
     """The first time a segment is sent. What waits for an event is at no memory, so nobody waits for that."""
-    tensor, other = (penstock.empty(1000, dtype=penstock.uint8, device="cuda") for _ in range(2))
-    busy, waiting = penstock.Stream("cuda"), penstock.Stream("cuda")
+    tensor, other = (forebay.empty(1000, dtype=forebay.uint8, device="cuda") for _ in range(2))
+    busy, waiting = forebay.Stream("cuda"), forebay.Stream("cuda")
     began = threading.Event()
     busy.queue.call(lambda: (began.set(), gate.wait(20)))
     assert began.wait(20)
@@ -104,21 +104,21 @@ def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
     done.start()
     done.join(0.2)
     assert done.is_alive()
-    late = penstock.Stream("cuda")  # made meanwhile, it begins nothing either
+    late = forebay.Stream("cuda")  # made meanwhile, it begins nothing either
     with late:
         other.fill_(2)
     assert not late.query()
     gate.set()
     done.join(20)
     assert not done.is_alive()
-    penstock.synchronize("cuda")
+    forebay.synchronize("cuda")
     assert (tensor.tolist(), other.tolist()) == ([3] * 1000, [2] * 1000)
 
 
 def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
     """A queue of another device is busy; the queue that waits for it writes to what is sent, later."""
-    tensor = penstock.empty(1000, dtype=penstock.uint8, device="cuda:0")
-    far, here = penstock.Stream("cuda:1"), penstock.Stream("cuda:0")
+    tensor = forebay.empty(1000, dtype=forebay.uint8, device="cuda:0")
+    far, here = forebay.Stream("cuda:1"), forebay.Stream("cuda:0")
     far.queue.call(lambda: gate.wait(20))
     here.wait_stream(far)
     with here:
@@ -152,20 +152,20 @@ def test_a_queue_that_is_made_while_a_segment_comes_to_rest_goes_on(emulated):
 
 
 def test_sending_from_a_queues_own_thread(emulated):
-    tensor = penstock.zeros(1000, dtype=penstock.uint8, device="cuda")
+    tensor = forebay.zeros(1000, dtype=forebay.uint8, device="cuda")
     sent = []
-    stream = penstock.current_stream("cuda")
+    stream = forebay.current_stream("cuda")
     stream.queue.call(lambda: sent.append(emulated.port.share(tensor.data_ptr())))
     stream.synchronize()
     assert len(sent) == 1
 
 
 def test_no_event_for_memory_that_is_ready(emulated, gate):
-    tensor = penstock.zeros(8, device="cuda")
+    tensor = forebay.zeros(8, device="cuda")
     sharing.send(tensor.storage)
-    penstock.synchronize("cuda")
+    forebay.synchronize("cuda")
     assert not sharing.send(tensor.storage).event_sync_required
-    stream = penstock.Stream("cuda")
+    stream = forebay.Stream("cuda")
     stream.queue.call(lambda: gate.wait(20))
     assert not sharing.send(tensor.storage).event_sync_required  # nobody said that it works there
     with stream:
@@ -174,9 +174,9 @@ def test_no_event_for_memory_that_is_ready(emulated, gate):
 
 def test_the_stream_that_memory_was_made_on_counts_wherever_it_is_sent(emulated, gate):
     """Multiprocessing's queues send from a thread of their own."""
-    stream = penstock.Stream("cuda")
+    stream = forebay.Stream("cuda")
     with stream:
-        tensor = penstock.zeros(8, device="cuda")
+        tensor = forebay.zeros(8, device="cuda")
         sharing.send(tensor.storage)
         stream.queue.call(lambda: gate.wait(20))
     assert sharing.send(tensor.storage).event_sync_required
@@ -184,20 +184,20 @@ def test_the_stream_that_memory_was_made_on_counts_wherever_it_is_sent(emulated,
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True"])
 def test_growing_segments_are_refused_in_pytorchs_words(emulated, settings):
-    penstock.memory.set_allocator_settings(settings)
+    forebay.memory.set_allocator_settings(settings)
     try:
-        tensor = penstock.zeros(8, device="cuda")
+        tensor = forebay.zeros(8, device="cuda")
         with pytest.raises(
             Unsupported, match=r"^Tensors allocated with expandable_segments:True cannot be shared between"
         ):
             sharing.send(tensor.storage)
     finally:
-        penstock.memory.set_allocator_settings("expandable_segments:False")
+        forebay.memory.set_allocator_settings("expandable_segments:False")
 
 
 def test_a_port_that_cannot_says_so(fake):
     with pytest.raises(Unsupported) as caught:
-        penstock.Event("fake", interprocess=True).ipc_handle()
+        forebay.Event("fake", interprocess=True).ipc_handle()
     assert caught.value.ability == "Shares"
 
 
@@ -249,22 +249,22 @@ def test_memory_is_opened_until_it_is_closed(emulated):
 
 @pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 65, "x" * 64, None, 64])
 def test_no_handle_at_all(emulated, data):
-    with pytest.raises(PenstockError, match="cudaIpcEventHandle_t expects byte-like object of size 64, but got"):
-        penstock.Event.from_ipc_handle("cuda:0", data)
+    with pytest.raises(ForebayError, match="cudaIpcEventHandle_t expects byte-like object of size 64, but got"):
+        forebay.Event.from_ipc_handle("cuda:0", data)
     with pytest.raises(DeviceError, match="a handle is 64 bytes"):
         emulated.port.open_shared(data)
 
 
 def test_ones_own_event(emulated):
-    event = penstock.Event("cuda", interprocess=True)
+    event = forebay.Event("cuda", interprocess=True)
     with pytest.raises(DeviceError, match="invalid device context") as caught:
-        penstock.Event.from_ipc_handle("cuda:0", event.ipc_handle())
+        forebay.Event.from_ipc_handle("cuda:0", event.ipc_handle())
     assert caught.value.code == 201
 
 
 @pytest.mark.parametrize("flags", [{}, {"enable_timing": True}, {"enable_timing": True, "interprocess": True}])
 def test_events_that_cannot_go(emulated, flags):
-    event = penstock.Event("cuda", **flags)
+    event = forebay.Event("cuda", **flags)
     with pytest.raises(DeviceError, match="CUDA error: invalid argument") as caught:
         event.ipc_handle()
     assert caught.value.code == 1
@@ -274,21 +274,21 @@ def test_events_that_cannot_go(emulated, flags):
 
 
 def test_what_an_event_refuses_is_told_in_the_name_of_its_kind():
-    with penstock.emulate("mtia"), pytest.raises(DeviceError, match="MTIA error: invalid argument") as caught:
-        penstock.Event("mtia").ipc_handle()
+    with forebay.emulate("mtia"), pytest.raises(DeviceError, match="MTIA error: invalid argument") as caught:
+        forebay.Event("mtia").ipc_handle()
     assert "nvidia" not in str(caught.value)
 
 
 def test_an_interprocess_event_is_an_event(emulated, gate):
-    event = penstock.Event("cuda", interprocess=True)
+    event = forebay.Event("cuda", interprocess=True)
     assert event.query()
     event.synchronize()
-    stream = penstock.Stream("cuda")
+    stream = forebay.Stream("cuda")
     stream.queue.call(lambda: gate.wait(20))
     event.record(stream)
     assert not event.query()
     assert event.ipc_handle() == event.ipc_handle()
-    other_stream = penstock.Stream("cuda")
+    other_stream = forebay.Stream("cuda")
     other_stream.wait_event(event)
     assert not other_stream.query()
     gate.set()
@@ -298,7 +298,7 @@ def test_an_interprocess_event_is_an_event(emulated, gate):
 
 
 def test_thousands_of_events_share_a_descriptor(emulated):
-    events = [penstock.Event("cuda", interprocess=True) for _ in range(5000)]
+    events = [forebay.Event("cuda", interprocess=True) for _ in range(5000)]
     files = descriptors()
     handles = {event.ipc_handle() for event in events}
     assert len(handles) == 5000
@@ -306,7 +306,7 @@ def test_thousands_of_events_share_a_descriptor(emulated):
     files = descriptors()
     del events
     gc.collect()
-    again = [penstock.Event("cuda", interprocess=True) for _ in range(5000)]
+    again = [forebay.Event("cuda", interprocess=True) for _ in range(5000)]
     assert not handles & {event.ipc_handle() for event in again}
     assert descriptors() == files
 
@@ -314,8 +314,8 @@ def test_thousands_of_events_share_a_descriptor(emulated):
 def test_the_end_of_an_emulation_lets_go():
     files = descriptors()
     for _ in range(20):
-        with penstock.emulate("cuda"):
-            sharing.send(penstock.zeros(8, device="cuda").storage)
+        with forebay.emulate("cuda"):
+            sharing.send(forebay.zeros(8, device="cuda").storage)
     assert sharing.sent_count() == 0
     assert descriptors() <= files + 1  # the page of events
 
@@ -332,11 +332,11 @@ def test_numpy_gets_zeros_from_a_segment_that_is_shared():
         assert zeros.ctypes.data == address
         assert not zeros.any()
         del zeros
-    penstock.memory.empty_cache(HOST)
+    forebay.memory.empty_cache(HOST)
 
 
 def test_a_plain_pickle_is_a_copy(emulated):
-    tensor = penstock.tensor(np.arange(6, dtype="f8").reshape(2, 3), device="cuda:1")
+    tensor = forebay.tensor(np.arange(6, dtype="f8").reshape(2, 3), device="cuda:1")
     for part in (tensor, tensor[:, 1], tensor[:0], tensor[0, 0]):
         again = pickle.loads(pickle.dumps(part))
         assert (again.shape, again.dtype, again.device) == (part.shape, part.dtype, part.device)
@@ -349,15 +349,15 @@ def test_a_plain_pickle_is_a_copy(emulated):
 
 
 def test_memory_of_others_is_copied_on_its_way():
-    tensor = penstock.from_numpy(np.arange(3.0))
+    tensor = forebay.from_numpy(np.arange(3.0))
     again = ForkingPickler.loads(ForkingPickler.dumps(tensor))
     assert again.tolist() == [0, 1, 2]
     assert again.data_ptr() != tensor.data_ptr()
 
 
 def test_uncached_memory_is_shared_too(emulated):
-    with penstock.memory.caching_allocator_disabled():
-        tensor = penstock.zeros(1000, device="cuda")
+    with forebay.memory.caching_allocator_disabled():
+        tensor = forebay.zeros(1000, device="cuda")
         sent = sharing.send(tensor.storage)
     assert sent.offset == 0
     del tensor
@@ -366,10 +366,10 @@ def test_uncached_memory_is_shared_too(emulated):
 
 def test_guarded_memory_is_shared_and_stays_guarded():
     program = """
-        import ctypes, penstock
-        from penstock.runtime import sharing
-        with penstock.emulate("cuda", guard=True):
-            tensor = penstock.full((1000,), 3.0, device="cuda")
+        import ctypes, forebay
+        from forebay.runtime import sharing
+        with forebay.emulate("cuda", guard=True):
+            tensor = forebay.full((1000,), 3.0, device="cuda")
             sharing.send(tensor.storage)
             assert tensor.tolist() == [3.0] * 1000
             print("shared", flush=True)
@@ -384,7 +384,7 @@ def test_guarded_memory_is_shared_and_stays_guarded():
 
 def test_a_capture_takes_no_part(emulated):
     """What another process does cannot be repeated by a graph: CUDA's 900, and the capture is broken."""
-    tensor, event = penstock.zeros(8, device="cuda"), penstock.Event("cuda", interprocess=True)
+    tensor, event = forebay.zeros(8, device="cuda"), forebay.Event("cuda", interprocess=True)
     for use in (event.record, lambda: sharing.send(tensor.storage)):
         graph, stream = cuda.CUDAGraph(), cuda.Stream()
         with cuda.stream(stream):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
-from penstock.addresses import ALIGNMENT, Addresses
-from penstock.simulate import Device, World
+import forebay
+from forebay.addresses import ALIGNMENT, Addresses
+from forebay.simulate import Device, World
 
 TIB = 1 << 40
 
@@ -16,7 +16,7 @@ def test_terabytes_cost_nothing(settings):
     gpu = Device(80 * TIB, settings)
     kept = [gpu.allocate(5 * TIB) for _ in range(15)]
     assert len({*kept}) == 15
-    with pytest.raises(penstock.OutOfMemory, match="GPU 0 has a total capacity of 81920"):
+    with pytest.raises(forebay.OutOfMemory, match="GPU 0 has a total capacity of 81920"):
         gpu.allocate(6 * TIB)
     for address in kept:
         gpu.free(address)
@@ -49,12 +49,12 @@ def test_devices_of_different_worlds_know_nothing_of_each_other():
         (lambda: Device(1 << 30).fail_next("x"), TypeError, "n must be an int"),
         (lambda: Device(1 << 30).set_other_used(-1), ValueError, "nbytes"),
         (lambda: Device(1 << 30).hold_events("x"), ValueError, "level is 1 or 2"),
-        (lambda: Device(1 << 30).use_pool((0, 99)), penstock.PenstockError, r"no memory pool \(0, 99\)"),
+        (lambda: Device(1 << 30).use_pool((0, 99)), forebay.ForebayError, r"no memory pool \(0, 99\)"),
         (lambda: Device(1 << 30).begin_capture("x"), TypeError, "stream must be an int"),
         (lambda: Device(1 << 30).allocate(-1), ValueError, "Invalid memory size: -1"),
-        (lambda: Device(1 << 30).allocate(1 << 60), penstock.OutOfMemory, "more than 1EB memory"),
-        (lambda: Device(1 << 30).allocate(1 << 70), penstock.OutOfMemory, "more than 1EB memory"),
-        (lambda: Device(1 << 30).free(12345), penstock.PenstockError, "invalid device pointer: 0x3039"),
+        (lambda: Device(1 << 30).allocate(1 << 60), forebay.OutOfMemory, "more than 1EB memory"),
+        (lambda: Device(1 << 30).allocate(1 << 70), forebay.OutOfMemory, "more than 1EB memory"),
+        (lambda: Device(1 << 30).free(12345), forebay.ForebayError, "invalid device pointer: 0x3039"),
         (lambda: Device(1 << 30).free("a"), TypeError, "address must be an int"),
         (lambda: Device(1 << 30).apply_settings(5), TypeError, "settings must be a str"),
     ],
@@ -70,7 +70,7 @@ def test_a_released_pool_cannot_be_used():
     with gpu.use_pool(pool):
         kept = gpu.allocate(1000)
     gpu.release_pool(pool)
-    with pytest.raises(penstock.PenstockError, match="was released"):
+    with pytest.raises(forebay.ForebayError, match="was released"):
         gpu.use_pool(pool)
     gpu.free(kept)
 

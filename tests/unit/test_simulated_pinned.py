@@ -1,11 +1,11 @@
-"""penstock.simulate.Pinned: what the golden traces do not reach. They are in tests/golden."""
+"""forebay.simulate.Pinned: what the golden traces do not reach. They are in tests/golden."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.errors import DeviceError, PenstockError
-from penstock.simulate import Device, Pinned, World
+from forebay.errors import DeviceError, ForebayError
+from forebay.simulate import Device, Pinned, World
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -24,7 +24,7 @@ def test_bad_input():
     pinned.free(address)
     for use in (pinned.free, lambda where: pinned.record_stream(where, 1)):
         for foreign in (address, address + 1, 12345):
-            with pytest.raises(PenstockError, match="invalid pinned pointer"):
+            with pytest.raises(ForebayError, match="invalid pinned pointer"):
                 use(foreign)
     for nbytes in (-1, 1 << 100):
         with pytest.raises((ValueError, DeviceError)):
@@ -82,7 +82,7 @@ def test_it_shares_a_world_with_a_device():
 def test_its_history():
     pinned = Pinned()
     assert pinned.snapshot() == {"host_segments": [], "host_traces": []}
-    with pytest.raises(PenstockError, match="expected context to be"):
+    with pytest.raises(ForebayError, match="expected context to be"):
         pinned.record_history("all", "nonsense")
     pinned.record_history()
     pinned.free(pinned.allocate(1000))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock import OutOfMemory, Unsupported, WrongState, memory
-from penstock.runtime import statistics
-from penstock.runtime.segment_allocator import SegmentAllocator
-from penstock.testing.fake import FakePort
+import forebay
+from forebay import OutOfMemory, Unsupported, WrongState, memory
+from forebay.runtime import statistics
+from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("clean")
@@ -27,7 +27,7 @@ def test_pytorchs_keys(fake):
 
 
 def test_the_functions_tell_the_same(fake):
-    block = penstock.allocate(3 * MIB, "fake:1")
+    block = forebay.allocate(3 * MIB, "fake:1")
     stats = memory.memory_stats("fake:1")
     assert memory.memory_allocated("fake:1") == stats["allocated_bytes.all.current"] == block.size
     assert memory.memory_reserved("fake:1") == stats["reserved_bytes.all.current"] == 20 * MIB
@@ -45,8 +45,8 @@ def test_the_functions_tell_the_same(fake):
 
 def test_accumulated_numbers_start_again(fake):
     with pytest.raises(OutOfMemory):
-        penstock.allocate(100 * MIB, "fake:0")
-    penstock.allocate(1, "fake:0")
+        forebay.allocate(100 * MIB, "fake:0")
+    forebay.allocate(1, "fake:0")
     memory.reset_accumulated_memory_stats("fake:0")
     stats = memory.memory_stats("fake:0")
     assert {stats[name] for name in statistics.COUNTERS} == {0}
@@ -58,8 +58,8 @@ def test_the_capacity_can_be_set(fake):
     memory.set_capacity("16MiB", "fake:0")
     assert memory.mem_get_info("fake:0") == (16 * MIB, 16 * MIB)
     with pytest.raises(OutOfMemory):
-        penstock.allocate(20 * MIB, "fake:0")
-    kept = penstock.allocate(10 * MIB, "fake:0")
+        forebay.allocate(20 * MIB, "fake:0")
+    kept = forebay.allocate(10 * MIB, "fake:0")
     with pytest.raises(WrongState, match="release memory first"):
         memory.set_capacity(kept.size - 1, "fake:0")
     with pytest.raises(ValueError, match="is not a size"):
@@ -71,7 +71,7 @@ def test_the_capacity_can_be_set(fake):
 
 
 def test_a_capacity_that_cannot_be_set(fake, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.open_device.Resizable", str)  # no port is one
+    monkeypatch.setattr("forebay.runtime.open_device.Resizable", str)  # no port is one
     with pytest.raises(Unsupported, match="the memory of fake:0 is what it is") as caught:
         memory.set_capacity(MIB, "fake:0")
     assert caught.value.ability == "Resizable"

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-import penstock
-from penstock import PenstockError, cuda
-from penstock.faces import tensor_types, typed_storage
+import forebay
+from forebay import ForebayError, cuda
+from forebay.faces import tensor_types, typed_storage
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -22,7 +22,7 @@ def warned_already(monkeypatch):
 
 def test_nothing_without_devices():
     for make in (cuda.FloatStorage, cuda.FloatTensor, cuda._CudaBase):
-        with pytest.raises(PenstockError, match="Found no NVIDIA driver"):
+        with pytest.raises(ForebayError, match="Found no NVIDIA driver"):
             make()
 
 
@@ -31,8 +31,8 @@ def test_conversions_convert(emulated):
     assert storage.int().tolist() == [0, 1, -2]
     assert storage.bool().tolist() == [False, True, True]
     assert storage.complex_float()[1] == 1.5
-    assert storage.type("penstock.cuda.LongStorage").tolist() == storage.type(cuda.LongStorage).tolist() == [0, 1, -2]
-    with pytest.raises(PenstockError, match="'nonsense' is no storage of cuda"):
+    assert storage.type("forebay.cuda.LongStorage").tolist() == storage.type(cuda.LongStorage).tolist() == [0, 1, -2]
+    with pytest.raises(ForebayError, match="'nonsense' is no storage of cuda"):
         storage.type("nonsense")
 
 
@@ -50,16 +50,16 @@ def test_elements_are_set(emulated):
 
 
 def test_it_is_shown(emulated):
-    assert repr(cuda.IntStorage([1, 2])) == " 1\n 2\n[penstock.cuda.IntStorage(dtype=int32, device=cuda:0) of size 2]"
+    assert repr(cuda.IntStorage([1, 2])) == " 1\n 2\n[forebay.cuda.IntStorage(dtype=int32, device=cuda:0) of size 2]"
 
 
 def test_elsewhere_it_is_a_tensor(emulated):
     storage = cuda.IntStorage([1, 2])
     assert storage.cpu().numpy().tolist() == [1, 2]
-    assert isinstance(storage.to(device="host:0"), penstock.Tensor)
+    assert isinstance(storage.to(device="host:0"), forebay.Tensor)
     assert storage.to(device="cuda:0") is storage.cuda() is storage
     assert isinstance(storage.to(device="cuda:1"), cuda.IntStorage)
-    with pytest.raises(penstock.Unsupported, match="no devices of kind 'hpu'"):
+    with pytest.raises(forebay.Unsupported, match="no devices of kind 'hpu'"):
         storage.hpu()
 
 
@@ -67,13 +67,13 @@ def test_memory_of_another_kind_is_not_wrapped(emulated):
     class HostStorage(typed_storage.TypedStorage):
         element = "float32"
 
-    host = HostStorage.over(penstock.zeros(3, device="host:0"))
-    with pytest.raises(PenstockError, match="Device of 'wrap_storage' must be cuda, but got host"):
+    host = HostStorage.over(forebay.zeros(3, device="host:0"))
+    with pytest.raises(ForebayError, match="Device of 'wrap_storage' must be cuda, but got host"):
         cuda.FloatStorage(wrap_storage=host)
 
 
 @pytest.mark.parametrize(
-    ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, ValueError), (1 << 62, penstock.OutOfMemory)]
+    ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, ValueError), (1 << 62, forebay.OutOfMemory)]
 )
 def test_sizes_that_are_none(emulated, size, error):
     with pytest.raises(error):
@@ -81,7 +81,7 @@ def test_sizes_that_are_none(emulated, size, error):
 
 
 def test_a_file_is_not_a_storage():
-    with pytest.raises(PenstockError, match="from_file: Not available for CUDA storage"):
+    with pytest.raises(ForebayError, match="from_file: Not available for CUDA storage"):
         cuda.FloatStorage.from_file("x", False, 3)
 
 
@@ -98,9 +98,9 @@ def test_a_mixin_of_cuda(emulated):
 
 
 def test_a_tensor_of_its_type_is_itself(emulated):
-    tensor = penstock.zeros(3, device="cuda")
+    tensor = forebay.zeros(3, device="cuda")
     assert cuda.FloatTensor(tensor) is tensor
     assert cuda.FloatTensor(np.ones((2, 2))).tolist() == [[1, 1], [1, 1]]
-    assert cuda.FloatTensor(2, device=1).device == penstock.Device("cuda:1")
-    with pytest.raises(TypeError, match=re.escape("expected a tensor of float32 on cuda, got <penstock.Tensor")):
-        cuda.FloatTensor(penstock.zeros(3, device="host:0"))
+    assert cuda.FloatTensor(2, device=1).device == forebay.Device("cuda:1")
+    with pytest.raises(TypeError, match=re.escape("expected a tensor of float32 on cuda, got <forebay.Tensor")):
+        cuda.FloatTensor(forebay.zeros(3, device="host:0"))

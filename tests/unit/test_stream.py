@@ -11,8 +11,8 @@ import weakref
 import numpy as np
 import pytest
 
-import penstock
-from penstock import DeviceError, Stream, cuda, default_stream, synchronize
+import forebay
+from forebay import DeviceError, Stream, cuda, default_stream, synchronize
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -34,7 +34,7 @@ def test_each_has_its_queue_and_the_default_has_the_first(fake):
     assert default_stream("fake:0").handle == 0
     assert len({default_stream("fake:0"), first, second}) == 3
     assert default_stream("fake:0") == default_stream("fake")
-    assert repr(first) == f"<penstock.Stream device=fake:0 handle={first.handle}>"
+    assert repr(first) == f"<forebay.Stream device=fake:0 handle={first.handle}>"
     assert first != first.handle
 
 
@@ -98,7 +98,7 @@ def test_asking_starts_no_thread():
     stream.synchronize()
     synchronize()
     assert stream.queue.reached() == ticks  # not even a signal
-    assert penstock.from_numpy(np.ones(2)).numpy().tolist() == [1, 1]
+    assert forebay.from_numpy(np.ones(2)).numpy().tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("sync", [Stream.synchronize, lambda stream: synchronize(stream.device)])
@@ -156,7 +156,7 @@ def test_the_default_streams_queue_is_never_lent():
     default = default_stream()
     default.__del__()
     assert Stream().handle != 0
-    assert penstock.current_stream() == default
+    assert forebay.current_stream() == default
 
 
 def test_priority_is_a_hint(fake):
@@ -185,7 +185,7 @@ def test_many_streams_come_and_go():
 
 
 def test_a_stream_of_cuda_is_the_same_for_both_names():
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         plain, named = default_stream("cuda:0"), cuda.default_stream(0)
         assert type(plain) is not type(named)
         assert (plain == named, named == plain, len({plain, named})) == (True, True, 1)

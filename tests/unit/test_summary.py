@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from penstock.runtime.summary import memory_summary
-from penstock.testing.golden_files import text_in_our_words
+from forebay.runtime.summary import memory_summary
+from forebay.testing.golden_files import text_in_our_words
 
 
 def test_it_is_pytorchs_table(root):

@@ -10,16 +10,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import penstock
-from penstock import Stream, memory
-from penstock.runtime.storage import Storage
+import forebay
+from forebay import Stream, memory
+from forebay.runtime.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
 
 
 def test_what_it_says():
-    made = penstock.zeros(2, 3, 4, dtype=np.int16)
+    made = forebay.zeros(2, 3, 4, dtype=np.int16)
     assert made.shape == made.size() == (2, 3, 4)
     assert made.size(1) == made.size(-2) == 3
     assert (made.stride(), made.stride(0), made.stride(-1)) == ((12, 4, 1), 12, 1)
@@ -28,34 +28,34 @@ def test_what_it_says():
     assert made[1, 2:].data_ptr() == made.data_ptr() + 40
     assert made.is_contiguous()
     assert not made[:, :, :2].is_contiguous()
-    assert repr(made) == "<penstock.Tensor shape=(2, 3, 4) dtype=int16 device=host:0>"
+    assert repr(made) == "<forebay.Tensor shape=(2, 3, 4) dtype=int16 device=host:0>"
     assert hash(made) != hash(made[:])
 
 
 def test_iterating_and_truth():
-    made = penstock.tensor([[1, 2], [3, 4]])
+    made = forebay.tensor([[1, 2], [3, 4]])
     assert [row.tolist() for row in made] == [[1, 2], [3, 4]]
-    scalar = penstock.tensor(0)
+    scalar = forebay.tensor(0)
     for use in (len, iter, list):
         with pytest.raises(TypeError, match="0-d tensor"):
             use(scalar)
     assert not scalar
-    assert penstock.tensor([5.0])
-    for many in (made, penstock.empty(0)):
+    assert forebay.tensor([5.0])
+    for many in (made, forebay.empty(0)):
         with pytest.raises(ValueError, match="cannot be converted to a scalar"):
             bool(many)
 
 
 def test_item_is_the_only_element():
-    assert penstock.full((1, 1), 2.5).item() == 2.5
-    assert type(penstock.tensor([7]).item()) is int
-    for many in (penstock.zeros(2), penstock.zeros(0)):
+    assert forebay.full((1, 1), 2.5).item() == 2.5
+    assert type(forebay.tensor([7]).item()) is int
+    for many in (forebay.zeros(2), forebay.zeros(0)):
         with pytest.raises(ValueError, match="elements cannot be converted"):
             many.item()
 
 
 def test_numpy_shares_and_outlives():
-    made = penstock.tensor([1, 2, 3])
+    made = forebay.tensor([1, 2, 3])
     array = made.numpy()
     assert array.__array_interface__["data"][0] == made.data_ptr()
     array[0] = 9
@@ -65,7 +65,7 @@ def test_numpy_shares_and_outlives():
     del made, array
     gc.collect()
     assert memory.memory_allocated() == before
-    penstock.full((3,), 0)
+    forebay.full((3,), 0)
     assert part.tolist() == [2, 3]
     del part
     assert memory.memory_allocated() < before
@@ -74,7 +74,7 @@ def test_numpy_shares_and_outlives():
 def test_numpy_waits_for_the_stream():
     stream = Stream()
     with stream:
-        made = penstock.empty(4 * MIB, dtype=np.uint8)
+        made = forebay.empty(4 * MIB, dtype=np.uint8)
         for byte in range(20):
             made.fill_(byte)
         assert made.numpy()[-1] == 19
@@ -82,7 +82,7 @@ def test_numpy_waits_for_the_stream():
 
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t[::2], lambda t: t.transpose(0, 1), lambda t: t[0, 0]])
 def test_the_protocols_lend_the_same_memory(view):
-    made = penstock.tensor(np.arange(12.0).reshape(4, 3))
+    made = forebay.tensor(np.arange(12.0).reshape(4, 3))
     shared = view(made)
     expected = view(made).numpy()
     for array in (
@@ -102,7 +102,7 @@ def test_the_protocols_lend_the_same_memory(view):
 
 def test_a_buffer_holds_the_memory():
     before = memory.memory_allocated()
-    view = memoryview(penstock.tensor([1, 2, 3], dtype=np.uint8))
+    view = memoryview(forebay.tensor([1, 2, 3], dtype=np.uint8))
     gc.collect()
     assert (view.tolist(), view.format, view.readonly) == ([1, 2, 3], "B", False)
     view[0] = 7
@@ -114,29 +114,29 @@ def test_a_buffer_holds_the_memory():
 
 
 def test_bfloat16_has_no_buffer_format_and_an_array():
-    made = penstock.full((2,), 1.5, dtype="bfloat16")
+    made = forebay.full((2,), 1.5, dtype="bfloat16")
     assert made.numpy().dtype == np.asarray(made).dtype == ml_dtypes.bfloat16
     assert np.asarray(made).tolist() == made.tolist() == [1.5, 1.5]
-    records = penstock.zeros(2, dtype=[("x", "f4"), ("y", "i8")])
+    records = forebay.zeros(2, dtype=[("x", "f4"), ("y", "i8")])
     assert np.asarray(records).dtype == records.dtype
-    times = penstock.from_numpy(np.array(["2020-01-01"], "M8[D]"))
+    times = forebay.from_numpy(np.array(["2020-01-01"], "M8[D]"))
     assert np.asarray(times).dtype == times.dtype
 
 
 def test_empty_tensors_lend_empty_arrays():
-    made = penstock.empty(0, 3)
+    made = forebay.empty(0, 3)
     for array in (made.numpy(), np.asarray(made), np.from_dlpack(made)):
         assert array.shape == (0, 3)
     assert made.tolist() == []
 
 
 def test_a_device_that_the_host_cannot_read(fake):
-    made = penstock.zeros(2, 3, device="fake:0")
+    made = forebay.zeros(2, 3, device="fake:0")
     text = (
         r"^can't convert fake:0 device type tensor to numpy\. "
         r"Use Tensor\.cpu\(\) to copy the tensor to host memory first\.$"
     )
-    for use in (penstock.Tensor.numpy, np.asarray, np.array, lambda t: np.ones(3) + np.asarray(t)):
+    for use in (forebay.Tensor.numpy, np.asarray, np.array, lambda t: np.ones(3) + np.asarray(t)):
         with pytest.raises(TypeError, match=text):
             use(made)
     for use in (memoryview, bytes, lambda t: t.__dlpack__(), lambda t: t.__dlpack_device__(), np.from_dlpack):
@@ -144,11 +144,11 @@ def test_a_device_that_the_host_cannot_read(fake):
             use(made)
     assert not hasattr(made, "__array_interface__")
     assert getattr(made, "__cuda_array_interface__", None) is None
-    assert repr(made) == "<penstock.Tensor shape=(2, 3) dtype=float32 device=fake:0>"
+    assert repr(made) == "<forebay.Tensor shape=(2, 3) dtype=float32 device=fake:0>"
 
 
 def test_everything_that_reads_nothing_works_there(fake):
-    made = penstock.empty(4, 6, device="fake:0")
+    made = forebay.empty(4, 6, device="fake:0")
     assert made.data_ptr() >= 1 << 48
     assert made[1:, ::2].stride() == (6, 2)
     assert made.view(-1).shape == (24,)
@@ -162,27 +162,27 @@ def test_everything_that_reads_nothing_works_there(fake):
 
 def test_record_stream_keeps_memory_from_reuse(fake):
     stream = Stream("fake:0")
-    made = penstock.empty(1000, device="fake:0")
+    made = forebay.empty(1000, device="fake:0")
     address = made.data_ptr()
     stream.queue.call(lambda: None)
     made[10:].record_stream(stream)
     del made
-    assert penstock.empty(1000, device="fake:0").data_ptr() != address
+    assert forebay.empty(1000, device="fake:0").data_ptr() != address
     stream.queue.finish()
-    assert penstock.empty(1000, device="fake:0").data_ptr() == address
+    assert forebay.empty(1000, device="fake:0").data_ptr() == address
 
 
 def test_record_stream_of_what_is_not_ours(fake):
-    made = penstock.empty(1, device="fake:0")
+    made = forebay.empty(1, device="fake:0")
     with pytest.raises(ValueError, match="is not a stream of fake:0"):
         made.record_stream(Stream("fake:1"))
-    penstock.from_numpy(np.ones(1)).record_stream(Stream("host:0"))
-    penstock.empty(0, device="fake:0").record_stream(Stream("fake:0"))
+    forebay.from_numpy(np.ones(1)).record_stream(Stream("host:0"))
+    forebay.empty(0, device="fake:0").record_stream(Stream("fake:0"))
 
 
 def test_memory_goes_with_the_last_view():
     before = memory.memory_allocated()
-    made = penstock.zeros(1000)
+    made = forebay.zeros(1000)
     gone = weakref.ref(made)
     part = made[5:][::2].view(-1)
     del made
@@ -193,7 +193,7 @@ def test_memory_goes_with_the_last_view():
 
 
 def test_copies_of_the_object():
-    made = penstock.tensor([1, 2])
+    made = forebay.tensor([1, 2])
     twin = copy.copy(made)
     assert twin.data_ptr() == made.data_ptr()
     deep = copy.deepcopy({"a": made, "b": made})

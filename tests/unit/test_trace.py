@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 from perfetto_files import decoded
 
-import penstock
-from penstock import cuda
-from penstock.observe import ranges, trace
-from penstock.runtime import listening
+import forebay
+from forebay import cuda
+from forebay.observe import ranges, trace
+from forebay.runtime import listening
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -30,7 +30,7 @@ def device(request):
     if request.param == "host:0":
         yield request.param
         return
-    with penstock.emulate("cuda", memory="64MiB"):
+    with forebay.emulate("cuda", memory="64MiB"):
         yield request.param
 
 
@@ -40,13 +40,13 @@ def line_here():
 
 def test_every_operation_has_its_size_its_line_and_its_time(path, device):
     with trace(path) as made:
-        ones = penstock.full((MIB,), 0.0, device=device)
+        ones = forebay.full((MIB,), 0.0, device=device)
         first = line_here() - 1
-        drawn = penstock.rand((1000,), device=device)
+        drawn = forebay.rand((1000,), device=device)
         drawn.copy_(ones[:1000])
         ones[::2].fill_(3.5)
-        penstock.randperm(10, device=device)
-        penstock.synchronize(device)
+        forebay.randperm(10, device=device)
+        forebay.synchronize(device)
     found = decoded(path)
     done = [(each.name, each.category, each.details["bytes"], each.line) for each in found.on("default stream")]
     assert done == [
@@ -65,10 +65,10 @@ def test_every_operation_has_its_size_its_line_and_its_time(path, device):
 
 def test_executions_follow_each_other_and_their_calls(path, device):
     with trace(path):
-        tensor = penstock.full((MIB,), 0.0, device=device)
+        tensor = forebay.full((MIB,), 0.0, device=device)
         for _ in range(50):
             tensor.fill_(0)
-        penstock.synchronize(device)
+        forebay.synchronize(device)
     found = decoded(path)
     calls = {each.id: each for each in found.asked}
     assert [each.id for each in found.executed] == sorted(calls)
@@ -84,7 +84,7 @@ def test_executions_follow_each_other_and_their_calls(path, device):
 def test_a_program_of_many_streams_is_told_whole_and_in_order(path, emulated, seed):
     draw = random.Random(seed)
     streams = [cuda.current_stream(), *(cuda.Stream() for _ in range(3))]
-    tensors = [penstock.empty(size, device="cuda:0", dtype="uint8") for size in (1, 4096, MIB)]
+    tensors = [forebay.empty(size, device="cuda:0", dtype="uint8") for size in (1, 4096, MIB)]
     did = {stream.stream_id: [] for stream in streams}
     with trace(path) as made:
         for _ in range(200):
@@ -110,16 +110,16 @@ def test_a_program_of_many_streams_is_told_whole_and_in_order(path, emulated, se
 
 def test_the_fakes_clock_is_told_exactly(path, fake):
     with trace(path, limit=0):
-        tensor = penstock.empty(1000, device="fake:0")
+        tensor = forebay.empty(1000, device="fake:0")
         port = fake.ports[0]
         port.command_ns = 5_000
         tensor.fill_(0)
         tensor.fill_(0)
         fake.clock.advance(7_000)  # nobody is at work
-        penstock.synchronize("fake:0")
+        forebay.synchronize("fake:0")
         port.command_ns = 300
         tensor.fill_(0)
-        penstock.synchronize("fake:0")
+        forebay.synchronize("fake:0")
     assert [each.end - each.begin for each in decoded(path).executed] == [5_000, 5_000, 300]
 
 
@@ -131,7 +131,7 @@ def test_a_stream_that_waits_is_told_for_what(path, emulated):
         event = side.record_event()
         cuda.current_stream().wait_stream(side)
         cuda.current_stream().wait_event(event)
-        penstock.zeros(10, device="cuda:0")
+        forebay.zeros(10, device="cuda:0")
         gate.set()
         event.synchronize()
         assert event.query()
@@ -154,13 +154,13 @@ def test_a_stream_that_waits_is_told_for_what(path, emulated):
 def test_a_new_event_has_a_new_number_though_another_had_its_place(path):
     with trace(path):
         for _ in range(3):
-            penstock.Event().record()
+            forebay.Event().record()
     assert [each.details["event"] for each in decoded(path).moments] == [1, 2, 3]
 
 
 def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated):
     with trace(path) as made:
-        tensor = penstock.zeros(10, device="cuda:0")
+        tensor = forebay.zeros(10, device="cuda:0")
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
             tensor.fill_(0)
@@ -177,16 +177,16 @@ def test_a_graph_is_one_operation_and_what_it_records_is_not_done(path, emulated
 
 def test_three_kinds_of_device_and_the_host_are_in_one_trace(path):
     with (
-        penstock.emulate("cuda", memory="64MiB"),
-        penstock.emulate("mps", profile="apple_m3_max", memory="512MiB"),
-        penstock.emulate("mtia", profile="mtia_v2", memory="64MiB"),
+        forebay.emulate("cuda", memory="64MiB"),
+        forebay.emulate("mps", profile="apple_m3_max", memory="512MiB"),
+        forebay.emulate("mtia", profile="mtia_v2", memory="64MiB"),
         trace(path) as made,
     ):
-        there = [penstock.full((1000,), 2.0, device=kind) for kind in ("cuda", "mps", "mtia", "host")]
+        there = [forebay.full((1000,), 2.0, device=kind) for kind in ("cuda", "mps", "mtia", "host")]
         there[0].copy_(there[1])  # by way of the host
         there[0].copy_(there[3])
         for kind in ("cuda", "mps", "mtia", "host"):
-            penstock.synchronize(kind)
+            forebay.synchronize(kind)
     found = decoded(path)
     of_kinds = {each.track.split("/")[1].partition(":")[0] for each in found.executed}
     assert of_kinds == {"cuda", "mps", "mtia", "host"}
@@ -199,7 +199,7 @@ def test_three_kinds_of_device_and_the_host_are_in_one_trace(path):
 def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):
     with trace(path):
         with cuda.nvtx.range("outer"), cuda.nvtx.range("inner"):
-            penstock.zeros(10)
+            forebay.zeros(10)
         ranges.mark("here")
         one, other = ranges.start("first"), ranges.start("second")
         ranges.end(one)
@@ -220,8 +220,8 @@ def test_ranges_are_nested_in_their_thread_with_the_calls_inside(path):
 
 def test_memory_is_counted_as_the_allocator_does(path, emulated):
     with trace(path):
-        kept = penstock.empty(MIB, device="cuda:0", dtype="uint8")
-        gone = penstock.empty(4 * MIB, device="cuda:0", dtype="uint8")
+        kept = forebay.empty(MIB, device="cuda:0", dtype="uint8")
+        gone = forebay.empty(4 * MIB, device="cuda:0", dtype="uint8")
         del gone
         after = cuda.memory_allocated()
     found = decoded(path)
@@ -234,7 +234,7 @@ def test_memory_is_counted_as_the_allocator_does(path, emulated):
 
 
 def test_each_thread_has_its_track_and_a_queue_keeps_its_order(path, eight_threads):
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
 
     def work(number):
         threading.current_thread().name = f"worker {number}"
@@ -243,7 +243,7 @@ def test_each_thread_has_its_track_and_a_queue_keeps_its_order(path, eight_threa
 
     with trace(path) as made:
         eight_threads(work)
-        penstock.synchronize("host:0")
+        forebay.synchronize("host:0")
     found = decoded(path)
     assert made.operations == 800
     assert len({each.track for each in found.asked}) == 8
@@ -263,17 +263,17 @@ def test_each_thread_has_its_track_and_a_queue_keeps_its_order(path, eight_threa
     ids=["intervals", "events", "neither"],
 )
 def test_intervals_or_events_or_neither(path, what, slices, moments):
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     with trace(path, **what):
         tensor.fill_(0)
-        penstock.synchronize("host:0")
+        forebay.synchronize("host:0")
     found = decoded(path)
     assert {each.category for each in found.slices} - {"recording"} == slices
     assert {each.category for each in found.moments} == moments
 
 
 def test_two_traces_at_once_are_both_whole(path, tmp_path):
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     with trace(path), trace(tmp_path / "inner.pftrace"):
         tensor.fill_(0)
     assert len(decoded(path).executed) == len(decoded(tmp_path / "inner.pftrace").executed) == 1

@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-import penstock
-from penstock.observe import Trace
-from penstock.observe._entries import OPERATION, RANGE, WAITED, Begun, Entries
-from penstock.observe.recorder import Recorder
+import forebay
+from forebay.observe import Trace
+from forebay.observe._entries import OPERATION, RANGE, WAITED, Begun, Entries
+from forebay.observe.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("clean")
 LIMIT = 10  # seconds
@@ -103,7 +103,7 @@ def test_one_that_was_never_begun_holds_nothing():
 def test_a_forgotten_recorder_is_collected():
     recorder = Recorder(10)
     recorder.begin()
-    penstock.zeros(3)
+    forebay.zeros(3)
     recorder.finish(LIMIT)
     seen = weakref.ref(recorder)
     del recorder
@@ -112,7 +112,7 @@ def test_a_forgotten_recorder_is_collected():
 
 
 def test_work_that_no_line_of_the_program_asked_for_has_none(recorder):
-    tensor, done = penstock.zeros(3), threading.Event()
+    tensor, done = forebay.zeros(3), threading.Event()
 
     class Done:
         def __del__(self):
@@ -120,20 +120,20 @@ def test_work_that_no_line_of_the_program_asked_for_has_none(recorder):
 
     work = partial(tensor.fill_, 7)
     work.over = Done()
-    _thread.start_new_thread(work, ())  # the first frame of that thread is penstock's own
+    _thread.start_new_thread(work, ())  # the first frame of that thread is forebay's own
     del work
     assert done.wait(LIMIT)
-    penstock.synchronize("host:0")
+    forebay.synchronize("host:0")
     fill = of(recorder, OPERATION)[-1]
     assert (fill[5], fill[8]) == (None, "fill_")
 
 
 def test_the_line_is_the_callers_however_deep_the_wait_is(recorder):
-    stream, event = penstock.current_stream("host:0"), penstock.Event()
+    stream, event = forebay.current_stream("host:0"), forebay.Event()
     event.record(stream)
     event.synchronize()
     stream.synchronize()
-    penstock.synchronize("host:0")
+    forebay.synchronize("host:0")
     names = {row[5].co_name for row in of(recorder, WAITED)}
     assert names == {"test_the_line_is_the_callers_however_deep_the_wait_is"}
 
@@ -143,8 +143,8 @@ def test_threads_lose_no_entry():
     recorder.begin()
 
     def work():
-        with penstock.Stream("host:0"):
-            tensor = penstock.empty(8)
+        with forebay.Stream("host:0"):
+            tensor = forebay.empty(8)
             for _ in range(rounds):
                 tensor.fill_(1)
 
@@ -188,7 +188,7 @@ def test_open_entries_are_not_told():
 def test_a_queue_keeps_no_log_for_a_trace_that_was_written(tmp_path):
     made = Trace(tmp_path / "made.pftrace")
     made.start()
-    penstock.zeros(3)
+    forebay.zeros(3)
     (line,) = (line for line in made._recorder.lines.values() if line.logs)
     log = weakref.ref(line.log)
     del line

@@ -7,12 +7,12 @@ import sys
 import pytest
 from perfetto_files import decoded
 
-import penstock
-from penstock import cuda
-from penstock.errors import WrongState
-from penstock.mps import profiler as mps_profiler
-from penstock.observe import Trace, perfetto, profiling, ranges, trace, tracing
-from penstock.runtime import listening
+import forebay
+from forebay import cuda
+from forebay.errors import WrongState
+from forebay.mps import profiler as mps_profiler
+from forebay.observe import Trace, perfetto, profiling, ranges, trace, tracing
+from forebay.runtime import listening
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -24,8 +24,8 @@ def path(tmp_path):
 
 @pytest.fixture
 def asked_for(path, monkeypatch):
-    """The file that PENSTOCK_TRACE names."""
-    monkeypatch.setenv("PENSTOCK_TRACE", str(path))
+    """The file that FOREBAY_TRACE names."""
+    monkeypatch.setenv("FOREBAY_TRACE", str(path))
     yield path
     profiling.end("cuda")
 
@@ -33,7 +33,7 @@ def asked_for(path, monkeypatch):
 def test_an_error_inside_goes_on_and_the_trace_is_written(path):
     def program():
         with trace(path):
-            penstock.zeros(10)
+            forebay.zeros(10)
             _ = 1 / 0
 
     with pytest.raises(ZeroDivisionError):
@@ -120,7 +120,7 @@ def test_a_trace_of_nothing_is_a_trace(path):
 
 def test_many_packets_are_written_in_parts(path, monkeypatch):
     monkeypatch.setattr(perfetto, "_PACKETS", 7)
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     with trace(path):
         for _ in range(20):
             tensor.fill_(0)
@@ -129,10 +129,10 @@ def test_many_packets_are_written_in_parts(path, monkeypatch):
 
 def test_names_that_utf_8_cannot_tell_are_told_nearly(path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["\udcff.py"])
-    source = compile("penstock.zeros(10)", "\udcfe.py", "exec")
+    source = compile("forebay.zeros(10)", "\udcfe.py", "exec")
     with trace(path):
         ranges.push("a\ud800b")
-        exec(source, {"penstock": penstock})
+        exec(source, {"forebay": forebay})
         ranges.pop()
     found = decoded(path)
     assert [(each.name, each.file) for each in found.slices[1:3]] == [("a?b", ""), ("fill_", "?.py")]
@@ -142,7 +142,7 @@ def test_names_that_utf_8_cannot_tell_are_told_nearly(path, monkeypatch):
 def test_threads_that_stop_it_at_once_write_it_once(path, eight_threads):
     made = Trace(path)
     made.start()
-    penstock.zeros(10)
+    forebay.zeros(10)
     eight_threads(lambda _: made.stop())
     assert len(decoded(path).executed) == 1
 
@@ -151,12 +151,12 @@ def test_ctrl_c_while_it_is_written(path, monkeypatch):
     """The next to stop it writes it."""
     made = Trace(path)
     made.start()
-    penstock.zeros(10)
+    forebay.zeros(10)
     monkeypatch.setattr(tracing, "tell", interrupted)
     with pytest.raises(KeyboardInterrupt):
         made.stop()
     monkeypatch.undo()
-    penstock.zeros(10)
+    forebay.zeros(10)
     assert not made.written
     made.stop()
     assert made.written
@@ -172,7 +172,7 @@ def interrupted(*_, **__):
 
 def test_cudas_profiler_records_where_a_file_is_asked_for(asked_for, emulated):
     with cuda.profiler.profile():
-        penstock.zeros(10, device="cuda:0")
+        forebay.zeros(10, device="cuda:0")
         cuda.profiler.start()  # goes on already
     cuda.profiler.stop()
     found = decoded(asked_for)
@@ -187,16 +187,16 @@ def test_cudas_profiler_records_where_a_file_is_asked_for(asked_for, emulated):
 
 def test_cudas_profiler_records_nothing_unasked(emulated, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PENSTOCK_TRACE", raising=False)
+    monkeypatch.delenv("FOREBAY_TRACE", raising=False)
     with cuda.profiler.profile():
         assert listening.tracer is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cudas_profiler_ends_though_its_devices_have_gone(asked_for):
-    with penstock.emulate("cuda"):
+    with forebay.emulate("cuda"):
         cuda.profiler.start()
-        penstock.zeros(10, device="cuda")
+        forebay.zeros(10, device="cuda")
     cuda.profiler.stop()
     assert len(decoded(asked_for).executed) == 1
     with pytest.raises(RuntimeError, match="Found no NVIDIA driver"):
@@ -210,7 +210,7 @@ def test_what_the_program_raised_matters_more_than_the_file(asked_for, monkeypat
 
     profile = cuda.profiler.profile if kind == "cuda" else mps_profiler.profile
     monkeypatch.setattr(perfetto, "write", full)
-    with penstock.emulate(kind):
+    with forebay.emulate(kind):
         with pytest.raises(ZeroDivisionError) as raised, profile():
             raise ZeroDivisionError
         with pytest.raises(OSError, match="No space left"), profile():

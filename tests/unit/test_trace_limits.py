@@ -7,11 +7,11 @@ import threading
 import pytest
 from perfetto_files import decoded
 
-import penstock
-from penstock import cuda
-from penstock.errors import DeviceError
-from penstock.observe import Trace, trace
-from penstock.testing.fake_queue import FakeQueue
+import forebay
+from forebay import cuda
+from forebay.errors import DeviceError
+from forebay.observe import Trace, trace
+from forebay.testing.fake_queue import FakeQueue
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -28,7 +28,7 @@ class QueueWithoutTime(FakeQueue):
 def test_work_before_a_capture_is_waited_for_at_the_end(path, emulated):
     gate = threading.Event()
     stream = cuda.Stream()
-    tensor = penstock.empty(10, device="cuda:0")
+    tensor = forebay.empty(10, device="cuda:0")
     graph = cuda.CUDAGraph()
     made = Trace(path, limit=30)
     made.start()
@@ -48,11 +48,11 @@ def test_work_before_a_capture_is_waited_for_at_the_end(path, emulated):
 
 def test_work_that_is_not_done_is_told_so_and_not_waited_for_longer_than_the_limit(path):
     gate = threading.Event()
-    stream = penstock.Stream("host:0")
+    stream = forebay.Stream("host:0")
     running = threading.Event()
     with trace(path, limit=0) as made:
         with stream:
-            held = penstock.empty(10)
+            held = forebay.empty(10)
 
             def hold():
                 running.set()
@@ -72,17 +72,17 @@ def test_work_that_is_not_done_is_told_so_and_not_waited_for_longer_than_the_lim
 
 def test_what_runs_at_the_end_has_no_end(path, fake):
     with trace(path, limit=0) as made:
-        tensor = penstock.empty(10, device="fake:0")
+        tensor = forebay.empty(10, device="fake:0")
         fake.ports[0].command_ns = 1000
         tensor.fill_(0)
         fake.clock.advance(500)
     (execution,) = decoded(path).executed
     assert (execution.end, execution.details["execution"], made.unfinished) == (None, "not done", 1)
-    penstock.synchronize("fake:0")
+    forebay.synchronize("fake:0")
 
 
 def test_the_newest_entries_are_kept_and_the_others_counted(path):
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     with trace(path, most=10) as made:
         for _ in range(100):
             tensor.fill_(0)
@@ -93,7 +93,7 @@ def test_the_newest_entries_are_kept_and_the_others_counted(path):
 
 
 def test_of_work_that_its_queue_has_forgotten_the_trace_says_so(path):
-    tensor, stream = penstock.empty(10), penstock.current_stream("host:0")
+    tensor, stream = forebay.empty(10), forebay.current_stream("host:0")
     with trace(path, most=2) as made:
         tensor.fill_(0)
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_of_work_that_its_queue_has_forgotten_the_trace_says_so(path):
 @pytest.mark.parametrize("most", [10**10, 1 << 62])
 def test_room_for_more_than_there_is_does_no_harm(path, most):
     with trace(path, most=most) as made:
-        penstock.zeros(3)
+        forebay.zeros(3)
     assert (made.operations, made.unfinished, made.lost) == (1, 0, 0)
 
 
@@ -122,7 +122,7 @@ def test_a_queue_that_was_closed_is_waited_for_as_without_a_trace(path):
 
 
 def test_the_wait_by_which_a_stream_joins_a_capture_is_not_executed(path, emulated):
-    tensor, side, graph = penstock.empty(10, device="cuda"), cuda.Stream(), cuda.CUDAGraph()
+    tensor, side, graph = forebay.empty(10, device="cuda"), cuda.Stream(), cuda.CUDAGraph()
     with trace(path), cuda.graph(graph):
         side.wait_stream(cuda.current_stream())
         with cuda.stream(side):
@@ -135,17 +135,17 @@ def test_the_wait_by_which_a_stream_joins_a_capture_is_not_executed(path, emulat
 
 
 def test_a_long_operation_is_told_from_what_is_left_of_it(path):
-    rows, most = penstock.empty((6, 4), dtype="uint8"), 3
+    rows, most = forebay.empty((6, 4), dtype="uint8"), 3
     with trace(path, most=most):
-        rows[:, :2].copy_(penstock.zeros((6, 2), dtype="uint8"))  # six copies
+        rows[:, :2].copy_(forebay.zeros((6, 2), dtype="uint8"))  # six copies
     execution = decoded(path).executed[-1]
     assert execution.name == "copy_"
     assert execution.begin <= execution.end
 
 
 def test_a_wait_for_what_is_done_takes_no_time(path):
-    stream, other = penstock.Stream("host:0"), penstock.Stream("host:0")
-    event = penstock.Event()
+    stream, other = forebay.Stream("host:0"), forebay.Stream("host:0")
+    event = forebay.Event()
     event.record(other)
     event.synchronize()
     with trace(path) as made:
@@ -156,11 +156,11 @@ def test_a_wait_for_what_is_done_takes_no_time(path):
 
 
 def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, monkeypatch):
-    monkeypatch.setattr("penstock.testing.fake.FakeQueue", QueueWithoutTime)
-    tensor = penstock.empty(10, device="fake:0")
+    monkeypatch.setattr("forebay.testing.fake.FakeQueue", QueueWithoutTime)
+    tensor = forebay.empty(10, device="fake:0")
     with trace(path, limit=0) as made:
         tensor.fill_(0)
-        penstock.synchronize("fake:0")
+        forebay.synchronize("fake:0")
         tensor.fill_(0)
     found = decoded(path)
     first, second = found.executed
@@ -170,7 +170,7 @@ def test_a_queue_that_cannot_time_is_watched_and_the_trace_says_so(path, fake, m
     assert first.details["timed by"] == "the host: it was done by then"
     assert found.recording["timed by the host"] == "fake:0"
     assert made.unfinished == 1
-    penstock.synchronize("fake:0")
+    forebay.synchronize("fake:0")
 
 
 def test_a_clock_that_fails_takes_nothing_from_other_devices(path, fake, monkeypatch):
@@ -179,45 +179,45 @@ def test_a_clock_that_fails_takes_nothing_from_other_devices(path, fake, monkeyp
 
     monkeypatch.setattr(FakeQueue, "elapsed_ms", fail)
     with trace(path, limit=0) as made:
-        penstock.empty(10, device="fake:0").fill_(0)
-        penstock.empty(10, device="host:0").fill_(0)
-        penstock.synchronize("host:0")
-        penstock.synchronize("fake:0")
-        penstock.empty(10, device="fake:0").fill_(0)  # never done
+        forebay.empty(10, device="fake:0").fill_(0)
+        forebay.empty(10, device="host:0").fill_(0)
+        forebay.synchronize("host:0")
+        forebay.synchronize("fake:0")
+        forebay.empty(10, device="fake:0").fill_(0)  # never done
     assert (made.operations, made.unfinished) == (3, 1)
     found = decoded(path)
     assert [each.details["device"] for each in found.executed] == ["host:0"]
     fills = [each.details for each in found.slices if each.category == "fill"]
     said = [fill["execution"] for fill in fills if fill["device"] == "fake:0"]
     assert said == ["not known: the timer broke"] * 2
-    penstock.synchronize("fake:0")
+    forebay.synchronize("fake:0")
 
 
 def test_waiting_for_each_operation_leaves_its_failure_to_the_next_synchronization(path, fake):
-    tensor = penstock.empty(10, device="fake:0")
+    tensor = forebay.empty(10, device="fake:0")
     fake.ports[0].fail_work("fill", error=DeviceError("the fill broke", code=7, call="fill", device="fake:0"))
     with trace(path, wait_until_completed=True, limit=0):
         tensor.fill_(0)
-        assert penstock.default_stream("fake:0").query()
+        assert forebay.default_stream("fake:0").query()
         with pytest.raises(DeviceError, match="the fill broke"):
-            penstock.synchronize("fake:0")
+            forebay.synchronize("fake:0")
         tensor.fill_(0)
-        penstock.synchronize("fake:0")
+        forebay.synchronize("fake:0")
 
 
 def test_work_that_queues_work_behind_itself_is_not_waited_for(path):
-    tensor = penstock.empty(10)
+    tensor = forebay.empty(10)
     with trace(path, wait_until_completed=True) as made:
-        penstock.current_stream("host:0").queue.call(lambda: tensor.fill_(0))
-        penstock.synchronize("host:0")
+        forebay.current_stream("host:0").queue.call(lambda: tensor.fill_(0))
+        forebay.synchronize("host:0")
     assert made.operations == 1
 
 
 def test_an_emulation_that_ended_meanwhile_is_told_all_the_same(path):
     with trace(path) as made:
-        with penstock.emulate("cuda", memory="64MiB"):
-            penstock.zeros(10, device="cuda:0")
-        with penstock.emulate("cuda", memory="64MiB"):
-            penstock.zeros(10, device="cuda:0")
+        with forebay.emulate("cuda", memory="64MiB"):
+            forebay.zeros(10, device="cuda:0")
+        with forebay.emulate("cuda", memory="64MiB"):
+            forebay.zeros(10, device="cuda:0")
     assert (made.operations, made.unfinished) == (2, 0)
     assert len(decoded(path).executed) == 2

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock import DeviceError, Stream, Unsupported, current_stream
-from penstock.runtime import runs
+import forebay
+from forebay import DeviceError, Stream, Unsupported, current_stream
+from forebay.runtime import runs
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -44,16 +44,16 @@ def test_any_layout_to_any_layout(of, source, target, dtype):
     """A copy is what NumPy's assignment is."""
     from_, to = LAYOUTS[source], LAYOUTS[target]
     values = numbers()
-    theirs = from_(penstock.from_numpy(values))
-    ours = penstock.zeros(6, 6, dtype=dtype)
+    theirs = from_(forebay.from_numpy(values))
+    ours = forebay.zeros(6, 6, dtype=dtype)
     expected = np.zeros((6, 6), dtype)
-    view = to(penstock.from_numpy(expected)).numpy()
+    view = to(forebay.from_numpy(expected)).numpy()
     if of == "tensor":
-        theirs = from_(penstock.tensor(values))
+        theirs = from_(forebay.tensor(values))
     elif of == "array":
         theirs = theirs.numpy()
     try:
-        view[...] = from_(penstock.from_numpy(values)).numpy()
+        view[...] = from_(forebay.from_numpy(values)).numpy()
     except ValueError:
         with pytest.raises(ValueError, match="broadcast"):
             to(ours).copy_(theirs)
@@ -76,7 +76,7 @@ def test_any_layout_to_any_layout(of, source, target, dtype):
 )
 def test_memory_that_overlaps(target, source, kind):
     expected = np.arange(6.0)
-    made = penstock.tensor(expected)
+    made = forebay.tensor(expected)
     expected[target] = expected[source].copy()
     theirs = made[source]
     made[target].copy_(theirs if kind == "tensor" else theirs.numpy())
@@ -84,14 +84,14 @@ def test_memory_that_overlaps(target, source, kind):
 
 
 def test_a_copy_of_itself():
-    made = penstock.tensor([1, 2])
+    made = forebay.tensor([1, 2])
     assert made.copy_(made) is made
     assert made.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("data", [5, 2.5, [1, 2, 3], [[1], [2]], np.int8(7), range(3), b"abc" and [True, False, True]])
 def test_anything_that_numpy_understands(data):
-    made = penstock.zeros(2, 3)
+    made = forebay.zeros(2, 3)
     expected = np.zeros((2, 3), np.float32)
     expected[...] = data
     assert made.copy_(data).tolist() == expected.tolist()
@@ -99,28 +99,28 @@ def test_anything_that_numpy_understands(data):
 
 @pytest.mark.parametrize("data", [["a", "b", "c"], [object()] * 3, {}, "text", [[1, 2], [3]]])
 def test_what_numpy_does_not_understand_is_told_at_once(data):
-    made = penstock.zeros(3)
+    made = forebay.zeros(3)
     with pytest.raises((TypeError, ValueError)):
         made.copy_(data)
-    penstock.synchronize()
+    forebay.synchronize()
     assert made.tolist() == [0, 0, 0]
 
 
 def test_what_cannot_be_converted():
     records = np.zeros(3, [("x", "f4"), ("y", "f4")])
     with pytest.raises(TypeError, match="cannot be converted to"):
-        penstock.zeros(3).copy_(records)
+        forebay.zeros(3).copy_(records)
     with pytest.raises(TypeError, match="cannot be converted to"):
-        penstock.zeros(3).copy_(penstock.from_numpy(records))
+        forebay.zeros(3).copy_(forebay.from_numpy(records))
     with pytest.raises(ValueError, match="broadcast"):
-        penstock.zeros(3).copy_(np.zeros(4))
+        forebay.zeros(3).copy_(np.zeros(4))
 
 
 def test_a_copy_keeps_its_streams_in_step(fake):
     here, there = Stream("host:0"), Stream("host:0")
     gate = threading.Event()
     with here:
-        source = penstock.zeros(4)
+        source = forebay.zeros(4)
         here.queue.call(lambda: gate.wait(30))
         source.fill_(7)
     with there:
@@ -136,7 +136,7 @@ def test_a_copy_keeps_its_streams_in_step(fake):
 def test_work_is_done_in_the_order_it_was_said(steps):
     """Four tensors on two streams that wait for one another at each change."""
     streams = [Stream(), Stream()]
-    ours = [penstock.full((50,), i, dtype=np.int32) for i in range(4)]
+    ours = [forebay.full((50,), i, dtype=np.int32) for i in range(4)]
     theirs = [np.full(50, i, np.int32) for i in range(4)]
     previous = current_stream()
     for at, (what, a, b) in enumerate(steps):
@@ -156,7 +156,7 @@ def test_work_is_done_in_the_order_it_was_said(steps):
     current_stream().wait_stream(previous)
     for mine, expected in zip(ours, theirs, strict=True):
         assert mine.tolist() == expected.tolist()
-    penstock.synchronize()
+    forebay.synchronize()
 
 
 # Fills
@@ -184,9 +184,9 @@ def test_work_is_done_in_the_order_it_was_said(steps):
 )
 def test_every_pattern(dtype, value, layout):
     view = LAYOUTS[layout]
-    made = penstock.zeros(6, 6, dtype=dtype)
+    made = forebay.zeros(6, 6, dtype=dtype)
     expected = np.zeros((6, 6), dtype)
-    view(penstock.from_numpy(expected)).numpy()[...] = np.array(value, dtype)
+    view(forebay.from_numpy(expected)).numpy()[...] = np.array(value, dtype)
     assert view(made).fill_(value) is not None
     assert made.numpy().tobytes() == expected.tobytes()
     assert not view(made).zero_().numpy().tobytes().strip(b"\0")
@@ -197,7 +197,7 @@ def test_every_pattern(dtype, value, layout):
     [(np.uint8, 300), (np.int8, -129), (np.int32, float("nan")), (np.float32, 1j), (np.float32, "x")],
 )
 def test_values_that_do_not_fit(dtype, value):
-    made = penstock.zeros(3, dtype=dtype)
+    made = forebay.zeros(3, dtype=dtype)
     with pytest.raises((OverflowError, ValueError, TypeError)):
         made.fill_(value)
     assert made.tolist() == [0, 0, 0]
@@ -211,16 +211,16 @@ def test_borrowed_memory_lives_until_its_work_is_done():
     for use in (
         lambda shared: shared.fill_(1),
         lambda shared: shared.fill_(1.5),
-        lambda shared: shared.copy_(penstock.zeros(MIB)),
-        lambda shared: penstock.zeros(MIB).copy_(shared),
-        lambda shared: shared[::2].copy_(penstock.zeros(MIB // 2)),
+        lambda shared: shared.copy_(forebay.zeros(MIB)),
+        lambda shared: forebay.zeros(MIB).copy_(shared),
+        lambda shared: shared[::2].copy_(forebay.zeros(MIB // 2)),
     ):
         stream, gate = Stream(), threading.Event()
         array = np.zeros(MIB, np.float32)
         gone = weakref.ref(array)
         with stream:
             stream.queue.call(lambda gate=gate: gate.wait(30))
-            use(penstock.from_numpy(array))
+            use(forebay.from_numpy(array))
         del array
         gc.collect()
         assert gone() is not None
@@ -236,7 +236,7 @@ def test_a_source_lives_though_the_wait_for_it_is_interrupted():
     gone = weakref.ref(source)
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     with stream:
-        target = penstock.zeros(MIB)
+        target = forebay.zeros(MIB)
         stream.queue.call(lambda: gate.wait(30))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -257,21 +257,21 @@ def test_the_cache_may_be_emptied_under_queued_work():
     """On the host that would unmap what a queue is about to write."""
     stream, gate = Stream(), threading.Event()
     with stream:
-        made = penstock.empty(30 * MIB, dtype=np.uint8)
+        made = forebay.empty(30 * MIB, dtype=np.uint8)
         stream.queue.call(lambda: gate.wait(30))
         made.fill_(1)
         del made
     threading.Timer(0.1, gate.set).start()
-    penstock.memory.empty_cache()
+    forebay.memory.empty_cache()
     assert stream.query()
-    assert penstock.memory.memory_stats()["inactive_split_bytes.all.current"] >= 0
+    assert forebay.memory.memory_stats()["inactive_split_bytes.all.current"] >= 0
 
 
 def test_failed_work_does_not_lose_a_copy():
     stream = Stream()
     with stream:
         stream.queue.call(lambda: 1 / 0)
-        target = penstock.zeros(3)
+        target = forebay.zeros(3)
         with pytest.raises(DeviceError, match="ZeroDivisionError"):
             target.copy_(np.ones(3))
         assert target.tolist() == [1, 1, 1]
@@ -281,7 +281,7 @@ def test_failed_work_does_not_lose_a_copy():
 
 
 def test_to():
-    made = penstock.tensor([1.5, 2.5])
+    made = forebay.tensor([1.5, 2.5])
     assert made.to() is made.to("host:0") is made.to(np.float32) is made.to(made.device) is made.cpu() is made
     assert made.to(0) is made.to("host") is made
     assert made.to(copy=True).data_ptr() != made.data_ptr()
@@ -300,11 +300,11 @@ def test_to():
 
 
 def test_to_what_is_not_there():
-    made = penstock.tensor([1.5])
+    made = forebay.tensor([1.5])
     for name in ("cuda", "cuda:0", "mps", "mtia:3"):
-        with pytest.raises(penstock.PenstockError, match=f"no device {name}"):
+        with pytest.raises(forebay.ForebayError, match=f"no device {name}"):
             made.to(name)
-    with pytest.raises(penstock.PenstockError, match="'bananas' is not a kind"):
+    with pytest.raises(forebay.ForebayError, match="'bananas' is not a kind"):
         made.to("bananas:0")
     with pytest.raises(TypeError, match="bananas"):
         made.to("bananas")
@@ -317,7 +317,7 @@ def commands(port, *names):
 
 
 def test_to_a_device_that_the_host_cannot_read(fake):
-    made = penstock.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    made = forebay.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
     there = made.to("fake:0")
     port = fake.ports[0]
     assert commands(port, "copy") == [("copy", 0, there.data_ptr(), made.data_ptr(), 24)]
@@ -328,17 +328,17 @@ def test_to_a_device_that_the_host_cannot_read(fake):
     port.calls.clear()
     assert made.to("fake:0", np.float64).dtype == np.float64
     assert commands(port, "copy")[0][4] == 48
-    penstock.tensor(5.0, device="fake:0")
-    penstock.full((), 5.0, device="fake:0")
+    forebay.tensor(5.0, device="fake:0")
+    forebay.full((), 5.0, device="fake:0")
     there[0, 0].copy_(3)
 
 
 def test_back_from_there(fake):
-    there = penstock.zeros(2, 3, device="fake:1")
+    there = forebay.zeros(2, 3, device="fake:1")
     port = fake.ports[0]
     port.calls.clear()
     back = there.cpu()
-    assert (back.device, back.shape) == (penstock.Device("host:0"), (2, 3))
+    assert (back.device, back.shape) == (forebay.Device("host:0"), (2, 3))
     ((_, _, dst, src, nbytes),) = commands(port, "copy")  # its own queue did it: the host's cannot read there
     assert (dst, src, nbytes) == (back.data_ptr(), there.data_ptr(), 24)
     assert there.to("host", np.int8).dtype == np.int8
@@ -350,17 +350,17 @@ def test_back_from_there(fake):
 
 
 def test_between_devices_that_the_host_cannot_read(fake):
-    one = penstock.zeros(4, device="fake:0")
+    one = forebay.zeros(4, device="fake:0")
     two = one.to("fake:1")
     assert commands(fake.ports[1], "copy") == [("copy", 0, two.data_ptr(), one.data_ptr(), 16)]
     assert commands(fake.ports[1], "wait_for") or current_stream("fake:0").query()
-    strided = penstock.zeros(4, 4, device="fake:0")[:, :2]
-    strided.copy_(penstock.zeros(4, 2, device="fake:0"))
+    strided = forebay.zeros(4, 4, device="fake:0")[:, :2]
+    strided.copy_(forebay.zeros(4, 2, device="fake:0"))
     assert len(commands(fake.ports[0], "copy")) == 4
 
 
 def test_overlapping_there(fake):
-    made = penstock.zeros(8, device="fake:0")
+    made = forebay.zeros(8, device="fake:0")
     made[1:].copy_(made[:-1])
     first, second = commands(fake.ports[0], "copy")
     assert first[3] == made.data_ptr()
@@ -370,23 +370,23 @@ def test_overlapping_there(fake):
 
 
 def test_what_only_the_host_can_do(fake):
-    made = penstock.zeros(4, device="fake:0")
+    made = forebay.zeros(4, device="fake:0")
     with pytest.raises(Unsupported, match="converts nothing: not from float32") as caught:
         made.to(np.float64)
     assert caught.value.ability == "Launches"
     with pytest.raises(Unsupported, match=f"at most {runs.MOST} runs"):
-        penstock.zeros(10000, 2, device="fake:0")[:, 0].contiguous()
+        forebay.zeros(10000, 2, device="fake:0")[:, 0].contiguous()
     made.fill_(1.5)  # a pattern of several bytes comes from the host
     made[::2].zero_()
 
 
 def test_between_two_vendors(fake):
-    from penstock import backends
-    from penstock.runtime import open_device
-    from penstock.testing.fake import FakeDriver
+    from forebay import backends
+    from forebay.runtime import open_device
+    from forebay.testing.fake import FakeDriver
 
     with backends.registered(FakeDriver(1, kind="other")):
-        there = penstock.zeros(4, device="fake:0").to("other:0")
-        assert there.device == penstock.Device("other:0")
-        assert there.to("fake:1").device == penstock.Device("fake:1")
+        there = forebay.zeros(4, device="fake:0").to("other:0")
+        assert there.device == forebay.Device("other:0")
+        assert there.to("fake:1").device == forebay.Device("fake:1")
         del open_device._opened[there.device]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import penstock
+import forebay
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -72,7 +72,7 @@ def steps(draw):
 def test_chains_of_views(scene):
     shape, dtype, chain = scene
     memory = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-    ours, array = penstock.from_numpy(memory), memory
+    ours, array = forebay.from_numpy(memory), memory
     for kind, arguments in chain:
         if kind == "index":
             full = arguments if isinstance(arguments, tuple) else (arguments,)
@@ -99,7 +99,7 @@ def test_chains_of_views(scene):
 
 
 def new():
-    return penstock.tensor(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    return forebay.tensor(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_elements_are_views():
     assert made[np.int64(1), ..., -1].tolist() == [15, 19, 99]
     made[0] = 7
     made[1, :, 1:3] = np.array([[1], [2], [3]])
-    made[1, 0, 0] = penstock.tensor(5)
+    made[1, 0, 0] = forebay.tensor(5)
     assert made.tolist() == [[[7] * 4] * 3, [[5, 1, 1, 15], [16, 2, 2, 19], [20, 3, 3, 99]]]
 
 
@@ -146,7 +146,7 @@ def test_view_by_shape():
     assert made.flatten().data_ptr() == made.data_ptr()
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, "f4", penstock.complex64, np.dtype("i2"), float, "bfloat16"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, "f4", forebay.complex64, np.dtype("i2"), float, "bfloat16"])
 def test_view_by_dtype(dtype):
     made = new()
     viewed = made.view(dtype)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
-from penstock import backends
-from penstock.backends.visible_devices import of_environment, ordinals_of, visible_indices
+import forebay
+from forebay import backends
+from forebay.backends.visible_devices import of_environment, ordinals_of, visible_indices
 
 KNOWN = ["GPU-9e8d35e3", "GPU-fd69a7d7", "GPU-9e8dffff"]
 MEASURED = [
@@ -107,33 +107,33 @@ class TestEmulated:
         return backends.driver("cuda").describe(index).details["uuid"]
 
     def test_the_process_sees_what_is_named_in_that_order(self, clean, monkeypatch):
-        with penstock.emulate("cuda", count=3):
+        with forebay.emulate("cuda", count=3):
             every = [self.uuid(index) for index in range(3)]
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-            assert penstock.device_count("cuda") == 2
+            assert forebay.device_count("cuda") == 2
             assert [self.uuid(index) for index in range(2)] == [every[2], every[0]]
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"GPU-{every[1]}")
-            assert [self.uuid(index) for index in range(penstock.device_count("cuda"))] == [every[1]]
+            assert [self.uuid(index) for index in range(forebay.device_count("cuda"))] == [every[1]]
 
     def test_it_is_settled_when_one_is_opened(self, clean, monkeypatch):
-        with penstock.emulate("cuda", count=3):
+        with forebay.emulate("cuda", count=3):
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-            penstock.empty(3, device="cuda:1")
+            forebay.empty(3, device="cuda:1")
             uuid = self.uuid(1)
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-            assert penstock.device_count("cuda") == 2
+            assert forebay.device_count("cuda") == 2
             assert self.uuid(1) == uuid
-        with penstock.emulate("cuda", count=3):  # another emulation begins anew
-            assert penstock.device_count("cuda") == 0
+        with forebay.emulate("cuda", count=3):  # another emulation begins anew
+            assert forebay.device_count("cuda") == 0
 
     def test_the_reason_why_there_is_none_names_the_variable(self, clean, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-        with penstock.emulate("cuda"):
-            assert penstock.why_not("cuda") == "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is '-1'"
-            with pytest.raises(penstock.PenstockError, match="CUDA_VISIBLE_DEVICES is '-1'"):
-                penstock.empty(3, device="cuda:0")
+        with forebay.emulate("cuda"):
+            assert forebay.why_not("cuda") == "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is '-1'"
+            with pytest.raises(forebay.ForebayError, match="CUDA_VISIBLE_DEVICES is '-1'"):
+                forebay.empty(3, device="cuda:0")
 
     def test_it_hides_no_others(self, clean, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with penstock.emulate("mtia", profile="mtia_v2"):
-            assert penstock.device_count("mtia") == 1
+        with forebay.emulate("mtia", profile="mtia_v2"):
+            assert forebay.device_count("mtia") == 1

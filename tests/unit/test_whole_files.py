@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-import penstock
-from penstock.observe import trace
-from penstock.whole_files import check_writable, in_place_of
+import forebay
+from forebay.observe import trace
+from forebay.whole_files import check_writable, in_place_of
 
 
 def test_a_file_is_whole_or_what_it_was(tmp_path):
@@ -68,7 +68,7 @@ def device(tmp_path, number):
 def test_what_takes_all_takes_it(tmp_path):
     null = device(tmp_path, 3)
     with trace(null) as made:
-        penstock.zeros(3, device="host:0")
+        forebay.zeros(3, device="host:0")
     assert made.written
     assert stat.S_ISCHR(null.stat().st_mode)
 
@@ -76,7 +76,7 @@ def test_what_takes_all_takes_it(tmp_path):
 def test_a_device_that_is_full(tmp_path):
     full = device(tmp_path, 7)
     with pytest.raises(OSError, match="No space left"), trace(full):
-        penstock.zeros(3, device="host:0")
+        forebay.zeros(3, device="host:0")
     assert stat.S_ISCHR(full.stat().st_mode)
     assert list(tmp_path.iterdir()) == [full]
 

@@ -1,3 +1,3 @@
-from penstock.testing.conformance import *
+from forebay.testing.conformance import *
 
-pytest_plugins = ["penstock.testing.plugin"]
+pytest_plugins = ["forebay.testing.plugin"]

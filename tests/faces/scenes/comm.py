@@ -47,7 +47,7 @@ def broadcast_into_tensors(cuda, torch_like):
 
 def broadcasts_that_are_refused(cuda, torch_like):
     comm, tensor = comm_of(cuda), counted(torch_like, 4)
-    cpu = torch_like.tensor([1.0], device="host" if "penstock" in cuda.__name__ else "cpu")
+    cpu = torch_like.tensor([1.0], device="host" if "forebay" in cuda.__name__ else "cpu")
     none = outcome(cuda, comm.broadcast, tensor)
     places = [outcome(cuda, comm.broadcast, tensor, devices) for devices in (["cpu"], [0, -1], ["cuda"], 2)]
     missing = outcome(cuda, comm.broadcast, tensor, [99])
@@ -100,7 +100,7 @@ def scatter_into_tensors(cuda, torch_like):
 
 def scatters_that_are_refused(cuda, torch_like):
     comm, tensor = comm_of(cuda), counted(torch_like, 6, 2)
-    cpu = torch_like.tensor([1.0], device="host" if "penstock" in cuda.__name__ else "cpu")
+    cpu = torch_like.tensor([1.0], device="host" if "forebay" in cuda.__name__ else "cpu")
     outs = [counted(torch_like, 2, 2)], [counted(torch_like, 6, 3)], [counted(torch_like, 6)], []
     return [
         [outcome(cuda, comm.scatter, tensor, None, None, 0, None, out=each) for each in outs],
@@ -141,7 +141,7 @@ def gather_to_minus_one_is_deprecated(cuda, torch_like):
 
 def gathers_that_are_refused(cuda, torch_like):
     comm, tensor = comm_of(cuda), counted(torch_like, 2, 2)
-    cpu = torch_like.tensor([[1.0, 2.0]], device="host" if "penstock" in cuda.__name__ else "cpu")
+    cpu = torch_like.tensor([[1.0, 2.0]], device="host" if "forebay" in cuda.__name__ else "cpu")
     zero = torch_like.tensor(1.0, device="cuda:0")
     missing = outcome(cuda, comm.gather, [tensor], 0, 99)
     return [
@@ -160,7 +160,7 @@ def gathers_that_are_refused(cuda, torch_like):
 
 def additions_that_are_refused(cuda, torch_like):
     comm, tensor = comm_of(cuda), counted(torch_like, 4)
-    cpu = torch_like.tensor([1.0], device="host" if "penstock" in cuda.__name__ else "cpu")
+    cpu = torch_like.tensor([1.0], device="host" if "forebay" in cuda.__name__ else "cpu")
     there = counted(torch_like, 4, device="cuda:1")
     return [
         outcome(cuda, comm.reduce_add, [tensor, there], 5),

@@ -8,7 +8,7 @@ from on_oracle import outcome
 def never_recorded(cuda, torch_like):
     event = cuda.Event()
     said = (event.query(), event.synchronize(), event.wait(), event.device, event.cuda_event)
-    return said, repr(event).replace("torch", "penstock"), (event.wait(cuda.Stream()) is None)
+    return said, repr(event).replace("torch", "forebay"), (event.wait(cuda.Stream()) is None)
 
 
 def recorded(cuda, torch_like):

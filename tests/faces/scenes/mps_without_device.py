@@ -9,12 +9,12 @@ from on_oracle import outcome
 DIFFERS = {
     "streams": "PyTorch misses functions of its own, which is no answer: AttributeError, a dummy class",
     "a_host_alias": "PyTorch misses a function of its own, which is no answer: AttributeError",
-    "a_state_that_is_none": "penstock looks for the device first",
+    "a_state_that_is_none": "forebay looks for the device first",
 }
 
 
 def said(cuda, call, *arguments, **named):
-    """The first line alone: penstock says why on the next."""
+    """The first line alone: forebay says why on the next."""
     found = outcome(cuda, call, *arguments, **named)
     return found | ({"says": found["says"].partition("\n")[0]} if "says" in found else {})
 

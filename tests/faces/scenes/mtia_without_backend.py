@@ -5,11 +5,11 @@ from __future__ import annotations
 from on_oracle import outcome
 
 FRESH_PROCESS = True  # nothing is queued for the first use
-DIFFERS = {"tensors": "a device that is not there is a PenstockError of every kind, that says which there are"}
+DIFFERS = {"tensors": "a device that is not there is a ForebayError of every kind, that says which there are"}
 
 
 def asked(cuda, call, *arguments, **named):
-    """The first line alone: penstock says why on the next. PyTorch goes on with how its company builds it."""
+    """The first line alone: forebay says why on the next. PyTorch goes on with how its company builds it."""
     found = outcome(cuda, call, *arguments, **named)
     if "says" in found:
         said = found["says"].partition("\n")[0]

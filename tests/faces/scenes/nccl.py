@@ -44,7 +44,7 @@ def reduce_refuses_the_same(cuda, torch_like):
 
 
 def host_memory_is_refused(cuda, torch_like):
-    host = torch_like.tensor([1.0], device="host" if "penstock" in cuda.__name__ else "cpu")
+    host = torch_like.tensor([1.0], device="host" if "forebay" in cuda.__name__ else "cpu")
     return [outcome(cuda, nccl_of(cuda).all_reduce, [host]), nccl_of(cuda).is_available([host])]
 
 

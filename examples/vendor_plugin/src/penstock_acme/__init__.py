@@ -1,1 +1,0 @@
-"""Acme's cards as penstock's devices of kind mtia. Importing this opens nothing."""

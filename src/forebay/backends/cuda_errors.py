@@ -1,0 +1,93 @@
+"""CUDA's error codes. Emulated devices fail with the same, and programs see them in PyTorch's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from forebay.errors import DeviceError
+
+__all__ = [
+    "CAPTURED_EVENT",
+    "CAPTURE_BROKEN",
+    "CAPTURE_FORBIDS",
+    "CAPTURE_ISOLATED",
+    "CAPTURE_MERGE",
+    "CAPTURE_OF_ANOTHER_THREAD",
+    "CAPTURE_UNJOINED",
+    "CAPTURE_UNMATCHED",
+    "ILLEGAL_ADDRESS",
+    "ILLEGAL_STATE",
+    "INVALID_CONTEXT",
+    "INVALID_DEVICE",
+    "INVALID_HANDLE",
+    "INVALID_VALUE",
+    "NOT_REGISTERED",
+    "OUT_OF_MEMORY",
+    "REGISTERED_ALREADY",
+    "accelerator_error",
+    "codes",
+    "text_of",
+]
+
+# Those that we give; `text_of` tells their words.
+INVALID_VALUE = 1
+OUT_OF_MEMORY = 2
+INVALID_DEVICE = 101
+INVALID_CONTEXT = 201
+INVALID_HANDLE = 400
+ILLEGAL_STATE = 401
+ILLEGAL_ADDRESS = 700
+REGISTERED_ALREADY = 712
+NOT_REGISTERED = 713
+CAPTURE_FORBIDS = 900
+CAPTURE_BROKEN = 901
+CAPTURE_MERGE = 902
+CAPTURE_UNMATCHED = 903
+CAPTURE_UNJOINED = 904
+CAPTURE_ISOLATED = 905
+CAPTURED_EVENT = 907
+CAPTURE_OF_ANOTHER_THREAD = 908
+
+_UNKNOWN = "unrecognized error code"  # CUDA's own words for a code that is none
+_HINTS = {INVALID_DEVICE: "GPU device may be out of range, do you have enough GPUs?"}
+_MANUAL = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+
+
+@cache
+def codes() -> Mapping[int, tuple[str, str]]:
+    """Of each code its name and its text.
+
+    >>> codes()[2]
+    ('cudaErrorMemoryAllocation', 'out of memory')
+    """
+    from importlib import resources  # late: nobody needs it before something fails
+
+    lines = (resources.files(__package__) / "cuda_errors.tsv").read_text().splitlines()
+    rows = (line.split("\t") for line in lines if not line.startswith("#"))
+    return {int(code): (name, text) for code, name, text in rows}
+
+
+def text_of(code: int) -> str:
+    """CUDA's words for the code. (`cudaGetErrorString`)"""
+    return codes().get(code, ("", _UNKNOWN))[1]
+
+
+def accelerator_error(
+    code: int, *, kind: str = "cuda", call: str = "", device: str = "", note: str = ""
+) -> DeviceError:
+    """The error that a program sees when CUDA gives the code, in PyTorch's words; `note` is a line of our own.
+
+    A device of another `kind` says the same in its own name.
+
+    >>> print(accelerator_error(400))
+    CUDA error: invalid resource handle
+    Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/... for more information.
+    <BLANKLINE>
+    """
+    name = codes().get(code, ("", ""))[0]
+    hint = _HINTS.get(code, "")
+    if name and not hint and kind == "cuda":
+        hint = f"Search for `{name}' in {_MANUAL} for more information."
+    lines = [f"{kind.upper()} error: {text_of(code)}", hint, note]
+    return DeviceError("".join(f"{line}\n" for line in lines if line), code=code, call=call, device=device)

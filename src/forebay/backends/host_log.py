@@ -1,0 +1,50 @@
+"""When a host queue ran its newest work: see forebay.spi.Logs."""
+
+from __future__ import annotations
+
+import ctypes
+from operator import index
+
+from forebay import _core
+
+__all__ = ["HostLog"]
+
+_functions = ctypes.CDLL(_core.__file__)
+_functions.forebay_log.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_functions.forebay_log.restype = ctypes.c_void_p
+_functions.forebay_log_drop.argtypes = [ctypes.c_void_p]
+_functions.forebay_log_drop.restype = None
+_drop = _functions.forebay_log_drop
+# It takes no lock, so it need not let other threads run: each time that would cost a turn of theirs, 5 ms.
+_times = ctypes.PyDLL(_core.__file__).forebay_log_times
+_times.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64)]
+_times.restype = None
+_Times = ctypes.c_int64 * 2
+
+
+class HostLog:
+    """Kept until it is dropped. MemoryError where there is none for it, or in a forked child no queue."""
+
+    _native = 0
+
+    def __init__(self, queue: _core.Queue, most: int) -> None:
+        if (most := index(most)) < 1:
+            raise ValueError(f"a log has at least 1 piece of work, not {most}")
+        if not most >> 63:
+            self._native = _functions.forebay_log(queue.native(), most) or 0
+        if not self._native:
+            raise MemoryError(f"no log of {most} pieces of work could be made")
+
+    def __call__(self, number: int) -> tuple[int, int]:
+        """When that piece of work began and ended."""
+        if (number := index(number)) < 0 or number >> 63:
+            raise ValueError(f"no piece of work has the number {number}")
+        found = _Times()
+        _times(self._native, number, found)
+        begin, end = found
+        return begin, end
+
+    def __del__(self) -> None:
+        native, self._native = self._native, 0
+        if native:
+            _drop(native)

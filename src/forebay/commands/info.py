@@ -1,0 +1,120 @@
+"""List the devices and the versions, and say why a kind of device is missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from forebay.commands import showing
+
+if TYPE_CHECKING:
+    from forebay.spi import Driver, Port
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+    parser.add_argument("--abilities", action="store_true", help="which kind of device does what, emulated ones too")
+
+
+def run(args: argparse.Namespace) -> int:
+    with showing():
+        if args.abilities:
+            from forebay.commands import abilities
+
+            abilities.show(as_json=args.json)
+        elif args.json:
+            print(json.dumps({"versions": versions(), "devices": devices(), "missing": missing()}, indent=2))
+        else:
+            _show()
+    return 0
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    import forebay
+
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    found = {"forebay": forebay.__version__, "python": python}
+    found |= {name: metadata.version(name) for name in ("numpy", "rich")}
+    return {**found, "platform": platform.platform()}
+
+
+def devices() -> list[dict[str, Any]]:
+    """Every device of every kind that is there. Each is opened, looked at and closed."""
+    from forebay import backends
+
+    return [
+        _look(kind, driver, index) for kind, driver in backends.drivers().items() for index in range(driver.count())
+    ]
+
+
+def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
+    from forebay.backends.looking import look
+    from forebay.spi import Emulates
+
+    def see(port: Port) -> dict[str, Any]:
+        free, total = port.memory_info()
+        device = asdict(port.props) | {"total_bytes": total, "free_bytes": free}
+        device["capability"] = _capability(port.props.details)
+        device["profile"] = driver.profile.name if isinstance(driver, Emulates) else None
+        device["guarded"] = isinstance(driver, Emulates) and driver.guard
+        return device
+
+    found, wrong = look(driver, index, see)
+    return (found or {"kind": kind, "index": index}) | {"error": wrong or None}
+
+
+def _capability(details: Mapping[str, Any]) -> str | None:
+    return f"{details['major']}.{details['minor']}" if "major" in details else None
+
+
+def missing() -> dict[str, str]:
+    """Why there is no device of a kind: of those that are installed, and of those that people ask for."""
+    from forebay import backends
+
+    kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
+    return {kind: why for kind in kinds if (why := backends.why_not(kind))}
+
+
+def _show() -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from forebay.sizes import format_bytes
+
+    console = Console(highlight=False)
+    found = devices()
+    emulated: dict[str, str] = {}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("device", "name", "capability", "capacity", "free", "CPU reads it"):
+        table.add_column(heading, justify="right" if heading in ("capacity", "free") else "left")
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(no_wrap=True)
+    for device in found:
+        name = f"{device['kind']}:{device['index']}"
+        if device["error"]:
+            lines.add_row(Text(name, "red"), Text(f"cannot be used: {device['error']}"))
+        else:
+            sizes = format_bytes(device["total_bytes"]), format_bytes(device["free_bytes"])
+            reads = "yes" if device["host_visible"] else "no, guarded" if device["guarded"] else "no"
+            table.add_row(name, Text(device["name"]), device["capability"] or "", *sizes, reads)
+            if device["profile"]:
+                emulated[device["kind"]] = f"profile {device['profile']}: this machine stands in for it"
+    if table.row_count:
+        console.print(table)
+
+    for kind, what in emulated.items():
+        lines.add_row(Text(kind, "cyan"), Text(what))
+    for kind, why in missing().items():
+        lines.add_row(Text(f"no {kind}", "yellow"), Text(why))
+    lines.add_row()
+    for name, version in versions().items():
+        lines.add_row(name, Text(version))
+    console.print(lines)

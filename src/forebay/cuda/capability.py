@@ -1,0 +1,219 @@
+"""What CUDA devices of a compute capability can do, and which binaries run on them.
+
+Forebay itself has no code for GPUs, so its list of architectures is that of PyTorch 2.15 for CUDA 13.2: programs ask
+for it to compile their own, and to learn whether a device is still served.
+"""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from forebay import backends
+from forebay.cuda._kind import CUDA
+from forebay.errors import ForebayError
+from forebay.runtime.creation import tensor
+
+__all__ = [
+    "DEVICE_REQUIREMENT",
+    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION",
+    "PYTORCH_RELEASES_CODE_CC",
+    "check_real_devices",
+    "get_arch_list",
+    "get_gencode_flags",
+    "has_half",
+    "has_magma",
+    "is_bf16_supported",
+    "is_tf32_supported",
+]
+
+has_half: bool = True
+has_magma: bool = True  # of the build whose list of architectures this is; nothing here calls it
+
+_BF16_SINCE = 8  # major compute capability
+
+
+class _CompatInterval:
+    """The compute capabilities of one major version from `start` (as 86) on, but for those in `exclude`."""
+
+    def __init__(self, start: int, exclude: set[int] | None = None) -> None:
+        self.major, self.minor = divmod(start, 10)
+        self.exclude = exclude or set()
+
+    def __contains__(self, x: int) -> bool:
+        major, minor = divmod(x, 10)
+        return x not in self.exclude and major == self.major and minor >= self.minor
+
+    def __str__(self) -> str:
+        text = f">={self.major}.{self.minor},<{self.major + 1}.0"
+        return f"{text} except {{{_spelled(self.exclude)}}}" if self.exclude else text
+
+
+class _CompatSet:
+    """These compute capabilities only."""
+
+    def __init__(self, values: set[int]) -> None:
+        self.values = values
+
+    def __contains__(self, x: int) -> bool:
+        return x in self.values
+
+    def __str__(self) -> str:
+        return f"{{{_spelled(self.values)}}}"
+
+
+def _spelled(capabilities: Iterable[int]) -> str:
+    return ", ".join(f"{each // 10}.{each % 10}" for each in sorted(capabilities))
+
+
+_Requirement = _CompatInterval | _CompatSet
+
+# What runs code that was compiled for the key: its own major version from there on, but integrated GPUs run and give
+# only their own (53, 62, 72, 87, 101), of which 101 became 110.
+_INTEGRATED = {50: {53}, 52: {53}, 60: {62}, 61: {62}, 70: {72}, 80: {87}, 86: {87}, 100: {101}}
+_ALONE = {53: {53}, 62: {62}, 72: {72}, 87: {87}, 101: {101, 110}, 110: {101, 110}}
+_CODES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121)
+
+DEVICE_REQUIREMENT: dict[int, _Requirement] = {
+    code: _CompatSet(_ALONE[code]) if code in _ALONE else _CompatInterval(code, _INTEGRATED.get(code))
+    for code in _CODES
+}
+# Since CUDA 13.2 integrated GPUs run the others' code, too.
+DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION: dict[int, _Requirement] = DEVICE_REQUIREMENT | {
+    code: _CompatInterval(code) for code in (70, 80, 86)
+}
+# The capabilities that PyTorch 2.15 is built for, by version of CUDA and machine.
+PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {
+    "12.6": {"x86_64": {50, 60, 70, 75, 80, 86, 90}, "aarch64": {80, 90}},
+    **{
+        version: {"x86_64": {75, 80, 86, 90, 100, 120}, "aarch64": {80, 90, 100, 110, 120}}
+        for version in ("13.0", "13.2", "13.4")
+    },
+}
+_BUILD = "13.2"
+
+
+def get_arch_list() -> list[str]:
+    """The architectures that PyTorch 2.15 has code for, as "sm_90". (`torch.cuda.get_arch_list`)"""
+    return [f"sm_{code}" for code in sorted(PYTORCH_RELEASES_CODE_CC[_BUILD][_host_arch_key()])]
+
+
+def get_gencode_flags() -> str:
+    """The flags with which nvcc compiles for these architectures. (`torch.cuda.get_gencode_flags`)"""
+    parts = [arch.split("_") for arch in get_arch_list()]
+    return " ".join(f"-gencode compute=compute_{arch},code={kind}_{arch}" for kind, arch in parts)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the current device computes in bfloat16 or, if that counts, holds it. (`torch.cuda.is_bf16_supported`)
+
+    False, not an error, where there is no device.
+    """
+    if not CUDA.count():
+        return False
+    index = CUDA.current_index()
+    if _capability(index)[0] >= _BF16_SINCE:
+        return True
+    return including_emulation and _check_bf16_tensor_supported(index)
+
+
+@lru_cache(maxsize=16)
+def _check_bf16_tensor_supported(device: Any) -> bool:
+    place = f"{CUDA.name}:{device}" if isinstance(device, int) else device
+    try:
+        tensor([1.0], dtype="bfloat16", device=place)
+    except (ForebayError, AttributeError, ValueError):  # the second one: its package is not installed
+        return False
+    return True
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device computes in TensorFloat-32. (`torch.cuda.is_tf32_supported`)"""
+    return is_bf16_supported(including_emulation=False)
+
+
+def _capability(index: int) -> tuple[int, int]:
+    details = CUDA.describe(index).details
+    return details["major"], details["minor"]
+
+
+def _extract_arch_version(arch_string: str) -> int:
+    """The number in "sm_90a" or "compute_120f"."""
+    return int(arch_string.split("_", maxsplit=2)[1].removesuffix("a").removesuffix("f"))
+
+
+def _host_arch_key() -> str:
+    return "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
+
+
+def _device_requirement(code_cc: int) -> _Requirement | None:
+    return DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION.get(code_cc)
+
+
+def _code_compatible_with_device(device_cc: int, code_cc: int) -> bool:
+    """Whether the device runs what was compiled for that capability; warns of one that nobody knows."""
+    compatible = _device_requirement(code_cc)
+    if compatible is None:
+        warnings.warn(
+            f"forebay was compiled with an unknown compute capability {code_cc // 10}.{code_cc % 10}. "
+            " Please create an issue on Github if this is a valid compute capability.",
+            stacklevel=2,
+        )
+        return device_cc in _CompatInterval(start=code_cc)
+    return device_cc in compatible
+
+
+def _warn_unsupported_code(device_index: int, device_cc: int, code_ccs: list[int]) -> None:
+    """Warn that nothing compiled for these capabilities runs there, with the builds of PyTorch that do."""
+    name, capability = CUDA.describe(device_index).name, f"{device_cc // 10}.{device_cc % 10}"
+    lines = [
+        f"Found GPU{device_index} {name} which is of compute capability (CC) {capability}.",
+        "The following list shows the CCs this version of PyTorch was built for and the hardware CCs it supports:",
+        *(f"- {code // 10}.{code % 10} which supports hardware CC {_device_requirement(code)}" for code in code_ccs),
+    ]
+    serving = [
+        version
+        for version, machines in PYTORCH_RELEASES_CODE_CC.items()
+        if any(_code_compatible_with_device(device_cc, code) for code in machines.get(_host_arch_key(), ()))
+    ]
+    if serving:
+        lines.append(f"PyTorch 2.15 serves this GPU in its builds for CUDA {', '.join(serving)}.")
+    else:
+        lines.append("No published build of PyTorch 2.15 supports this GPU.")
+    warnings.warn("\n".join(lines), stacklevel=2)
+
+
+def _check_capability() -> None:
+    """Warn of each device, emulated or not, that PyTorch 2.15 has no code for."""
+    codes = [_extract_arch_version(arch) for arch in get_arch_list()]
+    for index in range(CUDA.count()):
+        major, minor = _capability(index)
+        if codes and not any(_code_compatible_with_device(10 * major + minor, code) for code in codes):
+            _warn_unsupported_code(index, 10 * major + minor, codes)
+
+
+def _check_cubins() -> None:
+    """Warn of each device, emulated or not, whose major version no binary of PyTorch 2.15 is of."""
+    archs = get_arch_list()
+    served = {_extract_arch_version(arch) // 10 for arch in archs if "sm_" in arch}
+    for index in range(CUDA.count()):
+        major, minor = _capability(index)
+        if archs and major not in served:
+            name = CUDA.describe(index).name
+            warnings.warn(
+                f"\n{name} with CUDA capability sm_{major * 10 + minor} is not compatible with the current PyTorch "
+                f"installation.\nThe current PyTorch install supports CUDA capabilities {' '.join(archs)}.\n"
+                f"If you want to use the {name} GPU with PyTorch, please check the instructions at "
+                "https://pytorch.org/get-started/locally/\n",
+                stacklevel=2,
+            )
+
+
+def check_real_devices() -> None:
+    """Both checks, unless the devices are emulated: those run no code that could be missing."""
+    if not CUDA.describe().emulated:
+        _check_capability()
+        _check_cubins()

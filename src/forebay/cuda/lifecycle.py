@@ -1,0 +1,90 @@
+"""When CUDA is first used, and what waits for that: PyTorch's names for `forebay.runtime.initialisation`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from forebay.cuda._kind import CUDA
+from forebay.cuda.streams import current_stream
+from forebay.errors import Unsupported
+from forebay.faces.devices import Devices
+from forebay.runtime import listening, sharing
+from forebay.runtime.initialisation import SeedTracker as _LazySeedTracker
+from forebay.runtime.queue_abilities import launches
+
+__all__ = [
+    "_LazySeedTracker",
+    "_exchange_device",
+    "_is_compiled",
+    "_is_in_bad_fork",
+    "_lazy_call",
+    "_lazy_init",
+    "_maybe_exchange_device",
+    "_queued_calls",
+    "_sleep",
+    "current_device",
+    "device_count",
+    "get_sync_debug_mode",
+    "init",
+    "ipc_collect",
+    "is_available",
+    "is_initialized",
+    "set_sync_debug_mode",
+    "synchronize",
+]
+
+_devices = Devices(CUDA)
+init = _devices.init
+is_initialized = _devices.is_initialized
+is_available = _devices.is_available
+device_count = _devices.device_count
+current_device = CUDA.current_index
+synchronize = _devices.synchronize
+set_sync_debug_mode = _devices.set_sync_debug_mode
+get_sync_debug_mode = _devices.get_sync_debug_mode
+_is_in_bad_fork = _devices.is_in_bad_fork
+_exchange_device = _maybe_exchange_device = _devices.exchange_device
+_lazy_init = _devices.init
+_queued_calls = CUDA.initialisation.queued
+
+_libc = ctypes.CDLL(None)
+
+
+def ipc_collect() -> None:
+    """Let go of memory that other processes had and are done with. Initialises CUDA, never waits."""
+    init()
+    sharing.collect()
+
+
+def _is_compiled() -> bool:
+    """Whether this build could drive the kind: always, if only by emulation."""
+    return True
+
+
+def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:  # noqa: A002 -- PyTorch's name
+    """Call it now, or at CUDA's first use if that is to come; `seed_all=True` and `seed=True` as `SeedTracker` says."""
+    _devices.lazy_call(callable, **kwargs)
+
+
+def _sleep(cycles: int) -> None:
+    """Keep the current stream busy for so many cycles of the device's clock; the host does not wait."""
+    stream = current_stream()
+    queue = stream.queue
+    if not launches(queue):
+        raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
+    clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
+    address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
+    _call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+
+
+def _call(queue: Any, function: int, argument: int) -> None:
+    tracer = listening.tracer
+    begun = tracer.queueing(queue) if tracer else None
+    queue.call_native(function, argument)
+    if tracer:
+        tracer.queued(queue, begun, "native", "_sleep")
+
+
+_CLOCK = 1_000_000  # kHz, where a profile says nothing

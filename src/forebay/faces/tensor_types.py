@@ -1,0 +1,86 @@
+"""PyTorch's legacy tensor types, as `torch.cuda.FloatTensor`: they make tensors, and know theirs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from forebay import dtypes
+from forebay.device import Device
+from forebay.errors import ForebayError
+from forebay.faces.kind import Kind
+from forebay.runtime import creation
+from forebay.runtime.tensor import Tensor
+
+__all__ = ["TensorType"]
+
+_warned: set[str] = set()
+
+
+class TensorType(type):
+    """One of them. Called with sizes, a sequence or a tensor of its own; `isinstance` asks for kind and dtype."""
+
+    kind: Kind
+    element: str
+
+    def __new__(cls, kind: Kind, name: str, element: str) -> TensorType:
+        doc = f"Makes tensors of {element} on the current device of {kind.name}. (`torch.{kind.name}.{name}`)"
+        made = super().__new__(cls, name, (), {"__module__": f"forebay.{kind.name}", "__doc__": doc})
+        made.kind, made.element = kind, element
+        return made
+
+    def __init__(cls, _: Kind, name: str, __: str) -> None:
+        super().__init__(name, (), {})
+
+    @property
+    def dtype(cls) -> np.dtype[Any]:
+        return dtypes.as_dtype(cls.element)
+
+    @property
+    def is_cuda(cls) -> bool:
+        return cls.kind.name == "cuda"
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor) and instance.device.kind == cls.kind.name and instance.dtype == cls.dtype
+
+    def __call__(cls, *args: Any, device: Any = None) -> Tensor:
+        kind = cls.kind
+        if kind.name not in _warned:
+            _warned.add(kind.name)
+            warnings.warn(
+                f"The forebay.{kind.name}.*DtypeTensor constructors are no longer recommended. It's best to use "
+                f"methods such as forebay.tensor(data, dtype=*, device='{kind.name}') to create tensors.",
+                UserWarning,
+                stacklevel=2,
+            )
+        place = cls._place(device)
+        data = args[0] if len(args) == 1 else None
+        if len(args) != 1 or isinstance(data, (int, np.integer)):
+            sizes = [int(size) for size in args] or [0]
+            for size in sizes:
+                if size < 0:
+                    raise ForebayError(f"Trying to create tensor with negative dimension {size}: {sizes}")
+            return creation.empty(sizes, dtype=cls.dtype, device=place)
+        if isinstance(data, Tensor):
+            if not isinstance(data, cls):
+                raise TypeError(f"expected a tensor of {cls.dtype} on {kind.name}, got {data!r}")
+            return data
+        if isinstance(data, (str, bytes)):
+            raise TypeError(f"new(): invalid data type {type(data).__name__!r}")
+        if not isinstance(data, (Sequence, np.ndarray)):
+            raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
+        return creation.tensor(np.asarray(data, cls.dtype), device=place)
+
+    def _place(cls, device: Any) -> Device:
+        kind = cls.kind
+        if device is None:
+            return Device(kind.name, kind.current_index())
+        named = Device(device) if isinstance(device, (str, Device)) else Device(kind.name, kind.index(device))
+        if named.kind != kind.name:
+            raise ForebayError(
+                f"legacy constructor expects device type: {kind.name} but device type: {named.kind} was passed"
+            )
+        return Device(kind.name, kind.index(named, optional=True))

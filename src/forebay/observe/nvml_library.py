@@ -1,0 +1,144 @@
+"""libnvidia-ml.so.1 by ctypes, under the names of nvidia-ml-py, for who has not installed that: what forebay needs."""
+
+from __future__ import annotations
+
+from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
+from typing import ClassVar
+
+from forebay.errors import DeviceError
+
+__all__ = ["LIBRARY", "Memory", "NVMLError", "NVMLErrorDriverNotLoaded", "NvmlLibrary", "Process", "Utilization"]
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_DRIVER_NOT_LOADED = 9
+_INSUFFICIENT_SIZE = 7
+_NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF  # of the memory of a process
+_LONGEST_TEXT = 96  # of a UUID or a name, with its end
+
+
+class NVMLError(DeviceError):
+    """The library refused: `code` is its number, `call` its function."""
+
+    @property
+    def value(self) -> int:
+        return self.code
+
+
+class NVMLErrorDriverNotLoaded(NVMLError):
+    """The library is there, its driver is not."""
+
+
+class Memory(Structure):
+    total: int
+    free: int
+    used: int
+    _fields_: ClassVar = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class Utilization(Structure):
+    gpu: int
+    memory: int
+    _fields_: ClassVar = [("gpu", c_uint), ("memory", c_uint)]
+
+
+class Process(Structure):
+    pid: int
+    _fields_: ClassVar = [
+        ("pid", c_uint),
+        ("used_bytes", c_ulonglong),
+        ("gpuInstanceId", c_uint),
+        ("computeInstanceId", c_uint),
+    ]
+
+    @property
+    def usedGpuMemory(self) -> int | None:  # noqa: N802 -- nvidia-ml-py's name
+        """Bytes; None where the library cannot tell."""
+        return None if self.used_bytes == _NOT_AVAILABLE else int(self.used_bytes)
+
+
+class NvmlLibrary:
+    """The loaded library; OSError where there is none. Every call raises NVMLError when it is refused.
+
+    Its functions and its errors have nvidia-ml-py's names, so that either can be used.
+    """
+
+    NVMLError = NVMLError
+    NVMLError_DriverNotLoaded = NVMLErrorDriverNotLoaded
+
+    def __init__(self) -> None:
+        self._library = CDLL(LIBRARY)
+        self._library.nvmlErrorString.restype = c_char_p
+
+    def nvmlInit(self) -> None:  # noqa: N802 -- as all that follow: nvidia-ml-py's names
+        """As often as one likes; each needs an `nvmlShutdown` before the library lets go."""
+        self._call("nvmlInit_v2")
+
+    def nvmlShutdown(self) -> None:  # noqa: N802 -- see above
+        self._call("nvmlShutdown")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 -- see above
+        count = c_uint()
+        self._call("nvmlDeviceGetCount_v2", byref(count))
+        return count.value
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> c_void_p:  # noqa: N802 -- see above
+        handle = c_void_p()
+        self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+        return handle
+
+    def nvmlDeviceGetUUID(self, handle: c_void_p) -> str:  # noqa: N802 -- see above
+        return self._text("nvmlDeviceGetUUID", handle)
+
+    def nvmlDeviceGetName(self, handle: c_void_p) -> str:  # noqa: N802 -- see above
+        return self._text("nvmlDeviceGetName", handle)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: c_void_p) -> Memory:  # noqa: N802 -- see above
+        memory = Memory()
+        self._call("nvmlDeviceGetMemoryInfo", handle, byref(memory))
+        return memory
+
+    def nvmlDeviceGetUtilizationRates(self, handle: c_void_p) -> Utilization:  # noqa: N802 -- see above
+        rates = Utilization()
+        self._call("nvmlDeviceGetUtilizationRates", handle, byref(rates))
+        return rates
+
+    def nvmlDeviceGetTemperature(self, handle: c_void_p, sensor: int) -> int:  # noqa: N802 -- see above
+        return self._number("nvmlDeviceGetTemperature", handle, c_int(sensor))
+
+    def nvmlDeviceGetPowerUsage(self, handle: c_void_p) -> int:  # noqa: N802 -- see above
+        return self._number("nvmlDeviceGetPowerUsage", handle)
+
+    def nvmlDeviceGetClockInfo(self, handle: c_void_p, clock: int) -> int:  # noqa: N802 -- see above
+        return self._number("nvmlDeviceGetClockInfo", handle, c_int(clock))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[Process]:  # noqa: N802 -- see above
+        room = 0
+        while True:  # there may be more of them each time
+            count, found = c_uint(room), (Process * room)()
+            try:
+                self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, byref(count), found if room else None)
+            except NVMLError as error:
+                if error.code != _INSUFFICIENT_SIZE or count.value <= room:
+                    raise
+                room = count.value + 4
+            else:
+                return list(found)[: count.value]
+
+    def _number(self, function: str, *arguments: object) -> int:
+        found = c_uint()
+        self._call(function, *arguments, byref(found))
+        return found.value
+
+    def _text(self, function: str, handle: c_void_p) -> str:
+        room = create_string_buffer(_LONGEST_TEXT)
+        self._call(function, handle, room, c_uint(_LONGEST_TEXT))
+        return room.value.decode("ascii", "replace")
+
+    def _call(self, function: str, *arguments: object) -> None:
+        code = int(getattr(self._library, function)(*arguments))  # AttributeError: the library is too old for it
+        if not code:
+            return
+        said = self._library.nvmlErrorString(code)
+        kind = NVMLErrorDriverNotLoaded if code == _DRIVER_NOT_LOADED else NVMLError
+        raise kind(said.decode("ascii", "replace") if said else f"error {code}", code=code, call=function)

@@ -1,0 +1,95 @@
+"""The suite that every backend must pass: what `forebay.spi` asks of it, and what programs ask of the runtime over it.
+
+A vendor's whole test file:
+
+    from forebay.testing.conformance import *
+    pytest_plugins = ["forebay.testing.plugin"]
+
+A test that needs an ability is skipped where the port or its queues lack it, never because of a name.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{noun}"
+        for noun in [
+            "captures",
+            "driver",
+            "growable",
+            "launches",
+            "memory",
+            "pinned",
+            "queues",
+            "reopens",
+            "resizable",
+            "runtime_graphs",
+            "runtime_memory",
+            "runtime_events",
+            "runtime_ends",
+            "runtime_random",
+            "runtime_streams",
+            "scenes",
+            "shares",
+            "timing",
+        ]
+    )
+)
+
+from forebay.testing.conformance import (  # noqa: E402 - what is rewritten must not be imported before
+    captures,
+    driver,
+    growable,
+    launches,
+    memory,
+    pinned,
+    queues,
+    reopens,
+    resizable,
+    runtime_ends,
+    runtime_events,
+    runtime_graphs,
+    runtime_memory,
+    runtime_random,
+    runtime_streams,
+    shares,
+    timing,
+)
+from forebay.testing.conformance.captures import *  # noqa: E402, F403 - each module's list is its part of the suite
+from forebay.testing.conformance.driver import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.growable import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.launches import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.memory import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.pinned import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.queues import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.reopens import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.resizable import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_ends import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_graphs import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.shares import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.timing import *  # noqa: E402, F403 - as above
+
+__all__: list[str] = []
+__all__ += captures.__all__
+__all__ += driver.__all__
+__all__ += growable.__all__
+__all__ += launches.__all__
+__all__ += memory.__all__
+__all__ += pinned.__all__
+__all__ += queues.__all__
+__all__ += reopens.__all__
+__all__ += resizable.__all__
+__all__ += runtime_graphs.__all__
+__all__ += runtime_memory.__all__
+__all__ += runtime_events.__all__
+__all__ += runtime_ends.__all__
+__all__ += runtime_random.__all__
+__all__ += runtime_streams.__all__
+__all__ += shares.__all__
+__all__ += timing.__all__

@@ -1,0 +1,82 @@
+"""Events of the runtime: points on streams that are asked about, waited for and timed."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+from forebay import Device, Event, Stream
+from forebay.spi import Launches, Timing
+from forebay.testing.conformance.scenes import MIB, Gate, call, needs, neighbour
+
+__all__ = [
+    "test_a_moved_event_is_where_it_is_now",
+    "test_an_event_never_recorded_holds_nobody_up",
+    "test_an_event_stays_on_its_device",
+    "test_milliseconds_between_events",
+    "test_what_cannot_be_timed",
+]
+
+
+def test_an_event_never_recorded_holds_nobody_up(device: Device) -> None:
+    event = Event()
+    assert event.query()
+    event.synchronize()
+    Stream(device).wait_event(event)
+    event.wait()
+
+
+@needs(Launches)
+def test_a_moved_event_is_where_it_is_now(device: Device) -> None:
+    event, early, late, gate = Event(), Stream(device), Stream(device), Gate()
+    event.record(early)
+    event.synchronize()
+    call(late, gate)
+    event.record(late)
+    assert not event.query()
+    early.wait_event(event)
+    event.record(early)
+    assert not event.query()  # as that stream waits for where the event was
+    gate.open()
+    event.synchronize()
+    assert event.query()
+    assert late.query()
+
+
+def test_an_event_stays_on_its_device(device: Device) -> None:
+    other = neighbour(device)
+    event = Stream(device).record_event()
+    with pytest.raises(RuntimeError, match=rf"^Event device {device} does not match recording stream's device {other}"):
+        event.record(Stream(other))
+    event.synchronize()
+    assert event.device == device
+
+
+@needs(Timing)
+def test_milliseconds_between_events(device: Device) -> None:
+    start, end = Event(enable_timing=True), Event(enable_timing=True)
+    stream, target = Stream(device), forebay.empty(MIB, dtype="uint8", device=device)
+    start.record(stream)
+    with stream:
+        target.fill_(1)
+    end.record(stream)
+    end.synchronize()
+    assert 0 <= start.elapsed_time(end) < 60_000
+    assert end.elapsed_time(start) == -start.elapsed_time(end)
+    assert start.elapsed_time(start) == 0
+
+
+@needs(Timing, Launches)
+def test_what_cannot_be_timed(device: Device) -> None:
+    stream, plain, timed, gate = Stream(device), Event(), Event(enable_timing=True), Gate()
+    with pytest.raises(ValueError, match="must be created with argument 'enable_timing=True'"):
+        timed.elapsed_time(plain)
+    with pytest.raises(ValueError, match="must be recorded before"):
+        timed.elapsed_time(timed)
+    call(stream, gate)
+    timed.record(stream)
+    with pytest.raises(RuntimeError, match="must be completed before"):
+        timed.elapsed_time(timed)
+    gate.open()
+    timed.synchronize()
+    assert timed.elapsed_time(timed) == 0
