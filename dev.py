@@ -32,7 +32,7 @@ VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
 STAMP = VENV / "dev-stamp.json"  # what is known to be done; a step takes its line out first and puts it back last
 
-COMPILED = ("_core", "observe/_entries")  # modules
+COMPILED = ("_core", "observe/tracing/_entries")  # modules
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
 STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]
 STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]

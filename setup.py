@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 
 
 def native(pattern: str) -> list[str]:
-    return sorted(str(path) for path in Path("native").glob(pattern))
+    return sorted(str(path) for path in Path("native").glob(pattern) if path.parts[1] != "tests")
 
 
 # Random numbers are the same on every machine: nothing is fused that the source does not fuse. The other two let loops
@@ -18,8 +18,8 @@ warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 
 core = Extension(
     "forebay._core",
-    sources=["src/forebay/_core.pyx", *native("*.cpp")],
-    depends=native("*.hpp"),
+    sources=["src/forebay/_core.pyx", *native("*/*.cpp")],
+    depends=native("*/*.hpp"),
     include_dirs=["native", np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
     extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *exact, *warnings],
@@ -28,9 +28,9 @@ core = Extension(
 )
 
 entries = Extension(
-    "forebay.observe._entries",
-    sources=["src/forebay/observe/_entries.pyx"],
-    depends=["native/ring.hpp"],
+    "forebay.observe.tracing._entries",
+    sources=["src/forebay/observe/tracing/_entries.pyx"],
+    depends=["native/base/ring.hpp"],
     include_dirs=["native"],
     extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *warnings],
     language="c++",

@@ -169,7 +169,8 @@ def forebay(group: str) -> dict[str, Any]:
 
 def statistics_of_ours(device: Any) -> dict[str, Any]:
     import forebay
-    from forebay.runtime import history, statistics
+    from forebay.runtime.allocator import statistics
+    from forebay.runtime.history import memory_snapshot
 
     allocate, free = device.allocate, device.free
     kept = blocks_of_two_thirds(allocate, free, [0, 1, 2, 3])
@@ -177,7 +178,7 @@ def statistics_of_ours(device: Any) -> dict[str, Any]:
 
     def columns() -> object:
         allocator = device.allocator
-        return history.snapshot(allocator, "simulated", 1 << 45, stats=statistics.flat(allocator))
+        return memory_snapshot.snapshot(allocator, "simulated", 1 << 45, stats=statistics.flat(allocator))
 
     found: dict[str, Any] = {
         "blocks": sum(len(segment["blocks"]) for segment in taken),

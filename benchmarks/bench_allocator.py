@@ -18,7 +18,7 @@ from allocator_programs import LIVE, SIZES_OF_GROWTH, THREADS, calls, timed
 from beside_pytorch import Row, ratio, shown
 from measure import show, table
 
-from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.testing.fake import FakePort
 
 HERE = Path(__file__).parent

@@ -17,8 +17,8 @@ from measure import in_turns, show, table
 
 import forebay
 from forebay import memory, mps, mtia, random
-from forebay.runtime.current import opened_for
-from forebay.runtime.graph import Graph
+from forebay.runtime.devices.current import opened_for
+from forebay.runtime.graphs.graph import Graph
 
 _MORE = 40  # the bound
 _TURNS = 61

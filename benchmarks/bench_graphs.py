@@ -10,7 +10,7 @@ from statistics import median
 from measure import REPETITIONS, show, table
 
 import forebay
-from forebay.runtime.graph import Graph
+from forebay.runtime.graphs.graph import Graph
 
 NODES = 1_000
 

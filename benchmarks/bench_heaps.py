@@ -9,9 +9,9 @@ from statistics import median
 from allocator_programs import LIVE, SIZES_OF_GROWTH, STEPS, by_object, growth, mixed, timed
 from measure import in_turns, show, table
 
-from forebay.runtime.allocator import Allocator
-from forebay.runtime.heap_allocator import HeapAllocator
-from forebay.runtime.segment_allocator import SegmentAllocator
+from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.allocator.heap_allocator import HeapAllocator
+from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.spi import Heaps
 from forebay.testing.fake import FakePort
 

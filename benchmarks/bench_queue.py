@@ -15,7 +15,7 @@ from measure import show, table
 from rich.table import Table
 
 from forebay.backends import driver
-from forebay.backends.emulated import EmulatedDriver
+from forebay.backends.emulated.driver import EmulatedDriver
 from forebay.spi import Queue
 
 REPETITIONS = 9

@@ -12,7 +12,7 @@ import numpy as np
 from measure import REPETITIONS, show, table
 
 import forebay
-from forebay.runtime import sharing
+from forebay.runtime.memory import ipc_memory
 
 ROUNDS = 200
 HANDSHAKES = 20  # both processes spin: a machine with other work makes them slow
@@ -72,7 +72,7 @@ def main() -> None:
 
         tensor = forebay.zeros(4096, device="cuda")
         made = table("One call in one process", "what", "µs")
-        made.add_row("send (share, lease, no event)", f"{microseconds(lambda: sharing.send(tensor.storage)):.1f}")
+        made.add_row("send (share, lease, no event)", f"{microseconds(lambda: ipc_memory.send(tensor.storage)):.1f}")
         event, plain = forebay.Event("cuda", interprocess=True), forebay.Event("cuda")
         event.record()
         made.add_row("Event.record", f"{microseconds(plain.record):.2f}")

@@ -10,10 +10,10 @@ import sys
 import time
 
 from measure import console, show, table
+from support import random_programs, side_by_side
+from support.side_by_side import Different, Operation
 
-from forebay.runtime import out_of_memory
-from forebay.testing import random_programs, side_by_side
-from forebay.testing.side_by_side import Different, Operation
+from forebay.runtime.allocator import oom_message
 
 STEPS, EVERY = 1000, 50
 OPERATIONS = 300_000
@@ -46,7 +46,7 @@ def shortened(total: int, settings: str, program: list[Operation]) -> list[Opera
 def main() -> int:
     operations = int(sys.argv[1]) if len(sys.argv) > 1 else OPERATIONS
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    out_of_memory.ADVISERS.clear()  # what would have helped is found by replays of whole programs
+    oom_message.ADVISERS.clear()  # what would have helped is found by replays of whole programs
     start, done = time.perf_counter(), 0
     while done < operations:
         total, settings, program = random_programs.program(seed, STEPS)

@@ -14,9 +14,10 @@ from statistics import median
 from measure import show, table
 
 import forebay
-from forebay.observe import Trace, ranges
-from forebay.observe.recorder import Recorder
-from forebay.runtime.graph import Graph
+from forebay.observe import Trace
+from forebay.observe.ranges import ranges
+from forebay.observe.tracing.recorder import Recorder
+from forebay.runtime.graphs.graph import Graph
 
 REPETITIONS = 7
 ROUNDS = 2_000

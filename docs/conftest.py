@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay.interop import numpy as served
-from forebay.runtime import emulation
+from forebay.runtime.lifecycle import emulation
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,28 @@
-"""What every test may use."""
+"""Fixtures that every test may use: a clean host device, emulated and fake devices, stand-in vendor libraries."""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import threading
+import types
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+
+import forebay
+from forebay import backends
+from forebay.cuda._kind import CUDA
+from forebay.observe.telemetry import amdsmi, nvml_ctypes
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.lifecycle.emulation import forget_kind
+from forebay.runtime.random import generator as generators
+from forebay.testing.fake import FakeDriver
+
+pytest.register_assert_rewrite("support")
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +33,152 @@ def root() -> Path:
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # children buffer as a user's programs do, whoever runs the tests
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it hides emulated devices, too
+
+
+@pytest.fixture
+def clean():
+    """The host device holds afterwards no more than before, in order, and the same is current."""
+    here = current.here()
+    before = here.state()
+    forebay.set_device("host:0")
+    host = current.opened_for("host:0")
+    held = forebay.memory.memory_allocated("host:0")
+    yield
+    here.device, here.indices, here.streams = before
+    here.entered.clear()
+    here.forget()
+    forebay.synchronize("host:0")
+    if forebay.memory.memory_allocated("host:0") > held:
+        gc.collect()  # a tenth of a second
+    assert forebay.memory.memory_allocated("host:0") <= held
+    assert host.allocator.broken() is None
+    assert host.pinned.broken() is None
+    assert host.allocator.failures == {}
+
+
+@pytest.fixture
+def emulated(clean):
+    """Two devices of 64 MiB, "cuda:0" and "cuda:1"."""
+    with forebay.emulate("cuda", count=2, memory="64MiB") as emulation:
+        yield emulation
+
+
+@pytest.fixture
+def eight_threads():
+    """Runs `work(0)` to `work(7)` at once; none of them fails or takes a minute."""
+
+    def run(work):
+        failures = []
+
+        def go(number):
+            try:
+                work(number)
+            except BaseException as error:  # noqa: BLE001 -- told to the test
+                failures.append(error)
+
+        threads = [threading.Thread(target=go, args=(number,), daemon=True) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert failures == []
+        assert not any(thread.is_alive() for thread in threads)
+
+    return run
+
+
+@pytest.fixture
+def untouched_seeds(clean, monkeypatch):
+    """As if nobody had drawn a random number or seeded anything."""
+    monkeypatch.setattr(generators, "_defaults", {})
+    monkeypatch.setattr(generators, "_seeds", {})
+    monkeypatch.setattr(generators, "_recent", (None, None))
+
+
+@pytest.fixture
+def generator():
+    return forebay.Generator("host").manual_seed(7)
+
+
+@pytest.fixture
+def fake(clean):
+    """A driver of two fake devices of 64 MiB, "fake:0" and "fake:1"."""
+    driver = FakeDriver(2, 64 << 20)
+    with backends.registered(driver):
+        yield driver
+        for device, opened in list(open_device._opened.items()):
+            if device.kind == "fake":
+                assert opened.allocator.broken() is None
+                del open_device._opened[device]
+        pinned = open_device._pinned.pop("fake", None)
+        assert pinned is None or pinned.broken() is None
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """It is installed during the test, beside a package that brings kind fake."""
+    from support.broken_plugin import KIND, Plugin
+
+    made, module = Plugin(), types.ModuleType("acme_bad")
+    monkeypatch.setitem(sys.modules, "acme_bad", module)
+    monkeypatch.setattr(module, "Driver", made.driver, raising=False)
+    entries = [
+        EntryPoint(KIND, "acme_bad:Driver", backends.GROUP),
+        EntryPoint("fake", "forebay.testing.fake:FakeDriver", backends.GROUP),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
+    monkeypatch.setattr(backends, "_drivers", backends._Drivers())
+    before = forebay.memory.memory_allocated("host:0")
+    yield made
+    made.spoilt = False
+    # Whatever it did, others work.
+    assert forebay.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
+    assert forebay.memory.memory_allocated("host:0") == before
+    with forebay.Stream("fake:0") as stream:
+        forebay.empty(3, device="fake:0")
+        stream.synchronize()
+    for kind in (KIND, "fake"):
+        forget_kind(kind)
+
+
+@pytest.fixture
+def apple():
+    """An emulated device of Apple's, and nothing of it before."""
+    with forebay.emulate("mps", profile="apple_m3_max") as emulation:
+        yield emulation
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine without any of these libraries."""
+    monkeypatch.setattr(nvml_ctypes, "LIBRARY", str(tmp_path / "none.so"))
+    for name in ("pynvml", "amdsmi", "psutil"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(amdsmi, "find_spec", sys.modules.get)
+    for name in ("CUDA", "HIP", "ROCR"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def as_if_real(monkeypatch):
+    """CUDA's devices do not say that they are emulated."""
+    describe = CUDA.describe
+    monkeypatch.setattr(CUDA, "describe", lambda device=None: replace(describe(device), emulated=False))
+
+
+@pytest.fixture
+def pynvml(monkeypatch):
+    from support.vendor_libraries import pynvml_module
+
+    module = pynvml_module()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+@pytest.fixture
+def rocm(monkeypatch):
+    from support.vendor_libraries import amdsmi_module
+
+    module = amdsmi_module()
+    monkeypatch.setitem(sys.modules, "amdsmi", module)
+    return module

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/unit"))
-from perfetto_files import Decoded, Slice, decoded
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from support.perfetto_files import Decoded, Slice, decoded
 
 import forebay
 from forebay import cuda

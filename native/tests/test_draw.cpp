@@ -5,10 +5,10 @@
 #include <cstring>
 #include <vector>
 
-#include "check.hpp"
-#include "draw.hpp"
-#include "philox.hpp"
-#include "worker.hpp"
+#include "pool/check.hpp"
+#include "random/draw.hpp"
+#include "random/philox.hpp"
+#include "queue/worker.hpp"
 
 using namespace forebay;
 

@@ -2,9 +2,9 @@
 #include <random>
 #include <vector>
 
-#include "check.hpp"
-#include "pool.hpp"
-#include "tables.hpp"
+#include "pool/check.hpp"
+#include "pool/pool.hpp"
+#include "pool/tables.hpp"
 
 namespace forebay {
 

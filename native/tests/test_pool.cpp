@@ -10,10 +10,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "check.hpp"
-#include "pool.hpp"
-#include "stacks.hpp"
-#include "tables.hpp"
+#include "pool/check.hpp"
+#include "pool/pool.hpp"
+#include "pool/stacks.hpp"
+#include "pool/tables.hpp"
 
 namespace forebay {
 

@@ -2,10 +2,10 @@
 #include <cstring>
 #include <vector>
 
-#include "check.hpp"
-#include "draw.hpp"
-#include "program.hpp"
-#include "worker.hpp"
+#include "pool/check.hpp"
+#include "random/draw.hpp"
+#include "queue/program.hpp"
+#include "queue/worker.hpp"
 
 using namespace forebay;
 

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "check.hpp"
-#include "shared_slot.hpp"
-#include "worker.hpp"
+#include "pool/check.hpp"
+#include "queue/shared_slot.hpp"
+#include "queue/worker.hpp"
 
 using namespace forebay;
 

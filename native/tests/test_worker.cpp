@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "check.hpp"
-#include "worker.hpp"
+#include "pool/check.hpp"
+#include "queue/worker.hpp"
 
 using namespace forebay;
 

@@ -8,9 +8,9 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import _advising, memory, random  # noqa: F401 -- the first is there to be asked
+    from forebay import _oom_advice, memory, random  # noqa: F401 -- the first is there to be asked
     from forebay.backends import why_not
-    from forebay.device import Device
+    from forebay.device_spec import Device
     from forebay.dtypes import (
         bool_,
         complex64,
@@ -37,14 +37,24 @@ else:
         WrongState,
     )
     from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 -- it tells Python's of tensors
-    from forebay.runtime.creation import allocate, empty, empty_pinned, from_dlpack, from_numpy, full, tensor, zeros
-    from forebay.runtime.current import current_device, reopen, set_device, use_device
-    from forebay.runtime.emulation import emulate
-    from forebay.runtime.event import Event
-    from forebay.runtime.generator import Generator, manual_seed
-    from forebay.runtime.lifecycle import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
-    from forebay.runtime.open_device import device_count
-    from forebay.runtime.random_creation import (
+    from forebay.runtime.devices.current import current_device, reopen, set_device, use_device
+    from forebay.runtime.devices.open_device import device_count
+    from forebay.runtime.lifecycle.emulation import emulate
+    from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
+    from forebay.runtime.random.generator import Generator, manual_seed
+    from forebay.runtime.streams.event import Event
+    from forebay.runtime.streams.stream import Stream, current_stream, default_stream, set_stream, synchronize
+    from forebay.runtime.tensors.creation import (
+        allocate,
+        empty,
+        empty_pinned,
+        from_dlpack,
+        from_numpy,
+        full,
+        tensor,
+        zeros,
+    )
+    from forebay.runtime.tensors.random_creation import (
         bernoulli,
         exponential,
         rand,
@@ -54,9 +64,8 @@ else:
         randn,
         randn_like,
     )
-    from forebay.runtime.random_permutation import randperm
-    from forebay.runtime.stream import Stream, current_stream, default_stream, set_stream, synchronize
-    from forebay.runtime.tensor import Tensor
+    from forebay.runtime.tensors.random_permutation import randperm
+    from forebay.runtime.tensors.tensor import Tensor
 
     # A traceback shows the name that a program catches.
     for _error in (DeviceError, Forked, OutOfMemory, ForebayError, ForebayWarning, Unsupported, WrongState):

@@ -16,7 +16,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 
-cdef extern from "policy.hpp" namespace "forebay" nogil:
+cdef extern from "pool/policy.hpp" namespace "forebay" nogil:
     const uint64_t kQuantum, kMost
 
     cppclass Policy:
@@ -27,7 +27,7 @@ cdef extern from "policy.hpp" namespace "forebay" nogil:
         pair[uint64_t, cbool] segment_for(uint64_t nbytes)
 
 
-cdef extern from "block.hpp" namespace "forebay" nogil:
+cdef extern from "pool/block.hpp" namespace "forebay" nogil:
     enum class State(uint8_t):
         pass
 
@@ -45,19 +45,19 @@ cdef extern from "block.hpp" namespace "forebay" nogil:
         vector[uint64_t] uses
 
 
-cdef extern from "ledger.hpp" namespace "forebay" nogil:
+cdef extern from "pool/ledger.hpp" namespace "forebay" nogil:
     vector[string] metric_names() except +
 
     cppclass Count:
         int64_t current, peak, allocated, freed
 
 
-cdef extern from "history.hpp" namespace "forebay" nogil:
+cdef extern from "pool/history.hpp" namespace "forebay" nogil:
     cppclass Entry:
         pass
 
 
-cdef extern from "stacks.hpp" namespace "forebay" nogil:
+cdef extern from "pool/stacks.hpp" namespace "forebay" nogil:
     enum:
         kDeepest
 
@@ -77,7 +77,7 @@ cdef extern from "stacks.hpp" namespace "forebay" nogil:
         vector[StackNode] nodes() except +
 
 
-cdef extern from "pool.hpp" namespace "forebay" nogil:
+cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
     const uint64_t kArrival "forebay::Pool::kArrival", kAnyQueue "forebay::Pool::kAnyQueue"
 
     struct Moving:
@@ -154,7 +154,7 @@ cdef extern from "pool.hpp" namespace "forebay" nogil:
         const char* broken()
 
 
-cdef extern from "tables.hpp" namespace "forebay" nogil:
+cdef extern from "pool/tables.hpp" namespace "forebay" nogil:
     cppclass SegmentRow:
         pass
 
@@ -168,12 +168,12 @@ cdef extern from "tables.hpp" namespace "forebay" nogil:
     Rows rows_of(const NativePool& pool) except +
 
 
-cdef extern from "draw.hpp" namespace "forebay" nogil:
+cdef extern from "random/draw.hpp" namespace "forebay" nogil:
     cbool readable(const void* packed, size_t nbytes)
     int draw_packed(const void* packed)
 
 
-cdef extern from "worker.hpp" namespace "forebay" nogil:
+cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
     ctypedef int (*Function)(void*) noexcept
 
     enum class Wait(int):
@@ -220,7 +220,7 @@ cdef extern from "worker.hpp" namespace "forebay" nogil:
         void abandon()
 
 
-cdef extern from "lender.hpp" namespace "forebay" nogil:
+cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
     ctypedef struct Functions:
         void* ctx
 

@@ -1,4 +1,4 @@
-# NumPy's data allocations served from a pool (NEP 49), by native/lender.hpp. Part of _core.pyx.
+# NumPy's data allocations served from a pool (NEP 49), by native/numpy/numpy_allocator.hpp. Part of _core.pyx.
 
 import threading
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from forebay.sizes import format_bytes, parse_bytes
+from forebay.byte_sizes import format_bytes, parse_bytes
 
 __all__ = [
     "ALLOCATOR_SETTINGS",

@@ -7,20 +7,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forebay._core import Block
-from forebay.device import Device
-from forebay.runtime import history, labels, recording, shared_settings, statistics, torch_snapshot
-from forebay.runtime.allocator import Observer
-from forebay.runtime.current import opened_for
-from forebay.runtime.labels import annotate, compile_context, metadata, set_metadata
-from forebay.runtime.mem_pool import MemPool, use_mem_pool
-from forebay.runtime.peak import Peak
-from forebay.runtime.summary import memory_summary as summary_of
-from forebay.sizes import parse_bytes
+from forebay.byte_sizes import parse_bytes
+from forebay.device_spec import Device
+from forebay.runtime.allocator import statistics
+from forebay.runtime.allocator.caching_allocator import Observer
+from forebay.runtime.allocator.summary import memory_summary as summary_of
+from forebay.runtime.devices.current import opened_for
+from forebay.runtime.history import annotations as history_annotations
+from forebay.runtime.history import memory_snapshot as history_memory_snapshot
+from forebay.runtime.history import recording, torch_schema
+from forebay.runtime.history.annotations import annotate, compile_context, metadata, set_metadata
+from forebay.runtime.memory.mem_pool import MemPool, use_mem_pool
+from forebay.runtime.memory.peak import Peak
+from forebay.runtime.settings import process_settings
 from forebay.snapshot.model import Snapshot
 from forebay.spi import PinnedHost
 
 if TYPE_CHECKING:
-    from forebay.runtime.tensor import Tensor
+    from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
     "MemPool",
@@ -241,7 +245,7 @@ def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, An
     opened = opened_for(device)
     _, total = opened.port.memory_info()
     allocator = opened.allocator
-    return history.snapshot(
+    return history_memory_snapshot.snapshot(
         allocator,
         str(opened.device),
         total,
@@ -255,7 +259,7 @@ def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:
     """The same in PyTorch's schema (`torch.cuda.memory._snapshot`): segments, blocks, history and settings as dicts."""
     opened = opened_for(device)
     pinned = opened.pinned if isinstance(opened.port, PinnedHost) else None
-    return torch_snapshot.of_allocators([opened.allocator], pinned)
+    return torch_schema.of_allocators([opened.allocator], pinned)
 
 
 def annotate_tensor(tensor: Tensor, said: str) -> None:
@@ -263,7 +267,7 @@ def annotate_tensor(tensor: Tensor, said: str) -> None:
     block = tensor.storage.block
     if not isinstance(block, Block):
         raise ValueError(f"expected a tensor whose memory is the allocator's, got {tensor!r}")  # noqa: TRY004 -- PyTorch's
-    with labels.metadata_for_now(said):
+    with history_annotations.metadata_for_now(said):
         block.pool.note_block(block)
 
 
@@ -277,7 +281,7 @@ def set_allocator_settings(settings: str) -> None:
     >>> forebay.memory.set_allocator_settings("max_split_size_mb:64")
     >>> forebay.memory.set_allocator_settings("")
     """
-    shared_settings.apply(settings)
+    process_settings.apply(settings)
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device | str | int | None = None) -> None:
@@ -300,7 +304,7 @@ def caching_allocator_enable(value: bool = True) -> None:
     No limit of the allocator's holds then: no fraction, no watermark, no longest buffer of MPS.
     FOREBAY_NO_MEMORY_CACHING=1, or PyTorch's PYTORCH_NO_CUDA_MEMORY_CACHING=1, says so from the start.
     """
-    shared_settings.enable_caching(value)
+    process_settings.enable_caching(value)
 
 
 @contextmanager
@@ -313,12 +317,12 @@ def caching_allocator_disabled() -> Iterator[None]:
     >>> block
     <UncachedBlock at 0x..., 1000 bytes>
     """
-    before = shared_settings.caching
-    shared_settings.enable_caching(False)
+    before = process_settings.caching
+    process_settings.enable_caching(False)
     try:
         yield
     finally:
-        shared_settings.enable_caching(before)
+        process_settings.enable_caching(before)
 
 
 def attach_out_of_memory_observer(observer: Observer, device: Device | str | int | None = None) -> Callable[[], None]:

@@ -5,7 +5,7 @@ A device without a name in the call is the current one. No function here opens a
 
 from __future__ import annotations
 
-from forebay.runtime.generator import (
+from forebay.runtime.random.generator import (
     Generator,
     default_generator,
     get_rng_state,
@@ -18,7 +18,7 @@ from forebay.runtime.generator import (
     set_rng_state,
     set_rng_state_all,
 )
-from forebay.runtime.geometry import Geometry
+from forebay.runtime.random.launch_geometry import Geometry
 
 __all__ = [
     "Generator",

@@ -5,14 +5,14 @@ Checks of arguments, books of addresses and pages, recordings, and random number
 
 from __future__ import annotations
 
-from forebay.addresses import Addresses
-from forebay.backends import work
-from forebay.backends.arguments import address_of, byte_of, index_of, integer_of, size_of
-from forebay.backends.cuda_errors import accelerator_error
-from forebay.backends.drawing import draw_now
-from forebay.backends.recorder import CapturedMark, Recorder, Records, recorded_wait
-from forebay.backends.spaces import Space, Spaces, space_of
-from forebay.backends.work import reseeded, steps
+from forebay.address_allocator import Addresses
+from forebay.backends.common import recorded_work
+from forebay.backends.common.arguments import address_of, byte_of, index_of, integer_of, size_of
+from forebay.backends.common.capture_recorder import CapturedMark, Recorder, Records, recorded_wait
+from forebay.backends.common.cuda_errors import accelerator_error
+from forebay.backends.common.draw_encoding import draw_now
+from forebay.backends.common.page_ledger import Space, Spaces, space_of
+from forebay.backends.common.recorded_work import reseeded, steps
 
 __all__ = [
     "Addresses",
@@ -28,9 +28,9 @@ __all__ = [
     "index_of",
     "integer_of",
     "recorded_wait",
+    "recorded_work",
     "reseeded",
     "size_of",
     "space_of",
     "steps",
-    "work",
 ]

@@ -1,4 +1,4 @@
-"""Asks the real PyTorch what each text of allocator settings does, for tests/unit/test_settings.py.
+"""Asks the real PyTorch what each text of allocator settings does, for tests/runtime/settings/test_parser.py.
 
 Run it under the oracle, which is not part of this repository (its README tells how to set it up):
 

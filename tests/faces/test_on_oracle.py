@@ -7,9 +7,9 @@ import sys
 from textwrap import dedent
 from types import SimpleNamespace
 
-import on_oracle
 import pytest
-from on_oracle import SceneFile, comparable, outcome
+from support import on_oracle
+from support.on_oracle import SceneFile, comparable, outcome
 
 TORCH = """
 __version__ = "0"

@@ -1,4 +1,4 @@
-"""An emulated GPU draws what people saw on the real one and published (all: tests/unit/test_random_published.py)."""
+"""Emulated GPUs draw published values of real ones (all: tests/runtime/random/test_published_values.py)."""
 
 from __future__ import annotations
 

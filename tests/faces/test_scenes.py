@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from on_oracle import every_file, why_no_oracle
+from support.on_oracle import every_file, why_no_oracle
 
 FILES = {found.path.stem: found for found in every_file()}
 
@@ -21,7 +21,7 @@ def test_forebay_does_as_recorded(stem, scene):
     found = FILES[stem]
     recorded = found.recorded()
     if scene not in recorded:
-        pytest.fail(f"no record yet: python3 tests/faces/on_oracle.py record {stem}")
+        pytest.fail(f"no record yet: python3 tests/support/on_oracle.py record {stem}")
     ours = found.on("forebay", scene)["scenes"][scene] if found.fresh else found.here(scene)
     assert ours == recorded[scene]
 

@@ -7,13 +7,13 @@ import sys
 import warnings
 
 import pytest
-from stand_ins import NO_AMDSMI, NO_UUIDS, SENSORS, UUIDS, refuse
+from support.vendor_libraries import NO_AMDSMI, NO_UUIDS, SENSORS, UUIDS, refuse
 
 import forebay
 from forebay import cuda
 from forebay.faces import telemetry as faces
-from forebay.observe import nvml, nvml_library
-from forebay.runtime import initialisation
+from forebay.observe.telemetry import nvml, nvml_ctypes
+from forebay.runtime.base import lazy_init
 
 NOT_INSTALLED = "nvidia-ml-py does not seem to be installed or it can't be imported."
 
@@ -41,7 +41,7 @@ class TestEmulated:
             getattr(cuda, name)(1)
         cuda.list_gpu_processes()
         cuda._device_count_nvml()
-        assert not initialisation.of("cuda").done
+        assert not lazy_init.of("cuda").done
 
     def test_its_numbers_are_the_machines(self, monkeypatch):
         uuids = cuda._raw_device_uuid_nvml()
@@ -125,7 +125,7 @@ class Refusing:
     def __getattr__(self, name):
         def call(*_arguments):
             if self.function.startswith(name):
-                raise nvml_library.NVMLError("Refused", code=3, call=self.function)
+                raise nvml_ctypes.NVMLError("Refused", code=3, call=self.function)
             return 1 if name == "nvmlDeviceGetCount" else "GPU-a"
 
         return call

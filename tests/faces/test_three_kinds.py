@@ -277,7 +277,7 @@ def test_a_kind_that_ends_leaves_the_others():
     with pytest.raises(forebay.WrongState, match="devices of kind 'mps' are in use"):
         forebay.emulate("mps")
     with forebay.use_device("mtia:1"):
-        forebay.runtime.emulation.forget_kind("mps")
+        forebay.runtime.lifecycle.emulation.forget_kind("mps")
         assert forebay.current_device() == forebay.Device("mtia:1")
     assert set(tensor.tolist()) == set(sevens("cuda:1").tolist()) == {7}
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from on_oracle import ORACLE, why_no_oracle
+from support.on_oracle import ORACLE, why_no_oracle
 
 CHANGED = re.compile(r"^.*forebay.*  # (.*torch.*)$", re.MULTILINE)  # the imports
 LIMIT = 100  # seconds

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from forebay.testing import golden
+from support.golden import command
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = sorted((*DATA.glob("torch-golden/*.jsonl.xz"), *DATA.glob("golden/*.jsonl.xz")))
@@ -27,7 +26,7 @@ def all_equal(report):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_trace_is_done_again_to_the_byte(path):
-    assert all_equal(golden.run(path))
+    assert all_equal(command.run(path))
 
 
 # The model reads well-formed settings only, and is slow where many blocks live.
@@ -36,7 +35,7 @@ PLAIN = [path for path in FILES if name_of(path) != "settings_texts" and "long_"
 
 @pytest.mark.parametrize("path", PLAIN, ids=name_of)
 def test_the_model_does_so_too(path):
-    assert all_equal(golden.run(path, *golden.simulated(model=True)))
+    assert all_equal(command.run(path, *command.simulated(model=True)))
 
 
 def test_all_given_traces_are_here(root):

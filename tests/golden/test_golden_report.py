@@ -10,11 +10,11 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from support.golden import command
+from support.golden.files import Trace, name_of_address, read, text_in_our_words
+from support.model.pinned import ModelPinned
 
 from forebay.errors import OutOfMemory
-from forebay.testing import golden
-from forebay.testing.golden_files import Trace, name_of_address, read, text_in_our_words
-from forebay.testing.model_pinned import ModelPinned
 
 PINNED = sorted((Path(__file__).parents[1] / "data/golden").glob("pinned_*"))
 PROBLEM = "torch.OutOfMemoryError"
@@ -91,7 +91,7 @@ def trace():
 
 
 def report_on(recording):
-    return golden.run_trace(recording, "planted", Bump, Bump)
+    return command.run_trace(recording, "planted", Bump, Bump)
 
 
 def test_an_equal_trace_is_equal_in_everything():
@@ -157,7 +157,7 @@ def test_an_error_that_was_not_recorded_is_a_difference():
 def test_an_operation_that_nobody_knows_makes_it_no_golden_trace():
     recording = trace()
     recording.records[4]["op"] = {"op": "dance"}
-    with pytest.raises(golden.NotGolden, match="planted: no golden trace: operation 'dance' is not known here"):
+    with pytest.raises(command.NotGolden, match="planted: no golden trace: operation 'dance' is not known here"):
         report_on(recording)
 
 
@@ -208,34 +208,34 @@ def test_a_file_that_is_none_is_said_in_one_line(tmp_path, capsys, monkeypatch, 
     path = tmp_path / name
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(golden.NotGolden, match=said):
+    with pytest.raises(command.NotGolden, match=said):
         read(path)
-    monkeypatch.setattr(golden, "simulated", lambda **_: (Bump, Bump))
-    assert golden.main([str(path)]) == 2
+    monkeypatch.setattr(command, "simulated", lambda **_: (Bump, Bump))
+    assert command.main([str(path)]) == 2
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert name in errors
 
 
 def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(golden, "simulated", lambda **_: (Bump, Bump))
+    monkeypatch.setattr(command, "simulated", lambda **_: (Bump, Bump))
     header = '{"header": {"config": {"total_mb": 64}}}\n'
     line = '{"i": 0, "op": {"op": "stats"}, "result": %s, "device_used": [0], "stats": {}}\n'
     equal, different = tmp_path / "equal.jsonl", tmp_path / "different.jsonl"
     equal.write_text(header + '{"i": 0, "op": {"op": "snapshot"}}\n')
     different.write_text(header + line % '{"addr": "null"}')
-    assert golden.main([str(equal)]) == 0
+    assert command.main([str(equal)]) == 0
     assert "first difference" not in capsys.readouterr().out
-    assert golden.main([str(different), str(equal)]) == 1
+    assert command.main([str(different), str(equal)]) == 1
     shown = capsys.readouterr().out
     assert "different.jsonl: 1 operations, equal: 0 of 1 addresses" in shown
     assert "equal.jsonl: 1 operations" in shown
-    assert golden.main([str(different), str(tmp_path / "absent")]) == 2
+    assert command.main([str(different), str(tmp_path / "absent")]) == 2
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name.removesuffix(".jsonl.xz"))
 def test_the_model_of_pinned_memory_is_pytorchs(path):
-    report = golden.run(path, lambda *_, **__: MagicMock(), ModelPinned)
+    report = command.run(path, lambda *_, **__: MagicMock(), ModelPinned)
     assert report.equal, str(report)
     assert report.counts["statistics"] == [report.operations, report.operations] != [0, 0]
 
@@ -243,4 +243,4 @@ def test_the_model_of_pinned_memory_is_pytorchs(path):
 def test_it_runs_as_a_module(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["golden", "--help"])
     with pytest.raises(SystemExit, match="0"), pytest.warns(RuntimeWarning, match="found in sys.modules"):
-        runpy.run_module("forebay.testing.golden", run_name="__main__")
+        runpy.run_module("support.golden.command", run_name="__main__")

@@ -10,7 +10,7 @@ import pytest
 
 from forebay import backends, spi
 from forebay.backends import EMULATED, ability_table
-from forebay.backends.abilities import BY_OWNER
+from forebay.backends.common.abilities import BY_OWNER
 
 WHOSE = {ability: whose for whose, abilities in BY_OWNER.items() for ability in abilities}
 ALL = tuple(WHOSE)

@@ -12,8 +12,8 @@ CORE, ENTRIES = COMPILED = "src/forebay/_core", "src/forebay/observe/_entries"
 INPUTS = [
     "pyproject.toml",
     "setup.py",
-    "native/pool.cpp",
-    "native/pool.hpp",
+    "native/pool/pool.cpp",
+    "native/pool/pool.hpp",
     CORE + ".pyx",
     CORE + ".pxd",
     CORE + ".pxi",
@@ -47,9 +47,9 @@ def test_another_file_is_not(dev, tree, name):
 
 def test_a_new_or_renamed_source_is_a_rebuild(dev, tree):
     prints = [dev.fingerprint(tree)]
-    (tree / "native/ring.hpp").write_text("")
+    (tree / "native/pool/rings.hpp").write_text("")
     prints.append(dev.fingerprint(tree))
-    (tree / "native/ring.hpp").rename(tree / "native/rings.hpp")
+    (tree / "native/pool/rings.hpp").rename(tree / "native/pool/ring_buffers.hpp")
     prints.append(dev.fingerprint(tree))
     assert len({*prints}) == 3
 

@@ -167,24 +167,24 @@ def ours_in_cython(source: str) -> list[str]:
     return re.findall(r"^\s*(?:from|import|cimport)\s+(?:forebay\b|\.).*", source, re.MULTILINE)
 
 
-MODULES = {"forebay", "forebay.errors", "forebay.device", "forebay.runtime", "forebay.runtime.stream"}
-MODULES |= {"forebay.backends.host", "forebay.snapshot.codec", "forebay.cuda", "forebay.mps"}
+MODULES = {"forebay", "forebay.errors", "forebay.device_spec", "forebay.runtime", "forebay.runtime.streams.stream"}
+MODULES |= {"forebay.backends.host.driver", "forebay.snapshot.formats.native", "forebay.cuda", "forebay.mps"}
 
 
 @pytest.mark.parametrize(
     ("importer", "source", "word"),
     [
-        ("forebay.errors", "import forebay.runtime.stream", "floor 3"),
-        ("forebay.errors", "from forebay.runtime import stream", "forebay.runtime.stream"),
-        ("forebay.errors", "from .runtime import stream", "forebay.runtime.stream"),
-        ("forebay.runtime.stream", "from forebay import Device", "floor 6.2"),
-        ("forebay.runtime.stream", "def f():\n    from forebay import cuda", "floor 6"),
-        ("forebay.runtime.stream", "if TYPE_CHECKING:\n    import forebay.cuda", "floor 6"),
-        ("forebay.runtime.stream", "importlib.import_module('forebay.cuda')", "floor 6"),
+        ("forebay.errors", "import forebay.runtime.streams.stream", "floor 3"),
+        ("forebay.errors", "from forebay.runtime.streams import stream", "forebay.runtime.streams.stream"),
+        ("forebay.errors", "from .runtime import stream", "forebay.runtime.streams.stream"),
+        ("forebay.runtime.streams.stream", "from forebay import Device", "floor 6.2"),
+        ("forebay.runtime.streams.stream", "def f():\n    from forebay import cuda", "floor 6"),
+        ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.cuda", "floor 6"),
+        ("forebay.runtime.streams.stream", "importlib.import_module('forebay.cuda')", "floor 6"),
         ("forebay.cuda", "import forebay.mps", "not below"),
         ("forebay", "import forebay.testing.fake", "floor 6.5"),
-        ("forebay.snapshot.codec", "import forebay.runtime.stream", "the wing"),
-        ("forebay.snapshot.codec", "import cupy.cuda", "the wing"),
+        ("forebay.snapshot.formats.native", "import forebay.runtime.streams.stream", "the wing"),
+        ("forebay.snapshot.formats.native", "import cupy.cuda", "the wing"),
     ],
 )
 def test_a_planted_import_upwards_is_found(importer, source, word):
@@ -195,9 +195,9 @@ def test_a_planted_import_upwards_is_found(importer, source, word):
 @pytest.mark.parametrize(
     ("importer", "source"),
     [
-        ("forebay.runtime.stream", "from forebay.backends import host"),
-        ("forebay.errors", "from forebay.device import Device"),
-        ("forebay.snapshot.codec", "import json, numpy.typing"),
+        ("forebay.runtime.streams.stream", "from forebay.backends.host import driver as host"),
+        ("forebay.errors", "from forebay.device_spec import Device"),
+        ("forebay.snapshot.formats.native", "import json, numpy.typing"),
     ],
 )
 def test_what_points_down_is_allowed(importer, source):
@@ -210,11 +210,11 @@ def test_a_planted_stranger_is_found():
 
 
 def test_a_planted_cycle_is_found():
-    modules = {"forebay.errors", "forebay.device", "forebay.spi"}
+    modules = {"forebay.errors", "forebay.device_spec", "forebay.spi"}
     late = "def f():\n    import forebay.errors"
-    forth = [*imports_of("forebay.errors", "import forebay.device", modules)]
-    assert cycle_in([*forth, *imports_of("forebay.device", "import forebay.errors", modules)], modules)
-    assert cycle_in([*forth, *imports_of("forebay.device", late, modules)], modules) == []
+    forth = [*imports_of("forebay.errors", "import forebay.device_spec", modules)]
+    assert cycle_in([*forth, *imports_of("forebay.device_spec", "import forebay.errors", modules)], modules)
+    assert cycle_in([*forth, *imports_of("forebay.device_spec", late, modules)], modules) == []
 
 
 def test_a_planted_cycle_through_a_package_is_found():

@@ -37,7 +37,7 @@ def test_the_cores_face_stays_thin(root):
 
 def test_only_what_runs_at_every_operation_is_compiled_beside_the_core(root):
     others = {path.relative_to(root).as_posix() for path in root.glob("src/**/*.pyx")} - {"src/forebay/_core.pyx"}
-    assert others == {"src/forebay/observe/_entries.pyx"}
+    assert others == {"src/forebay/observe/tracing/_entries.pyx"}
 
 
 def test_a_planted_long_file_is_found():

@@ -44,7 +44,10 @@ def why_not(sanitizer: str) -> str:
 def library(sanitizer: str) -> list[str]:
     """The core's object files, compiled once for all programs."""
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
-        built = compilers.map(lambda source: compiled(source, sanitizer), sorted(ROOT.glob("native/*.cpp")))
+        built = compilers.map(
+            lambda source: compiled(source, sanitizer),
+            sorted({*ROOT.glob("native/*/*.cpp")} - {*ROOT.glob("native/tests/*.cpp")}),
+        )
         return [str(path) for path in built]
 
 

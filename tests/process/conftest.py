@@ -11,8 +11,6 @@ from textwrap import dedent
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode would not find it
-
 LIMIT = 60  # seconds for a child; each needs about one
 COMMAND = str(Path(sys.executable).with_name("forebay"))  # as installed: it is a main module of its own
 TABLES = "\nMemory of host:0"  # how what forebay says begins
@@ -32,9 +30,9 @@ class Outcome:
 
     @property
     def snapshot(self):
-        from forebay.snapshot import codec
+        from forebay.snapshot.formats import native
 
-        return codec.read(self.output / "snapshot.forebay")
+        return native.read(self.output / "snapshot.forebay")
 
 
 class Runner:

@@ -128,7 +128,7 @@ def test_one_that_hangs_in_close_holds_up_the_exit_no_longer_than_it_may(install
     installed(GOOD + HANGS)
     start = time.monotonic()
     done = installed.run(
-        "-c", "import forebay; from forebay.runtime import lifecycle; lifecycle.EXIT_SECONDS = 0.2; "
+        "-c", "import forebay; from forebay.runtime.lifecycle import exit_and_fork; exit_and_fork.EXIT_SECONDS = 0.2; "
         "forebay.Stream('mtia:0').record_event(); print(forebay.zeros(2, device='host:0').tolist())",
     )  # fmt: skip
     assert time.monotonic() - start < LIMIT / 2
@@ -148,7 +148,7 @@ def test_one_that_raises_in_close_is_told_at_exit(installed):
 def test_a_device_that_hangs_in_close_is_shown(installed):
     installed(GOOD + HANGS)
     done = installed.run(
-        "-c", "import sys; from forebay.backends import looking; looking._SECONDS = 0.2; from forebay import cli; "
+        "-c", "import sys; from forebay.backends.plugins import probe; probe._SECONDS = 0.2; from forebay import cli; "
         "sys.exit(cli.main(['info']))",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from programs_on_emulated import emulating, said_by, succeeds
+from support.emulated_programs import emulating, said_by, succeeds
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from forebay.runtime.lifecycle import EXIT_SECONDS
+from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS
 
 HEAD = """
 import atexit, gc, os, signal, sys, threading, time
@@ -39,8 +39,8 @@ def leave(runner, source, *, warnings="error"):
         "sys.exit(0)",
         "os._exit(0)",
         "del forebay, stream; gc.collect()",
-        "del sys.modules['forebay'], sys.modules['forebay.runtime.stream']",
-        "sys.modules['forebay.runtime.stream'].__dict__.clear()",
+        "del sys.modules['forebay'], sys.modules['forebay.runtime.streams.stream']",
+        "sys.modules['forebay.runtime.streams.stream'].__dict__.clear()",
         "threading.Thread(target=lambda: forebay.zeros(10).tolist()).start()",
         "threading.Thread(target=lambda: (time.sleep(0.2), forebay.zeros(10).tolist())).start()",
         "threading.Thread(target=sys.exit).start()",
@@ -71,7 +71,7 @@ def test_a_graph_that_is_left_leaves_without_a_word(runner, device, source):
         f"""
 if {device!r} != "host:0":
     forebay.emulate("cuda")
-from forebay.runtime.graph import Graph
+from forebay.runtime.graphs.graph import Graph
 device = {device!r}
 made = forebay.zeros(1000, device=device)
 recording, graph = forebay.Stream(device), Graph()
@@ -236,7 +236,7 @@ def test_importing_starts_and_opens_nothing(runner):
 import threading
 from pathlib import Path
 import forebay
-from forebay.runtime import open_device
+from forebay.runtime.devices import open_device
 assert not open_device._opened
 assert threading.active_count() == 1
 import forebay.testing

@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from programs_on_emulated import HEAD, emulating, said_by, succeeds
+from support.emulated_programs import HEAD, emulating, said_by, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
@@ -29,7 +29,7 @@ before = seen()
 import {module}
 import forebay
 assert seen() == before, (before, seen())
-from forebay.runtime import initialisation, open_device
+from forebay.runtime.base import lazy_init as initialisation; from forebay.runtime.devices import open_device
 assert open_device._opened == {{}}
 assert not any(initialisation.of(kind).done for kind in ("cuda", "mps"))
 """

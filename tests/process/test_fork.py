@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from forking import FORKED
+from support.forking import FORKED
 
 pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="nothing forks here")
 

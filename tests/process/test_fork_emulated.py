@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from programs_on_emulated import succeeds
+from support.emulated_programs import succeeds
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 
@@ -33,7 +33,7 @@ def test_a_child_emulates_although_its_parent_was_counting_memory(runner):
     succeeds(
         runner,
         """
-from forebay.backends.emulated_memory import room, watch
+from forebay.backends.emulated.memory_budget import room, watch
 
 held, forks = threading.Event(), threading.Event()
 def count():
@@ -87,7 +87,7 @@ def test_a_child_looks_for_races_of_its_own(runner):
         runner,
         """
 from forebay.cuda import _sanitizer
-from forebay.runtime import listening
+from forebay.runtime.base import observers as listening
 
 _sanitizer.enable_cuda_sanitizer()
 

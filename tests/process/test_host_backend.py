@@ -10,7 +10,7 @@ import pytest
 
 OPEN = """
 import os, sys, threading
-from forebay.backends.host import HostPort
+from forebay.backends.host.driver import HostPort
 from forebay.spi import DeviceProps
 port = HostPort(DeviceProps("host", 0, "test", 1 << 26))
 queue, memory = port.queue(), port.reserve(1 << 21)

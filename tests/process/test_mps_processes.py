@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from programs_on_emulated import emulating, said_by, succeeds
+from support.emulated_programs import emulating, said_by, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 EMULATED = emulating("mps@apple_m3_max")

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from programs_on_emulated import BEGIN, HEAD, emulating, succeeds
+from support.emulated_programs import BEGIN, HEAD, emulating, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
@@ -38,7 +38,7 @@ def test_asking_what_a_device_is_opens_none(runner):
         runner,
         MTIA
         + """
-from forebay.runtime.open_device import opened_indices
+from forebay.runtime.devices.open_device import opened_indices
 before = started()
 assert mtia.get_device_properties(1)["name"] == "MTIA v2 (emulated)"
 assert mtia.get_device_capability(1) == (2, 0)

@@ -250,7 +250,7 @@ def test_numpys_own_tests_of_arrays_pass(tmp_path):
         ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", {chosen!r}]
         + [str(folder / part) for part in {parts}]
     )
-    from forebay.runtime.current import opened_for
+    from forebay.runtime.devices.current import opened_for
     served = memory.memory_stats(HOST)["allocation.all.allocated"]
     assert opened_for(HOST).allocator.broken() is None and served > 100_000, served
     sys.exit(status)

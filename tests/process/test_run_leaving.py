@@ -47,11 +47,11 @@ def test_ctrl_c_that_the_program_handles(runner):
 def test_ctrl_c_while_the_report_is_written(runner, ending):
     planted = f"""
         import signal
-        import forebay.snapshot.html
+        import forebay.snapshot.report.html
         def write(snapshot, out):
             out.write("half")
             signal.raise_signal(signal.SIGINT)
-        forebay.snapshot.html.write = write
+        forebay.snapshot.report.html.write = write
         {ending}
     """
     observed = runner.forebay(planted)

@@ -19,7 +19,7 @@ import numpy as np
 os.environ["FOREBAY_EMULATE"] = "cuda:2@h200"
 import forebay
 import forebay.cuda as cuda
-from forebay.runtime import sharing
+from forebay.runtime.memory import ipc_memory as sharing
 
 MIB, LIMIT = 1 << 20, 20
 context = mp.get_context(sys.argv[1] if len(sys.argv) > 1 else "spawn")

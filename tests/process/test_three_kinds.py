@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from programs_on_emulated import BEGIN, emulating, succeeds
+from support.emulated_programs import BEGIN, emulating, succeeds
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 ALL = emulating("cuda:2,mps,mtia")

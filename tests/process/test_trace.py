@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from forking import FORKED
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from perfetto_files import decoded
+from support.forking import FORKED
+from support.perfetto_files import decoded
 
 HEAD = """
 import os, signal, sys, threading, traceback
@@ -39,7 +36,7 @@ def test_one_that_cannot_be_written_then_says_why(runner):
 
 def test_work_that_never_ends_is_told_as_not_done(runner, tmp_path):
     source = """
-from forebay.runtime import lifecycle
+from forebay.runtime.lifecycle import exit_and_fork as lifecycle
 lifecycle.EXIT_SECONDS = 0.05
 stream = forebay.Stream("host:0")
 Trace("made.pftrace", limit=0.05).start()
@@ -61,7 +58,7 @@ def test_a_child_writes_nothing_and_has_nothing_of_its_parent(runner, tmp_path):
         FORKED
         + """
 def check():
-    from forebay.runtime import listening
+    from forebay.runtime.base import observers as listening
     assert listening.tracer is None
     forebay.reopen("host:0")
     with trace("child.pftrace") as its:
@@ -89,7 +86,7 @@ def test_a_child_can_trace_though_a_thread_of_its_parent_was_beginning_to(runner
         FORKED
         + """
 from forebay.mps import profiler
-from forebay.observe import profiling
+from forebay.observe.tracing import profiler_session as profiling
 forebay.emulate("mps")
 held, done = threading.Event(), threading.Event()
 

@@ -162,7 +162,7 @@ def test_history_and_snapshots_work_on_it_unchanged(installed):
 def test_streams_events_and_graphs_work_on_it_unchanged(installed):
     assert installed.said("""
         import forebay
-        from forebay.runtime.graph import Graph
+        from forebay.runtime.graphs.graph import Graph
         start, end = forebay.Event(enable_timing=True), forebay.Event(enable_timing=True)
         graph, drawn = Graph(), forebay.empty(4, device="mtia:0")
         forebay.random.manual_seed(3, "mtia:0")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import random_programs, side_by_side
+from support.random_programs import BOUNDARIES
+from support.side_by_side import Different, SideBySide
 
-from forebay.runtime import out_of_memory
-from forebay.testing import random_programs, side_by_side
-from forebay.testing.random_programs import BOUNDARIES
-from forebay.testing.side_by_side import Different, SideBySide
+from forebay.runtime.allocator import oom_message
 
 MIB = 1 << 20
 sizes = st.sampled_from(BOUNDARIES) | st.integers(0, 8192) | st.integers(1, 64 * MIB)
@@ -23,7 +23,7 @@ choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
 @pytest.fixture(autouse=True)
 def no_advice(monkeypatch):
     """What would have helped is found by replays, each of which costs as much as a whole program here."""
-    monkeypatch.setattr(out_of_memory, "ADVISERS", [])
+    monkeypatch.setattr(oom_message, "ADVISERS", [])
 
 
 def chosen(from_, choice):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.heaps_under_test import HeapsUnderTest
+from support.model.heaps import HeapModel
 
 from forebay.errors import ForebayError
-from forebay.testing.heaps_under_test import HeapsUnderTest
-from forebay.testing.model.heaps import HeapModel
 
 MIB = 1 << 20
 BOUNDARIES = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.model.pinned import ModelPinned
 
 from forebay.simulate import Pinned
-from forebay.testing.model_pinned import ModelPinned
 
 KIB, MIB = 1 << 10, 1 << 20
 BOUNDARIES = [0, 1, 2, 3, 4095, 4096, 4097, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB + 1, 3 * MIB, 4 * MIB + 1]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.model import random as model_random
 
 import forebay
-from forebay.runtime.random_permutation import key_bits, permutation
-from forebay.testing import model_random
+from forebay.runtime.tensors.random_permutation import key_bits, permutation
 
 REALS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]
 INTEGERS = [np.dtype(name) for name in ("bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]

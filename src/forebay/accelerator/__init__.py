@@ -31,10 +31,10 @@ from forebay.accelerator.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.devices import Devices as _Devices
-from forebay.runtime import stream as _streams
+from forebay.runtime.streams import stream as _streams
 
 __all__ = [
     "Graph",

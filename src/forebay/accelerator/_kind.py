@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from forebay.faces.kind import Kind
-from forebay.runtime.current import current_device
+from forebay.runtime.devices.current import current_device
 
 __all__ = ["accelerator", "kind_named"]
 

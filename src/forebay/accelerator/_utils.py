@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.accelerator._kind import accelerator
-from forebay.device import Device
+from forebay.device_spec import Device
 
 __all__ = ["_get_device_index", "_index_or_current"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from forebay.faces.graphs import make_room
-from forebay.runtime import current, graph
-from forebay.runtime.private_pools import PoolId
+from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.devices import current
+from forebay.runtime.graphs import graph
 
 __all__ = ["Graph"]
 

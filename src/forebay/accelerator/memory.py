@@ -8,7 +8,7 @@ from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _get_device_index
 from forebay.faces.kind import Kind
 from forebay.faces.memory_statistics import MemoryStatistics
-from forebay.runtime import open_device
+from forebay.runtime.devices import open_device
 
 __all__ = [
     "empty_cache",

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from forebay import config
-from forebay.backends.abilities import methods
-from forebay.device import Device
+from forebay.backends.common.abilities import methods
+from forebay.device_spec import Device
 from forebay.errors import DeviceError, ForebayError, ForebayWarning
 from forebay.spi import Driver, Port
 
@@ -23,7 +23,7 @@ __all__ = ["EMULATED", "GROUP", "driver", "drivers", "emulating", "emulator", "r
 
 GROUP = "forebay.backends"  # the group of entry points
 
-_BUILT_IN = {"host": ("forebay.backends.host", "HostDriver")}
+_BUILT_IN = {"host": ("forebay.backends.host.driver", "HostDriver")}
 _PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}  # of emulated devices that nothing is said of
 EMULATED = tuple(_PROFILES)  # the kinds that can be
 # Kinds that forebay knows and has nothing for yet, and what to say: PyTorch's words first, where it has some.
@@ -81,7 +81,7 @@ def emulating(kind: str, count: int, profile: str, memory: int | None = None, *,
 
 def emulator(kind: str, count: int = 1, profile: str = "", memory: int | None = None, *, guard: bool = False) -> Driver:
     """Devices of the kind that this machine stands in for. ValueError for a profile that is not the kind's."""
-    from forebay.backends.emulated import EmulatedDriver  # needs the core, and few programs need it
+    from forebay.backends.emulated.driver import EmulatedDriver  # needs the core, and few programs need it
 
     return EmulatedDriver(kind, count, profile or _PROFILES.get(kind, ""), memory, guard=guard)
 
@@ -149,7 +149,7 @@ class _Drivers(Mapping[str, Driver]):
             load, who = self._found()[kind]
             new = _load(kind, load, f" ({who})")
             if not isinstance(new, _Absent):
-                from forebay.backends.checking import watch
+                from forebay.backends.plugins.contract_checks import watch
 
                 new = watch(new, f"the backend for {kind} ({who})")
         return self._made.setdefault(kind, new)

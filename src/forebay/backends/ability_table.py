@@ -9,8 +9,8 @@ from functools import cache
 from importlib import resources
 
 from forebay.backends import EMULATED, drivers, emulator
-from forebay.backends.abilities import BY_OWNER
-from forebay.backends.looking import look
+from forebay.backends.common.abilities import BY_OWNER
+from forebay.backends.plugins.probe import look
 from forebay.spi import Driver, Port
 
 __all__ = ["Column", "columns", "markdown", "meanings", "verified_on"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.sizes import parse_bytes
+from forebay.byte_sizes import parse_bytes
 
 
 class Failure(Exception):

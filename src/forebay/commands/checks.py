@@ -47,7 +47,7 @@ def rebuild(said: str) -> str:
 
 def host_device() -> str:
     from forebay import memory
-    from forebay.sizes import format_bytes
+    from forebay.byte_sizes import format_bytes
 
     free, total = memory.mem_get_info(HOST)
     expect(free == total > 0, f"{free} of {total} bytes are free at the start")
@@ -58,8 +58,8 @@ def numpy_hook() -> str:
     import numpy as np
 
     from forebay import memory
+    from forebay.byte_sizes import format_bytes
     from forebay.interop.numpy import SMALLEST, serving
-    from forebay.sizes import format_bytes
 
     with serving(HOST):
         before = memory.memory_allocated(HOST)
@@ -225,15 +225,16 @@ def snapshot() -> str:
 
     import forebay
     from forebay import memory
-    from forebay.snapshot import codec, html
+    from forebay.snapshot.formats import native
+    from forebay.snapshot.report import html
 
     memory.record_history(1000, device=HOST)
     kept = forebay.zeros(MIB, dtype=forebay.uint8, device=HOST)
     before = memory.snapshot(HOST)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "check.forebay")
-        codec.write(before, path)
-        after = codec.read(path)
+        native.write(before, path)
+        after = native.read(path)
         nbytes = path.stat().st_size
     expect((after.trace == before.trace).all() and after.strings == before.strings, "it was read back differently")
     page = io.StringIO()
@@ -244,7 +245,7 @@ def snapshot() -> str:
 
 
 def recorder() -> str:
-    from forebay.observe._entries import RANGE, Entries
+    from forebay.observe.tracing._entries import RANGE, Entries
 
     entries = Entries(2, threading.local(), lambda _file: False)
     for number in range(3):

@@ -54,7 +54,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
-    from forebay.backends.looking import look
+    from forebay.backends.plugins.probe import look
     from forebay.spi import Emulates
 
     def see(port: Port) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _show() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from forebay.sizes import format_bytes
+    from forebay.byte_sizes import format_bytes
 
     console = Console(highlight=False)
     found = devices()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forebay.snapshot import Snapshot
-    from forebay.snapshot.replay import Check, History, Outcome
+    from forebay.snapshot.replay.engine import Check, History, Outcome
 
 LONG = 200_000  # entries that are worth a bar
 
@@ -91,7 +91,7 @@ def _settings(text: str) -> str:
 
 def _load(path: Path) -> tuple[Snapshot, ...]:
     from forebay import snapshot
-    from forebay.snapshot.codec import BadSnapshot
+    from forebay.snapshot.formats.native import BadSnapshot
 
     try:
         with _bar("reading", path.stat().st_size >> 6) as progress:
@@ -106,17 +106,17 @@ def _load(path: Path) -> tuple[Snapshot, ...]:
 
 def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _Told:
     from forebay.errors import Unsupported
-    from forebay.snapshot import replay
+    from forebay.snapshot.replay import engine
 
     entries = len(snapshot.trace)
     check = None
     if args.check:
         with _bar(f"checking {snapshot.device}", entries) as progress:
             try:
-                check = replay.check(snapshot, progress)
+                check = engine.check(snapshot, progress)
             except Unsupported as error:
                 raise Failure(str(error)) from error
-    history = replay.History(snapshot)
+    history = engine.History(snapshot)
     memory = args.memory or history.memory
     wanted = [None, *args.settings] if args.settings or args.memory else []  # None: as recorded, to compare with
     outcomes = []
@@ -156,8 +156,8 @@ def _table(told: _Told) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from forebay.sizes import format_bytes
-    from forebay.snapshot.replay import BEFORE
+    from forebay.byte_sizes import format_bytes
+    from forebay.snapshot.replay.engine import BEFORE
 
     history = told.history
     title = f"{told.snapshot.device}: {history.events:,} allocations and frees in {history.entries:,} entries"
@@ -187,7 +187,7 @@ def _table(told: _Told) -> RenderableType:
 
 
 def _remarks(told: _Told) -> Iterator[str]:
-    from forebay.sizes import format_bytes
+    from forebay.byte_sizes import format_bytes
 
     history = told.history
     if history.recorded.text:

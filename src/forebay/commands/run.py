@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from forebay.commands import Failure, size
-from forebay.commands.program import Program
-from forebay.commands.recording import Recording
+from forebay.commands.run_session import Recording
+from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
 
 OUTPUT = Path("forebay-report")

@@ -225,7 +225,7 @@ from forebay.cuda.telemetry import (
 from forebay.errors import OutOfMemory as OutOfMemoryError
 
 if TYPE_CHECKING:
-    from forebay.runtime.generator import Generator
+    from forebay.runtime.random.generator import Generator
 
     default_generators: tuple[Generator, ...]
 

@@ -10,7 +10,7 @@ import threading
 from enum import IntEnum
 from typing import Any
 
-from forebay.backends.cuda_errors import (
+from forebay.backends.common.cuda_errors import (
     INVALID_HANDLE,
     INVALID_VALUE,
     NOT_REGISTERED,
@@ -20,9 +20,10 @@ from forebay.backends.cuda_errors import (
 )
 from forebay.cuda._kind import CUDA
 from forebay.errors import DeviceError, Unsupported
-from forebay.observe import profiling, ranges
-from forebay.runtime import registered_memory
-from forebay.runtime.open_device import OpenDevice
+from forebay.observe.ranges import ranges
+from forebay.observe.tracing import profiler_session
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.pinned import registered_memory
 from forebay.spi import PinsInPlace, Queue
 
 __all__ = [
@@ -62,12 +63,12 @@ def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own nam
 
 
 def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
-    """A mark among the ranges that tools hear of (`forebay.observe.ranges`), which they may begin at.
+    """A mark among the ranges that tools hear of (`forebay.observe.ranges.ranges`), which they may begin at.
 
     Where FOREBAY_TRACE names a file, a trace begins, too, unless one goes on.
     """
-    if (path := profiling.file_asked_for()) is not None:
-        profiling.begin(CUDA.name, path)
+    if (path := profiler_session.file_asked_for()) is not None:
+        profiler_session.begin(CUDA.name, path)
     ranges.mark("cudaProfilerStart")
     return cudaError.success
 
@@ -75,7 +76,7 @@ def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
 def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
     """As `cudaProfilerStart`; the trace ends, and is written."""
     ranges.mark("cudaProfilerStop")
-    profiling.end(CUDA.name)
+    profiler_session.end(CUDA.name)
     return cudaError.success
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.cuda._kind import CUDA
-from forebay.runtime import listening
-from forebay.runtime.event import Event
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.storage import Storage
-from forebay.runtime.stream import Stream
+from forebay.runtime.base import observers
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.storage import Storage
+from forebay.runtime.streams.event import Event
+from forebay.runtime.streams.stream import Stream
 from forebay.spi import Queue
 
 __all__ = [
@@ -54,8 +54,8 @@ class CallbackRegistry:
 
     def add_callback(self, cb: Callable[..., object]) -> None:
         self.callback_list.append(cb)
-        if _trace not in listening.listeners:
-            listening.add(_trace)
+        if _trace not in observers.listeners:
+            observers.add(_trace)
 
     def fire_callbacks(self, *args: Any, **kwargs: Any) -> None:
         for callback in self.callback_list:
@@ -77,7 +77,7 @@ StreamSynchronizationCallbacks = CallbackRegistry("CUDA stream synchronization")
 EventSynchronizationCallbacks = CallbackRegistry("CUDA event synchronization")
 
 
-class _Trace(listening.Listener):
+class _Trace(observers.Listener):
     def stream_created(self, opened: OpenDevice, queue: Queue) -> None:
         if _ours(opened) and queue.handle:  # the default stream is always there
             StreamCreationCallbacks.fire_callbacks(queue.handle)

@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from forebay.faces.unsupported import unsupported
-from forebay.snapshot import flamegraph, html, safe_pickle, torch_pickle
-from forebay.snapshot.torch_text import LEGEND, PAGE_SIZE, Bytes, active_bytes, segments_text, trace_text, unfreed
-from forebay.snapshot.torch_text import format_size as _format_size
+from forebay.snapshot.formats import safe_pickle, torch_pickle
+from forebay.snapshot.report import flamegraph, html
+from forebay.snapshot.report.torch_text import (
+    LEGEND,
+    PAGE_SIZE,
+    Bytes,
+    active_bytes,
+    segments_text,
+    trace_text,
+    unfreed,
+)
+from forebay.snapshot.report.torch_text import format_size as _format_size
 
 __all__ = ["compare", "format_flamegraph", "memory", "segments"]
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from forebay.cuda._kind import CUDA
-from forebay.observe.orders import DEFAULT_STREAM_ID, StreamSynchronizations
-from forebay.observe.race_errors import (
+from forebay.observe.races.detector import Detector
+from forebay.observe.races.report import (
     Access,
     AccessType,
     CUDASanitizerErrors,
     SynchronizationError,
     UnsynchronizedAccessError,
 )
-from forebay.observe.races import Detector
-from forebay.runtime import listening
+from forebay.observe.races.vector_clocks import DEFAULT_STREAM_ID, StreamSynchronizations
+from forebay.runtime.base import observers
 
 __all__ = [
     "DEFAULT_STREAM_ID",
@@ -48,15 +48,15 @@ class CUDASanitizer:
 
     @property
     def enabled(self) -> bool:
-        return self._detector in listening.listeners  # of which a forked child has none
+        return self._detector in observers.listeners  # of which a forked child has none
 
     def enable(self) -> None:
         if not self.enabled:
             self._detector = Detector(CUDA.name)
-            listening.add(self._detector)
+            observers.add(self._detector)
 
     def disable(self) -> None:
-        listening.remove(self._detector)
+        observers.remove(self._detector)
 
 
 cuda_sanitizer = CUDASanitizer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.cuda._kind import CUDA
-from forebay.device import Device
+from forebay.device_spec import Device
 
 __all__ = ["_device_t", "_get_device_index"]
 

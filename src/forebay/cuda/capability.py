@@ -15,7 +15,7 @@ from typing import Any
 from forebay import backends
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
-from forebay.runtime.creation import tensor
+from forebay.runtime.tensors.creation import tensor
 
 __all__ = [
     "DEVICE_REQUIREMENT",

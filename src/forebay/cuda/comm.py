@@ -17,12 +17,12 @@ import numpy as np
 
 from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
-from forebay.runtime import collectives
-from forebay.runtime.collectives import Op
-from forebay.runtime.stream import Stream, stream_of
-from forebay.runtime.tensor import Tensor, new_tensor
+from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.tensors import collectives
+from forebay.runtime.tensors.collectives import Op
+from forebay.runtime.tensors.tensor import Tensor, new_tensor
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
 

@@ -11,7 +11,7 @@ from forebay import backends, config
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError, ForebayWarning
 from forebay.faces.devices import DeviceContext, DeviceGuard, Devices
-from forebay.runtime.open_device import opened_indices
+from forebay.runtime.devices.open_device import opened_indices
 from forebay.spi import DeviceProps, Peers
 
 __all__ = [

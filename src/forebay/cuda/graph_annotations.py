@@ -18,7 +18,8 @@ from typing import Any
 
 from forebay.cuda import streams
 from forebay.cuda._kind import CUDA
-from forebay.runtime import capturing, graph_annotations
+from forebay.runtime.base import capture_state
+from forebay.runtime.graphs import annotations as graphs_annotations
 
 __all__ = [
     "clear_kernel_annotations",
@@ -38,28 +39,28 @@ def is_available() -> bool:
 @contextmanager
 def mark_kernels(annotation: str | dict[str, Any], *, backward: bool = True) -> Iterator[None]:  # noqa: ARG001 -- no gradients
     """What is captured inside is annotated, if its graph was captured with `enable_annotations`."""
-    if not capturing.under_way:
+    if not capture_state.under_way:
         yield
         return
-    with graph_annotations.mark(streams.current_stream(), annotation):
+    with graphs_annotations.mark(streams.current_stream(), annotation):
         yield
 
 
 def get_kernel_annotations() -> Mapping[int, list[dict[str, Any]]]:
     """All annotations that there are now, by node: `tools_id` of `CUDAGraph.get_graph_data`."""
-    return graph_annotations.recorded
+    return graphs_annotations.recorded
 
 
 def clear_kernel_annotations() -> None:
     """Forget them all."""
-    graph_annotations.clear()
+    graphs_annotations.clear()
 
 
 def get_kernel_py_stacks() -> Mapping[int, str]:
     """The Python stack of each node: empty, as only a profiler in a GPU's driver records them."""
-    return graph_annotations.stacks
+    return graphs_annotations.stacks
 
 
 def dump_kernel_py_stacks(path: str) -> None:
     """Write them to a file, as compressed JSON."""
-    graph_annotations.dump_stacks(path)
+    graphs_annotations.dump_stacks(path)

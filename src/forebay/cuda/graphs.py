@@ -11,11 +11,11 @@ from typing import Any
 from forebay.cuda import streams
 from forebay.cuda._kind import CUDA
 from forebay.faces.graphs import GraphContext, graphed, is_capturing
-from forebay.runtime import graph_end, graph_hooks
-from forebay.runtime.graph import Graph, capturing_graph
-from forebay.runtime.hooks import RemovableHandle
-from forebay.runtime.mem_pool import MemPool, new_id
-from forebay.runtime.private_pools import PoolId
+from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.graphs import finalization, graph_hooks
+from forebay.runtime.graphs.graph import Graph, capturing_graph
+from forebay.runtime.graphs.removable_hooks import RemovableHandle
+from forebay.runtime.memory.mem_pool import MemPool, new_id
 
 __all__ = [
     "CUDAGraph",
@@ -147,4 +147,4 @@ def register_graph_replay_end_hook(fn: Callable[[Any], object]) -> RemovableHand
 
 def register_graph_destroy_hook(fn: Callable[[set[int]], object]) -> RemovableHandle:
     """Called with the numbers that an annotated graph had, of every graph that ends or is reset."""
-    return graph_end.destroyed.add(fn)
+    return finalization.destroyed.add(fn)

@@ -1,4 +1,4 @@
-"""When CUDA is first used, and what waits for that: PyTorch's names for `forebay.runtime.initialisation`."""
+"""When CUDA is first used, and what waits for that: PyTorch's names for `forebay.runtime.base.lazy_init`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from forebay.cuda._kind import CUDA
 from forebay.cuda.streams import current_stream
 from forebay.errors import Unsupported
 from forebay.faces.devices import Devices
-from forebay.runtime import listening, sharing
-from forebay.runtime.initialisation import SeedTracker as _LazySeedTracker
-from forebay.runtime.queue_abilities import launches
+from forebay.runtime.base import observers
+from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
+from forebay.runtime.base.queue_capabilities import launches
+from forebay.runtime.memory import ipc_memory
 
 __all__ = [
     "_LazySeedTracker",
@@ -55,7 +56,7 @@ _libc = ctypes.CDLL(None)
 def ipc_collect() -> None:
     """Let go of memory that other processes had and are done with. Initialises CUDA, never waits."""
     init()
-    sharing.collect()
+    ipc_memory.collect()
 
 
 def _is_compiled() -> bool:
@@ -80,7 +81,7 @@ def _sleep(cycles: int) -> None:
 
 
 def _call(queue: Any, function: int, argument: int) -> None:
-    tracer = listening.tracer
+    tracer = observers.tracer
     begun = tracer.queueing(queue) if tracer else None
     queue.call_native(function, argument)
     if tracer:

@@ -15,7 +15,7 @@ from forebay.faces.memory_blocks import AllocatorHandle, KindPool, MemoryBlocks,
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.faces.memory_statistics import flatten as _recurse_add_to_result
-from forebay.runtime.labels import metadata as _get_memory_metadata
+from forebay.runtime.history.annotations import metadata as _get_memory_metadata
 
 __all__ = [
     "CUDAPluggableAllocator",

@@ -1,7 +1,7 @@
 """Collective operations over this process's CUDA devices, one tensor on each. (`torch.cuda.nccl`)
 
 Work is queued on the given streams, or each device's current one, and begins when all of them have come to it; the host
-never waits. What the devices cannot do yet by a library of their own is done as `forebay.runtime.collectives` says.
+never waits. What the devices cannot do yet by a library of their own is in `forebay.runtime.tensors.collectives`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError, Unsupported
-from forebay.runtime import collectives
-from forebay.runtime.collectives import Op
-from forebay.runtime.stream import Stream, stream_of
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.tensors import collectives
+from forebay.runtime.tensors.collectives import Op
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
     "SUM",

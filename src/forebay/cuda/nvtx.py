@@ -1,6 +1,6 @@
 """Ranges and marks for profilers: NVTX's where its package is installed and one listens. (`torch.cuda.nvtx`)
 
-`forebay.observe.ranges` records them without any.
+`forebay.observe.ranges.ranges` records them without any.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from forebay.cuda._kind import CUDA
 from forebay.errors import Unsupported
-from forebay.observe import ranges
-from forebay.runtime import listening
-from forebay.runtime.queue_abilities import launches
+from forebay.observe.ranges import ranges
+from forebay.runtime.base import observers
+from forebay.runtime.base.queue_capabilities import launches
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
@@ -84,7 +84,7 @@ def _in_queue(handle: int, function: Any) -> None:
         raise ValueError(f"{handle:#x} is not the handle of a stream of {opened.device}")
     if not launches(queue):
         raise Unsupported(f"{opened.device} runs no host functions in its queues", ability="Launches")
-    tracer = listening.tracer
+    tracer = observers.tracer
     begun = tracer.queueing(queue) if tracer else None
     queue.call(function)
     if tracer:

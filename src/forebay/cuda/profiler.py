@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from forebay.cuda._kind import CUDA
 from forebay.cuda.runtime_api import check_error, cudart
 from forebay.errors import ForebayError
-from forebay.observe import profiling
-from forebay.observe.tracing import stopping
+from forebay.observe.tracing import profiler_session
+from forebay.observe.tracing.session import stopping
 
 __all__ = ["DEFAULT_FLAGS", "profile", "start", "stop"]
 
@@ -39,7 +39,7 @@ def stop() -> None:
     try:
         check_error(cudart().cudaProfilerStop())
     except ForebayError:
-        if not profiling.end(CUDA.name):
+        if not profiler_session.end(CUDA.name):
             raise
 
 

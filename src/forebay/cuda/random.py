@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.cuda._kind import CUDA
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.faces.random import Randoms
-from forebay.runtime.generator import Generator
+from forebay.runtime.random.generator import Generator
 
 __all__ = [
     "generator",

@@ -14,9 +14,9 @@ from typing import Any
 
 from forebay import backends
 from forebay.cuda._kind import CUDA
-from forebay.runtime import bsr as own
-from forebay.runtime.bsr import BsrTensor, bsr_dense_addmm, bsr_dense_mm
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.tensors import bsr as own
+from forebay.runtime.tensors.bsr import BsrTensor, bsr_dense_addmm, bsr_dense_mm
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["BsrTensor", "Operation", "bsr_dense_addmm", "bsr_dense_mm", "operations"]
 

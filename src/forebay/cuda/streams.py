@@ -11,12 +11,12 @@ from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
 from forebay.faces.streams import StreamContext as StreamContextOfKind
 from forebay.faces.streams import current_on, queue_of
-from forebay.runtime import current
-from forebay.runtime import event as events
-from forebay.runtime import stream as streams
-from forebay.runtime.current import local
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.stream_pool import MOST_URGENT
+from forebay.runtime.devices import current
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.devices.stream_pool import MOST_URGENT
+from forebay.runtime.streams import event as events
+from forebay.runtime.streams import stream as streams
 
 __all__ = [
     "Event",

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from forebay.backends.visible_devices import ordinals_of
+from forebay.backends.emulated.visible_devices import ordinals_of
 from forebay.cuda._kind import CUDA
 from forebay.faces import telemetry
-from forebay.observe import amdsmi, nvml
+from forebay.observe.telemetry import amdsmi, nvml
 
 __all__ = [
     "LIBRARIES",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from forebay.faces.unsupported import unsupported
-from forebay.runtime.current import opened_for, resolve
+from forebay.runtime.devices.current import opened_for, resolve
 
 __all__ = [
     "dynamic_dims_mask",

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from forebay.errors import ForebayError
 from forebay.faces.kind import Kind
-from forebay.runtime import sync_debug
-from forebay.runtime.current import current_device, local
+from forebay.runtime.devices.current import current_device, local
+from forebay.runtime.streams import sync_debug
 
 __all__ = ["DeviceContext", "DeviceGuard", "Devices"]
 

@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from forebay.faces.kind import Kind
-from forebay.runtime import capturing, current, open_device
-from forebay.runtime.graph import Graph, pool_id
-from forebay.runtime.mem_pool import MemPool, new_id
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.private_pools import PoolId
-from forebay.runtime.stream import Stream, stream_of
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.base import capture_state
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.graphs.graph import Graph, pool_id
+from forebay.runtime.memory.mem_pool import MemPool, new_id
+from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import PinnedHost
 
 __all__ = ["CaptureContext", "GraphContext", "graphed", "is_capturing", "make_room"]
@@ -29,7 +30,7 @@ _OPTIONS: dict[str, tuple[Any, tuple[Any, ...] | None]] = {  # each with its def
 
 def is_capturing(kind: Kind) -> bool:
     """Whether this thread's current stream is captured. Initialises and opens nothing."""
-    if not capturing.under_way:
+    if not capture_state.under_way:
         return False
     opened = open_device.opened_if(kind.named(current.current_index(kind.name)))
     return opened is not None and stream_of(opened).is_capturing()

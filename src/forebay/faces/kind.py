@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay import backends
-from forebay.backends.cuda_errors import INVALID_DEVICE, accelerator_error
-from forebay.device import Device
+from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
-from forebay.runtime import current, initialisation, open_device
-from forebay.runtime.current import local
-from forebay.runtime.open_device import OpenDevice
+from forebay.runtime.base import lazy_init
+from forebay.runtime.devices import current, open_device
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
 from forebay.spi import Describes, DeviceProps
 
 __all__ = ["Kind", "Refusals"]
@@ -45,7 +46,7 @@ class Kind:
     ) -> None:
         self.name = name
         self._refusals = Refusals() if refusals is None else refusals
-        self.initialisation = initialisation.of(name)
+        self.initialisation = lazy_init.of(name)
         self._named: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error

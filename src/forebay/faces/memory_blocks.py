@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import Kind
 from forebay.faces.memory_statistics import opened_or_none
-from forebay.runtime import mem_pool, open_device, plugged, shared_settings
-from forebay.runtime.plugged import Plugged
-from forebay.runtime.storage import allocate_block
-from forebay.runtime.stream import Stream, stream_of
-from forebay.runtime.torch_snapshot import of_pool
+from forebay.runtime.allocator import pluggable_allocator
+from forebay.runtime.allocator.pluggable_allocator import Plugged
+from forebay.runtime.devices import open_device
+from forebay.runtime.history.torch_schema import of_pool
+from forebay.runtime.memory import mem_pool
+from forebay.runtime.memory.storage import allocate_block
+from forebay.runtime.settings import process_settings
+from forebay.runtime.streams.stream import Stream, stream_of
 from forebay.spi import Managed
 
 __all__ = ["AllocatorHandle", "KindPool", "ManagedMemory", "MemoryBlocks", "PluggableAllocator"]
@@ -59,7 +62,7 @@ class KindPool(mem_pool.MemPool):
                 "the allocator of a pool is what CUDAPluggableAllocator(...).allocator() gives, "
                 f"not {type(allocator).__name__}"
             )
-        if plugged.current(self.kind.name) is not None:
+        if pluggable_allocator.current(self.kind.name) is not None:
             raise Unsupported(
                 "pluggable does not yet support createOrIncrefPool. "
                 "If you need it, please file an issue describing your use case."
@@ -141,7 +144,7 @@ class MemoryBlocks:
             if (block := opened.raw.pop(mem_ptr, None)) is not None:
                 block.free()
                 return
-        if plugged.current(self._kind.name) is not None:
+        if pluggable_allocator.current(self._kind.name) is not None:
             raise ForebayError("Trying to free a pointer not allocated here")
         raise ForebayError(f"invalid device pointer: {mem_ptr:#x}")
 
@@ -154,12 +157,12 @@ class MemoryBlocks:
             return
         if not isinstance(value, bool):
             raise ForebayError(f"cudaCachingAllocator_enable expects a bool, but got {type(value).__name__}")
-        shared_settings.enable_caching(value)
+        process_settings.enable_caching(value)
 
     @contextmanager
     def caching_allocator_disabled(self) -> Iterator[None]:
         """Every allocation is the device's own meanwhile."""
-        before = shared_settings.caching
+        before = process_settings.caching
         self.caching_allocator_enable(False)
         try:
             yield
@@ -211,19 +214,19 @@ class MemoryBlocks:
 
     def get_allocator_backend(self) -> str:
         """One of "native" and "pluggable", where a program brought its own allocator. Initialises nothing."""
-        return "native" if plugged.current(self._kind.name) is None else "pluggable"
+        return "native" if pluggable_allocator.current(self._kind.name) is None else "pluggable"
 
     def change_current_allocator(self, allocator: AllocatorHandle) -> None:
         """Let it serve the kind from its first use on. WrongState after that, and where another is to serve already."""
         serving = allocator.allocator()
-        plugged.change(self._kind.name, serving)
+        pluggable_allocator.change(self._kind.name, serving)
         if serving is not None:
             self._kind.initialisation.call(lambda: self._tell_count(serving))
 
     def _tell_count(self, serving: Plugged) -> None:
-        if plugged.current(self._kind.name) is serving:
+        if pluggable_allocator.current(self._kind.name) is serving:
             serving.on_init(self._kind.count())
 
     def current_allocator(self) -> AllocatorHandle:
         """Who serves the kind."""
-        return self._handle(plugged.current(self._kind.name))
+        return self._handle(pluggable_allocator.current(self._kind.name))

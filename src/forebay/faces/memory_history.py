@@ -10,13 +10,16 @@ from typing import Any
 from forebay.errors import ForebayError
 from forebay.faces.kind import Kind
 from forebay.faces.memory_statistics import refuse_plugged
-from forebay.runtime import labels, open_device, plugged, recording, torch_snapshot
-from forebay.runtime.allocator import Allocator
-from forebay.runtime.pinned_history import PinnedHistory
-from forebay.runtime.recording import UNLIMITED
-from forebay.runtime.tensor import Tensor
-from forebay.runtime.uncached import UncachedBlock
-from forebay.snapshot import flamegraph
+from forebay.runtime.allocator import pluggable_allocator
+from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.allocator.uncached import UncachedBlock
+from forebay.runtime.devices import open_device
+from forebay.runtime.history import annotations as history_annotations
+from forebay.runtime.history import recording, torch_schema
+from forebay.runtime.history.recording import UNLIMITED
+from forebay.runtime.pinned.history import PinnedHistory
+from forebay.runtime.tensors.tensor import Tensor
+from forebay.snapshot.report import flamegraph
 
 __all__ = ["MemoryHistory"]
 
@@ -122,9 +125,9 @@ class MemoryHistory:
         """
         refuse_plugged(self._kind, "snapshot")
         if not self._kind.initialised:
-            return torch_snapshot.of_allocators([])
+            return torch_schema.of_allocators([])
         allocators = [opened.allocator for opened in open_device.opened_of(self._kind.name).devices]
-        found = torch_snapshot.of_allocators(allocators, open_device.pinned_if(self._kind.name))
+        found = torch_schema.of_allocators(allocators, open_device.pinned_if(self._kind.name))
         found["device_traces"] += [[] for _ in range(self._kind.count() - len(found["device_traces"]))]
         return found
 
@@ -135,7 +138,7 @@ class MemoryHistory:
         if not self._kind.initialised:
             return []
         opened = open_device.opened_of(self._kind.name).devices
-        return [row for each in opened for row in torch_snapshot.of_pool(each.allocator, pool)]
+        return [row for each in opened for row in torch_schema.of_pool(each.allocator, pool)]
 
     def dump(self, filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
         """Write the snapshot for `forebay replay`, PyTorch's viewers, or any unpickler. OSError where it cannot."""
@@ -161,19 +164,19 @@ class MemoryHistory:
         if not isinstance(data_ptr, int):
             raise TypeError("an integer is required")
         for opened in open_device.opened_of(self._kind.name).devices:
-            if (found := torch_snapshot.frames_of(opened.allocator, data_ptr)) is not None:
+            if (found := torch_schema.frames_of(opened.allocator, data_ptr)) is not None:
                 return found
         return None
 
     def metadata_supported(self) -> bool:
         """Whether entries carry metadata: those of the native allocator do."""
-        return plugged.current(self._kind.name) is None
+        return pluggable_allocator.current(self._kind.name) is None
 
     def set_metadata(self, metadata: str | dict[str, Any]) -> None:
         """What this thread's entries carry from now on; a dict becomes compact JSON. TypeError for anything else."""
         if not isinstance(metadata, (str, dict)):
             raise TypeError(f"metadata is a str or a dict, not {type(metadata).__name__}")
-        labels.set_metadata(metadata)
+        history_annotations.set_metadata(metadata)
 
     def annotate(self, tensor: Tensor, metadata: str) -> None:
         """Note in the history what the tensor's memory is.
@@ -184,10 +187,10 @@ class MemoryHistory:
             raise ValueError(f"expected a {self._kind.word} tensor, got device {tensor.device}")
         if not isinstance(metadata, str):
             raise TypeError(f"metadata is a str, not {type(metadata).__name__}")
-        if plugged.current(self._kind.name) is not None:
+        if pluggable_allocator.current(self._kind.name) is not None:
             return
         block = tensor.storage.block
         if block is None or isinstance(block, UncachedBlock):
             raise ForebayError(f"annotateMemory: no live allocation found at pointer {tensor.storage.address:#x}")
-        with labels.metadata_for_now(metadata):
+        with history_annotations.metadata_for_now(metadata):
             block.pool.note_block(block)

@@ -13,19 +13,21 @@ from typing import Any
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import Kind
-from forebay.runtime import open_device, plugged, shared_settings, statistics
-from forebay.runtime.current import local
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.peak import Peak
-from forebay.runtime.pinned_allocator import PinnedAllocator
-from forebay.runtime.summary import memory_summary
+from forebay.runtime.allocator import pluggable_allocator, statistics
+from forebay.runtime.allocator.summary import memory_summary
+from forebay.runtime.devices import open_device
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.peak import Peak
+from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
+from forebay.runtime.settings import process_settings
 
 __all__ = ["MemoryStatistics", "flatten", "opened_or_none", "refuse_plugged"]
 
 
 def refuse_plugged(kind: Kind, call: str) -> None:
     """Unsupported, with PyTorch's words, where a plugged allocator serves the kind: it counts nothing."""
-    if plugged.current(kind.name) is not None:
+    if pluggable_allocator.current(kind.name) is not None:
         raise Unsupported(
             f"{kind.word}PluggableAllocator does not yet support {call}. "
             "If you need it, please file an issue describing your use case."
@@ -77,7 +79,7 @@ class MemoryStatistics:
             return OrderedDict()
         opened = self.counted(device)
         if opened is None:
-            return OrderedDict(statistics.nothing(shared_settings.current()))
+            return OrderedDict(statistics.nothing(process_settings.current()))
         return OrderedDict(statistics.flat(opened.allocator))
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
@@ -215,7 +217,7 @@ class MemoryStatistics:
             return
         if not self._kind.initialised:
             self._kind.hook("emptyCache")
-        elif (serving := plugged.current(self._name)) is not None:
+        elif (serving := pluggable_allocator.current(self._name)) is not None:
             serving.on_reset()
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
@@ -232,7 +234,7 @@ class MemoryStatistics:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         if fraction != fraction:  # noqa: PLR0124 -- it is no number
             raise ForebayError(f"invalid fraction:{fraction}. Please set within [0, 1].")
-        if (serving := plugged.current(kind.name)) is not None:
+        if (serving := pluggable_allocator.current(kind.name)) is not None:
             serving.on_fraction(fraction, index)
             return
         opened_or_none(kind, index, "Allocator not initialized for device")
@@ -246,7 +248,7 @@ class MemoryStatistics:
         refuse_plugged(kind, "getMemoryFraction")
         opened = opened_or_none(kind, index, "Allocator not initialized for device")
         if opened is None:
-            return min(1.0, shared_settings.current().per_process_memory_fraction)
+            return min(1.0, process_settings.current().per_process_memory_fraction)
         return opened.allocator.memory_fraction()
 
     def set_allocator_settings(self, env: str) -> None:
@@ -255,4 +257,4 @@ class MemoryStatistics:
         warnings.warn(
             f"{name} is deprecated. Use forebay.memory.set_allocator_settings instead.", FutureWarning, stacklevel=2
         )
-        shared_settings.apply(env)
+        process_settings.apply(env)

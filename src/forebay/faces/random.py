@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.faces.kind import Kind
-from forebay.runtime import generator as generators
-from forebay.runtime.current import local
-from forebay.runtime.generator import Generator, default_generator
+from forebay.runtime.devices.current import local
+from forebay.runtime.random import generator as generators
+from forebay.runtime.random.generator import Generator, default_generator
 
 __all__ = ["Randoms"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
-from forebay.backends.cuda_errors import INVALID_HANDLE, accelerator_error
-from forebay.device import Device
+from forebay.backends.common.cuda_errors import INVALID_HANDLE, accelerator_error
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.kind import Kind
-from forebay.runtime import current
-from forebay.runtime import stream as streams
-from forebay.runtime.current import local
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.stream import Stream
+from forebay.runtime.devices import current
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.streams import stream as streams
+from forebay.runtime.streams.stream import Stream
 from forebay.spi import Queue
 
 __all__ = ["StreamContext", "current_on", "queue_of"]

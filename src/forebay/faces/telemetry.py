@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forebay import backends
-from forebay.backends.visible_devices import of_environment, ordinals_of, visible_indices
-from forebay.device import Device
+from forebay.backends.emulated.visible_devices import of_environment, ordinals_of, visible_indices
+from forebay.device_spec import Device
 from forebay.faces.kind import Kind
-from forebay.observe import amdsmi, nvml
-from forebay.observe.nvml_library import NVMLError, NvmlLibrary
-from forebay.runtime.current import current_index
+from forebay.observe.telemetry import amdsmi, nvml
+from forebay.observe.telemetry.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.runtime.devices.current import current_index
 from forebay.spi import Sensors, Telemetry
 
 __all__ = [

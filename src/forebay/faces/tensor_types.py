@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from forebay import dtypes
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.kind import Kind
-from forebay.runtime import creation
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.tensors import creation
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["TensorType"]
 

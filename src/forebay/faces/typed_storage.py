@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from forebay import dtypes
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import Kind
-from forebay.runtime import creation
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.tensors import creation
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["TypedStorage"]
 

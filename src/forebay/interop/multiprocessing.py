@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from forebay.runtime import sharing
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.memory import ipc_memory
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa: PLE0604 -- they are names
 
@@ -26,18 +26,18 @@ __all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa:
 def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     """What a tensor becomes on its way: where its memory is, and how it looks at that."""
     storage = tensor.storage
-    ours = storage.nbytes == 0 or storage.block is not None or sharing.was_received(storage)
-    if not (sharing.can_share(type(storage.opened.port)) and ours):
+    ours = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
+    if not (ipc_memory.can_share(type(storage.opened.port)) and ours):
         return tensor.__reduce__()
     offset = tensor.data_ptr() - storage.address if tensor.numel() else 0
-    return rebuild_tensor, (sharing.send(storage), tensor.dtype, tensor.shape, tensor.byte_strides, offset)
+    return rebuild_tensor, (ipc_memory.send(storage), tensor.dtype, tensor.shape, tensor.byte_strides, offset)
 
 
 def rebuild_tensor(
-    sent: sharing.Sent, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    sent: ipc_memory.Sent, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> Tensor:
     """The tensor, in the process that received it. Opens the device."""
-    storage = sharing.receive(sent)
+    storage = ipc_memory.receive(sent)
     return Tensor(storage, dtype, shape, strides, storage.address + offset)
 
 

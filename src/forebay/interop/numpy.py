@@ -15,10 +15,10 @@ from typing import Any
 from numpy._core._exceptions import _ArrayMemoryError
 
 from forebay._core import NumpyHook, numpy_refusals, restore_numpy_handler
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import OutOfMemory, Unsupported, WrongState
-from forebay.runtime.current import opened_for
-from forebay.runtime.open_device import OpenDevice
+from forebay.runtime.devices.current import opened_for
+from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "uninstall"]
 

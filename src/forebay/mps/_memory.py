@@ -10,10 +10,10 @@ from forebay import backends
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.mps._kind import MPS, check_there, check_there_for, device_if_open, open_device
-from forebay.runtime.creation import from_numpy
-from forebay.runtime.statistics import ALLOCATED_BYTES
-from forebay.runtime.storage import Storage, array_at
-from forebay.runtime.tensor import Tensor
+from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
+from forebay.runtime.memory.storage import Storage, array_at
+from forebay.runtime.tensors.creation import from_numpy
+from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import Emulates
 
 __all__ = [

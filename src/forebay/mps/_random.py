@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from forebay.faces.random import Randoms
 from forebay.mps._kind import MPS, check_there_for
-from forebay.runtime.current import current_index
-from forebay.runtime.generator import Generator, default_generator
+from forebay.runtime.devices.current import current_index
+from forebay.runtime.random.generator import Generator, default_generator
 
 __all__ = ["generator", "generator_if_there", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
 

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 from forebay.errors import ForebayError
 from forebay.mps._kind import as_boolean, open_device
-from forebay.runtime import event as events
-from forebay.runtime import stream as streams
-from forebay.runtime.current import local
-from forebay.runtime.open_device import OpenDevice
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.streams import event as events
+from forebay.runtime.streams import stream as streams
 
 __all__ = ["Event"]
 

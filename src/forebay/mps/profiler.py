@@ -12,10 +12,10 @@ from typing import Literal
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.mps._kind import MPS, as_boolean, check_there_for
-from forebay.observe import profiling
-from forebay.observe.signposts import Signposts, signposts
-from forebay.observe.tracing import stopping
-from forebay.runtime import listening
+from forebay.observe.tracing import profiler_session
+from forebay.observe.tracing.session import stopping
+from forebay.observe.tracing.signposts import Signposts, signposts
+from forebay.runtime.base import observers
 
 __all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "profile", "start", "stop"]
 
@@ -33,7 +33,7 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
     normal = mode.lower().replace(" ", "")
     wait_until_completed = as_boolean(wait_until_completed)
     check_there_for("profilerStartTrace")
-    with profiling.changing:
+    with profiler_session.changing:
         if _tracing():
             raise ForebayError("Tracing Signposts is already enabled ")
         asked = [each for each in normal.split(",") if each]
@@ -44,16 +44,16 @@ def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) 
             return
         intervals, events = "interval" in asked, "event" in asked
         maker = signposts(intervals=intervals, events=events)  # first: it may fail, and so may what comes next
-        profiling.begin(
+        profiler_session.begin(
             MPS.name,
-            profiling.file_asked_for() or profiling.usual_file(),
+            profiler_session.file_asked_for() or profiler_session.usual_file(),
             intervals=intervals,
             events=events,
             wait_until_completed=wait_until_completed,
         )
         _started[:] = [maker]
         if maker is not None:
-            listening.trace(maker)
+            observers.trace(maker)
 
 
 def stop() -> None:
@@ -61,16 +61,16 @@ def stop() -> None:
 
     One that goes on ends though its device has gone, with its emulation.
     """
-    with profiling.changing:
+    with profiler_session.changing:
         was, going = _tracing(), _started[:]
         _started.clear()
     if not was:
         check_there_for("profilerStopTrace")
     for maker in going:
         if maker is not None:
-            listening.trace_no_more(maker)
+            observers.trace_no_more(maker)
     if was:
-        profiling.end(MPS.name)
+        profiler_session.end(MPS.name)
 
 
 @contextmanager
@@ -103,4 +103,4 @@ def metal_capture(fname: str) -> Iterator[None]:  # noqa: ARG001 -- PyTorch's si
 
 
 def _tracing() -> bool:
-    return bool(_started) and profiling.going_on()
+    return bool(_started) and profiler_session.going_on()

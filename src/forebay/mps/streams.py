@@ -8,9 +8,9 @@ from contextlib import ContextDecorator
 from forebay.faces.streams import StreamContext, current_on, queue_of
 from forebay.mps._kind import MPS, check_there_for, open_device
 from forebay.mps.event import Event
-from forebay.runtime import event as events
-from forebay.runtime import stream as streams
-from forebay.runtime.current import local
+from forebay.runtime.devices.current import local
+from forebay.runtime.streams import event as events
+from forebay.runtime.streams import stream as streams
 
 __all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
 

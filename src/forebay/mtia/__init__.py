@@ -73,7 +73,7 @@ from forebay.mtia.streams import (
 from forebay.mtia.streams import set_stream_by_id as _set_stream_by_id
 
 if TYPE_CHECKING:
-    from forebay.runtime.generator import Generator
+    from forebay.runtime.random.generator import Generator
 
     default_generators: tuple[Generator, ...]
 

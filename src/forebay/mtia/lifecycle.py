@@ -1,4 +1,4 @@
-"""When MTIA is first used, and what waits for that: PyTorch's names for `forebay.runtime.initialisation`."""
+"""When MTIA is first used, and what waits for that: PyTorch's names for `forebay.runtime.base.lazy_init`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from forebay.faces.devices import Devices
 from forebay.mtia._kind import MTIA
-from forebay.runtime.initialisation import SeedTracker as _LazySeedTracker
+from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
 
 __all__ = [
     "_LazySeedTracker",

@@ -13,9 +13,10 @@ from typing import Any
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.mtia._kind import MTIA
-from forebay.runtime import open_device, out_of_memory_observers
-from forebay.runtime.recording import UNLIMITED
-from forebay.runtime.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.allocator import oom_observers
+from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
+from forebay.runtime.devices import open_device
+from forebay.runtime.history.recording import UNLIMITED
 
 __all__ = [
     "attach_out_of_memory_observer",
@@ -104,4 +105,4 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]
         raise TypeError(f"an observer is called with four ints; {type(observer).__name__} cannot be called")
     MTIA.hook("attachOutOfMemoryObserver")
     opened = open_device.opened_of(MTIA.name).devices
-    out_of_memory_observers.attach(MTIA.name, observer, [each.allocator for each in opened])
+    oom_observers.attach(MTIA.name, observer, [each.allocator for each in opened])

@@ -8,9 +8,9 @@ from typing import Any
 from forebay.faces.graphs import CaptureContext, is_capturing
 from forebay.mtia import streams
 from forebay.mtia._kind import MTIA
-from forebay.runtime.graph import Graph
-from forebay.runtime.mem_pool import new_id
-from forebay.runtime.private_pools import PoolId
+from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.graphs.graph import Graph
+from forebay.runtime.memory.mem_pool import new_id
 
 __all__ = ["MTIAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
 

@@ -7,12 +7,12 @@ from typing import Any
 from forebay.errors import ForebayError
 from forebay.faces import streams as of_kind
 from forebay.mtia._kind import MTIA
-from forebay.runtime import stream as streams
-from forebay.runtime.current import local
-from forebay.runtime.event import Event
-from forebay.runtime.open_device import OpenDevice
-from forebay.runtime.stream import Stream
-from forebay.runtime.torch_types import device_type as number_of
+from forebay.runtime.base.torch_types import device_type as number_of
+from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.streams import stream as streams
+from forebay.runtime.streams.event import Event
+from forebay.runtime.streams.stream import Stream
 
 __all__ = [
     "Event",

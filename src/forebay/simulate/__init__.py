@@ -4,8 +4,8 @@ Memory goes lowest address first, in steps of 2 MiB, as PyTorch's recordings in 
 nothing. Streams are numbers, 0 is the default one. Work on them is done at once, unless `hold_events` says otherwise.
 """
 
+from forebay.simulate.clock import World
 from forebay.simulate.device import Device
 from forebay.simulate.pinned import Pinned
-from forebay.simulate.world import World
 
 __all__ = ["Device", "Pinned", "World"]

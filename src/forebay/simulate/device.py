@@ -8,18 +8,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from forebay._core import Block
-from forebay.addresses import Addresses
-from forebay.backends.arguments import index_of, size_of
+from forebay.address_allocator import Addresses
+from forebay.backends.common.arguments import index_of, size_of
+from forebay.byte_sizes import format_bytes
 from forebay.errors import ForebayError, OutOfMemory, WrongState
-from forebay.runtime import recording, statistics, torch_snapshot
-from forebay.runtime import settings as rules
-from forebay.runtime.allocator import Allocator, Observer
-from forebay.runtime.hash_order import of_pools, of_streams
-from forebay.runtime.heap_allocator import HeapAllocator
-from forebay.runtime.private_pools import PoolId
-from forebay.runtime.segment_allocator import SegmentAllocator
-from forebay.simulate.world import SimulatedQueue, Streams, World
-from forebay.sizes import format_bytes
+from forebay.runtime.allocator import statistics
+from forebay.runtime.allocator.caching_allocator import Allocator, Observer
+from forebay.runtime.allocator.heap_allocator import HeapAllocator
+from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.allocator.segment_allocator import SegmentAllocator
+from forebay.runtime.allocator.torch_iteration_order import of_pools, of_streams
+from forebay.runtime.history import recording, torch_schema
+from forebay.runtime.settings import allocator_settings as rules
+from forebay.simulate.clock import SimulatedQueue, Streams, World
 from forebay.spi import DeviceProps, Heaps
 from forebay.watermarks import Watermarks
 
@@ -215,7 +216,7 @@ class Device(Streams):
 
     def snapshot(self) -> dict[str, Any]:
         """Segments, blocks and history in the schema of torch.cuda.memory._snapshot."""
-        return torch_snapshot.of_allocators([self._allocator])
+        return torch_schema.of_allocators([self._allocator])
 
     @property
     def allocator(self) -> Allocator:

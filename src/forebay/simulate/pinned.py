@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.addresses import Addresses
-from forebay.backends.arguments import index_of
+from forebay.address_allocator import Addresses
+from forebay.backends.common.arguments import index_of
+from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, ForebayError
-from forebay.runtime import recording
-from forebay.runtime import settings as rules
-from forebay.runtime.pinned_allocator import PinnedAllocator, PinnedBlock
-from forebay.simulate.world import Streams, World
-from forebay.sizes import format_bytes
+from forebay.runtime.history import recording
+from forebay.runtime.pinned.pinned_allocator import PinnedAllocator, PinnedBlock
+from forebay.runtime.settings import allocator_settings as rules
+from forebay.simulate.clock import Streams, World
 
 __all__ = ["Pinned"]
 

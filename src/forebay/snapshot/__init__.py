@@ -16,16 +16,16 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
     Nothing in the file is run, whoever made it. `progress` hears of bytes done and bytes in all. Raises
     codec.BadSnapshot for what is cut short or foreign, OSError for what cannot be opened.
     """
-    from forebay.snapshot import codec, safe_pickle, torch_pickle
+    from forebay.snapshot.formats import native, safe_pickle, torch_pickle
 
     with open(path, "rb") as file:  # noqa: PTH123 - as a pathlib.Path would, without making one
         head = file.read(4)
         if head[:2] == b"PK":
-            return (codec.read(path, progress),)
+            return (native.read(path, progress),)
         if not safe_pickle.begins_like_one(head):
-            raise codec.BadSnapshot(f"{os.fspath(path)}: neither a snapshot of forebay's nor a pickle of PyTorch's")
+            raise native.BadSnapshot(f"{os.fspath(path)}: neither a snapshot of forebay's nor a pickle of PyTorch's")
         data = head + file.read()
     try:
         return torch_pickle.parse(data)
-    except codec.BadSnapshot as error:
-        raise codec.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__
+    except native.BadSnapshot as error:
+        raise native.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 import pytest
 
 import forebay
-from forebay.backends.emulated_memory import watch
-from forebay.runtime import initialisation
-from forebay.runtime.current import opened_for
-from forebay.runtime.emulation import Emulation
-from forebay.runtime.out_of_memory import holders
+from forebay.backends.emulated.memory_budget import watch
+from forebay.runtime.allocator.oom_message import holders
+from forebay.runtime.base import lazy_init
+from forebay.runtime.devices.current import opened_for
+from forebay.runtime.lifecycle.emulation import Emulation
 
 __all__ = ["EmulatedDevices", "emulated_cuda", "pytest_addoption", "pytest_runtest_makereport"]
 
@@ -78,7 +78,7 @@ class EmulatedDevices:
             self._tell_on_terminal()
         self._emulation = forebay.emulate(self.kind, count, profile, memory, guard=guard)
         if self._looking:
-            initialisation.of(self.kind).call(self._record)
+            lazy_init.of(self.kind).call(self._record)
         return self._emulation
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class EmulatedDevices:
             pytest.fail("\n".join(["the test leaves device memory in use:", *found]), pytrace=False)
 
     def _leaks(self) -> list[str]:
-        if not initialisation.of(self.kind).done:
+        if not lazy_init.of(self.kind).done:
             return []
         gc.collect()
         lines = []
@@ -108,7 +108,7 @@ class EmulatedDevices:
     def _stop(self) -> None:
         if self._emulation is None:
             return
-        queued = initialisation.of(self.kind).queued
+        queued = lazy_init.of(self.kind).queued
         queued[:] = [each for each in queued if each[0] != self._record]
         self._emulation.stop()
         self._emulation = None

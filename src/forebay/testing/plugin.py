@@ -18,10 +18,10 @@ import pytest
 
 import forebay
 from forebay.backends import EMULATED, drivers, emulator, registered
-from forebay.device import Device
-from forebay.runtime import current
-from forebay.runtime.emulation import forget_kind
-from forebay.runtime.open_device import opened_indices
+from forebay.device_spec import Device
+from forebay.runtime.devices import current
+from forebay.runtime.devices.open_device import opened_indices
+from forebay.runtime.lifecycle.emulation import forget_kind
 from forebay.spi import Driver, Port
 from forebay.testing.emulated import EmulatedDevices, emulated_cuda, pytest_addoption, pytest_runtest_makereport
 from forebay.testing.fake import FakeDriver

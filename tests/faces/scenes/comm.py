@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 
 def comm_of(cuda):

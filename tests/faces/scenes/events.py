@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 
 def never_recorded(cuda, torch_like):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 FRESH_PROCESS = True
 

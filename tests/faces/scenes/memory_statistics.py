@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 MIB = 1 << 20
 

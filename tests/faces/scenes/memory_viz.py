@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 MIB = 1 << 20
 FRAMES = [

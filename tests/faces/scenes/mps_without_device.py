@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 DIFFERS = {
     "streams": "PyTorch misses functions of its own, which is no answer: AttributeError, a dummy class",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 FRESH_PROCESS = True  # nothing is queued for the first use
 DIFFERS = {"tensors": "a device that is not there is a ForebayError of every kind, that says which there are"}

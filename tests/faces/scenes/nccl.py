@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib import import_module
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 
 def tensors(torch_like):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 ENVIRON = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}  # the second is for the oracle's stand-in
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 CODES = (
     0,

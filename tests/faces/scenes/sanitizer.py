@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from traceback import StackSummary
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 
 def sanitizer_of(cuda):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 FRESH_PROCESS = True  # they warn once in a process
 NAMES = ["Byte", "Double", "Float", "Half", "Long", "Int", "Short", "Char", "Bool", "ComplexDouble", "ComplexFloat"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 FRESH_PROCESS = True  # whose turn it is depends on how many streams were made before
 

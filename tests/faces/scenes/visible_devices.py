@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 
-from on_oracle import outcome
+from support.on_oracle import outcome
 
 ROWS = ("", "0,0", "-1", "0,-1,1", "1gpu2,2ampere", "abc", "0,abc,1", " 0 , 1 ", "+1", "0x1", "3.5", "64", "0,,1")
 NAMED = ("GPU-aa,GPU-bb", "GPU-aa,GPU-aa", "GPU-aa,0,GPU-bb", "MIG-x", "MIG-x,MIG-y", "MIG-x,GPU-aa", "MIG-x,MIG-x")

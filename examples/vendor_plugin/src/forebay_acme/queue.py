@@ -18,7 +18,7 @@ from forebay.vendor import (
     index_of,
     integer_of,
     recorded_wait,
-    work,
+    recorded_work,
 )
 from forebay_acme.card import Engine
 from forebay_acme.recording import AcmeRecording
@@ -40,10 +40,10 @@ class AcmeQueue(Records[AcmeRecording]):
     # Work
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        self._put("copy", work.copy(dst, src, nbytes))
+        self._put("copy", recorded_work.copy(dst, src, nbytes))
 
     def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        self._put("fill", work.fill(dst, byte, nbytes))
+        self._put("fill", recorded_work.fill(dst, byte, nbytes))
 
     def do(self, what: str, details: Mapping[str, Any]) -> None:
         """One piece of work, on the engine's thread. A real card would do it."""
@@ -148,13 +148,13 @@ class AcmeQueue(Records[AcmeRecording]):
     # Launches and Randoms
 
     def call(self, function: Callable[[], object]) -> None:
-        self._put("call", work.call(function))
+        self._put("call", recorded_work.call(function))
 
     def call_native(self, function: int, argument: int) -> None:
-        self._put("native", work.native(function, argument))
+        self._put("native", recorded_work.native(function, argument))
 
     def draw(self, draw: Draw) -> None:
-        self._put("draw", work.draw(draw))
+        self._put("draw", recorded_work.draw(draw))
 
     # Captures: `Records` has its calls
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay import spi
-from forebay.device import Device
+from forebay.device_spec import Device
 from forebay.errors import DeviceError
 from forebay.spi import Describes, Driver, Port
 

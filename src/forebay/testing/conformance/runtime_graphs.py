@@ -10,7 +10,7 @@ import pytest
 import forebay
 from forebay import Device, DeviceError, Stream, Tensor
 from forebay import memory as mem
-from forebay.runtime.graph import Graph
+from forebay.runtime.graphs.graph import Graph
 from forebay.spi import Captures, Launches, Randoms
 from forebay.testing.conformance.scenes import MIB, needs, not_imaginary
 

@@ -11,8 +11,8 @@ import pytest
 
 import forebay
 from forebay import Device, Generator, Tensor, random
-from forebay.runtime.generator_states import form_of
-from forebay.runtime.geometry import geometry_of
+from forebay.runtime.random.generator_states import form_of
+from forebay.runtime.random.launch_geometry import geometry_of
 from forebay.testing.conformance.scenes import in_new_process, not_imaginary, port_of
 
 __all__ = [

@@ -18,9 +18,9 @@ import pytest
 
 import forebay
 from forebay import backends
-from forebay.device import Device
-from forebay.runtime.current import opened_for
-from forebay.runtime.stream import Stream
+from forebay.device_spec import Device
+from forebay.runtime.devices.current import opened_for
+from forebay.runtime.streams.stream import Stream
 from forebay.spi import Emulates, Launches, Port, Queue, Reopens
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""Parts that several backends share; `forebay.vendor` lists those for other packages."""

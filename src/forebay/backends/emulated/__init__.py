@@ -1,0 +1,1 @@
+"""The backend that emulates a named device on the host."""

@@ -1,0 +1,1 @@
+"""The backend of the host: native queue threads over host memory."""

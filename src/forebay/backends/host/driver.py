@@ -1,0 +1,69 @@
+"""The host device: the machine's own memory under a capacity, and native threads as queues."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import threading
+from functools import cache
+from pathlib import Path
+
+from forebay import config
+from forebay.backends.common.arguments import integer_of
+from forebay.backends.host.port import MachinePort
+from forebay.backends.host.queue import HostQueue
+from forebay.errors import DeviceError
+from forebay.spi import DeviceProps
+
+__all__ = ["HostDriver", "HostPort", "HostQueue"]
+
+
+class HostDriver:
+    """The host devices: FOREBAY_HOST_DEVICES of them, or one, each with FOREBAY_HOST_MEMORY (see `config`)."""
+
+    kind = "host"
+
+    def count(self) -> int:
+        try:
+            return config.HOST_DEVICES.value()
+        except ValueError:
+            return 0
+
+    def why_not(self) -> str:
+        try:
+            config.HOST_DEVICES.value()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def open(self, index: int) -> HostPort:
+        index, count = integer_of(index, "index"), config.HOST_DEVICES.value()
+        if index not in range(count):
+            message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
+            raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
+        memory = config.HOST_MEMORY.value()
+        props = DeviceProps("host", index, _processor(), memory, host_visible=True, zero_pages=True, fine_segments=True)
+        return HostPort(props)
+
+
+class HostPort(MachinePort):
+    """One host device. It can be opened again in a forked child."""
+
+    def abandon(self) -> None:
+        """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
+        self._process = None
+        self._lock = threading.RLock()  # a thread of the parent may have held it
+        for queue in self._queues.values():
+            queue.abandon()
+        self._queues = {}
+        self._sharing.abandon()
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(filter(None, names), "") or platform.processor() or platform.machine() or "processor"

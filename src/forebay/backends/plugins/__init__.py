@@ -1,0 +1,1 @@
+"""Guards around backends from other packages."""

@@ -1,0 +1,1 @@
+"""Named ranges of time that a program marks, and the tools that observe them."""

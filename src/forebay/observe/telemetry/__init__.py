@@ -1,0 +1,1 @@
+"""Sensors of NVIDIA and AMD devices."""

@@ -1,0 +1,122 @@
+"""NVIDIA's management library: through nvidia-ml-py (module `pynvml`) if that is installed, else by ctypes.
+
+Both have the same functions here, so everything above is written once. Nothing is loaded before the first question.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.observe.telemetry.nvml_ctypes import NvmlLibrary
+
+__all__ = ["MISSING", "NOT_LOADED", "Nvml", "NvmlSensors", "binding", "import_error", "installed"]
+
+MISSING = "nvidia-ml-py does not seem to be installed or it can't be imported."
+NOT_LOADED = "cuda driver can't be loaded, is cuda enabled?"
+
+_CORE_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_SM_CLOCK = 1  # NVML_CLOCK_SM
+
+
+def import_error() -> ImportError | None:
+    """Why `pynvml` cannot be imported; None where it can, and where it is not installed."""
+    try:
+        _imported()
+    except ModuleNotFoundError:
+        return None
+    except ImportError as error:
+        return error
+    return None
+
+
+def installed() -> bool:
+    """Whether this machine has NVIDIA's library. It is loaded to find out, but not started."""
+    try:
+        NvmlLibrary()
+    except OSError:
+        return False
+    return True
+
+
+def binding() -> Any:
+    """`pynvml` or what does as well; ModuleNotFoundError where there is neither."""
+    try:
+        return _imported()
+    except ImportError as error:
+        try:
+            return NvmlLibrary()
+        except OSError:
+            raise ModuleNotFoundError(MISSING) from error
+
+
+def _started() -> Any:
+    """The same, and ready to be asked; RuntimeError where NVIDIA's driver is not loaded."""
+    nvml = binding()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError_DriverNotLoaded as error:
+        raise RuntimeError(NOT_LOADED) from error
+    return nvml
+
+
+class Nvml:
+    """The machine's NVIDIA GPUs. Errors are the binding's own, as they are in PyTorch."""
+
+    def __init__(self) -> None:
+        self._nvml = _started()
+
+    def machine_count(self) -> int:
+        return int(self._nvml.nvmlDeviceGetCount())
+
+    def sensors(self, index: int) -> NvmlSensors:
+        return NvmlSensors(self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index))
+
+
+class NvmlSensors:
+    """One of them."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self.handle = handle
+        self._nvml = nvml
+
+    def name(self) -> str:
+        return _text(self._nvml.nvmlDeviceGetName(self.handle))
+
+    def uuid(self) -> str:
+        return _text(self._nvml.nvmlDeviceGetUUID(self.handle))
+
+    def memory(self) -> tuple[int, int]:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self.handle)
+        return memory.used, memory.total
+
+    def busy(self) -> tuple[int, int]:
+        rates = self._nvml.nvmlDeviceGetUtilizationRates(self.handle)
+        return rates.gpu, rates.memory
+
+    def temperature(self) -> int:
+        return int(self._nvml.nvmlDeviceGetTemperature(self.handle, _CORE_SENSOR))
+
+    def power(self) -> int:
+        return int(self._nvml.nvmlDeviceGetPowerUsage(self.handle))
+
+    def clock(self) -> int:
+        return int(self._nvml.nvmlDeviceGetClockInfo(self.handle, _SM_CLOCK))
+
+    def processes(self) -> Mapping[int, int | None]:
+        running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        return {process.pid: process.usedGpuMemory for process in running}
+
+
+def _imported() -> Any:
+    with warnings.catch_warnings():  # the package named pynvml, which is deprecated, says so to everybody who asks
+        warnings.simplefilter("ignore", FutureWarning)
+        import pynvml
+    if not hasattr(pynvml, "nvmlInit"):
+        raise ImportError("what is installed as pynvml is not nvidia-ml-py", name="pynvml")
+    return pynvml
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name  # bytes from old versions

@@ -1,0 +1,1 @@
+"""Traces of device work: recording, resolution and the Perfetto file."""

@@ -1,0 +1,1 @@
+"""Caching allocators: policy, recovery steps, statistics and the out-of-memory message."""

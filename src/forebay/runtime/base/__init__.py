@@ -1,0 +1,1 @@
+"""Process-wide state that the other runtime packages read: lazy initialisation, observers, capture state."""

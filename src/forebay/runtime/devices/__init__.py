@@ -1,0 +1,1 @@
+"""The devices that are open in this process, and the current device of each thread."""

@@ -1,0 +1,1 @@
+"""Memory history: recording, annotations, and the two snapshot schemas."""

@@ -1,0 +1,1 @@
+"""Start and stop of emulation; exit and fork handlers."""

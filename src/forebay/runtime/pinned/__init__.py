@@ -1,0 +1,1 @@
+"""The cache of pinned (page-locked) host memory."""

@@ -1,0 +1,1 @@
+"""Random number generators and fills, equal to PyTorch's Philox."""

@@ -1,0 +1,1 @@
+"""Streams, events and synchronisation checks."""

@@ -1,0 +1,1 @@
+"""Tensors, the functions that create them, and NumPy functions queued on streams."""

@@ -1,0 +1,1 @@
+"""Questions to a snapshot: totals by site, memory over time."""

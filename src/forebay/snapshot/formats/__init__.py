@@ -1,0 +1,1 @@
+"""Snapshot files: the columnar format of this project and PyTorch's pickle."""

@@ -1,0 +1,1 @@
+"""Renderings of a snapshot: HTML page, terminal text, flame graph, PyTorch's text."""

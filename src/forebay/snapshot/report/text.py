@@ -1,0 +1,147 @@
+"""What a terminal shows at the end of a run: the summary, the sites at the peak, and the out-of-memory panel."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from forebay.byte_sizes import format_bytes
+from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
+from forebay.snapshot.analysis.timeline import Timeline, reconstruct
+from forebay.snapshot.model import Snapshot
+from forebay.snapshot.sites import relative
+
+__all__ = ["NOTHING", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
+
+NOTHING = "The program made no array of the size that is served (128 KiB and more, by default)."
+_BAR = 8  # cells
+_WIDE = 100  # cells; a narrower terminal shows the site rather than the bar and the largest block
+
+
+def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
+    """Everything together, ready for `Console.print` to a terminal of that many cells."""
+    timeline = reconstruct(snapshot)
+    parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device)]
+    if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
+        parts += ["", Text(NOTHING, "dim")]
+    elif len(timeline.allocations.start):
+        parts += ["", top_sites(snapshot, rows=rows, width=width, timeline=timeline)]
+    if panel := oom_panel(snapshot):
+        parts += ["", panel]
+    return Group(*parts)
+
+
+def summary_table(numbers: Summary, device: str) -> Table:
+    """The numbers in two columns of name and value; both fit into 80 cells."""
+    table = _table(f"Memory of {device}")
+    table.add_column("allocated", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column("  reserved", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row("peak", Text(format_bytes(numbers.peak), "bold"), "  peak", format_bytes(numbers.peak_reserved))
+    table.add_row("now", format_bytes(numbers.current), "  now", format_bytes(numbers.reserved))
+    table.add_row("allocations", f"{numbers.allocations:,}", "  largest free piece", format_bytes(numbers.largest_free))
+    table.add_row("frees", f"{numbers.frees:,}", "  fragmentation", f"{numbers.fragmentation:.0%}")
+    full = Text(f"{numbers.ooms:,}", "bold red" if numbers.ooms else "")
+    table.add_row("allocations/s", format_rate(numbers.per_second), "  out of memory", full)
+    notes = []
+    if numbers.lost:
+        notes.append(f"The first {numbers.lost:,} entries of the history were dropped: its ring was full.")
+    if numbers.peak_ever > numbers.peak:
+        notes.append(f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history.")
+    if notes:
+        table.caption = "\n".join(notes)
+    return table
+
+
+def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None) -> Table:
+    """Who held what at the peak. A place too long for the terminal loses its folders, then the end of its function."""
+    uses = sites(snapshot, timeline=timeline)
+    shown, rest = uses[:rows], uses[rows:]
+    home, labels = relative([use.label for use in shown])
+    table = _table("Top allocation sites at the peak" if len(snapshot.trace) else "Held at the end, by site")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    if width >= _WIDE:
+        table.add_column("", width=_BAR, no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
+    if width >= _WIDE:
+        table.add_column("largest", justify="right", no_wrap=True)
+    table.add_column("site")  # not no_wrap: the one column that gives way in a narrow terminal
+
+    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, place: RenderableType) -> None:
+        wide = [bar, f"{count:,}", format_bytes(largest)] if width >= _WIDE else [f"{count:,}"]
+        table.add_row(format_bytes(nbytes), f"{share:.1%}", *wide, place)
+
+    most = uses[0].live_bytes if uses else 0
+    for use, label in zip(shown, labels, strict=True):
+        bar = Text("━" * max(1, round(_BAR * use.live_bytes / most)) if most else "", "cyan")
+        row(use.live_bytes, use.share, use.count, use.largest, bar, _Place(label, use.frame.name))
+    if rest:
+        others = Text(f"{len(rest):,} other site{'s' * (len(rest) > 1)}", "dim")
+        total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
+        row(total, share, sum(use.count for use in rest), max(use.largest for use in rest), Text(), others)
+    if home:
+        table.caption = Text(f"files are in {home}", "dim", overflow="fold")
+    return table
+
+
+def oom_panel(snapshot: Snapshot) -> Panel | None:
+    """The last time the device was full, or None if it never was."""
+    if not (found := ooms(snapshot)):
+        return None
+    last = found[-1]
+    lines = Text.assemble(
+        ("wanted       ", "dim"), (format_bytes(last.wanted), "bold"), f"  at {last.label}\n",
+        ("device free  ", "dim"), f"{format_bytes(last.device_free)} of {format_bytes(snapshot.capacity)}",
+    )  # fmt: skip
+    if last.device_free >= last.wanted:
+        lines.append("\nenough for the block, but not for the segment it would come from", "dim")
+    if len(found) > 1:
+        lines.append(f"\nthe last of {len(found):,}", "dim")
+    return Panel(lines, title=Text(f"{snapshot.device} was out of memory"), title_align="left", border_style="red")
+
+
+def format_rate(per_second: float) -> str:
+    """Three digits that matter: `1,234`, `12.3`, `0.123`."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def format_duration(ns: float) -> str:
+    """The largest fitting unit and three digits: `12.3 ms`, `4.00 s`, `3 min 20 s`."""
+    for unit, size in (("ns", 1), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
+        value = ns / size
+        if value < 999.5 if unit != "s" else value < 119.5:
+            digits = 0 if value >= 99.95 or unit == "ns" else 1 if value >= 9.995 else 2
+            return f"{value:.{digits}f} {unit}"
+    minutes, seconds = divmod(round(ns / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def _table(title: str) -> Table:
+    heading = Text(title, "bold")
+    return Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left", caption_justify="left", pad_edge=False)
+
+
+class _Place:
+    """`folder/file.py:12 function`, cut where it does not fit: folders from the left, else the function's end."""
+
+    def __init__(self, label: str, function: str) -> None:
+        self.label = label
+        self.file = label.removesuffix(function)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self.label)
+        return Measurement(min(width, 16), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label, room = self.label, options.max_width
+        while cell_len(label) > room and "/" in label[: len(label) - len(self.label) + len(self.file)]:
+            label = label.partition("/")[2]
+        yield Text(label, no_wrap=True, overflow="ellipsis")

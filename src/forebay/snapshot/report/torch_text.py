@@ -1,0 +1,196 @@
+"""Snapshots in PyTorch's schema as text for a terminal, in the words of `torch.cuda._memory_viz`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from forebay.snapshot.report.flamegraph import block_frames
+
+__all__ = ["LEGEND", "PAGE_SIZE", "Bytes", "active_bytes", "format_size", "segments_text", "trace_text", "unfreed"]
+
+PAGE_SIZE = 20 << 20
+_FILLED = "0123456789*"
+
+
+def format_size(num: float) -> str:
+    """With one decimal and the unit right behind it: "20.0MiB"."""
+    for unit in ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi"):
+        if abs(num) < 1024:
+            return f"{num:3.1f}{unit}B"
+        num /= 1024
+    return f"{num:.1f}YiB"
+
+
+class Bytes:
+    """A number of bytes that shows itself with a unit."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __add__(self, rhs: int) -> Bytes:
+        return Bytes(self.value + rhs)
+
+    def __repr__(self) -> str:
+        return format_size(self.value)
+
+
+LEGEND = f"""
+Legend:
+    [a     ] - a segment in the allocator
+     ^-- a page {Bytes(PAGE_SIZE)} of memory in the segment
+    a-z: pages filled with a single block's content
+    ' ': page is completely free
+    *: page if completely full with multiple blocks
+    0-9: page is partially full with tensors of multiple blocks (9 == 90% full)
+    (X% internal) - of the free memory, X% is free because we rounded the size of the allocation.
+"""
+
+
+def active_bytes(seg: Mapping[str, Any]) -> int:
+    """In blocks of the segment that are in use."""
+    return sum(block["size"] for block in seg["blocks"] if block["state"] == "active_allocated")
+
+
+def segments_text(data: Mapping[str, Any]) -> str:
+    """How the segments are filled: a line for each of 20 MiB or more, a letter for each 20 MiB of it, and the totals.
+
+    AssertionError for blocks that do not fill their segments.
+    """
+    lines = [f"Summary of segments >= {Bytes(PAGE_SIZE)} in size"]
+    reserved = allocated = outside = inside = 0
+    for seg in sorted(data["segments"], key=lambda row: (row["total_size"], active_bytes(row))):
+        used = list(_used(seg))
+        mine = sum(nbytes for _, nbytes, _ in used)
+        rounding = sum(size for _, _, size in used) - mine
+        free = sum(block["size"] for block in seg["blocks"]) - mine - rounding
+        total = seg["total_size"]
+        if free + rounding + mine != total:
+            raise AssertionError(f"Segment size mismatch: {free} + {rounding} + {mine} != {total}")
+        reserved, allocated, outside, inside = reserved + total, allocated + mine, outside + free, inside + rounding
+        if total >= PAGE_SIZE:
+            stream = f" stream_{seg['stream']}" if seg["stream"] else ""
+            lines.append(f"[{_pages(total, used)}] {Bytes(total)} allocated, {_free(free, rounding)} free{stream}")
+    lines += [
+        f"segments: {len(data['segments'])}",
+        f"total_reserved: {Bytes(reserved)}",
+        f"total_allocated: {Bytes(allocated)}",
+        f"total_free: {_free(outside, inside)}",
+    ]
+    return "\n".join(lines) + "\n" + LEGEND
+
+
+def _used(seg: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Where in the segment each block in use begins, how many bytes were asked for, and how many it has."""
+    at = 0
+    for block in seg["blocks"]:
+        if block["state"] == "active_allocated":
+            yield at, block_frames(block)[1], block["size"]
+        at += block["size"]
+
+
+def _pages(total: int, used: Sequence[tuple[int, int, int]]) -> str:
+    count = -(-total // PAGE_SIZE)
+    shown, filled = [" "] * count, [0.0] * count
+    for number, (begin, nbytes, _) in enumerate(used):
+        end = begin + nbytes
+        for page in range(begin // PAGE_SIZE, -(-end // PAGE_SIZE)):
+            filled[page] += (min(end, (page + 1) * PAGE_SIZE) - max(begin, page * PAGE_SIZE)) / PAGE_SIZE
+            alone = shown[page] == " "
+            shown[page] = chr(ord("a") + number % 26) if alone else _FILLED[int(filled[page] * 10)]
+    return "".join(shown)
+
+
+def _free(outside: int, inside: int) -> str:
+    total = outside + inside
+    return f"{Bytes(total)} ({inside / total:.1%} internal)" if total else f"{Bytes(0)}"
+
+
+def trace_text(data: Mapping[str, Any]) -> str:
+    """The history as if it were a program: names for blocks and segments, `del` where they go."""
+    return "".join(
+        f"Device {device} ----------------\n{_Story(data['segments'], entries).text()}"
+        for device, entries in enumerate(data["device_traces"])
+        if entries
+    )
+
+
+class _Story:
+    """One device's history, told from its beginning."""
+
+    def __init__(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> None:
+        self._segments = segments
+        self._entries = entries
+        self._taken: list[tuple[str, int, int]] = []  # segments of the history: name, address, size
+        self._segment_names: dict[int, str] = {}
+        self._block_names: dict[int, str] = {}
+        self._named = 0
+        self._total = 0
+
+    def text(self) -> str:
+        lines = [f"{len(self._entries)} entries", *map(self._line, self._entries)]
+        return "".join(f"{line}\n" for line in lines) + f"TOTAL MEM: {Bytes(self._total)}"
+
+    def _line(self, entry: Mapping[str, Any]) -> str:
+        address, size = entry.get("addr", 0), Bytes(entry["size"])
+        match entry["action"]:
+            case "alloc":
+                self._total += entry["size"]
+                name = self._block_names[address] = self._name()
+                place, begin = self._place(address)
+                return f"{name} = {place}[{address - begin}:{size}]"
+            case "free_requested":
+                return f"del {self._block_names.get(address, address)} # {size}"
+            case "free_completed":
+                self._total -= entry["size"]
+                return f"# free completed for {self._block_names.get(address, address)} {size}"
+            case "segment_alloc":
+                name = self._segment_names[address] = self._name()
+                self._taken.append((name, address, entry["size"]))
+                return f"{name} = cudaMalloc({address}, {size})"
+            case "segment_free":
+                return f"cudaFree({self._segment_names.get(address, address)}) # {size}"
+            case "oom":
+                return f"raise OutOfMemoryError # {size} requested, {Bytes(entry['device_free'])} free in CUDA"
+            case "annotate":
+                return f"# annotate {self._block_names.get(address, address)}: {entry['user_metadata']}"
+        return str(entry)
+
+    def _name(self) -> str:
+        """A to z, then a1 to z1, and so on."""
+        again, letter = divmod(self._named, 26)
+        self._named += 1
+        return chr(ord("a") + letter) + (str(again) if again else "")
+
+    def _place(self, address: int) -> tuple[str, int]:
+        """The segment that it lies in, and where that begins."""
+        known = [(f"seg_{at}", row["address"], row["allocated_size"]) for at, row in enumerate(self._segments)]
+        for name, begin, size in (*self._taken, *known):
+            if begin <= address < begin + size:
+                return name, begin
+        return "MEM", 0
+
+
+def unfreed(data: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot without the entries of blocks that came and went in its history. It is changed, and given."""
+    for device, entries in enumerate(data["device_traces"]):
+        left = set(range(len(entries)))
+        taken: dict[int, int] = {}  # by address: which entry
+        asked: set[int] = set()
+        for at, entry in enumerate(entries):
+            address = entry.get("addr", 0)
+            match entry["action"]:
+                case "alloc":
+                    taken[address] = at
+                case "free_requested":
+                    asked.add(address)
+                    if address in taken:
+                        left -= {at, taken.pop(address)}
+                case "free_completed" if address in asked:
+                    asked.discard(address)
+                    left.discard(at)
+                case "free_completed":
+                    sys.stdout.write(f"free_completed without free_requested: {entry}\n")
+        data["device_traces"][device] = [entry for at, entry in enumerate(entries) if at in left]
+    return data

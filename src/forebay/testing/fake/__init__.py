@@ -1,0 +1,8 @@
+"""A fake backend for tests: no memory, a clock that the test advances, scripted failures."""
+
+from forebay.testing.fake.backend import FakeDriver, FakePort
+from forebay.testing.fake.clock import FakeClock, FakeMark
+from forebay.testing.fake.faults import Fault, Faults
+from forebay.testing.fake.queue import FakeQueue
+
+__all__ = ["FakeClock", "FakeDriver", "FakeMark", "FakePort", "FakeQueue", "Fault", "Faults"]

@@ -1,0 +1,215 @@
+"""What address space of the host device has beyond the contract: real memory of the system that comes and goes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from forebay.backends.common import mmap as common_mmap
+from forebay.backends.host import address_space
+from forebay.backends.host.driver import HostPort
+from forebay.errors import DeviceError, OutOfMemory
+from forebay.spi import DeviceProps
+from forebay.testing.conformance.scenes import in_child
+
+MIB = 1 << 20
+PAGE = 2 * MIB
+TOTAL = 64 * MIB
+linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="mappings are described in /proc")
+
+
+@pytest.fixture
+def port():
+    port = HostPort(DeviceProps("host", 0, "test", TOTAL, host_visible=True))
+    yield port
+    port.close()
+
+
+@pytest.fixture
+def space(port):
+    return port.reserve_space(TOTAL, PAGE)
+
+
+def mappings(low: int, high: int) -> list[int]:
+    """The resident bytes of each mapping in between."""
+    found, inside = [], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            inside = start < high and low < end
+        elif inside and first == "Rss:":
+            found.append(int(rest[0]) << 10)
+    return found
+
+
+def resident(space: int) -> int:
+    return sum(mappings(space, space + TOTAL))
+
+
+@linux
+def test_memory_is_the_systems_until_it_is_touched_and_after_it_went(port, space):
+    assert resident(space) == 0
+    port.commit(space, 16 * MIB)
+    assert resident(space) == 0
+    ctypes.memset(space, 1, 16 * MIB)
+    assert resident(space) == 16 * MIB
+    port.decommit(space + 4 * MIB, 8 * MIB)
+    assert resident(space) == 8 * MIB
+    port.decommit(space, 16 * MIB)
+    assert resident(space) == 0
+    port.release_space(space)
+    assert mappings(space, space + TOTAL) == []
+
+
+@linux
+def test_pages_that_touch_are_one_mapping(port, space):
+    """A process may have 65,530 of them."""
+    for i in range(16):
+        port.commit(space + i * PAGE, PAGE)
+        ctypes.memset(space + i * PAGE, 1, PAGE)
+    assert len(mappings(space, space + TOTAL)) <= 2
+    for i in range(16):
+        port.decommit(space + i * PAGE, PAGE)
+    assert len(mappings(space, space + TOTAL)) == 1
+
+
+@linux
+def test_a_closed_port_leaves_no_mapping(port, space):
+    port.commit(space, PAGE)
+    port.close()
+    assert mappings(space, space + TOTAL) == []
+
+
+def test_what_the_system_refuses_half_way_did_not_happen(port, space, monkeypatch):
+    def refuse(address, nbytes):
+        common_mmap.open_pages(address, nbytes // 2)
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "mprotect")
+
+    port.commit(space, PAGE)
+    ctypes.memset(space, 7, PAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(address_space, "open_pages", refuse)
+        with pytest.raises(OutOfMemory, match="the system has no memory: mprotect says") as caught:
+            port.commit(space, 8 * PAGE)
+    assert (caught.value.code, caught.value.wanted, caught.value.reserved) == (errno.ENOMEM, 8 * PAGE, PAGE)
+    assert port.memory_info() == (TOTAL - PAGE, TOTAL)
+    assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE
+    port.commit(space, 8 * PAGE)
+    assert ctypes.string_at(space + PAGE, 7 * PAGE) == bytes(7 * PAGE)
+
+
+def test_memory_that_the_system_does_not_take_back_stays(port, space, monkeypatch):
+    def refuse(address, nbytes):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "mmap")
+
+    port.commit(space, 2 * PAGE)
+    ctypes.memset(space, 7, 2 * PAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(address_space, "close_pages", refuse)
+        with pytest.raises(DeviceError, match=r"2\.00 MiB of memory cannot be returned: mmap"):
+            port.decommit(space, PAGE)
+    assert port.memory_info() == (TOTAL - 2 * PAGE, TOTAL)
+    assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE
+
+
+def test_address_space_that_the_system_does_not_take_back_stays(port, space, monkeypatch):
+    def refuse(address, nbytes):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "munmap")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(address_space, "unmap_memory", refuse)
+        with pytest.raises(DeviceError, match="the address space cannot be returned: munmap"):
+            port.release_space(space)
+    port.commit(space, PAGE)
+    port.decommit(space, PAGE)
+    port.release_space(space)
+
+
+@pytest.mark.parametrize("happened", [False, True])
+@pytest.mark.parametrize("call", ["commit", "decommit"])
+def test_whatever_an_interruption_left_a_second_call_puts_right(port, space, monkeypatch, call, happened):
+    way = {"commit": "open_pages", "decommit": "close_pages"}[call]
+    act = getattr(common_mmap, way)
+
+    def interrupted(*where):
+        if happened:
+            act(*where)
+        raise KeyboardInterrupt
+
+    for last, free in ((port.commit, TOTAL - 4 * PAGE), (port.decommit, TOTAL)):
+        port.commit(space, PAGE)
+        with monkeypatch.context() as patch:
+            patch.setattr(address_space, way, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                getattr(port, call)(space, 4 * PAGE)
+        assert port.memory_info()[0] <= TOTAL - PAGE  # no less is counted than there may be
+        last(space, 4 * PAGE)
+        assert port.memory_info()[0] == free
+        if last == port.commit:
+            ctypes.memset(space, 1, 4 * PAGE)
+
+
+def test_pages_are_the_systems_or_larger(port):
+    with pytest.raises(ValueError, match=f"page must be a multiple of the system's {mmap.PAGESIZE} bytes"):
+        port.reserve_space(4 * mmap.PAGESIZE, mmap.PAGESIZE // 2)
+    with pytest.raises(ValueError, match="nbytes must be a multiple of page"):
+        port.reserve_space(4 * mmap.PAGESIZE, 3 * mmap.PAGESIZE)
+    space = port.reserve_space(4 * mmap.PAGESIZE, mmap.PAGESIZE)
+    port.commit(space + mmap.PAGESIZE, mmap.PAGESIZE)
+    ctypes.memset(space + mmap.PAGESIZE, 1, mmap.PAGESIZE)
+
+
+def most_mappings() -> int:
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text())
+    except OSError:
+        return 1 << 30
+
+
+@pytest.mark.skipif(most_mappings() > 100_000, reason="this system allows more mappings than a test can make")
+def test_a_process_with_all_the_mappings_it_may_have():
+    """The real refusal: no more can come, but all can go, and what stays keeps what it holds."""
+
+    def check() -> None:
+        page, whole = mmap.PAGESIZE, 10_000
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+        port = HostPort(DeviceProps("host", 0, "test", 1 << 40, host_visible=True))
+        space = port.reserve_space(300_000 * page, page)
+        port.commit(space, whole * page)
+        ctypes.memset(space, 7, whole * page)
+        islands = iter(range(whole + 1, 300_000, 2))
+        with pytest.raises(OutOfMemory, match="mprotect") as caught:
+            deque((port.commit(space + i * page, page) for i in islands), maxlen=0)
+        assert caught.value.reserved == (whole + (next(islands) - whole - 3) // 2) * page
+        before = int(os.pread(statm, 100, 0).split()[1])
+        for i in range(1, whole, 2):
+            port.decommit(space + i * page, page)
+        assert before - int(os.pread(statm, 100, 0).split()[1]) > 0.9 * whole / 2
+        assert all(ctypes.string_at(space + i * page, page) == b"\x07" * page for i in range(0, 100, 2))
+        port.decommit(space, 300_000 * page)
+        assert port.memory_info() == (1 << 40, 1 << 40)
+        port.release_space(space)
+
+    assert in_child(check) == ""
+
+
+def test_a_forked_child_has_its_own_copy(port, space):
+    port.commit(space, PAGE)
+    ctypes.memset(space, 7, PAGE)
+
+    def check() -> None:
+        port.abandon()
+        assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE
+        ctypes.memset(space, 8, PAGE)
+        port.close()
+        assert ctypes.string_at(space, PAGE) == b"\x08" * PAGE
+
+    assert in_child(check) == ""
+    assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE

@@ -1,0 +1,292 @@
+"""What the host backend has beyond the contract."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from forebay.backends.common import mmap as common_mmap
+from forebay.backends.host.driver import HostDriver, HostPort
+from forebay.errors import DeviceError, ForebayWarning, OutOfMemory, WrongState
+from forebay.spi import DeviceProps, Growable, Launches, PinnedHost, Reopens, Resizable, Timing
+from forebay.testing.fake import FakePort
+
+MIB = 1 << 20
+LINUX = Path("/proc/self/task").exists()
+
+
+@pytest.fixture
+def port():
+    port = HostPort(DeviceProps("host", 0, "test", 64 * MIB, host_visible=True))
+    yield port
+    port.close()
+
+
+def threads() -> set[str]:
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+def test_it_has_the_abilities_of_a_host(port):
+    for ability in (PinnedHost, Growable, Resizable, Reopens):
+        assert isinstance(port, ability)
+    for ability in (Timing, Launches):
+        assert isinstance(port.queue(), ability)
+
+
+def test_the_device_is_described_by_the_machine():
+    port = HostDriver().open(0)
+    assert port.props.kind == "host"
+    assert port.props.name
+    assert port.props.host_visible
+    port.close()
+
+
+def test_variables_say_how_many_devices_and_how_large(monkeypatch):
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "3")
+    monkeypatch.setenv("FOREBAY_HOST_MEMORY", "10MiB")
+    driver = HostDriver()
+    assert (driver.count(), driver.why_not()) == (3, "")
+    port = driver.open(2)
+    assert port.memory_info() == (10 * MIB, 10 * MIB)
+    port.close()
+    with pytest.raises(DeviceError, match="numbered from 0 to 2") as caught:
+        driver.open(3)
+    assert caught.value.device == "host:3"
+
+
+def test_a_variable_that_makes_no_sense_is_the_reason(monkeypatch):
+    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "many")
+    driver = HostDriver()
+    assert driver.count() == 0
+    assert "FOREBAY_HOST_DEVICES" in driver.why_not()
+    with pytest.raises(ValueError, match="FOREBAY_HOST_DEVICES"):
+        driver.open(0)
+
+
+def test_a_port_may_stand_for_another_kind():
+    port = HostPort(DeviceProps("cuda", 1, "emulated H200", MIB))
+    with pytest.raises(OutOfMemory, match=r"cuda:1: wanted 2\.00 MiB, 1\.00 MiB free") as caught:
+        port.reserve(2 * MIB)
+    assert caught.value.device == "cuda:1"
+    port.close()
+
+
+@pytest.mark.skipif(not LINUX, reason="threads are counted in /proc")
+def test_an_idle_port_has_no_threads(port):
+    before = threads()
+    queues = [port.queue() for _ in range(8)]
+    assert threads() <= before
+    for queue in queues:
+        queue.wait(queue.signal())
+    assert len(threads() - before) == 8
+    for queue in queues:
+        queue.close()
+    port.queue().close()
+    assert threads() <= before
+
+
+@pytest.mark.skipif(not LINUX, reason="mappings are listed in /proc")
+def test_all_that_was_mapped_is_unmapped():
+    def mapped() -> set[str]:
+        return {line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()}
+
+    port = HostPort(DeviceProps("host", 0, "test", 1 << 30))
+    addresses = [port.reserve(nbytes) for nbytes in (1, 4097, 2 * MIB, 7 * MIB + 1)]
+    ends = [(address, address + nbytes) for address, nbytes in port._segments.items()]
+    port.release(addresses[1])
+    port.close()
+    spans = [tuple(int(part, 16) for part in span.split("-")) for span in mapped()]
+    assert [span for span in spans for low, high in ends if span[0] < high and low < span[1]] == []
+
+
+def test_a_segment_takes_no_more_than_its_pages(monkeypatch):
+    """What alignment maps on top is returned at once."""
+    sizes = []
+    unmap = common_mmap.unmap_memory
+    monkeypatch.setattr(
+        common_mmap, "unmap_memory", lambda address, nbytes: (sizes.append(nbytes), unmap(address, nbytes))
+    )
+    address = common_mmap.map_memory(4 * MIB + 1)
+    assert address % common_mmap.ALIGNMENT == 0
+    assert sum(sizes) == common_mmap.ALIGNMENT - mmap.PAGESIZE
+    unmap(address, 4 * MIB + 1)
+
+
+def test_new_memory_is_zeroed(port):
+    assert ctypes.string_at(port.reserve(4 * MIB), 4 * MIB) == bytes(4 * MIB)
+
+
+def test_the_system_may_have_less_than_the_capacity():
+    port = HostPort(DeviceProps("host", 0, "test", 1 << 62))
+    before = port.memory_info()
+    with pytest.raises(OutOfMemory, match="the system has no memory: mmap says") as caught:
+        port.reserve(1 << 60)
+    assert (caught.value.code, caught.value.call) == (errno.ENOMEM, "mmap")
+    assert (caught.value.wanted, caught.value.reserved) == (1 << 60, 0)
+    assert port.memory_info() == before
+    port.close()
+
+
+def test_pinning_more_than_allowed_names_the_remedy(port, monkeypatch):
+    unmapped = []
+    unmap = common_mmap.unmap_memory
+
+    def refuse(address, nbytes):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), "mlock")
+
+    monkeypatch.setattr("forebay.backends.host.port.lock_memory", refuse)
+    monkeypatch.setattr(
+        "forebay.backends.host.port.unmap_memory", lambda *where: (unmapped.append(where), unmap(*where))
+    )
+    with pytest.raises(DeviceError, match="ulimit -l") as caught:
+        port.pin(MIB)
+    assert (caught.value.code, caught.value.call) == (errno.EPERM, "mlock")
+    assert len(unmapped) == 1
+
+
+def test_memory_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
+    def refuse(address, nbytes):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "munmap")
+
+    address = port.reserve(4 * MIB)
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.backends.host.port.unmap_memory", refuse)
+        with pytest.raises(DeviceError, match="cannot be returned: munmap"):
+            port.release(address)
+    assert port.memory_info()[0] == 60 * MIB
+    port.release(address)
+    assert port.memory_info()[0] == 64 * MIB
+
+
+def test_threads_that_compete_never_exceed_the_capacity(port):
+    def greedy(_):
+        held = []
+        with pytest.raises(OutOfMemory) as caught:
+            held.extend(port.reserve(3 * MIB) for _ in range(100))
+        return len(held), caught.value
+
+    with ThreadPoolExecutor(4) as pool:
+        counts, errors = zip(*pool.map(greedy, range(8)), strict=True)
+    assert sum(counts) == 64 // 3
+    assert [(error.free, error.reserved) for error in errors] == [(MIB, 63 * MIB)] * 8
+    assert port.memory_info() == (MIB, 64 * MIB)
+
+
+def test_the_first_of_two_failures_is_told(port):
+    queue = port.queue()
+    queue.call(lambda: 1 / 0)
+    queue.call(lambda: {}[1])
+    tick = queue.signal()
+    with pytest.raises(DeviceError, match="work of queue 0 failed with ZeroDivisionError") as caught:
+        queue.wait(tick)
+    assert (caught.value.call, caught.value.device) == ("call", "host:0")
+    queue.wait(tick)
+
+
+def test_a_failure_that_nobody_waited_for_is_a_warning(port):
+    queue = port.queue()
+    queue.call(lambda: 1 / 0)
+    with pytest.warns(ForebayWarning, match="ZeroDivisionError.*nobody had waited"):
+        queue.close()
+    assert queue.close()
+
+
+def test_a_port_closes_wholly_though_its_queues_complain(port):
+    queues = [port.queue() for _ in range(3)]
+    port.reserve(MIB)
+    for queue in queues:
+        queue.call(lambda: 1 / 0)
+    with pytest.warns(ForebayWarning, match="ZeroDivisionError") as warned:
+        port.close()
+    assert len(warned) == 3
+    assert [queue.closed for queue in queues] == [True] * 3
+    assert not port._segments
+
+
+def test_a_close_with_a_limit_tells_that_work_was_dropped(port):
+    queue, gate, seen = port.queue(), threading.Event(), []
+    queue.call(lambda: gate.wait(20))
+    queue.call(lambda: seen.append(1))
+    tick = queue.signal()
+    assert not queue.close(0.01)
+    with pytest.raises(WrongState, match="never reaches tick 1"):
+        queue.wait(tick)
+    address = port.reserve(MIB)
+    port.close()
+    ctypes.memset(address, 1, MIB)  # still there: the queue's thread may use it
+    gate.set()
+    assert seen == []
+
+
+def test_a_queue_is_told_that_what_it_waited_for_was_closed(port):
+    first, second, gate = port.queue(), port.queue(), threading.Event()
+    first.call(lambda: gate.wait(20))
+    second.wait_for(first, first.signal())
+    assert not first.close(0)
+    gate.set()
+    with pytest.raises(DeviceError, match="queue 1 failed: it waited for another queue") as caught:
+        second.wait(second.signal())
+    assert (caught.value.call, caught.value.code) == ("wait_for", 0)
+
+
+def test_what_a_closed_queue_dropped_is_forgotten(port):
+    class Work:
+        def __call__(self):
+            pass
+
+    queue, gate, work = port.queue(), threading.Event(), Work()
+    gone = weakref.ref(work)
+    queue.call(lambda: gate.wait(20))
+    queue.call(work)
+    with pytest.raises(WrongState, match="host:0: queue 0 was closed"):
+        (queue.close(0), queue.call(work))
+    del work
+    assert gone() is None
+    gate.set()
+
+
+def test_a_queue_closed_by_its_own_work(port):
+    queue, seen = port.queue(), []
+    queue.call(lambda: seen.append(queue.close()))
+    queue.call(lambda: seen.append("later"))
+    tick = queue.signal()
+    queue.wait(tick)
+    assert seen == [False, "later"]
+    assert queue.close()
+
+
+def test_a_closed_queue_is_forgotten(port):
+    queues = [port.queue() for _ in range(3)]
+    queues[1].close()
+    assert {*port._queues} == {0, 2}
+    assert port.queue().handle == 3
+
+
+def test_only_its_own_kind_is_understood(port):
+    queue, fake = port.queue(), FakePort().queue()
+    with pytest.raises(TypeError, match="FakeQueue"):
+        queue.wait_for(fake, 0)
+    with pytest.raises(TypeError, match="start must be a mark of a host queue"):
+        queue.elapsed_ms(fake.mark(), queue.mark())
+
+
+def test_queues_of_two_ports_wait_for_each_other(port):
+    other = HostPort(DeviceProps("host", 1, "test", MIB))
+    first, second = port.queue(), other.queue()
+    second.wait_for(first, first.signal())
+    second.wait(second.signal())
+    other.close()
+
+
+@pytest.mark.parametrize("priority", [None, "high", 1.5])
+def test_a_priority_is_an_int(port, priority):
+    with pytest.raises(TypeError, match="priority must be an int"):
+        port.queue(priority)

@@ -1,0 +1,230 @@
+"""forebay.cuda.memory beyond what the scenes compare with PyTorch (tests/faces/scenes/memory*.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import threading
+
+import pytest
+
+import forebay
+from forebay import ForebayError, cuda
+from forebay.cuda import memory
+from forebay.runtime.devices import open_device, retired_devices
+
+pytestmark = pytest.mark.usefixtures("clean")
+MIB = 1 << 20
+
+
+class TestWithoutDevices:
+    def test_statistics_are_nothing(self):
+        assert (memory.memory_stats(), memory.memory_allocated(), memory.memory_snapshot()) == ({}, 0, [])
+        assert memory._snapshot()["device_traces"] == []
+        memory.empty_cache()
+
+    def test_the_summary_is_a_table_of_zeros(self):
+        table = memory.memory_summary()
+        assert "device ID 0" in table
+        assert not any(character in "123456789" for character in table)
+
+    @pytest.mark.parametrize("name", ["reset_peak_memory_stats", "reset_accumulated_memory_stats"])
+    def test_resets_are_refused(self, name):
+        with pytest.raises(RuntimeError, match=f"^invalid argument to {name}$"):
+            getattr(memory, name)()
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            memory.mem_get_info,
+            memory.get_per_process_memory_fraction,
+            lambda: memory.caching_allocator_alloc(10),
+            memory._record_memory_history,
+        ],
+        ids=["mem_get_info", "fraction", "alloc", "record"],
+    )
+    def test_the_rest_says_that_there_is_no_driver(self, call):
+        with pytest.raises(RuntimeError, match="Found no NVIDIA driver on your system"):
+            call()
+
+
+class TestLooking:
+    def test_a_device_that_is_asked_about_is_not_opened(self, emulated):
+        cuda.init()
+        assert memory.memory_stats(1)["allocated_bytes.all.current"] == 0
+        assert "device ID 1" in memory.memory_summary(1)
+        memory.reset_peak_memory_stats(1)
+        assert memory.get_per_process_memory_fraction(1) == 1.0
+        assert memory.mem_get_info(1) == (64 * MIB, 64 * MIB)
+        assert open_device.opened_indices("cuda") == [1]  # by the last, and no other
+
+    def test_an_index_that_is_none_is_named(self, emulated):
+        cuda.init()
+        for call in (memory.memory_stats, memory.memory_allocated, memory.reset_peak_memory_stats):
+            for index in (2, -1):
+                with pytest.raises(RuntimeError, match=f"^Invalid device argument {index}: did you call init\\?$"):
+                    call(index)
+
+    def test_the_summary_before_the_first_use_is_of_zeros(self, emulated):
+        assert "device ID 1" in memory.memory_summary(1)
+        assert not cuda.is_initialized()
+
+    def test_a_setting_is_the_fraction_of_a_device_that_nobody_opened(self, emulated):
+        cuda.init()
+        forebay.memory.set_allocator_settings("per_process_memory_fraction:0.5")
+        try:
+            assert memory.get_per_process_memory_fraction(1) == 0.5
+        finally:
+            forebay.memory.set_allocator_settings("per_process_memory_fraction:1.0")
+
+
+class TestByAddress:
+    def test_it_is_memory(self, emulated):
+        address = memory.caching_allocator_alloc(1000)
+        with memory._use_uvm():
+            seen = forebay.full(1000, 7, dtype="uint8", device="cuda")
+        forebay.synchronize("cuda")
+        assert ctypes.string_at(seen.data_ptr(), 3) == b"\7\7\7"
+        memory.caching_allocator_delete(address)
+
+    def test_the_end_of_an_emulation_is_its_end(self):
+        before = retired_devices.still_there()  # of others, whose backend cannot take its memory back
+        with forebay.emulate("cuda"):
+            address = memory.caching_allocator_alloc(1000)
+        assert retired_devices.still_there() == before
+        with pytest.raises(RuntimeError, match=f"invalid device pointer: {address:#x}"):
+            memory.caching_allocator_delete(address)
+
+    @pytest.mark.parametrize("size", ["x", 1.5, None, -1])
+    def test_a_size_that_is_none(self, emulated, size):
+        with pytest.raises(ValueError, match="requires a non-negative size"):
+            memory.caching_allocator_alloc(size)
+
+    def test_an_address_that_is_none(self):
+        with pytest.raises(TypeError, match="an address is an int, not str"):
+            memory.caching_allocator_delete("x")
+
+    def test_a_tensors_address_is_not_one_of_these(self, emulated):
+        tensor = forebay.zeros(10, device="cuda")
+        with pytest.raises(RuntimeError, match="invalid device pointer"):
+            memory.caching_allocator_delete(tensor.data_ptr())
+        assert tensor.tolist() == [0] * 10
+
+    def test_eight_threads(self, emulated, eight_threads):
+        def work(_):
+            for _ in range(50):
+                memory.caching_allocator_delete(memory.caching_allocator_alloc(4096))
+
+        eight_threads(work)
+        assert memory.memory_allocated() == 0
+
+
+class TestPools:
+    def test_what_is_no_allocator(self, emulated):
+        with pytest.raises(TypeError, match=r"CUDAPluggableAllocator\(\.\.\.\)\.allocator\(\) gives, not int"):
+            memory.MemPool(5)
+        with pytest.raises(TypeError, match="expected a MemPool, not int"), memory.use_mem_pool(5):
+            pass
+
+    def test_a_pool_outlives_its_emulation(self):
+        before = retired_devices.still_there()
+        with forebay.emulate("cuda"):
+            pool = memory.MemPool()
+            with memory.use_mem_pool(pool):
+                tensor = forebay.zeros(10, device="cuda")
+        del tensor
+        assert pool.snapshot() == []
+        del pool
+        retired_devices.close()
+        assert retired_devices.still_there() == before
+
+    def test_a_graph_keeps_the_pools_that_were_used_in_its_capture(self, emulated):
+        graph, pool = cuda.CUDAGraph(), memory.MemPool()
+        with cuda.graph(graph), memory.use_mem_pool(pool):
+            forebay.zeros(1000, device="cuda")
+        assert pool.id in graph.pools()
+        assert pool.use_count() == 2
+        del graph
+        assert pool.use_count() == 1
+
+    def test_managed_memory_is_more_than_there_is(self, emulated):
+        with memory._use_uvm() as pool:
+            large = forebay.zeros(200 * MIB, dtype="uint8", device="cuda")
+        assert [segment["total_size"] for segment in pool.snapshot()] == [200 * MIB]
+        assert memory.mem_get_info() == (64 * MIB, 64 * MIB)
+        del large, pool
+        assert memory.memory_reserved() == 0
+
+
+class TestHistory:
+    def test_devices_that_are_opened_later_record_too(self, emulated):
+        memory._record_memory_history(max_entries=10)
+        tensor = forebay.zeros(10, device="cuda:1")
+        assert [entry["action"] for entry in memory._snapshot()["device_traces"][1]] == ["segment_alloc", "alloc"]
+        memory._record_memory_history(None)
+        assert forebay.zeros(10, device="cuda:0").shape == tensor.shape
+        assert memory._snapshot()["device_traces"] == [[], []]
+
+    def test_pinned_memory_alone(self, emulated):
+        forebay.zeros(10, device="cuda")
+        memory._record_memory_history(record_cuda=False, record_pinned_host_memory=True)
+        array = forebay.empty_pinned(1000, device="cuda")
+        snapshot = memory._snapshot()
+        assert [entry["action"] for entry in snapshot["host_traces"]] == ["segment_alloc", "alloc"]
+        assert snapshot["device_traces"] == [[], []]
+        assert array.shape == (1000,)
+        memory._record_memory_history(None)
+
+    def test_the_next_emulation_records_nothing(self):
+        with forebay.emulate("cuda"):
+            memory._record_memory_history()
+        with forebay.emulate("cuda"):
+            forebay.zeros(10, device="cuda")
+            assert memory._snapshot()["device_traces"] == [[]]
+
+    def test_a_dump_is_plain_data(self, emulated, tmp_path):
+        memory._record_memory_history()
+        tensor = forebay.zeros(10, device="cuda")
+        memory._dump_snapshot(str(tmp_path / "dump.pickle"))
+        found = pickle.loads((tmp_path / "dump.pickle").read_bytes())
+        assert found["segments"][0]["blocks"][0]["address"] == tensor.data_ptr()
+
+    def test_annotations_are_for_cuda(self, emulated):
+        with pytest.raises(ValueError, match="expected a CUDA tensor, got device host:0"):
+            memory._annotate_tensor(forebay.zeros(3, device="host:0"), "x")
+        with pytest.raises(RuntimeError, match="annotateMemory: no live allocation found at pointer"):
+            memory._annotate_tensor(forebay.zeros(0, device="cuda"), "x")
+
+
+def test_the_switch_of_the_cache_comes_back_after_an_error(emulated):
+    cuda.init()
+    with pytest.raises(forebay.OutOfMemory), memory.caching_allocator_disabled():
+        forebay.allocate(65 * MIB, "cuda")
+    assert "Uncached" not in repr(forebay.allocate(10, "cuda"))
+
+
+def test_while_the_mutex_is_held_no_segment_goes_back(emulated):
+    forebay.allocate(10, "cuda").free()
+    emptied = threading.Event()
+
+    def empty():
+        memory.empty_cache()
+        emptied.set()
+
+    with memory._free_mutex():
+        thread = threading.Thread(target=empty, daemon=True)
+        thread.start()
+        free, _ = memory.mem_get_info()
+        assert free == 62 * MIB
+        assert not emptied.is_set()
+    thread.join(60)
+    assert memory.mem_get_info()[0] == 64 * MIB
+
+
+def test_the_pinned_allocator_has_a_number(emulated):
+    assert memory._host_allocator() == memory._host_allocator() != 0
+
+
+def test_errors_are_forebays(emulated):
+    with pytest.raises(ForebayError, match=r"^Device index value 9 is out of index range \[0, 2\)$"):
+        memory.caching_allocator_alloc(10, 9)

@@ -1,0 +1,543 @@
+"""The allocator with `expandable_segments:True` over a port that grows: the fake one, and the host device's memory.
+
+All of it is played in one scene, hence the many lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import random
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+from forebay import DeviceError, ForebayWarning, OutOfMemory
+from forebay.backends.host.driver import HostPort
+from forebay.errors import ForebayError
+from forebay.runtime.allocator.segment_allocator import SegmentAllocator
+from forebay.runtime.allocator.statistics import flat
+from forebay.runtime.settings.allocator_settings import parse
+from forebay.snapshot.model import SEGMENT
+from forebay.spi import DeviceProps
+from forebay.testing.conformance.scenes import Gate, in_child
+from forebay.testing.fake import FakePort
+
+MIB = 1 << 20
+TOTAL = 64 * MIB
+PAGE = 2 * MIB
+
+
+class Scene:
+    """An allocator with growing segments over a port, and three queues: 0, 1, 2."""
+
+    def __init__(self, port) -> None:
+        self.port = port
+        self.queues = {handle: port.queue() for handle in range(3)}
+        self.allocator = SegmentAllocator("test:0", port, self.queues, settings=parse("expandable_segments:True"))
+
+    def allocate(self, nbytes: int, queue: int = 0):
+        return self.allocator.allocate(nbytes, queue)
+
+    def stat(self, name: str) -> int:
+        return flat(self.allocator)[name]
+
+    @property
+    def reserved(self) -> int:
+        return self.stat("reserved_bytes.all.current")
+
+    @property
+    def used(self) -> int:
+        """What the port counts."""
+        return self.port.reserved
+
+    def segments(self) -> list[int]:
+        return np.frombuffer(self.allocator.tables(trace=False)[0], SEGMENT)["address"].tolist()
+
+    def check(self) -> None:
+        assert self.allocator.broken() is None
+        assert self.reserved == self.used
+
+    def check_all_can_go(self) -> None:
+        """What nobody holds goes back, wholly."""
+        gc.collect()
+        self.allocator.empty()
+        self.check()
+        assert (self.reserved, self.stat("active.all.current"), self.segments()) == (0, 0, [])
+
+    def check_spaces(self) -> None:
+        """Each is known on both sides; one that never had memory stays for the next who needs it, as PyTorch's does."""
+        theirs = {space.address: space.held for space in self.port._spaces.clear()}
+        assert theirs == dict.fromkeys(self.allocator._growth._spaces, 0)
+
+
+def fake_port() -> FakePort:
+    port = FakePort(TOTAL)
+    port.props = DeviceProps("fake", 0, "test", TOTAL, fine_segments=True)
+    return port
+
+
+def host_port() -> HostPort:
+    return HostPort(DeviceProps("host", 0, "test", TOTAL, host_visible=True, zero_pages=True, fine_segments=True))
+
+
+@pytest.fixture(params=[fake_port, host_port])
+def scene(request):
+    """On each of the two."""
+    scene = Scene(request.param())
+    yield scene
+    scene.check()
+    scene.port.close()
+
+
+@pytest.fixture
+def fake():
+    scene = Scene(fake_port())
+    yield scene
+    scene.check()
+
+
+@pytest.fixture
+def host():
+    scene = Scene(host_port())
+    yield scene
+    scene.check()
+    scene.port.close()
+
+
+def calls(scene: Scene, *names: str) -> list[tuple[object, ...]]:
+    return [call for call in scene.port.calls if call[0] in names]
+
+
+# Growing and shrinking
+
+
+def test_a_segment_grows_by_what_is_missing(scene):
+    first = scene.allocate(3 * MIB)
+    second = scene.allocate(6 * MIB)
+    assert second.address == first.address + 3 * MIB
+    assert (scene.reserved, scene.stat("num_device_alloc"), len(scene.segments())) == (10 * MIB, 2, 1)
+    small = scene.allocate(1000)
+    assert (scene.reserved, scene.stat("reserved_bytes.small_pool.current")) == (12 * MIB, 2 * MIB)
+    assert len({first.address, second.address, small.address}) == 3
+
+
+def test_what_is_free_shrinks_away_around_what_is_not(scene):
+    first, kept, last = scene.allocate(8 * MIB), scene.allocate(5 * MIB), scene.allocate(9 * MIB)
+    start = first.address
+    del first, last
+    scene.allocator.empty()
+    assert (kept.address, scene.reserved) == (start + 8 * MIB, 6 * MIB)
+    again = scene.allocate(8 * MIB)
+    assert (again.address, scene.reserved) == (start, 14 * MIB)
+    del kept, again
+    scene.check_all_can_go()
+
+
+def test_a_small_capacity_is_used_to_the_end(scene):
+    """PyTorch's pages of 20 MiB would leave 60 of 64 MiB for large blocks."""
+    block = scene.allocate(61 * MIB)
+    with pytest.raises(OutOfMemory):
+        scene.allocate(4 * MIB)
+    assert scene.allocate(3 * MIB).size == 3 * MIB
+    assert (block.size, scene.reserved) == (61 * MIB, TOTAL)
+
+
+def test_free_memory_in_pieces_becomes_whole(scene):
+    """What the setting is for: the same story ends in OutOfMemory without it."""
+
+    def story() -> None:
+        blocks = [scene.allocate(4 * MIB) for _ in range(15)]
+        del blocks[::2]
+        blocks.append(scene.allocate(30 * MIB))
+
+    story()
+    scene.check_all_can_go()
+    scene.allocator.apply_settings(parse("expandable_segments:False"))
+    blocks = [scene.allocate(30 * MIB), scene.allocate(30 * MIB)]
+    del blocks
+    whole = scene.allocate(12 * MIB)  # of a segment of 30
+    with pytest.raises(OutOfMemory):
+        scene.allocate(50 * MIB)
+    assert whole.size == 12 * MIB
+
+
+def test_settings_may_change_while_there_is_memory_of_both_kinds(scene):
+    grown = scene.allocate(6 * MIB)
+    scene.allocator.apply_settings(parse("expandable_segments:False"))
+    plain = scene.allocate(6 * MIB)
+    del grown
+    scene.allocator.empty()
+    assert scene.reserved == plain.size
+    scene.allocator.apply_settings(parse("expandable_segments:True"))
+    grown = scene.allocate(6 * MIB)
+    scene.check()
+    del grown, plain
+    scene.check_all_can_go()
+
+
+def test_each_queue_has_its_own_segment(scene):
+    blocks = [scene.allocate(3 * MIB, queue) for queue in (0, 1, 0, 1)]
+    assert len(scene.segments()) == 2
+    assert blocks[2].address == blocks[0].address + 3 * MIB
+    assert blocks[3].address == blocks[1].address + 3 * MIB
+    del blocks
+    scene.check_all_can_go()
+
+
+def test_grown_memory_is_memory(host):
+    blocks = [host.allocate(3 * MIB) for _ in range(4)]
+    for i, block in enumerate(blocks):
+        ctypes.memset(block.address, i + 1, block.size)
+    del blocks[1], block
+    host.allocator.empty()
+    blocks.append(host.allocate(30 * MIB))
+    ctypes.memset(blocks[-1].address, 9, 30 * MIB)
+    values = [{*ctypes.string_at(block.address, block.size)} for block in blocks]
+    assert values == [{1}, {3}, {4}, {9}]
+
+
+# Not enough
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_memory_that_ran_out_half_way(fake, refusals):
+    """A block over two holes, of which one was filled: that goes back with the cache, and all is asked for at once."""
+    blocks = [fake.allocate(PAGE) for _ in range(6)]
+    start = blocks[0].address
+    del blocks[2], blocks[0]
+    fake.allocator.empty()
+    del blocks[0]  # free, between two holes
+    fake.port.calls.clear()
+    for after in range(1, 1 + refusals):
+        fake.port.fail("commit", after=after, error=OutOfMemory("full"))
+    if refusals == 1:
+        blocks.append(fake.allocate(3 * PAGE))
+        assert blocks[-1].address == start
+    else:
+        with pytest.raises(OutOfMemory):
+            fake.allocate(3 * PAGE)
+        assert fake.reserved == 3 * PAGE
+    wanted = [where for _, *where in calls(fake, "commit")]
+    assert wanted == [[start, PAGE], [start + 2 * PAGE, PAGE], [start, 3 * PAGE]]
+    del blocks
+    fake.check_all_can_go()
+
+
+def test_a_full_device_says_so_in_its_own_words(host):
+    kept = host.allocate(40 * MIB)
+    with pytest.raises(OutOfMemory) as caught:
+        host.allocate(30 * MIB)
+    assert (caught.value.wanted, caught.value.reserved) == (30 * MIB, 40 * MIB)
+    assert (host.stat("num_ooms"), host.stat("num_alloc_retries"), kept.size) == (1, 1, 40 * MIB)
+
+
+def test_where_address_space_is_short_less_is_taken(fake):
+    """`ulimit -v`, for one."""
+    for _ in range(2):
+        fake.port.fail("reserve_space", error=OutOfMemory("no address space"))
+    block = fake.allocate(3 * MIB)
+    sizes = [nbytes for _, nbytes, _ in calls(fake, "reserve_space")]
+    assert sizes == [72 * MIB, 36 * MIB, 18 * MIB]
+    assert block.size == 3 * MIB
+    for _ in range(20):
+        fake.port.fail("reserve_space", error=OutOfMemory("no address space", code=12, call="mmap"))
+    with pytest.raises(OutOfMemory) as caught:
+        fake.allocate(20 * MIB)
+    assert (caught.value.code, caught.value.call) == (12, "mmap")
+
+
+# Failures
+
+
+def scenario(scene: Scene) -> None:
+    """Both kinds, three queues, growing, shrinking, running out."""
+    blocks = [scene.allocate(1000 * MIB // 1024, i % 3) for i in range(8)]
+    blocks += [scene.allocate(3 * MIB, i % 2) for i in range(8)]
+    blocks[9].used_on(2)
+    for queue in scene.queues.values():
+        queue.call(lambda: None)
+    del blocks[::2]
+    scene.allocator.empty()
+    scene.queues[0].call(lambda: None)
+    blocks.append(scene.allocate(20 * MIB))
+    with contextlib.suppress(OutOfMemory):
+        scene.allocate(60 * MIB)
+    del blocks
+    scene.allocator.empty()
+
+
+def test_whatever_call_fails_nothing_is_lost():
+    """Each call to the port fails once, in one run each; afterwards everything goes back."""
+    seen = set()
+    for n in range(1, 500):
+        scene = Scene(fake_port())
+        fault = scene.port.fail_call(n)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                scenario(scene)
+            except DeviceError as error:
+                seen.add(str(error))
+                error.__traceback__ = None
+            fault.error.__traceback__ = None  # it knows the scenario's frame, and so the blocks
+            for _ in range(2):
+                with contextlib.suppress(DeviceError):  # the failure may come as late as here
+                    scene.allocator.empty()
+        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
+        scene.check_all_can_go()
+        scene.check_spaces()
+        if not fault.hit:
+            break
+    assert seen == {"fake:0: scripted failure of call"}
+    assert n > 60
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("happened", [False, True])
+@pytest.mark.parametrize("call", ["commit", "decommit", "wait", "memory_info"])
+def test_whatever_is_interrupted_nothing_is_lost(call, happened, monkeypatch):
+    """Before the port did anything, or right after."""
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be what is interrupted
+    for after in range(200):
+        scene = Scene(fake_port())
+        hit = interrupt(scene, call, after, happened=happened)
+        with contextlib.suppress(Interrupted):
+            scenario(scene)
+        assert scene.allocator.broken() is None
+        scene.check_all_can_go()
+        scene.check_spaces()
+        if not hit:
+            break
+    assert after > 3
+
+
+def interrupt(scene: Scene, call: str, after: int, *, happened: bool) -> list[int]:
+    """The list has something in it once that happened."""
+    owners = [scene.port] if call != "wait" else [*scene.queues.values()]
+    left, hit = [after], []
+
+    def wrap(act):
+        def interrupted(*arguments):
+            left[0] -= 1
+            if left[0] == -1:
+                hit.append(1)
+                if happened:
+                    act(*arguments)
+                raise Interrupted
+            return act(*arguments)
+
+        return interrupted
+
+    for owner in owners:
+        setattr(owner, call, wrap(getattr(owner, call)))
+    return hit
+
+
+def test_memory_in_doubt_is_nobodys(host, monkeypatch):
+    """Its memory went, and a KeyboardInterrupt came: no block may be there before that is settled."""
+    block = host.allocate(6 * MIB)
+    start = block.address
+    del block
+    decommit = host.port.decommit
+
+    def interrupted(*where):
+        decommit(*where)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.port, "decommit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            host.allocator.empty()
+    other = host.allocate(6 * MIB)
+    assert other.address != start
+    ctypes.memset(other.address, 1, other.size)
+    assert (host.used, host.reserved) == (6 * MIB, 12 * MIB)
+    assert host.allocator.on_the_way() == [(start, 6 * MIB, True)]
+    host.allocator.empty()
+    assert host.reserved == 6 * MIB
+
+
+def test_a_timer_that_raises_anywhere_loses_nothing(host, monkeypatch):
+    """Between any two steps: each time everything can go back, and is counted by both sides alike."""
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be what is interrupted
+    chance = random.Random(1)
+
+    def raising(*_) -> None:
+        raise Interrupted
+
+    def work(held) -> None:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-5, 2e-3))
+        while True:
+            held.append(host.allocate(int(2 ** chance.uniform(10, 24))))
+            if len(held) > 3:
+                del held[chance.randrange(4)]
+            if chance.random() < 0.4:
+                host.allocator.empty()
+
+    before = signal.signal(signal.SIGALRM, raising)
+    try:
+        for _ in range(100):
+            held = []
+            with contextlib.suppress(Interrupted):
+                work(held)
+            held.clear()
+            host.check_all_can_go()
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_end_that_comes_too_late_is_no_end(fake, monkeypatch):
+    """Another thread grows the segment while its last page is on its way out."""
+    block = fake.allocate(PAGE)
+    del block
+    taken = []
+    decommit = fake.port.decommit
+
+    def slow(address, nbytes):
+        decommit(address, nbytes)
+        taken.append(fake.allocate(3 * PAGE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake.port, "decommit", slow)
+        fake.allocator.empty()
+    assert (fake.reserved, len(fake.segments())) == (3 * PAGE, 1)
+    taken.clear()
+    fake.check_all_can_go()
+
+
+# Queues
+
+
+def test_pages_go_when_their_queue_is_done_with_them(fake):
+    block = fake.allocate(6 * MIB, 1)
+    fake.queues[1].fill(block.address, 1, 6 * MIB)
+    del block
+    fake.allocator.empty()
+    assert fake.queues[1].idle()
+    fake.queues[1].wait(0)  # and it did not fail
+    assert fake.reserved == 0
+
+
+def test_pages_used_by_another_queue_wait_for_it(fake):
+    block = fake.allocate(6 * MIB)
+    block.used_on(1)
+    fake.queues[1].fill(block.address, 1, 6 * MIB)
+    start = block.address
+    del block
+    other = fake.allocate(6 * MIB)
+    assert other.address == start + 6 * MIB
+    fake.allocator.empty()
+    assert fake.queues[1].idle()
+    fake.queues[1].wait(0)
+    assert (fake.reserved, other.size) == (6 * MIB, 6 * MIB)
+
+
+def test_a_queues_own_thread_leaves_its_pages(host):
+    """It cannot wait for itself: they stay until somebody else empties the cache."""
+    gate, failures = Gate(), []
+    block = host.allocate(6 * MIB, 1)
+
+    def inside() -> None:
+        gate()
+        try:
+            host.allocator.empty()
+        except BaseException as error:  # noqa: BLE001 -- told to the test
+            failures.append(error)
+
+    host.queues[1].call(inside)
+    tick = host.queues[1].signal()
+    del block
+    gate.open()
+    host.queues[1].wait(tick)
+    assert failures == []
+    assert host.allocator.broken() is None
+    host.check_all_can_go()
+
+
+# Threads and processes
+
+
+def test_eight_threads_on_growing_segments(host, eight_threads):
+    """They fill, check and free blocks of their own queue, which others use as well, and empty the cache meanwhile."""
+    queues = {3 + i: host.port.queue() for i in range(8)}
+    host.queues.update({queue.handle: queue for queue in queues.values()})
+    ooms = []
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        queue, held = queues[3 + seed].handle, []
+        for step in range(200):
+            nbytes = int(2 ** chance.uniform(9, 21.5))
+            try:
+                block = host.allocate(nbytes, queue)
+            except OutOfMemory:
+                ooms.append(nbytes)
+                held.clear()
+                continue
+            ctypes.memset(block.address, seed + 1, nbytes)
+            held.append(block)
+            if step % 5 == 0:
+                block.used_on(chance.randrange(3))
+            if step % 23 == 0:
+                host.allocator.empty()
+            if len(held) > 8:
+                block = held.pop(chance.randrange(len(held)))
+                assert ctypes.string_at(block.address, block.nbytes) == bytes([seed + 1]) * block.nbytes
+            del block
+
+    eight_threads(work)
+    assert host.stat("num_ooms") == len(ooms)
+    host.check_all_can_go()
+
+
+@pytest.mark.parametrize("make", [fake_port, host_port])
+def test_a_child_leaves_the_spaces_of_before_the_fork_alone(make):
+    """Blocks there stay its own copy; what is new comes from the new port."""
+    scene = Scene(make())
+    kept, idle = scene.allocate(3 * MIB), scene.allocate(7 * MIB)
+    small = scene.allocate(1000)
+    del idle
+    old = [(start, start + 72 * MIB) for start in scene.segments()]
+
+    def ours(address: int) -> bool:
+        return any(low <= address < high for low, high in old)
+
+    def check() -> None:
+        scene.port.abandon()
+        with pytest.raises(ForebayError, match="forked"):
+            scene.port.commit(old[0][0], PAGE)
+        fresh = fake_port() if isinstance(scene.port, FakePort) else make()
+        fresh.reserve_space(256 * MIB, PAGE)  # the fake one would give the same addresses again
+        touched = []
+        for name in ("commit", "decommit", "release_space", "release"):
+            act = getattr(fresh, name)
+            setattr(fresh, name, lambda *where, act=act: (touched.append(where[0]), act(*where))[1])
+        scene.allocator.abandon_queues(fresh)
+        scene.port = fresh
+        again = scene.allocate(5 * MIB)
+        assert ours(again.address)  # what was idle there is the child's to use
+        new = [scene.allocate(20 * MIB), scene.allocate(1000 * 1000), scene.allocate(1000 * 1000)]
+        assert not ours(new[0].address)
+        assert scene.allocator.broken() is None
+        del again, new
+        scene.allocator.empty()
+        with pytest.raises(OutOfMemory):
+            scene.allocate(70 * MIB)
+        assert scene.allocator.broken() is None
+        assert touched
+        assert not any(map(ours, touched))
+        assert (scene.used, scene.reserved) == (0, 12 * MIB)
+
+    assert in_child(check) == ""
+    del kept, small
+    scene.check_all_can_go()
+    scene.port.close()

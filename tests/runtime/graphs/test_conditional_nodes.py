@@ -1,0 +1,114 @@
+"""Parts of a graph that depend on what is on the device then, and what a graph looks like."""
+
+from __future__ import annotations
+
+import pytest
+from support.graph_scenes import captured
+
+import forebay
+from forebay.errors import DeviceError, WrongState
+from forebay.runtime.base import capture_state
+from forebay.runtime.graphs.graph import Graph
+
+MIB = 1 << 20
+
+
+def test_a_body_is_done_if_its_condition_is_true(stream):
+    on, numbers, graph = forebay.zeros(1, dtype=bool), forebay.zeros(1, dtype="uint8"), Graph(keep_graph=True)
+    graph.capture_begin()
+    graph.begin_capture_to_if_node(on)
+    numbers.fill_(7)
+    graph.end_capture_to_conditional_node()
+    graph.capture_end()
+    graph.replay()
+    assert numbers.tolist() == [0]
+    on.fill_(1)
+    graph.replay()
+    assert numbers.tolist() == [7]
+    with pytest.warns(UserWarning, match="bodies of conditions"):
+        data = graph.get_graph_data()
+    assert [node["node_type"] for node in data["nodes"]] == ["conditional"]
+
+
+def test_a_loop_is_done_as_long_as_its_condition_is_true(stream):
+    flags, graph = forebay.tensor([True] * 5 + [False] * 3, device=stream.device), Graph()
+    shifted = forebay.zeros(7, dtype=bool)
+    on = flags[0]
+    graph.capture_begin()
+    graph.begin_capture_to_while_node(on)
+    shifted.copy_(flags[1:])
+    flags[:7].copy_(shifted)
+    graph.set_conditional_handle_for_current_node(on)
+    graph.end_capture_to_conditional_node()
+    graph.capture_end()
+    graph.replay()
+    assert flags.tolist() == [False] * 8
+
+
+def test_what_stands_in_no_body(stream):
+    graph, on = Graph(), forebay.zeros(1, dtype=bool)
+    with pytest.raises(RuntimeError, match=r"capture_begin\(\) must be called before"):
+        graph.begin_capture_to_if_node(on)
+    graph.capture_begin()
+    for call in (graph.end_capture_to_conditional_node, lambda: graph.set_conditional_handle_for_current_node(on)):
+        with pytest.raises(RuntimeError, match="No active CUDA graph conditional node"):
+            call()
+    with pytest.raises(RuntimeError, match="a bool tensor of one element"):
+        graph.begin_capture_to_if_node(forebay.zeros(2))
+    graph.begin_capture_to_if_node(on)
+    with pytest.raises(RuntimeError, match="RNG within data-dependent conditional nodes"):
+        forebay.zeros(4).uniform_()
+    graph.reset()
+
+
+def test_a_body_that_is_not_ended(stream):
+    graph, on = Graph(), forebay.zeros(1, dtype=bool)
+    graph.capture_begin()
+    graph.begin_capture_to_if_node(on)
+    with pytest.raises(DeviceError) as raised:
+        graph.capture_end()
+    assert raised.value.code == 904
+
+
+def test_a_body_calls_no_python(stream):
+    graph, on, numbers = Graph(), forebay.zeros(1, dtype=bool), forebay.zeros(2)
+    graph.capture_begin()
+    graph.begin_capture_to_if_node(on)
+    numbers.fill_(1.5)
+    graph.end_capture_to_conditional_node()
+    with pytest.raises(forebay.Unsupported, match="body of a condition"):
+        graph.capture_end()
+    numbers.fill_(2)
+    assert numbers.tolist() == [2, 2]
+
+
+def test_a_drawing(stream, tmp_path):
+    numbers, out, graph = forebay.zeros(4), forebay.zeros(4), Graph()
+    graph.enable_debug_mode()
+    captured(graph, lambda: (numbers.zero_(), numbers.uniform_(), out.copy_(numbers)))
+    graph.debug_dump(str(tmp_path / "graph.dot"), verbose=False)
+    lines = (tmp_path / "graph.dot").read_text().splitlines()
+    assert lines == [
+        "digraph graph_of_work {",
+        "  node [shape=box, fontname=monospace];",
+        '  n0 [label="0: fill 16 B"];',
+        '  n1 [label="1: draw uniform, 4 x float32"];',
+        '  n2 [label="2: copy 16 B"];',
+        "  n0 -> n1;",
+        "  n1 -> n2;",
+        "}",
+    ]
+    graph.debug_dump(str(tmp_path / "graph.dot"))
+    assert f"to {out.data_ptr():#x}" in (tmp_path / "graph.dot").read_text()
+
+
+def test_the_end_of_the_devices_ends_a_capture():
+    emulation = forebay.emulate("cuda", memory=64 * MIB)
+    graph = Graph()
+    with forebay.Stream("cuda:0"):
+        graph.capture_begin()
+        emulation.stop()
+    assert capture_state.under_way == ()
+    with pytest.raises((WrongState, RuntimeError)):
+        graph.replay()
+    graph.reset()

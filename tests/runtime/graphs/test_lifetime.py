@@ -1,0 +1,152 @@
+"""From a graph's capture to its end: what it can do when, and what is left of it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+from support.graph_scenes import captured
+
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime.graphs.graph import Graph
+
+NOT_YET = {
+    "capture_end": "capture_end() called before capture_begin().",
+    "capture_end_pre": "capture_end() called before capture_begin().",
+    "replay": "capture_end() must have been called before calling instantiate",
+    "instantiate": "capture_end() must have been called before calling instantiate",
+    "pool": "Called Graph::pool() without a preceding successful capture.",
+    "pools": "Called Graph::pools() without a preceding successful capture.",
+    "raw_cuda_graph_exec": "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called",
+    "raw_cuda_graph": "No cudaGraph_t is available: either capture_end() has not been called, or the underlying "
+    "cudaGraph_t was destroyed (keep_graph=false, and capture has been finalized).",
+}
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_what_a_graph_cannot_do_yet(stream, name):
+    with pytest.raises(RuntimeError) as raised:
+        getattr(Graph(), name)()
+    assert str(raised.value) == NOT_YET[name]
+    assert Graph().capture_end_post() is None
+    assert Graph().reset() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"capture_error_mode": "x"}, RuntimeError, "Expected `global`, `thread_local`, or `relaxed`, got x"),
+        ({"pool": (1, 1)}, RuntimeError, "one of the two numbers is 0"),
+        ({"pool": 3}, TypeError, "a MemPool or the two ints"),
+        ({"pool": (0, "1")}, TypeError, "a MemPool or the two ints"),
+    ],
+    ids=["mode", "pool of two kinds", "an int", "a text"],
+)
+def test_nonsense_is_refused(stream, arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        Graph().capture_begin(**arguments)
+    assert not stream.is_capturing()
+
+
+def test_the_default_stream_is_not_captured(place):
+    with (
+        forebay.use_device(place),
+        forebay.runtime.streams.stream.default_stream(place),
+        pytest.raises(RuntimeError, match="must be captured on a non-default stream"),
+    ):
+        Graph().capture_begin()
+
+
+def test_a_graph_is_captured_once(stream):
+    numbers, graph = forebay.zeros(1), Graph()
+    graph.capture_begin()
+    with pytest.raises(DeviceError, match="present state"):
+        Graph().capture_begin()
+    with pytest.raises(DeviceError, match="present state"):
+        graph.capture_begin()
+    numbers.fill_(1)
+    graph.capture_end()
+    with pytest.raises(RuntimeError, match="already owns a captured graph"):
+        graph.capture_begin()
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding"):
+        graph.pool()
+    captured(graph, lambda: numbers.fill_(2))
+    graph.replay()
+    assert numbers.tolist() == [2]
+
+
+def test_it_ends_on_its_stream(stream):
+    numbers, graph = forebay.zeros(1), Graph()
+    graph.capture_begin()
+    numbers.fill_(1)
+    with (
+        forebay.Stream(stream.device),
+        pytest.raises(RuntimeError, match=r"Capture must end on the same stream it began on\."),
+    ):
+        graph.capture_end()
+    graph.capture_end()
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["not kept", "kept"])
+def test_what_is_there_after_each_step(stream, keep):
+    numbers, graph = forebay.zeros(1), Graph(keep)
+    graph.capture_begin()
+    numbers.fill_(1)
+    graph.capture_end_pre()
+    assert graph.raw_cuda_graph()
+    with pytest.raises(RuntimeError):
+        graph.raw_cuda_graph_exec()
+    graph.instantiate()
+    first = graph.raw_cuda_graph_exec()
+    graph.capture_end_post()
+    if keep:
+        assert graph.raw_cuda_graph()
+        graph.instantiate()
+        assert graph.raw_cuda_graph_exec() != first
+    else:
+        with pytest.raises(RuntimeError, match="No cudaGraph_t"):
+            graph.raw_cuda_graph()
+        with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+            graph.instantiate()
+    graph.replay()
+    assert numbers.tolist() == [1]
+
+
+def test_a_kept_graph_is_made_ready_by_its_first_replay(stream):
+    numbers, graph = forebay.zeros(1), Graph(keep_graph=True)
+    captured(graph, lambda: numbers.fill_(1))
+    with pytest.raises(RuntimeError):
+        graph.raw_cuda_graph_exec()
+    graph.replay()
+    assert graph.raw_cuda_graph_exec()
+
+
+def test_a_graph_that_is_dropped_in_its_capture_lets_the_stream_go(stream):
+    numbers, graph = forebay.zeros(1), Graph()
+    graph.capture_begin()
+    numbers.fill_(1)
+    del graph
+    gc.collect()
+    assert not stream.is_capturing()
+    numbers.fill_(2)
+    assert numbers.tolist() == [2]
+
+
+def test_a_graph_that_ends_while_its_replay_is_held(stream):
+    """What it copies from is kept until the replay is done."""
+    numbers, graph, gate = forebay.zeros(4), Graph(), threading.Event()
+    pinned = forebay.empty_pinned(4, dtype="float32")
+    pinned[:] = 6
+    graph.capture_begin()
+    numbers.copy_(pinned, non_blocking=True)
+    graph.capture_end()
+    stream.queue.call(lambda: gate.wait(20))
+    graph.replay()
+    del pinned
+    graph.reset()
+    forebay.empty_pinned(4, dtype="float32")[:] = 7  # not the same memory
+    gate.set()
+    assert numbers.tolist() == [6] * 4

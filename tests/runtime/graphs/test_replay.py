@@ -1,0 +1,140 @@
+"""A replay does what was captured, on whatever stream is current then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.graph_scenes import captured
+
+import forebay
+from forebay.errors import DeviceError
+from forebay.runtime.graphs.graph import Graph, capturing_graph
+
+
+def test_a_replay_does_what_was_captured(stream):
+    numbers, graph = forebay.zeros(3), Graph()
+    captured(graph, lambda: numbers.fill_(5))
+    assert numbers.tolist() == [0, 0, 0]
+    for _ in range(2):
+        numbers.zero_()
+        graph.replay()
+        assert numbers.tolist() == [5, 5, 5]
+
+
+def test_replays_read_what_the_inputs_hold_then(stream):
+    given, out, graph = forebay.zeros(3), forebay.zeros(3), Graph()
+    captured(graph, lambda: out.copy_(given))
+    for number in (1, 2):
+        given.fill_(number)
+        graph.replay()
+        assert out.tolist() == [number] * 3
+
+
+def test_a_replay_is_queued_on_whatever_stream_is_current(stream):
+    numbers, graph = forebay.zeros(1), Graph()
+    captured(graph, lambda: numbers.fill_(5))
+    graph.replay()
+    with forebay.Stream(stream.device) as other:
+        numbers.zero_()
+        graph.replay()
+        other.synchronize()
+        assert numbers.tolist() == [5]
+    with forebay.runtime.streams.stream.default_stream(stream.device) as default:
+        graph.replay()
+        default.synchronize()
+
+
+def test_two_streams_in_one_graph(stream):
+    one, other, graph = forebay.zeros(2), forebay.zeros(2), Graph(keep_graph=True)
+    side = forebay.Stream(stream.device)
+    graph.capture_begin()
+    one.fill_(1)
+    side.wait_stream(stream)
+    assert side.is_capturing()
+    with side:
+        other.fill_(2)
+        assert capturing_graph() is graph
+    stream.wait_stream(side)
+    one.copy_(other)
+    graph.capture_end()
+    assert not side.is_capturing()
+    graph.replay()
+    assert one.tolist() == [2, 2]
+    assert graph.get_graph_data()["nodes"][2]["dependencies"] == [0, 1] or graph.work[2].after
+
+
+def test_events_fork_and_join_as_streams_do(stream):
+    numbers, graph, event = forebay.zeros(2), Graph(), forebay.Event()
+    side = forebay.Stream(stream.device)
+    graph.capture_begin()
+    event.record(stream)
+    event.wait(side)
+    with side:
+        numbers.fill_(3)
+    done = side.record_event()
+    done.wait(stream)
+    graph.capture_end()
+    graph.replay()
+    assert numbers.tolist() == [3, 3]
+    with pytest.raises(DeviceError) as raised:
+        done.query()
+    assert raised.value.code == 907
+    with pytest.raises(DeviceError):
+        done.synchronize()
+    done.record(stream)
+    done.synchronize()
+    assert done.query()
+
+
+def test_a_pinned_array_is_copied_anew_by_each_replay(stream):
+    numbers, graph = forebay.zeros(4), Graph()
+    pinned = forebay.empty_pinned(4, dtype="float32")
+    pinned[:] = 1
+    made = [pinned]
+    captured(graph, lambda: numbers.copy_(made[0], non_blocking=True))
+    pinned[:] = 2
+    graph.replay()
+    assert numbers.tolist() == [2] * 4
+    pinned[:] = 3
+    del made[0], pinned
+    forebay.empty_pinned(4, dtype="float32")[:] = 4  # not the same memory: that is the graph's, too
+    graph.replay()
+    assert numbers.tolist() == [3] * 4
+
+
+def test_another_array_cannot_be_copied(stream):
+    numbers, graph = forebay.zeros(4), Graph()
+    graph.capture_begin()
+    for copy in (
+        lambda: numbers.copy_(np.ones(4, "f4")),
+        lambda: numbers.copy_(forebay.empty_pinned(4, dtype="float32")),
+        lambda: numbers.copy_(np.ones(4, "f4"), non_blocking=True),
+    ):
+        with pytest.raises(RuntimeError, match=r"Cannot copy between CPU and [A-Z]* tensors during"):
+            copy()
+    numbers.fill_(1)
+    graph.capture_end()  # it is not broken by that
+    graph.replay()
+    assert numbers.tolist() == [1] * 4
+
+
+def test_a_replay_within_a_capture_is_a_part_of_it(stream):
+    one, other, inner, outer = forebay.zeros(1), forebay.zeros(1), Graph(), Graph()
+    captured(inner, lambda: other.copy_(one))
+
+    def both():
+        one.fill_(4)
+        inner.replay()
+
+    captured(outer, both)
+    assert other.tolist() == [0]
+    inner.reset()
+    outer.replay()
+    assert other.tolist() == [4]
+
+
+def test_an_empty_graph_is_warned_of_and_replayed(stream):
+    graph = Graph()
+    with pytest.warns(UserWarning, match="Graph is empty"):
+        captured(graph, lambda: None)
+    graph.replay()

@@ -1,8 +1,0 @@
-"""The tests here share `scenes`, which importlib mode would not find."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

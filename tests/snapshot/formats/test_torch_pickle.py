@@ -1,0 +1,331 @@
+"""PyTorch's pickles: read as they are, believed in nothing, and never run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+import struct
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.snapshot_programs import MIB, dumped, program
+
+from forebay import simulate, snapshot
+from forebay.snapshot.formats import native, safe_pickle, torch_pickle
+from forebay.snapshot.formats.native import BadSnapshot
+from forebay.snapshot.model import Action, Frame, State
+
+
+def told(**changes):
+    """The smallest snapshot: a segment with one block in use, and how that came."""
+    frames = [{"filename": "net.py", "line": 7, "name": "forward"}, {"filename": "train.py", "line": 3, "name": "main"}]
+    segment = {
+        "device": 0, "address": 1 << 32, "total_size": 2 * MIB, "allocated_size": 512, "active_size": 512,
+        "requested_size": 100, "stream": 5, "segment_type": "small", "segment_pool_id": (0, 3), "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            {"address": 1 << 32, "size": 512, "requested_size": 100, "state": "active_allocated", "frames": frames},
+            {"address": (1 << 32) + 512, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive", "frames": []},
+        ],
+    }  # fmt: skip
+    entry = {"addr": 1 << 32, "stream": 5, "time_us": 1_700_000_000_000_000, "pool_id": (0, 3), "frames": frames}
+    trace = [entry | {"action": "segment_alloc", "size": 2 * MIB}, entry | {"action": "alloc", "size": 100}]
+    return {"segments": [segment], "device_traces": [trace], "external_annotations": []} | changes
+
+
+def read(value):
+    (found,) = torch_pickle.parse(dumped(value))
+    return found
+
+
+def test_everything_that_the_file_says_is_there():
+    value = told(allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": 64 * MIB})
+    value["device_traces"][0][1] |= {"user_metadata": "step 3", "compile_context": "0/1"}
+    found = read(value)
+    assert found.device == "cuda:0"
+    assert found.segments.tolist() == [(1 << 32, 2 * MIB, 5, 0, 1, 1, 0)]
+    assert found.blocks["state"].tolist() == [State.LIVE, State.FREE]
+    assert found.blocks["requested"].tolist() == [100, 0]
+    assert found.trace["action"].tolist() == [Action.RESERVE, Action.TAKE]
+    assert found.trace["time_ns"].tolist() == [1_700_000_000_000_000_000] * 2
+    assert list(found.stack(int(found.trace["stack"][1]))) == [
+        Frame("net.py", "forward", 7),
+        Frame("train.py", "main", 3),
+    ]
+    assert found.labels == (("0/1", "step 3"),)
+    assert found.trace["note"].tolist() == [0, 1]
+    assert found.notes["pools"] == {"1": [0, 3]}
+    assert found.notes["allocator_settings"]["max_split_size"] == 64 * MIB
+
+
+@pytest.mark.parametrize("said", [3, {"recommended": "1 GiB"}, {1: 2}, {"recommended": {}}])
+@pytest.mark.parametrize("key", ["heaps", "roundup_power2_divisions"])
+def test_settings_that_make_no_sense_are_not_noted(key, said):
+    notes = read(told(allocator_settings={key: said, "max_split_size": 64 * MIB})).notes
+    assert notes["allocator_settings"] == {"max_split_size": 64 * MIB}
+    assert "heaps" not in notes
+
+
+def test_an_older_file_lacks_much_of_it():
+    """GIVEN a file of PyTorch 2.0, without times, pools and blocks' addresses, WHEN read, THEN they are worked out."""
+    value = told()
+    del value["external_annotations"]
+    for entry in value["device_traces"][0]:
+        del entry["time_us"], entry["pool_id"]
+    for block in value["segments"][0]["blocks"]:
+        del block["address"]
+    found = read(value)
+    assert found.blocks["address"].tolist() == [1 << 32, (1 << 32) + 512]
+    assert found.trace["time_ns"].tolist() == [0, 0]
+    assert found.trace["home"].tolist() == [1, 1]  # its segment is in a private pool
+    assert "order" not in found.notes
+
+
+def test_a_list_of_segments_is_a_snapshot_without_a_history():
+    assert len(read(told()["segments"]).trace) == 0
+
+
+def test_actions_that_are_none_of_the_memorys_are_left_out():
+    value = told()
+    value["device_traces"][0].insert(1, {"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1})
+    assert read(value).trace["action"].tolist() == [Action.RESERVE, Action.TAKE]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_is_read(protocol):
+    (found,) = torch_pickle.parse(dumped(told(), protocol))
+    assert found.strings == ("train.py", "main", "net.py", "forward")
+
+
+def test_load_reads_both_kinds_by_what_is_in_them(tmp_path):
+    theirs, ours = tmp_path / "a.forebay", tmp_path / "b.pickle"  # the names lie
+    theirs.write_bytes(dumped(told()))
+    (found,) = snapshot.load(theirs)
+    native.write(found, ours)
+    (again,) = snapshot.load(ours)
+    assert again.trace.tolist() == found.trace.tolist()
+    assert again.notes == dict(found.notes)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"hello", b"\x7fELF\x02\x01\x01", b"\x80", b"\x80\x04", b"(", b"}"])
+def test_what_is_neither_is_said_in_one_line(tmp_path, content):
+    path = tmp_path / "strange"
+    path.write_bytes(content)
+    with pytest.raises(BadSnapshot, match="strange: ") as caught:
+        snapshot.load(path)
+    assert "\n" not in str(caught.value)
+
+
+# Strangers
+
+
+class Calls:
+    def __init__(self, function, *arguments):
+        self.how = function, arguments
+
+    def __reduce__(self):
+        return self.how
+
+
+class Canary:
+    touched = False
+
+    @classmethod
+    def touch(cls, *_):
+        cls.touched = True
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("function", [os.system, eval, print, Canary, threading.Thread])
+def test_nothing_is_called_or_imported(protocol, function, tmp_path):
+    """GIVEN a pickle that would run a command, anywhere in the value, WHEN it is read, THEN it is refused unread."""
+    mark = tmp_path / "mark"
+    attack = Calls(function, f"touch {mark}")
+    for value in (attack, told(extra=attack), told(segments=[attack]), [attack]):
+        with pytest.raises(BadSnapshot, match=r"not plain data: at byte \d+ it (names a|calls|makes)|foreign pickle"):
+            torch_pickle.parse(dumped(value, protocol))
+    assert not mark.exists()
+
+
+def test_a_module_that_is_named_is_not_imported():
+    with pytest.raises(BadSnapshot, match="names a global"):
+        torch_pickle.parse(b"\x80\x02cantigravity\nfly\n)R.")
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        b"cos\nsystem\n(S'true'\ntR",
+        b"(S'true'\nios\nsystem\n",
+        b"\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R",
+        b"\x82\x01", b"\x83\x01\x00", b"\x84\x01\x00\x00\x00",  # extensions
+        b"P0\n", b"K\x01Q",  # persistent ids
+        b"\x97", b"\x98", b"\x96\x00\x00\x00\x00\x01\x00\x00\x00",  # buffers
+        b"]\x81", b"}b", b"C\x01a", b"\x8b\x04\x00\x00\x00aaaa", b"\xff",
+    ],
+)  # fmt: skip
+def test_no_instruction_but_those_for_plain_values_is_obeyed(instructions):
+    with pytest.raises(BadSnapshot, match=r"not plain data|broken or foreign pickle"):
+        safe_pickle.load(b"\x80\x04" + instructions + b".")
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\x80\x04]r\xff\xff\xff\x7f.",  # the unpickler would make a memo of 32 GiB
+        b"\x80\x04]r\x00\x00\x00\x10.",
+        b"]p99999999999\n.",
+        b"\x80\x04\x8d\x00\x00\x00\x00\x10\x00\x00\x00aa.",  # a text of 64 GiB
+        b"\x80\x04X\xff\xff\xff\x7fa.",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\x00\x00].",  # a frame of petabytes
+        b"L" + b"9" * 100_000 + b"L\n.",  # to read that number takes longer the longer it is
+        b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b".",  # very deep
+    ],
+)
+def test_a_small_file_takes_little_memory(bomb):
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadSnapshot):
+            torch_pickle.parse(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 64 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_shared_does_not_multiply():
+    """GIVEN a list that stands in a file once and in its value a million times, WHEN it is read, THEN it is refused."""
+    blocks = told()["segments"][0]["blocks"] * 1000
+    many = [told()["segments"][0] | {"blocks": blocks, "address": at << 40} for at in range(1, 1000)]
+    with pytest.raises(BadSnapshot, match="two segments share their blocks"):
+        read(told(segments=many))
+    trace = told()["device_traces"][0] * 1000
+    with pytest.raises(BadSnapshot, match="two devices share their history"):
+        read(told(device_traces=[trace] * 1000))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("segments", None), ("segments", {}), ("segments", [1]), ("segments", "text"), ("device_traces", 7),
+        ("device_traces", [[[]]]), ("device_traces", [{}]), ("device_traces", [[{}]]),
+        ("device_traces", [[{"action": 7}]]), ("device_traces", [[{"action": "alloc"}]]),
+        ("device_traces", [[]] * 5000),
+    ],
+)  # fmt: skip
+def test_another_schema_is_refused(key, value):
+    with pytest.raises(BadSnapshot):
+        torch_pickle.parse(dumped(told(**{key: value})))
+
+
+STRANGE = [None, -1, 1 << 70, 1.5, "7", b"7", [], {}, True, (1,), [[]]]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+def test_every_value_may_be_of_any_type(strange):
+    """GIVEN a snapshot in which one value is something else, WHEN read, THEN it is a snapshot or a BadSnapshot."""
+
+    def places(value, path=()):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from places(inner, (*path, key))
+        elif isinstance(value, list):
+            for number, inner in enumerate(value):
+                yield from places(inner, (*path, number))
+        yield path
+
+    for path in filter(None, places(told())):
+        value = pickle.loads(dumped(told()))
+        inner = value
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = strange
+        try:
+            whole = torch_pickle.snapshots(value)
+        except BadSnapshot:
+            continue
+        for found in whole:
+            native.check(found)
+
+
+WHOLE = dumped(told())
+LARGER = dumped(program(steps=60, streams=2, pools=1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_a_snapshot_or_a_bad_one(data):
+    """GIVEN a file that was cut, flipped or written over anywhere, WHEN read, THEN one kind of error at most."""
+    content = bytearray(data.draw(st.sampled_from([WHOLE, LARGER])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        how = data.draw(st.sampled_from(["flip", "cut", "insert", "remove"]))
+        if how == "flip":
+            content[at] ^= data.draw(st.integers(1, 255))
+        elif how == "cut":
+            del content[max(at, 1) :]
+        elif how == "insert":
+            content[at:at] = data.draw(st.binary(max_size=8))
+        elif len(content) > 1:
+            del content[at]
+    try:
+        found = torch_pickle.parse(bytes(content))
+    except BadSnapshot:
+        return
+    for one in found:
+        native.check(one)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(pickletools.opcodes), max_size=40), st.binary())
+def test_any_instructions_are_harmless(instructions, tail):
+    codes = b"".join(instruction.code.encode("latin-1") for instruction in instructions)
+    with suppress(BadSnapshot):
+        safe_pickle.load(b"\x80\x04" + codes + tail + b".")
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+), st.integers(0, pickle.HIGHEST_PROTOCOL))  # fmt: skip
+def test_plain_values_come_as_they_are(value, protocol):
+    assert safe_pickle.load(pickle.dumps(value, protocol)) == value
+
+
+def test_a_million_frames_are_one_stack():
+    """GIVEN lists of frames that are equal but not the same, WHEN read, THEN each stack is there once."""
+    value = told()
+    frame = value["device_traces"][0][0]["frames"][0]
+    value["device_traces"][0] = [
+        value["device_traces"][0][0] | {"action": "snapshot", "frames": [dict(frame), dict(frame)]} for _ in range(1000)
+    ]
+    found = read(value)
+    assert len(found.frames) == 2
+    assert len(np.unique(found.trace["stack"])) == 1
+
+
+def test_a_snapshot_of_the_simulated_device_comes_back():
+    gpu = simulate.Device(1 << 30, "expandable_segments:True")
+    gpu.record_history(context=None)
+    gpu.allocate(100)
+    found = read(gpu.snapshot())
+    assert found.segments["growing"].tolist() == [1]
+    assert found.trace["action"].tolist() == [Action.MAP, Action.TAKE]
+    assert found.notes["order"] == "arrival"
+    assert struct.calcsize("Q") == found.trace["address"].itemsize
+
+
+def test_a_file_that_is_not_there_is_the_systems_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        snapshot.load(tmp_path / "nothing")
+    with pytest.raises(IsADirectoryError):
+        snapshot.load(Path(tmp_path))

@@ -1,0 +1,1 @@
+"""Test support that is not shipped: plain models, golden replay, random programs."""

@@ -1,0 +1,1 @@
+"""Golden traces: files, replay and the command that repeats them."""

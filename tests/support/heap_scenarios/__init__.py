@@ -1,0 +1,1 @@
+"""Scenarios of the heap allocator, run on the allocator and on its model."""

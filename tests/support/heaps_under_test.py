@@ -1,0 +1,136 @@
+"""The allocator of heaps over a scripted port, with the methods and the words of its model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+
+from forebay._core import METRICS, Block
+from forebay.config import HIGH_WATERMARK, LOW_WATERMARK
+from forebay.runtime.allocator import heap_allocator
+from forebay.runtime.allocator.heap_allocator import HeapAllocator
+from forebay.snapshot.model import BLOCK, SEGMENT, State
+from forebay.spi import DeviceProps, Heaps
+from support.model.heap_pieces import Row
+from support.model.heap_tables import Picture
+from support.scripted_port import ScriptedPort, ScriptedQueue
+
+__all__ = ["HeapsUnderTest"]
+
+_UNLIMITED = 1 << 49  # bytes, of a device that never refuses
+_COUNTED = ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes")
+_STATES = {State.LIVE: "live", State.AWAITING: "waiting"}
+
+
+class HeapsUnderTest:
+    """One device, and its queues 0 to 7. `others`, `refusals` and `callbacks` mean what they mean for the model."""
+
+    def __init__(
+        self,
+        recommended: int,
+        longest: int,
+        *,
+        unified: bool = True,
+        alignment: int = 256,
+        high: float | None = None,
+        low: float | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        heaps = Heaps(recommended, longest, unified, alignment)
+        self.unified = unified
+        self.port = ScriptedPort(DeviceProps("mps", 0, "scripted", recommended, heaps=heaps), capacity or _UNLIMITED)
+        self.queues = {handle: ScriptedQueue(handle) for handle in range(8)}
+        said = {HIGH_WATERMARK.name: high, LOW_WATERMARK.name: low}
+        with mock.patch.dict(os.environ, {name: str(ratio) for name, ratio in said.items() if ratio is not None}):
+            self.allocator = HeapAllocator("mps:0", self.port, heaps, self.queues)
+        self.allocator.explains = False
+        self._live: set[Block] = set()  # a block that nobody has is freed
+        self.callbacks: list[Callable[[], bool]] = self.allocator.callbacks
+
+    # What the test decides
+
+    @property
+    def others(self) -> int:
+        return self.port.others
+
+    @others.setter
+    def others(self, nbytes: int) -> None:
+        self.port.others = nbytes
+        self.allocator.look_at_others()  # by itself it looks when it has nothing cached, the model each time
+
+    @property
+    def refusals(self) -> int:
+        return self.port.refusals
+
+    @refusals.setter
+    def refusals(self, n: int) -> None:
+        self.port.refusals = n
+
+    def work(self, queue: int) -> None:
+        self.queues[queue].work()
+
+    def finish(self, *queues: int) -> None:
+        for queue in queues:
+            self.queues[queue].finish()
+
+    # What is asked of it
+
+    def allocate(self, nbytes: int, queue: int = 0, usage: str | None = None) -> Block:
+        block = self.allocator.allocate_for(nbytes, queue, usage) if usage else self.allocator.allocate(nbytes, queue)
+        self._live.add(block)
+        return block
+
+    def free(self, block: Block) -> None:
+        self._live.remove(block)
+        block.free()
+
+    def use(self, block: Block, queue: int) -> None:
+        block.used_on(queue)
+
+    def settle(self) -> None:
+        self.allocator._settle()
+
+    def empty(self) -> None:
+        self.allocator.empty()
+
+    def set_high(self, ratio: float) -> None:
+        self.allocator.set_memory_fraction(ratio)
+
+    # What it tells
+
+    def broken(self) -> str | None:
+        return self.allocator.broken()
+
+    def numbers(self) -> dict[str, int]:
+        counts = np.reshape(self.allocator.counts(), (len(METRICS), -1, 4))[:, 0]
+        parts = ("current", "peak", "allocated", "freed")
+        found = {
+            f"{key}.{part}": int(number)
+            for key in _COUNTED
+            for part, number in zip(parts, counts[METRICS.index(key)], strict=True)
+        }
+        return found | {"driver": self.allocator.driver_allocated()}
+
+    def picture(self) -> Picture:
+        segments, blocks, *_ = self.allocator.tables(trace=False)
+        heaps = np.frombuffer(segments, SEGMENT)
+        homes = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
+        pieces = (self.allocator.evictable(small, home, pieces=True) for home, small in homes)
+        ages = {address: age for cached in pieces for address, _, _, age, _ in cached}
+        rows: list[list[Row]] = [[] for _ in heaps]
+        for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
+            word = _STATES.get(state, "cached" if address in ages else "room")
+            rows[heap].append((address - heaps[heap]["address"].item(), nbytes, word, ages.get(address, 0)))
+        picture: Picture = {}
+        for (address, _, queue, _, small, home, _), tiles in zip(heaps.tolist(), rows, strict=True):
+            number, nbytes = self.port.held[address]
+            picture.setdefault((queue, self._pool_name(home, small == 1)), []).append((number, nbytes, tiles))
+        return {pool: sorted(found) for pool, found in picture.items()}
+
+    def _pool_name(self, home: int, small: bool) -> str:
+        usual, other = ("shared", "private") if self.unified else ("private", "shared")
+        names = {0: usual, heap_allocator._OTHER: other}
+        return f"{names[home]} {'small' if small else 'large'}" if home in names else "scalar"

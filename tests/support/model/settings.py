@@ -1,0 +1,98 @@
+"""The settings that decide where a block goes. It reads what is well formed; refusing the rest is not its business."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from support.model.pool import MIB
+
+__all__ = ["UNLIMITED", "Settings", "format_size"]
+
+
+UNLIMITED = (1 << 64) - 1
+
+
+@dataclass
+class Settings:
+    """Sizes in bytes."""
+
+    max_split_size: int = UNLIMITED
+    garbage_collection_threshold: float = 0.0
+    divisions: tuple[int, ...] = (0,) * 16  # of sizes from 1 MiB (and below), 2 MiB, …, 32 GiB (and above)
+    max_non_split_rounding: int = 20 * MIB
+    large_segment_size: int = 20 * MIB
+    expandable_segments: bool = False
+    reserve: str = ""  # "0.5" of the device's memory, or "40G"
+    per_process_memory_fraction: float = 1.0
+    throw_on_cudamalloc_oom: bool = False
+
+    def read(self, text: str) -> None:
+        """Four keys start anew with each text, the others stay as they were."""
+        pairs = dict(re.findall(r"(\w+):(\[[^]]*\]|[^,]*)", re.sub(r"\s", "", text)))
+        for field in fields(self)[:3]:
+            setattr(self, field.name, field.default)
+        if "large_segment_size_mb" in pairs:
+            self.large_segment_size = int(pairs["large_segment_size_mb"]) * MIB
+        self.max_non_split_rounding = self.large_segment_size
+        for key, value in pairs.items():
+            match key:
+                case "max_split_size_mb" | "max_non_split_rounding_mb":
+                    setattr(self, key.removesuffix("_mb"), int(value) * MIB)
+                case "garbage_collection_threshold" | "per_process_memory_fraction":
+                    setattr(self, key, float(value))
+                case "expandable_segments" | "throw_on_cudamalloc_oom":
+                    setattr(self, key, value == "True")
+                case "expandable_segments_reserve":
+                    self.reserve = value
+                case "roundup_power2_divisions":
+                    self.divisions = _divisions(value)
+
+    def rounded(self, nbytes: int) -> int:
+        """What a block of `nbytes` takes."""
+        parts = self.divisions[min(max(nbytes.bit_length() - 1 - 20, 0), 15)]
+        if parts > 1 and nbytes > 512 * parts:
+            step = (1 << nbytes.bit_length() - 1) // parts
+            return nbytes if nbytes.bit_count() == 1 else -(-nbytes // step) * step
+        return max(-(-nbytes // 512) * 512, 512)
+
+    def segment_size(self, size: int) -> int:
+        """What to ask a device for when no block of `size` is free."""
+        if size <= MIB:
+            return 2 * MIB
+        if size < 10 * MIB:
+            return self.large_segment_size
+        return -(-size // (2 * MIB)) * 2 * MIB
+
+    def reserved(self, total: int) -> int:
+        """How much address space an expandable segment gets, before it is rounded up to whole pages."""
+        whole = total + total // 8
+        if not self.reserve:
+            return whole
+        number = float(self.reserve.rstrip("G"))
+        return min(int(number * (1 << 30 if self.reserve.endswith("G") else total)), whole)
+
+
+def _divisions(value: str) -> tuple[int, ...]:
+    """The first of a list also counts for what is smaller, `>` for what is larger than the last."""
+    if not value.startswith("["):
+        return (int(value),) * 16
+    slots = [0] * 16
+    last = -1
+    for entry in value.strip("[]").split(","):
+        size, number = entry.split(":")
+        first = last + 1 if size == ">" else int(size).bit_length() - 1
+        after = 16 if size == ">" else first + 1
+        slots[0 if last < 0 else first : after] = [int(number)] * (after - (0 if last < 0 else first))
+        last = after - 1
+    return tuple(slots)
+
+
+def format_size(nbytes: int) -> str:
+    """As PyTorch's errors write it: a size exactly at a border keeps the smaller unit."""
+    if nbytes <= 1024:
+        return f"{nbytes} bytes"
+    for power, unit in (10, "KiB"), (20, "MiB"):
+        if nbytes <= 1024 << power:
+            return f"{nbytes / (1 << power):.2f} {unit}"
+    return f"{nbytes / (1 << 30):.2f} GiB"

@@ -1,0 +1,119 @@
+"""The model of heaps by itself: what is asked of it wrongly, and that its tables hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.model.heaps import HeapModel
+from support.model.watermarks import size_in_words
+
+from forebay.errors import ForebayError, OutOfMemory
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 bytes"),
+        (1, "1 bytes"),
+        (1024, "1024 bytes"),
+        (1025, "1.00 KB"),
+        (1536, "1.50 KB"),
+        (MIB, "1024.00 KB"),
+        (MIB + MIB // 4, "1.25 MB"),
+        (GIB, "1024.00 MB"),
+        (GIB + 1, "1.00 GB"),
+        (5000 * GIB, "5000.00 GB"),
+    ],
+)
+def test_sizes_in_words(nbytes, words):
+    assert size_in_words(nbytes) == words
+
+
+def test_a_heap_that_exactly_fits_has_no_room():
+    model = HeapModel(64 * GIB, 48 * GIB)
+    buffer = model.allocate(512 * MIB)
+    assert (buffer.heap.available, buffer.heap.rooms()) == (0, [])
+    assert buffer.heap.picture() == (0, 512 * MIB, [(0, 512 * MIB, "live", 0)])
+
+
+@pytest.mark.parametrize(("nbytes", "usage"), [(0, None), (-1, None), (8, "managed"), (MIB + 1, "scalar")])
+def test_nonsense_is_refused(nbytes, usage):
+    with pytest.raises(ValueError, match=str(nbytes)):
+        HeapModel(GIB, GIB).allocate(nbytes, usage=usage)
+
+
+def test_a_buffer_is_freed_once():
+    model = HeapModel(GIB, GIB)
+    buffer = model.allocate(8)
+    model.free(buffer)
+    with pytest.raises(ValueError, match="freed already: cached"):
+        model.free(buffer)
+
+
+def test_an_invalid_size_is_no_out_of_memory():
+    with pytest.raises(ForebayError, match=r"^Invalid buffer size: 1024\.00 MB$") as told:
+        HeapModel(GIB, GIB).allocate(GIB)
+    assert not isinstance(told.value, OutOfMemory)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["allocate", "allocate", "free", "free", "work", "finish", "empty", "refuse"]),
+        st.integers(0, 1 << 20),
+        st.sampled_from([1, 256, 257, MIB, MIB + 1, 3 * MIB, 10 * MIB, 42 * MIB, 300 * MIB, 512 * MIB]),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_done_the_tables_hold(steps):
+    model, live = HeapModel(1500 * MIB, GIB, low=0.8), []
+    for act, choice, nbytes in steps:
+        queue = choice % 2
+        if act == "allocate":
+            try:
+                usage = [None, "private", "scalar" if nbytes <= MIB else "shared"][choice % 3]
+                buffer = model.allocate(nbytes, queue, usage)
+            except OutOfMemory:
+                assert not model.busy  # everything was waited for
+                assert all(buffer in live for pool in model.pools.values() for h in pool.heaps for buffer in h.buffers)
+                continue
+            assert nbytes <= buffer.size
+            assert buffer.age == 0
+            assert buffer not in live
+            live.append(buffer)
+        elif act == "free" and live:
+            model.free(live.pop(choice % len(live)))
+        elif act == "refuse":
+            model.refusals = choice % 3
+        else:
+            {"work": model.work, "finish": model.finish, "empty": lambda _: model.empty()}.get(act, str)(queue)
+        check(model, live)
+
+
+def check(model, live):
+    sizes = {"live": 0, "waiting": 0}
+    for heaps in model.picture().values():
+        for _, size, rows in heaps:
+            ends = [0, *(offset + nbytes for offset, nbytes, *_ in rows)]
+            assert [*(offset for offset, *_ in rows), size] == ends  # they tile it
+            states = [state for *_, state, _ in rows]
+            assert "room room" not in " ".join(states)
+            assert all(nbytes % 256 == 0 and nbytes > 0 for _, nbytes, *_ in rows)
+            assert not any(age for *_, state, age in rows if state != "cached")
+            for _, nbytes, state, _ in rows:
+                sizes[state] = sizes.get(state, 0) + nbytes
+    assert model.current_allocated == sizes["live"] == sum(buffer.size for buffer in live)
+    numbers = model.numbers()
+    assert numbers["active_bytes.current"] == sizes["live"] + sizes["waiting"]
+    assert numbers["reserved_bytes.current"] == model.reserved == model.driver == sum(sizes.values())
+    assert numbers["allocation.current"] == len(live)
+    for quantity in ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes"):
+        now, peak, came, went = (numbers[f"{quantity}.{part}"] for part in ("current", "peak", "allocated", "freed"))
+        assert now == came - went
+        assert now <= peak <= came

@@ -1,0 +1,257 @@
+"""The profiles: every key, what holds between the numbers, what is published elsewhere, and the page of them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from forebay.profiles import Profile, load, names
+from forebay.runtime.random.launch_geometry import Geometry
+
+ROOT = Path(__file__).parents[1]
+GIB = 1 << 30
+
+KEYS = {
+    "cuda": {
+        *("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size", "warp_size"),
+        *("clock_rate", "memory_clock_rate", "memory_bus_width", "regs_per_multiprocessor", "max_threads_per_block"),
+        *("max_threads_per_multi_processor", "shared_memory_per_block", "shared_memory_per_block_optin"),
+        *("shared_memory_per_multiprocessor", "is_integrated", "is_multi_gpu_board"),
+        *("pci_domain_id", "pci_bus_id", "pci_device_id"),
+    },
+    "mps": {
+        *("name", "core_count", "total_memory", "recommended_max_memory", "max_buffer_length"),
+        *("unified_memory", "buffer_alignment"),
+    },
+    "mtia": {"name", "major", "minor", "core_count", "total_memory", "on_chip_memory"},
+}
+SENSORS = {
+    *("memory", "idle_power", "max_power", "idle_temperature", "busy_temperature", "idle_clock", "max_clock"),
+}
+
+
+@pytest.fixture(params=names())
+def profile(request: pytest.FixtureRequest) -> Profile:
+    return load(request.param)
+
+
+@pytest.fixture(params=names("cuda"))
+def gpu(request: pytest.FixtureRequest) -> Profile:
+    return load(request.param)
+
+
+def test_kinds():
+    assert names("cuda") == ("a100", "b200", "h100", "h200", "l40s", "rtx_4090", "rtx_a6000", "t4", "v100")
+    assert names("mps") == ("apple_m1", "apple_m1_max", "apple_m2_ultra", "apple_m3_max", "apple_m4")
+    assert names("mtia") == ("mtia_v2",)
+    assert names("xpu") == ()
+    assert sorted(names()) == sorted(names("cuda") + names("mps") + names("mtia"))
+
+
+def test_every_key_of_its_kind(profile: Profile):
+    assert {*profile.properties} == KEYS[profile.kind]
+    assert {*profile.sensors} == (SENSORS if profile.kind == "cuda" else set())
+    for key, value in {**profile.properties, **profile.sensors}.items():
+        assert type(value) is (str if key == "name" else int), key
+        assert key == "name" or value >= 0, key
+
+
+def test_every_number_has_its_source(profile: Profile):
+    """Each line says where its number is from, by a letter that the file explains, or that nobody knows."""
+    text = (ROOT / f"src/forebay/profiles/{profile.name}.toml").read_text(encoding="utf-8")
+    explained = {line[2] for line in text.splitlines() if line.startswith("# ") and line[3:5] == ": "}
+    plain = {
+        "kind",
+        "minor",
+        "is_integrated",
+        "is_multi_gpu_board",
+        "pci_bus_id",
+        "pci_device_id",
+    }  # with the line above
+    for line in text.splitlines():
+        key, equals, rest = line.partition(" = ")
+        if not equals or line.startswith("#") or key in plain or (profile.kind == "mps" and key == "name"):
+            continue
+        comment = rest.partition(" # ")[2]
+        assert comment, line
+        words = {word.strip(";:,") for word in comment.split()}
+        own_words = {"unverified", "clock_rate", "machine"}  # of the machine: the title says it
+        assert words & (explained | own_words), line
+
+
+def test_sane(gpu: Profile):
+    found = gpu.properties
+    assert found["total_memory"] % 65536 == 0  # what drivers count in
+    assert 0.9 * gpu.sensors["memory"] < found["total_memory"] < gpu.sensors["memory"]
+    assert found["max_threads_per_multi_processor"] % 256 == 0
+    assert found["max_threads_per_multi_processor"] >= found["max_threads_per_block"]
+    assert found["shared_memory_per_block"] < found["shared_memory_per_block_optin"]
+    assert found["shared_memory_per_block_optin"] <= found["shared_memory_per_multiprocessor"]
+    assert found["warp_size"] == 32
+    assert found["L2_cache_size"] % (512 * 1024) == 0
+    sensors = gpu.sensors
+    assert 0 < sensors["idle_power"] < sensors["max_power"]
+    assert 0 < sensors["idle_clock"] < sensors["max_clock"]
+    assert sensors["idle_temperature"] < sensors["busy_temperature"] < 95
+    assert sensors["max_clock"] * 1000 >= found["clock_rate"]
+    assert Geometry.of(gpu.name).threads == found["multi_processor_count"] * found["max_threads_per_multi_processor"]
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes_a_second"),
+    [
+        *(("v100", 900), ("t4", 320), ("a100", 2039), ("rtx_a6000", 768), ("l40s", 864), ("rtx_4090", 1008)),
+        *(("h100", 3350), ("h200", 4800), ("b200", 7700)),
+    ],
+)
+def test_bandwidth_of_the_data_sheet(name: str, gigabytes_a_second: int):
+    """Clock and width of the memory are from other sources than the rate that the data sheets promise."""
+    found = load(name).properties
+    rate = 2 * found["memory_clock_rate"] * 1000 * found["memory_bus_width"] // 8  # twice a clock
+    assert rate / 1e9 == pytest.approx(gigabytes_a_second, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("h200", "major=9, minor=0, total_memory=143156MB, multi_processor_count=132, L2_cache_size=60MB"),
+        ("b200", "major=10, minor=0, total_memory=182631MB, multi_processor_count=148, L2_cache_size=126MB"),
+        ("a100", "major=8, minor=0, total_memory=81157MB, multi_processor_count=108, L2_cache_size=40MB"),
+        ("t4", "major=7, minor=5, total_memory=15102MB, multi_processor_count=40, L2_cache_size=4MB"),
+    ],
+)
+def test_as_pytorch_shows_it(name: str, shown: str):
+    found = load(name).properties
+    keys = ("major", "minor", "total_memory", "multi_processor_count", "L2_cache_size")
+    values = {key: f"{found[key] >> 20}MB" if "memory" in key or "size" in key else found[key] for key in keys}
+    assert ", ".join(f"{key}={value}" for key, value in values.items()) == shown
+
+
+@pytest.mark.parametrize("name", names("mps"))
+def test_metal_leaves_the_machine_its_share(name: str):
+    """Metal recommends two thirds of a small machine's memory, in whole pages, and three quarters of a large one's."""
+    found = load(name).properties
+    part = 2 / 3 if found["total_memory"] <= 36 * GIB else 3 / 4
+    assert found["recommended_max_memory"] == pytest.approx(part * found["total_memory"], abs=16384)
+    assert found["recommended_max_memory"] % 16384 == 0
+    assert 0 < found["max_buffer_length"] <= found["recommended_max_memory"]
+
+
+@pytest.mark.parametrize("spelled", ["rtx_4090", "RTX 4090", "rtx-4090", "Rtx4090", " rtx 4090 "])
+def test_spelling(spelled: str):
+    assert load(spelled) is load("rtx_4090")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("h900", "h200"),
+        ("RTX 4080", "rtx_4090"),
+        ("m1 max", "apple_m1_max"),
+        ("NVIDIA-L40S", "l40s"),
+        ("mtia", "mtia_v2"),
+    ],
+)
+def test_a_wrong_name_is_told_the_nearest(wrong: str, nearest: str):
+    with pytest.raises(
+        ValueError, match=rf"there is no profile '{wrong}', the nearest is '{nearest}'; there are a100, ap"
+    ):
+        load(wrong)
+
+
+@pytest.mark.parametrize("nonsense", ["", "-", "zzzzzzzzzzzz", "../h200.toml", "h200\n\0toml"])
+def test_nonsense(nonsense: str):
+    with pytest.raises(ValueError, match="there is no profile"):
+        load(nonsense)
+
+
+def test_what_is_no_name():
+    for wrong in (None, 4090, b"h200"):
+        with pytest.raises(TypeError):
+            load(wrong)  # type: ignore[arg-type]
+
+
+def test_nobody_changes_a_profile():
+    h200 = load("h200")
+    with pytest.raises(TypeError):
+        h200.properties["total_memory"] = 1  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        h200.kind = "mps"  # type: ignore[misc]
+    h200.at(0).clear()
+    assert load("h200").at(0)["total_memory"] == 150110011392
+
+
+def test_devices_of_one_machine():
+    devices = [load("h200").at(index) for index in range(8)]
+    assert len({device["uuid"] for device in devices}) == 8
+    assert all(str(uuid.UUID(device["uuid"])) == device["uuid"] for device in devices)
+    assert [device["pci_bus_id"] for device in devices] == list(range(24, 32))
+    assert devices[0]["uuid"] == load("h200").at(0)["uuid"] != load("h100").at(0)["uuid"]
+    assert devices[0]["gcnArchName"] == devices[0]["name"] == "NVIDIA H200"
+    last = load("h200").at(255)
+    assert (last["pci_domain_id"], last["pci_bus_id"]) == (1, 23)
+    assert "pci_bus_id" not in load("apple_m4").at(0)
+
+
+def test_only_gpus_have_a_geometry():
+    with pytest.raises(ValueError, match="apple_m4 is no GPU that PyTorch's CUDA kernels draw on"):
+        Geometry.of("Apple M4")
+
+
+def test_costs_an_import_nothing():
+    program = "import sys, forebay; print([name for name in ('tomllib', 'difflib', 'uuid') if name in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout == "[]\n"
+
+
+# ---- The page
+
+COLUMNS = {
+    "cuda": {
+        "device": "{name}",
+        "capability": "{major}.{minor}",
+        "memory": "{total_memory_mib}",
+        "L2": "{L2_cache_size_mib}",
+        "SMs": "{multi_processor_count}",
+        "threads": "{max_threads_per_multi_processor}",
+        "clock": "{clock_rate_mhz}",
+    },
+    "mps": {
+        "device": "{name}",
+        "cores": "{core_count}",
+        "memory": "{total_memory_mib}",
+        "recommended": "{recommended_max_memory_mib}",
+        "buffer": "{max_buffer_length_mib}",
+    },
+    "mtia": {
+        "device": "{name}",
+        "capability": "{major}.{minor}",
+        "cores": "{core_count}",
+        "memory": "{total_memory_mib}",
+        "on the chip": "{on_chip_memory_mib}",
+    },
+}
+
+
+def shown(profile: Profile) -> dict[str, object]:
+    """The properties, and those in bytes and kHz also in larger units."""
+    numbers = {key: value for key, value in profile.properties.items() if isinstance(value, int)}
+    mib = {f"{key}_mib": f"{value >> 20:,}" for key, value in numbers.items()}
+    mhz = {f"{key}_mhz": f"{value // 1000:,}" for key, value in numbers.items()}
+    return {**profile.properties, **mib, **mhz}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_the_page_has_them_all(kind: str):
+    lines = [f"| profile | {' | '.join(COLUMNS[kind])} |", "|---" * (len(COLUMNS[kind]) + 1) + "|"]
+    for name in names(kind):
+        cells = [cell.format(**shown(load(name))) for cell in COLUMNS[kind].values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    table = "\n".join(lines)
+    page = (ROOT / "docs/reference/profiles.md").read_text(encoding="utf-8")
+    assert f"\n\n{table}\n\n" in page, f"the page should have\n{table}"
