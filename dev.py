@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Forebay's tasks, with nothing but Python: python3 dev.py TASK [arguments]
+"""Tasks of the forebay repository: python3 dev.py TASK [arguments]
 
-    demo     train a small model on the host device and draw where its memory went
-    test     run the whole test suite; the arguments are pytest's
-    check    run linters, formatters and type checkers; --fix repairs what they can repair
-    bench    run every benchmark, or those named; each prints its own table
-    docs     build the documentation (its examples are run by `test`)
+    demo     train a small model on the CPU device and draw a report of its memory
+    test     run the test suite; --quick runs the fast tests only; other arguments are pytest's
+    check    run linters, formatters, type checkers and the documentation build; --fix repairs what they can repair
+    bench    run all benchmarks, or those named; each prints its own table
+    docs     build the documentation
+    golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
 
-A task makes .venv (or $FOREBAY_VENV) if need be, installs what it lacks there, and rebuilds the native core
-exactly when something that goes into it has changed.
+A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
+if one of its inputs has changed. It needs only Python 3.11 or later and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -24,45 +25,44 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from statistics import median
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
-STAMP = VENV / "dev-stamp.json"  # what is known to be done; a step takes its line out first and puts it back last
+STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
-COMPILED = ("_core", "observe/tracing/_entries")  # modules
+COMPILED = ("_core", "observe/tracing/_entries")  # extension modules
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
 STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]
 STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "forebay-report"
+QUICK = ["--quick", "--numprocesses=2", "--dist=worksteal"]
+FIRST_CHECKED_COMMIT = "a78d606"  # the messages of older commits follow other rules
 
 
 def demo(arguments: list[str]) -> int:
     prepare("demo")
-    program = ["examples/train_digits.py", *arguments]
     shutil.rmtree(REPORT, ignore_errors=True)
-    status, observed = timed(["forebay", "run", "--output", REPORT, *program])
-    if status:
-        return status
-    with_it, without = [observed], []
-    for _ in range(3):  # taking turns: a slow moment of the machine hits both
-        without.append(timed(["python", *program], quiet=True)[1])
-        with_it.append(timed(["forebay", "run", "--output", REPORT, *program], quiet=True)[1])
-    print(f"\nwith forebay     {median(with_it):6.2f} s  (medians; starting and drawing the report included)")
-    print(f"without forebay  {median(without):6.2f} s")
-    print(f"with / without    {median(with_it) / median(without):6.2f}")
+    status = run(["forebay", "run", "--output", REPORT, "examples/train_digits.py", *arguments])
     for page in sorted(Path(REPORT).rglob("*.html")):
-        print(f"report            {page}")
+        print(f"\nThe report of the program's memory: {page}")
     return status
 
 
 def test(arguments: list[str]) -> int:
     prepare("test", "demo")  # the demo is tested, too
+    if "--quick" in arguments:
+        arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
     return run(["python", "-m", "pytest", *arguments])
+
+
+def golden(arguments: list[str]) -> int:
+    prepare("test")
+    os.environ["PYTHONPATH"] = "tests"
+    return run(["python", "-m", "support.golden.command", *arguments])
 
 
 def check(arguments: list[str]) -> int:
@@ -82,15 +82,43 @@ def check(arguments: list[str]) -> int:
         "documentation": SPHINX,
     }
     failed = [name for name, command in commands.items() if run(command)]
-    print("\n".join(f"{'failed' if name in failed else 'ok':7} {name}" for name in commands))
+    if problems := commit_problems():
+        print("\n".join(problems))
+        failed.append("commit messages")
+    print("\n".join(f"{'failed' if name in failed else 'ok':7} {name}" for name in [*commands, "commit messages"]))
     return 1 if failed else 0
+
+
+def commit_problems() -> list[str]:
+    """Return what is wrong with the messages of new commits; nothing outside a git repository."""
+    log = ["git", "log", "--no-merges", "--format=%h%n%B%x00", f"{FIRST_CHECKED_COMMIT}..HEAD"]
+    try:
+        found = subprocess.run(log, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [problem for commit in found.split("\0") if commit.strip() for problem in message_problems(commit.strip())]
+
+
+def message_problems(commit: str) -> list[str]:
+    """Return what is wrong with a commit message, which follows a line with the commit's number."""
+    number, subject, *rest = commit.split("\n")
+    verb = subject.split(" ")[0].rstrip(":")
+    problems = {
+        f"the subject has {len(subject)} characters, not at most 72": len(subject) > 72,
+        "the subject ends with a full stop": subject.endswith("."),
+        "the subject does not begin with a capital letter": not subject[:1].isupper(),
+        f"the subject begins with {verb!r}, not with an imperative": verb.endswith(("ed", "ing")) and len(verb) > 4,
+        "there is no body that gives the reason": not "".join(rest).strip(),
+        "there is no empty line after the subject": bool(rest) and bool(rest[0].strip()),
+    }
+    return [f"commit {number}: {problem}: {subject!r}" for problem, is_so in problems.items() if is_so]
 
 
 def bench(arguments: list[str]) -> int:
     prepare("demo")
     every = {path.stem.removeprefix("bench_"): path for path in sorted(Path("benchmarks").glob("bench_*.py"))}
     if absent := [name for name in arguments if name not in every]:
-        fail(f"there is no benchmark {absent[0]!r}; there are {', '.join(every)}")
+        fail(f"unknown benchmark {absent[0]!r}; known: {', '.join(every)}")
     failed = [name for name in arguments or every if run(["python", str(every[name])])]
     return 1 if failed else 0
 
@@ -103,7 +131,7 @@ def docs(arguments: list[str]) -> int:
 
 
 def prepare(*extras: str) -> None:
-    """Brings the environment up to date: the interpreter, the requirements, the compiled core."""
+    """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
 
     stamp = json.loads(STAMP.read_text()) if STAMP.exists() else {}
@@ -136,7 +164,7 @@ def interpreter() -> str:
 
 
 def fingerprint(root: Path) -> str:
-    """A hash of everything that goes into the compiled core."""
+    """Return a hash of all inputs of the compiled core."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in BUILD_INPUTS for path in root.glob(pattern)}):
         digest.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode() + path.read_bytes())
@@ -144,7 +172,7 @@ def fingerprint(root: Path) -> str:
 
 
 def built() -> list[str]:
-    """What the core is made from and which files it is, so that one deleted or replaced since is noticed."""
+    """Return the state of the core's inputs and outputs, so that a deleted or replaced output is noticed."""
     files = [ROOT / "src/forebay" / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in COMPILED]
     times = [f"{file.stat().st_mtime_ns}" if file.exists() else f"absent at {time.time_ns()}" for file in files]
     return [fingerprint(ROOT), *times]
@@ -152,22 +180,22 @@ def built() -> list[str]:
 
 def make_environment() -> None:
     if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
-        fail(f"{VENV} was not made by dev.py: remove it, or name another place in FOREBAY_VENV")
+        fail(f"{VENV} was not made by dev.py: remove it, or set FOREBAY_VENV to another folder")
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         fail("this Python cannot make virtual environments: install python3-venv (Debian: apt install python3-venv)")
     need_compiler()
-    print(f"dev.py: making {VENV}", flush=True)
+    print(f"dev.py: creating {VENV}", flush=True)
     shutil.rmtree(VENV, ignore_errors=True)
     VENV.mkdir(parents=True)
-    save({})  # ours from now on, should the next line be interrupted
+    save({})  # marks the folder as dev.py's, in case the next line is interrupted
     if run([sys.executable, "-m", "venv", str(VENV)]):
-        fail(f"{VENV} could not be made")
+        fail(f"{VENV} could not be created")
 
 
 def need_compiler() -> None:
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "g++")[0]
     if shutil.which(compiler) is None:
-        fail(f"there is no C++ compiler {compiler!r}: install g++ (Debian: apt install g++)")
+        fail(f"the C++ compiler {compiler!r} was not found: install g++ (Debian: apt install g++)")
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         fail("this Python's header Python.h is missing: install python3-dev (Debian: apt install python3-dev)")
 
@@ -186,25 +214,19 @@ def save(stamp: dict[str, object]) -> None:
     unfinished.replace(STAMP)
 
 
-def run(command: list[str], *, quiet: bool = False) -> int:
-    silence = subprocess.DEVNULL if quiet else None
-    return subprocess.run(command, stdout=silence, stderr=silence, check=False).returncode
-
-
-def timed(command: list[str], *, quiet: bool = False) -> tuple[int, float]:
-    start = time.perf_counter()
-    return run(command, quiet=quiet), time.perf_counter() - start
+def run(command: list[str]) -> int:
+    return subprocess.run(command, check=False).returncode
 
 
 def fail(message: str) -> NoReturn:
     sys.exit(f"dev.py: {message}")
 
 
-TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs}
+TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs, "golden": golden}
 
 
 def main(arguments: list[str]) -> int:
-    if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells the user so
+    if sys.version_info < (3, 11):  # noqa: UP036 - only this file can report it
         fail(f"forebay needs Python 3.11 or later, and this is {sys.version.split()[0]}: try python3.11 dev.py")
     if not arguments or arguments[0] not in TASKS:
         print(__doc__.strip())

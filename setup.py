@@ -1,10 +1,13 @@
-"""The extension modules; everything else about the package stands in pyproject.toml."""
+"""The extension modules; all other metadata is in pyproject.toml."""
 
 from pathlib import Path
 
 import numpy as np
 from Cython.Build import cythonize
+from pybind11.setup_helpers import ParallelCompile
 from setuptools import Extension, setup
+
+ParallelCompile("FOREBAY_BUILD_JOBS").install()  # one compiler process for each core
 
 
 def native(pattern: str) -> list[str]:

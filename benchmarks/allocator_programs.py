@@ -1,7 +1,7 @@
-"""The same allocator programs for both: `allocator_programs.py forebay|pytorch GROUP` prints JSON, mostly nanoseconds.
+"""Allocator programs for forebay and PyTorch: `allocator_programs.py forebay|pytorch GROUP` prints JSON.
 
-PyTorch's is run by its own interpreter, so this file imports nothing of ours before it knows. Times are the thread's
-processor time, but for several threads.
+Values are nanoseconds of the thread's processor time, or pairs per second of wall time for the group of threads. This
+file imports forebay late, as PyTorch's side runs in another interpreter.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ LIVE, STEPS = 2_000, 20_000
 SIZES_OF_GROWTH = (100, 1_000, 10_000, 100_000, 1_000_000)
 THREADS = (1, 2, 4, 8)
 Request = tuple[int, int]  # bytes, stream
-Steps = list[tuple[int, int, int]]  # which block makes room for a request
+Steps = list[tuple[int, int, int]]  # index of the block to replace, bytes, stream
 Pair = Callable[[int], Any]
 Churn = Callable[[list[Any], Steps], Any]
 Allocate = Callable[..., Any]
 
 
-def mixed(chance: random.Random) -> int:
-    """From bytes to tens of MiB: two in five small, one in four large."""
-    kind = chance.random()
+def mixed(rng: random.Random) -> int:
+    """Draw a size between 1 byte and 40 MiB: 40 % up to 8 KiB, 30 % up to 1 MiB, 30 % larger."""
+    kind = rng.random()
     if kind < 0.4:
-        return chance.randint(1, 8192)
+        return rng.randint(1, 8192)
     if kind < 0.7:
-        return chance.randint(8192, 1 << 20)
-    return chance.randint(1 << 20, 8 << 20) if kind < 0.95 else chance.randint(10 << 20, 40 << 20)
+        return rng.randint(8192, 1 << 20)
+    return rng.randint(1 << 20, 8 << 20) if kind < 0.95 else rng.randint(10 << 20, 40 << 20)
 
 
 def timed(loop: Callable[[int], Any], count: int, repetitions: int = 7) -> float:
@@ -58,7 +58,7 @@ def at_depth(frames: int, loop: Callable[[int], Any], count: int) -> Any:
 
 
 def by_object(allocate: Allocate) -> tuple[Pair, Churn]:
-    """A block lives as long as the object that stands for it."""
+    """Return loops that free a block by deleting its object."""
 
     def pair(count: int) -> None:
         for _ in range(count):
@@ -73,6 +73,8 @@ def by_object(allocate: Allocate) -> tuple[Pair, Churn]:
 
 
 def by_address(allocate: Allocate, free: Callable[[int], Any]) -> tuple[Pair, Churn]:
+    """Return loops that free a block by its address."""
+
     def pair(count: int) -> None:
         for _ in range(count):
             free(allocate(1024, 0))
@@ -86,51 +88,51 @@ def by_address(allocate: Allocate, free: Callable[[int], Any]) -> tuple[Pair, Ch
 
 
 def timed_churn(allocate: Allocate, churn: Churn, streams: list[int]) -> tuple[float, list[Any]]:
-    chance = random.Random(7)
-    blocks = [allocate(mixed(chance), chance.choice(streams)) for _ in range(LIVE)]
-    steps = [(chance.randrange(LIVE), mixed(chance), chance.choice(streams)) for _ in range(STEPS)]
-    for _ in range(3):  # until no new segment is needed
+    rng = random.Random(7)
+    blocks = [allocate(mixed(rng), rng.choice(streams)) for _ in range(LIVE)]
+    steps = [(rng.randrange(LIVE), mixed(rng), rng.choice(streams)) for _ in range(STEPS)]
+    for _ in range(3):  # warm-up, until no new segment is needed
         churn(blocks, steps)
     return timed(lambda count: churn(blocks, steps[:count]), STEPS), blocks
 
 
 def growth(allocate: Allocate, churn: Churn, end: Callable[[list[Any]], Any]) -> dict[str, float]:
-    found = {}
+    results = {}
     for live in SIZES_OF_GROWTH:
-        chance = random.Random(1)
-        blocks = [allocate(chance.randint(1, 65_536), 0) for _ in range(live)]
+        rng = random.Random(1)
+        blocks = [allocate(rng.randint(1, 65_536), 0) for _ in range(live)]
         times = []
         for _ in range(7):
-            steps = [(chance.randrange(live), chance.randint(1, 65_536), 0) for _ in range(50_000)]
+            steps = [(rng.randrange(live), rng.randint(1, 65_536), 0) for _ in range(50_000)]
             start = time.thread_time_ns()
             churn(blocks, steps)
             times.append((time.thread_time_ns() - start) / len(steps))
-        found[str(live)] = median(times)
+        results[str(live)] = median(times)
         end(blocks)
-    return found
+    return results
 
 
 def threads(pair: Pair, pairs: int) -> dict[str, float]:
-    """Pairs a second of all threads together, by their number. Wall time."""
-    found = {}
+    """Return the pairs per second of all threads together, by the number of threads, in wall time."""
+    results = {}
     for number in THREADS:
         rates = []
         for _ in range(7):
-            everyone = [threading.Thread(target=pair, args=(pairs // number,)) for _ in range(number)]
+            group = [threading.Thread(target=pair, args=(pairs // number,)) for _ in range(number)]
             start = time.perf_counter()
-            for thread in everyone:
+            for thread in group:
                 thread.start()
-            for thread in everyone:
+            for thread in group:
                 thread.join()
             rates.append(pairs / (time.perf_counter() - start))
-        found[str(number)] = median(rates)
-    return found
+        results[str(number)] = median(rates)
+    return results
 
 
-def blocks_of_two_thirds(allocate: Allocate, free: Callable[[int], Any], streams: list[int]) -> list[Any]:
-    """2,000 live blocks on four streams, of which each third was replaced: 2,209 blocks in 365 segments."""
-    chance = random.Random(7)
-    requests: list[Request] = [(mixed(chance), chance.choice(streams)) for _ in range(LIVE)]
+def allocate_and_replace_thirds(allocate: Allocate, free: Callable[[int], Any], streams: list[int]) -> list[Any]:
+    """Allocate 2,000 blocks on four streams and replace every third: 2,209 blocks in 365 segments."""
+    rng = random.Random(7)
+    requests: list[Request] = [(mixed(rng), rng.choice(streams)) for _ in range(LIVE)]
     blocks = [allocate(*request) for request in requests]
     for at in range(0, LIVE, 3):
         free(blocks[at])
@@ -148,40 +150,40 @@ def forebay(group: str) -> dict[str, Any]:
     object_pair, object_churn = by_object(device.allocator.allocate)
     address_pair, address_churn = by_address(allocate, free)
     if group == "pairs":
-        found = {"pair": timed(object_pair, 200_000), "pair by address": timed(address_pair, 200_000)}
-        found["pair, forebay.allocate"] = timed(by_object(forebay.allocate)[0], 200_000)
+        results = {"pair": timed(object_pair, 200_000), "pair by address": timed(address_pair, 200_000)}
+        results["pair, forebay.allocate"] = timed(by_object(forebay.allocate)[0], 200_000)
         for number in (1, 4):
             streams = list(range(number))
-            found[f"churn {number}"], blocks = timed_churn(device.allocator.allocate, object_churn, streams)
+            results[f"churn {number}"], blocks = timed_churn(device.allocator.allocate, object_churn, streams)
             blocks.clear()
-            found[f"churn {number} by address"], blocks = timed_churn(allocate, address_churn, streams)
+            results[f"churn {number} by address"], blocks = timed_churn(allocate, address_churn, streams)
             for block in blocks:
                 free(block)
         device.record_history("all", "alloc", "python", 100_000)
-        found["history"] = timed(lambda count: at_depth(17, object_pair, count), 100_000)
-        return found
+        results["history"] = timed(lambda count: at_depth(17, object_pair, count), 100_000)
+        return results
     if group == "statistics":
-        return statistics_of_ours(device)
+        return forebay_statistics(device)
     if group == "growth":
         return growth(device.allocator.allocate, object_churn, list.clear)
     return threads(object_pair, 2_000_000)
 
 
-def statistics_of_ours(device: Any) -> dict[str, Any]:
+def forebay_statistics(device: Any) -> dict[str, Any]:
     import forebay
     from forebay.runtime.allocator import statistics
     from forebay.runtime.history import memory_snapshot
 
     allocate, free = device.allocate, device.free
-    kept = blocks_of_two_thirds(allocate, free, [0, 1, 2, 3])
-    taken = device.snapshot()["segments"]
+    kept = allocate_and_replace_thirds(allocate, free, [0, 1, 2, 3])
+    segments = device.snapshot()["segments"]
 
     def columns() -> object:
         allocator = device.allocator
-        return memory_snapshot.snapshot(allocator, "simulated", 1 << 45, stats=statistics.flat(allocator))
+        return memory_snapshot.snapshot(allocator, "simulated", 1 << 45, stats=statistics.flat_stats(allocator))
 
-    found: dict[str, Any] = {
-        "blocks": sum(len(segment["blocks"]) for segment in taken),
+    results: dict[str, Any] = {
+        "blocks": sum(len(segment["blocks"]) for segment in segments),
         "allocated": timed(calls(forebay.memory.memory_allocated), 100_000),
         "stats": timed(calls(device.stats), 5_000),
         "snapshot": timed(calls(device.snapshot), 30),
@@ -189,10 +191,10 @@ def statistics_of_ours(device: Any) -> dict[str, Any]:
     }
     device.record_history("all", "alloc", "python", 100_000)
     by_address(allocate, free)[0](40_000)
-    found["snapshot with history"] = timed(calls(device.snapshot), 1)
-    found["columns with history"] = timed(calls(columns), 10)
+    results["snapshot with history"] = timed(calls(device.snapshot), 1)
+    results["columns with history"] = timed(calls(columns), 10)
     assert len(kept) == LIVE
-    return found
+    return results
 
 
 def pytorch(group: str) -> dict[str, Any]:
@@ -201,8 +203,8 @@ def pytorch(group: str) -> dict[str, Any]:
     torch.cuda.init()
     allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
     raw_pair, raw_churn = by_address(allocate, free)
-    memory, made = torch.cuda.memory, [torch.cuda.Stream() for _ in range(3)]
-    streams = [0, *(stream.cuda_stream for stream in made)]
+    memory, side_streams = torch.cuda.memory, [torch.cuda.Stream() for _ in range(3)]
+    streams = [0, *(stream.cuda_stream for stream in side_streams)]
 
     def record() -> None:
         memory._record_memory_history("all", context="alloc", stacks="python", max_entries=100_000)
@@ -218,16 +220,16 @@ def pytorch(group: str) -> dict[str, Any]:
             for _ in range(count):
                 delete(cached(1024))
 
-        found = {"pair": timed(raw_pair, 200_000), "pair, public": timed(public_pair, 20_000)}
+        results = {"pair": timed(raw_pair, 200_000), "pair, public": timed(public_pair, 20_000)}
         for number in (1, 4):
-            found[f"churn {number}"], blocks = timed_churn(allocate, raw_churn, streams[:number])
+            results[f"churn {number}"], blocks = timed_churn(allocate, raw_churn, streams[:number])
             end(blocks)
         record()
-        found["history"] = timed(lambda count: at_depth(17, raw_pair, count), 100_000)
-        return found
+        results["history"] = timed(lambda count: at_depth(17, raw_pair, count), 100_000)
+        return results
     if group == "statistics":
-        blocks = blocks_of_two_thirds(allocate, free, streams)
-        found = {
+        blocks = allocate_and_replace_thirds(allocate, free, streams)
+        results = {
             "blocks": sum(len(segment["blocks"]) for segment in memory._snapshot()["segments"]),
             "allocated": timed(calls(memory.memory_allocated), 2_000),
             "stats": timed(calls(memory.memory_stats), 2_000),
@@ -235,8 +237,8 @@ def pytorch(group: str) -> dict[str, Any]:
         }
         record()
         raw_pair(40_000)
-        found["snapshot with history"] = timed(calls(memory._snapshot), 1)
-        return found
+        results["snapshot with history"] = timed(calls(memory._snapshot), 1)
+        return results
     if group == "growth":
         return growth(allocate, raw_churn, end)
     return threads(raw_pair, 400_000)

@@ -1,6 +1,6 @@
-"""Allocate and free through the Python face, statistics, snapshots, growth, threads; beside PyTorch's own.
+"""Allocator: allocate and free, statistics, snapshots, many live blocks, threads; compared with PyTorch.
 
-PyTorch runs where its oracle is set up (../shared/torch-oracle/setup.sh): the real allocator, a stand-in runtime.
+PyTorch's allocator runs over a stand-in CUDA runtime, if its oracle is set up (../shared/torch-oracle/setup.sh).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.testing.fake import FakePort
 
 HERE = Path(__file__).parent
-NATIVE = ("pool", "segments", "accounts", "growing", "heaps", "free_list", "check")
+NATIVE = ("pool", "segments", "statistics", "expandable", "heaps", "free_list", "invariants")  # native/pool
 
 PAIRS: tuple[Row, ...] = (
     ("allocate + free, 1 KiB: blocks | raw alloc", "pair", "pair", 4),
@@ -48,10 +48,10 @@ both = partial(beside_pytorch.both, "allocator_programs")
 rows = partial(beside_pytorch.rows, "allocator_programs")
 
 
-def floors() -> None:
+def lower_bounds() -> None:
     allocator = SegmentAllocator("fake:0", FakePort(total=1 << 50), {})
-    allocator.record(1000)
-    allocator.record(0)
+    allocator.record_history(1000)
+    allocator.record_history(0)
 
     def nothing(count: int) -> None:
         for _ in range(count):
@@ -67,33 +67,37 @@ def floors() -> None:
         return loop
 
     row = {"address": 0, "size": 0, "requested_size": 0, "state": "", "frames": []}
-    made = table("Floors, and what stands on them: nanoseconds", "what", "ns")
-    what: tuple[tuple[str, Callable[[int], object], int], ...] = (
-        ("an empty loop", nothing, 200_000),
-        ("calling an empty Python function", call(empty), 200_000),
-        ("allocator.allocate(1024), history was on and is off", call(allocator.allocate), 200_000),
+    result = table("Lower bounds and calls: nanoseconds", "operation", "ns")
+    operations: tuple[tuple[str, Callable[[int], object], int], ...] = (
+        ("empty loop", nothing, 200_000),
+        ("call of an empty Python function", call(empty), 200_000),
+        ("allocator.allocate(1024) after a history was stopped", call(allocator.allocate), 200_000),
         ("2,209 copies of a dict of five keys", calls(lambda: [row.copy() for _ in range(2_209)]), 100),
     )
-    for name, loop, count in what:
-        made.add_row(name, shown(timed(loop, count, 9)))
-    show(made)
+    for name, loop, count in operations:
+        result.add_row(name, shown(timed(loop, count, 9)))
+    show(result)
 
 
 def growth() -> None:
     ours, theirs = both("growth", 1)
-    made = table(
-        "Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "forebay", "PyTorch, raw", "ratio"
+    result = table(
+        "Churn by number of live blocks, sizes to 64 KiB: nanoseconds per pair",
+        "live",
+        "forebay",
+        "PyTorch, raw",
+        "ratio",
     )
     for live in map(str, SIZES_OF_GROWTH):
-        made.add_row(f"{int(live):,}", shown(ours[live]), *ratio(ours[live], theirs.get(live)))
-    show(made)
+        result.add_row(f"{int(live):,}", shown(ours[live]), *ratio(ours[live], theirs.get(live)))
+    show(result)
 
 
 def threads() -> None:
     ours, theirs = both("threads", 1)
-    alone = native_threads()
-    made = table(
-        "Million pairs a second of all threads together, on one device",
+    native_rates = native_threads()
+    result = table(
+        "Million pairs per second of all threads together, on one device",
         "threads",
         "forebay",
         "PyTorch, raw",
@@ -101,15 +105,15 @@ def threads() -> None:
         "native, one queue",
     )
     for number in map(str, THREADS):
-        rates = [ours[number], theirs.get(number), *alone.get(number, (None, None))]
-        made.add_row(number, *("" if rate is None else f"{rate / 1e6:.1f}" for rate in rates))
-    show(made)
+        rates = [ours[number], theirs.get(number), *native_rates.get(number, (None, None))]
+        result.add_row(number, *("" if rate is None else f"{rate / 1e6:.1f}" for rate in rates))
+    show(result)
 
 
 def native_threads() -> dict[str, tuple[float, float]]:
-    """What the pool does without Python; nothing where there is no compiler."""
+    """Return the pairs per second of the pool without Python; {} if there is no compiler."""
     native = HERE.parent / "native"
-    sources = [str(HERE / "native_threads.cpp"), *(str(native / f"{name}.cpp") for name in NATIVE)]
+    sources = [str(HERE / "native_threads.cpp"), *(str(native / "pool" / f"{name}.cpp") for name in NATIVE)]
     with tempfile.TemporaryDirectory() as folder:
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         command = [*compiler, "-std=c++17", "-O3", "-pthread", f"-I{native}", *sources, "-o", f"{folder}/program"]
@@ -119,12 +123,12 @@ def native_threads() -> dict[str, tuple[float, float]]:
             return {}
         done = subprocess.run([f"{folder}/program"], stdout=subprocess.PIPE, text=True, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
-    return {number: (float(own), float(same)) for number, own, same in lines}
+    return {number: (float(own_queues), float(one_queue)) for number, own_queues, one_queue in lines}
 
 
 if __name__ == "__main__":
-    floors()
-    rows("Nanoseconds a pair", "pairs", PAIRS)
-    rows("2,209 blocks in 365 segments, nanoseconds a call", "statistics", STATISTICS)
+    lower_bounds()
+    rows("Nanoseconds per pair", "pairs", PAIRS)
+    rows("2,209 blocks in 365 segments, nanoseconds per call", "statistics", STATISTICS)
     growth()
     threads()

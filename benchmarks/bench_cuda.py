@@ -1,7 +1,7 @@
-"""forebay.cuda on an emulated device beside torch.cuda over a stand-in runtime: what streams, events and devices cost.
+"""Streams, events and devices of forebay.cuda on an emulated device, compared with torch.cuda over a stand-in runtime.
 
-Nanoseconds of processor time of the calling thread: what the queue's own thread does meanwhile is not counted, and
-PyTorch's stand-in has no queue at all.
+Nanoseconds of processor time of the calling thread. The time of the queue's thread does not count; PyTorch's stand-in
+has no queue.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DEVICES += ("get_device_properties()", "get_device_name()", "synchronize()", "me
 
 
 def main() -> None:
-    os.environ["FAKE_CUDA_DEVICES"] = "2"  # the stand-in reads it when it is loaded
+    os.environ["FAKE_CUDA_DEVICES"] = "2"  # read when the stand-in is loaded
     named = [*BOUNDS, *STREAMS, *EVENTS, *DEVICES]
     wanted: tuple[Row, ...] = tuple((name, name, name, BOUNDS.get(name)) for name in named)
-    rows("cuda_programs", "Nanoseconds a call", "calls", wanted)
+    rows("cuda_programs", "Nanoseconds per call", "calls", wanted)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the faces of MPS and MTIA add to the calls of the runtime that they name, on emulated devices, in turns.
+"""Overhead of forebay.mps and forebay.mtia over the runtime calls that they wrap, on emulated devices.
 
-Nanoseconds of processor time of the calling thread. The call beside is the public one of the same meaning, where there
-is one. A call of a Python function that does nothing is in both.
+Nanoseconds of processor time of the calling thread, in alternating runs. The runtime call is the public equivalent, if
+there is one. Both times include a call of an empty Python function.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from forebay import memory, mps, mtia, random
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.graphs.graph import Graph
 
-_MORE = 40  # the bound
+_BOUND = 40  # nanoseconds
 _TURNS = 61
-_FEW, _MANY = 3_000, 4_000  # calls in a turn: of those that look at every queue, and of the others
+_FEW, _MANY = 3_000, 4_000  # calls per turn: those that visit every queue, and others
 _SEED, _SHARE = 7, 1.0
 
 Call = Callable[[], Any]
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def nanoseconds(statement: str, call: Call, rounds: int) -> Callable[[], float]:
-    """Each has code of its own, which Python specialises for that one call."""
+    """Return a timer with its own code object, which Python specialises for this call."""
     timer = Timer(statement, timer=time.thread_time_ns, globals={"call": call})
     timer.timeit(rounds)
     return lambda: timer.timeit(rounds) / rounds
@@ -55,7 +55,7 @@ def streams(face: Any, stream: forebay.Stream) -> list[Row]:
 
 
 def events(ours: Any) -> list[Row]:
-    """Of events that were recorded and reached."""
+    """Return the rows of an event that was recorded and reached."""
     theirs = forebay.Event()
     for event in (ours, theirs):
         event.record()
@@ -63,8 +63,8 @@ def events(ours: Any) -> list[Row]:
     return [Row(f"Event.{name}()", getattr(ours, name), f"Event.{name}()", getattr(theirs, name)) for name in names]
 
 
-def every(face: Any, kind: str, device: forebay.Device) -> list[Row]:
-    """What both have."""
+def common(face: Any, kind: str, device: forebay.device) -> list[Row]:
+    """Return the rows that MPS and MTIA share."""
     count, seed = partial(forebay.device_count, kind), partial(random.manual_seed, _SEED, device)
     return [
         Row("is_available()", face.is_available, "device_count(kind)", count),
@@ -75,20 +75,20 @@ def every(face: Any, kind: str, device: forebay.Device) -> list[Row]:
     ]
 
 
-def of_mps() -> list[Row]:
+def mps_rows() -> list[Row]:
     allocated, share = memory.memory_allocated, memory.set_per_process_memory_fraction
 
-    def lent() -> Any:
-        return opened_for().allocator.driver_allocated()  # type: ignore[attr-defined]  # it has heaps
+    def driver_allocated() -> Any:
+        return opened_for().allocator.driver_allocated()  # type: ignore[attr-defined]  # MPS devices have heaps
 
     def recommended() -> Any:
-        return opened_for().port.props.heaps.recommended  # type: ignore[union-attr]  # it has them
+        return opened_for().port.props.heaps.recommended  # type: ignore[union-attr]  # MPS devices have heaps
 
     limited = partial(mps.set_per_process_memory_fraction, _SHARE)
     return [
-        *every(mps, "mps", forebay.Device("mps:0")),
+        *common(mps, "mps", forebay.device("mps:0")),
         Row("current_allocated_memory()", mps.current_allocated_memory, "memory.memory_allocated()", allocated),
-        Row("driver_allocated_memory()", mps.driver_allocated_memory, "allocator.driver_allocated()", lent),
+        Row("driver_allocated_memory()", mps.driver_allocated_memory, "allocator.driver_allocated()", driver_allocated),
         Row("recommended_max_memory()", mps.recommended_max_memory, "port.props.heaps", recommended),
         Row("set_per_process_memory_fraction(x)", limited, "the same of memory", partial(share, _SHARE)),
         *events(mps.Event()),
@@ -96,12 +96,12 @@ def of_mps() -> list[Row]:
     ]
 
 
-def of_mtia() -> list[Row]:
-    most, stats = memory.max_memory_allocated, memory.memory_stats
+def mtia_rows() -> list[Row]:
+    peak, stats = memory.max_memory_allocated, memory.memory_stats
     return [
-        *every(mtia, "mtia", forebay.Device("mtia:0")),
+        *common(mtia, "mtia", forebay.device("mtia:0")),
         Row("memory_allocated()", mtia.memory_allocated, "memory.memory_allocated()", memory.memory_allocated),
-        Row("max_memory_allocated()", mtia.max_memory_allocated, "memory.max_memory_allocated()", most),
+        Row("max_memory_allocated()", mtia.max_memory_allocated, "memory.max_memory_allocated()", peak),
         Row("memory_stats()", mtia.memory_stats, "memory.memory_stats()", stats),
         Row("current_device()", mtia.current_device, "current_device()", forebay.current_device),
         Row("set_device(0)", partial(mtia.set_device, 0), "set_device(0)", partial(forebay.set_device, 0)),
@@ -112,7 +112,7 @@ def of_mtia() -> list[Row]:
 
 
 def captured(graph: Graph) -> Call:
-    """Its replay: one fill of 4 bytes."""
+    """Capture a fill of 4 bytes and return the replay."""
     with mtia.stream(mtia.Stream()):
         graph.capture_begin((0, 0))
         forebay.zeros(1)
@@ -121,21 +121,25 @@ def captured(graph: Graph) -> Call:
 
 
 def measure(kind: str, rows: Callable[[], list[Row]]) -> None:
-    made = table(f"forebay.{kind}: nanoseconds a call", "face", "it names", "face", "named", "more", "bound")
+    result = table(
+        f"forebay.{kind}: nanoseconds per call", "face", "runtime call", "face", "runtime", "difference", "bound"
+    )
     with forebay.emulate(kind), forebay.use_device(f"{kind}:0"):
         for row in rows():
             sides = [nanoseconds(row.statement, call, row.rounds) for call in (row.face, row.runtime)]
             turns = in_turns(*sides, repetitions=_TURNS)
             forebay.synchronize()
-            face, named = (median(turn) for turn in zip(*turns, strict=True))
-            more = median(face - named for face, named in turns)
-            made.add_row(row.name, row.runtime_name, f"{face:,.0f}", f"{named:,.0f}", f"{more:,.0f}", f"≤ {_MORE}")
-    show(made)
+            face, runtime = (median(turn) for turn in zip(*turns, strict=True))
+            difference = median(face - runtime for face, runtime in turns)
+            result.add_row(
+                row.name, row.runtime_name, f"{face:,.0f}", f"{runtime:,.0f}", f"{difference:,.0f}", f"≤ {_BOUND}"
+            )
+    show(result)
 
 
 def main() -> None:
-    measure("mps", of_mps)
-    measure("mtia", of_mtia)
+    measure("mps", mps_rows)
+    measure("mtia", mtia_rows)
 
 
 if __name__ == "__main__":

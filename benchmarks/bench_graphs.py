@@ -1,4 +1,4 @@
-"""Graphs on the host device: capturing, replaying and launching, against doing the same work eagerly."""
+"""Graphs on the CPU device: capture, replay and launch, compared with the same work without a graph."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from forebay.runtime.graphs.graph import Graph
 NODES = 1_000
 
 
-def nanoseconds(do: Callable[[], object], rounds: int, wait: Callable[[], object]) -> tuple[float, float]:
-    """Of one round: until it is queued, and until it is done."""
-    queued, done = [], []
+def nanoseconds(work: Callable[[], object], rounds: int, wait: Callable[[], object]) -> tuple[float, float]:
+    """Return the time of one round until its work is queued, and until the work has completed."""
+    queued, completed = [], []
     for _ in range(REPETITIONS):
         start = time.perf_counter_ns()
         for _ in range(rounds):
-            do()
+            work()
         queued.append((time.perf_counter_ns() - start) / rounds)
         wait()
-        done.append((time.perf_counter_ns() - start) / rounds)
-    return median(queued), median(done)
+        completed.append((time.perf_counter_ns() - start) / rounds)
+    return median(queued), median(completed)
 
 
 def captured(work: Callable[[], object]) -> Graph:
     graph = Graph()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one is empty
+        warnings.simplefilter("ignore")  # for the empty graph
         graph.capture_begin()
         work()
         graph.capture_end()
@@ -39,33 +39,35 @@ def captured(work: Callable[[], object]) -> Graph:
 
 
 def main() -> None:
-    stream = forebay.Stream("host:0")
+    stream = forebay.Stream("cpu")
     with stream:
         target, source = forebay.zeros(64), forebay.zeros(64)
-        queue, to, from_ = stream.queue, target.data_ptr(), source.data_ptr()
+        queue, target_address, source_address = stream.queue, target.data_ptr(), source.data_ptr()
 
-        def by_queue() -> None:
+        def copy_by_queue() -> None:
             for _ in range(NODES):
-                queue.copy(to, from_, 64)
+                queue.copy(target_address, source_address, 64)
 
-        def by_tensors() -> None:
+        def copy_tensors() -> None:
             for _ in range(NODES):
                 target.copy_(source)
 
-        def drawing() -> None:
+        def draw() -> None:
             for _ in range(NODES):
                 target.uniform_()
 
-        def calling() -> None:
+        def call() -> None:
             for _ in range(NODES):
-                queue.call(int)  # type: ignore[attr-defined]  # the host's does
+                queue.call(int)  # type: ignore[attr-defined]  # queues of the CPU device have it
 
-        made = table(f"A graph of {NODES} nodes, nanoseconds a node", "each", "eager", "captured", "replayed", "ratio")
+        result = table(
+            f"A graph of {NODES} nodes, nanoseconds per node", "node", "eager", "captured", "replayed", "ratio"
+        )
         for name, work in (
-            ("copies 64 bytes, by the queue", by_queue),
-            ("copies 64 bytes, by tensors", by_tensors),
-            ("draws 64 numbers", drawing),
-            ("calls a Python function", calling),
+            ("copy of 64 bytes, by the queue", copy_by_queue),
+            ("copy of 64 bytes, by tensors", copy_tensors),
+            ("draw of 64 numbers", draw),
+            ("call of a Python function", call),
         ):
             rounds = 20
             _, eager = nanoseconds(work, rounds, stream.synchronize)
@@ -73,18 +75,18 @@ def main() -> None:
             graph = captured(work)
             _, replay = nanoseconds(graph.replay, rounds, stream.synchronize)
             figures = [f"{figure / NODES:.0f}" for figure in (eager, capture, replay)]
-            made.add_row(name, *figures, f"{eager / replay:.1f}")
-        show(made)
+            result.add_row(name, *figures, f"{eager / replay:.1f}")
+        show(result)
 
-        made = table("One launch", "of", "queued", "done")
+        result = table("One launch", "of", "queued", "completed")
         for name, work in (
             ("an empty graph", lambda: None),
-            ("one copy", lambda: queue.copy(to, from_, 64)),
+            ("one copy", lambda: queue.copy(target_address, source_address, 64)),
             ("one draw", target.uniform_),
         ):
-            queued, done = nanoseconds(captured(work).replay, 1_000, stream.synchronize)
-            made.add_row(name, f"{queued:.0f} ns", f"{done:.0f} ns")
-        show(made)
+            queued, completed = nanoseconds(captured(work).replay, 1_000, stream.synchronize)
+            result.add_row(name, f"{queued:.0f} ns", f"{completed:.0f} ns")
+        show(result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Metal's policy beside CUDA's on the same requests, in one process and in turns: both are rules over the one pool."""
+"""Heap allocator (Metal) compared with segment allocator (CUDA) on the same requests, in alternating runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.spi import Heaps
 from forebay.testing.fake import FakePort
 
-_PAIR, _RATIO = 200, 1.3  # bounds: nanoseconds, and of CUDA's time
+_PAIR, _RATIO = 200, 1.3  # bounds: nanoseconds, and the ratio to the segment allocator
 _TOTAL = 1 << 45
 
 
@@ -33,35 +33,37 @@ def pair(allocator: Allocator) -> Callable[[], float]:
 
 
 def churn(allocator: Allocator, streams: int) -> Callable[[], float]:
-    """2,000 live blocks from bytes to 40 MiB, of which one at a time is replaced."""
-    chance = random.Random(7)
+    """Replace blocks, one at a time, among 2,000 live ones of 1 byte to 40 MiB."""
+    rng = random.Random(7)
     _, replace = by_object(allocator.allocate)
-    blocks = [allocator.allocate(mixed(chance), chance.randrange(streams)) for _ in range(LIVE)]
-    steps = [(chance.randrange(LIVE), mixed(chance), chance.randrange(streams)) for _ in range(STEPS)]
-    for _ in range(3):  # until no new memory is needed
+    blocks = [allocator.allocate(mixed(rng), rng.randrange(streams)) for _ in range(LIVE)]
+    steps = [(rng.randrange(LIVE), mixed(rng), rng.randrange(streams)) for _ in range(STEPS)]
+    for _ in range(3):  # warm-up, until no new memory is needed
         replace(blocks, steps)
     return lambda: timed(lambda count: replace(blocks, steps[:count]), STEPS, 1)
 
 
 def main() -> None:
-    made = table("An allocation and its free: nanoseconds", "what", "heaps", "segments", "ratio", "bounds")
+    result = table("Allocate and free: nanoseconds per pair", "workload", "heaps", "segments", "ratio", "bounds")
     programs: tuple[tuple[str, Callable[[Allocator], Callable[[], float]], str], ...] = (
         ("1 KiB, cached", pair, f"{_PAIR} ns, {_RATIO}"),
         (f"churn, {LIVE:,} live, 1 stream", lambda allocator: churn(allocator, 1), f"{_RATIO}"),
         (f"churn, {LIVE:,} live, 4 streams", lambda allocator: churn(allocator, 4), f"{_RATIO}"),
     )
     for name, program, bounds in programs:
-        ours, cudas = map(median, zip(*in_turns(program(heaps()), program(segments())), strict=True))
-        made.add_row(name, f"{ours:.0f}", f"{cudas:.0f}", f"{ours / cudas:.2f}", bounds)
-    show(made)
-    made = table("Churn as live blocks grow, sizes to 64 KiB: nanoseconds a pair", "live", "heaps", "segments", "ratio")
+        heap_time, segment_time = map(median, zip(*in_turns(program(heaps()), program(segments())), strict=True))
+        result.add_row(name, f"{heap_time:.0f}", f"{segment_time:.0f}", f"{heap_time / segment_time:.2f}", bounds)
+    show(result)
+    result = table(
+        "Churn by number of live blocks, sizes to 64 KiB: nanoseconds per pair", "live", "heaps", "segments", "ratio"
+    )
     found = [
         growth(allocator.allocate, by_object(allocator.allocate)[1], list.clear) for allocator in (heaps(), segments())
     ]
     for live in map(str, SIZES_OF_GROWTH):
-        ours, cudas = (each[live] for each in found)
-        made.add_row(f"{int(live):,}", f"{ours:.0f}", f"{cudas:.0f}", f"{ours / cudas:.2f}")
-    show(made)
+        heap_time, segment_time = (each[live] for each in found)
+        result.add_row(f"{int(live):,}", f"{heap_time:.0f}", f"{segment_time:.0f}", f"{heap_time / segment_time:.2f}")
+    show(result)
 
 
 if __name__ == "__main__":

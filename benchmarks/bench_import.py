@@ -1,4 +1,4 @@
-"""What `import forebay` costs beyond NumPy's own import, in fresh processes."""
+"""Time of `import forebay` after NumPy is imported, in fresh processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def milliseconds(statement: str) -> float:
 
 
 def main() -> None:
-    made = table("Imports, milliseconds after `import numpy`", "statement", "ms", "bound")
-    made.add_row("pass", f"{milliseconds('pass'):.1f}", "")
-    made.add_row("import forebay", f"{milliseconds('import forebay'):.1f}", "≤ 100")
-    made.add_row("import forebay, open the host device", f"{milliseconds('import forebay; forebay.empty(1)'):.1f}", "")
-    show(made)
+    result = table("Imports, milliseconds after `import numpy`", "statement", "ms", "bound")
+    result.add_row("pass", f"{milliseconds('pass'):.1f}", "")
+    result.add_row("import forebay", f"{milliseconds('import forebay'):.1f}", "≤ 100")
+    result.add_row("import forebay, open the CPU device", f"{milliseconds('import forebay; forebay.empty(1)'):.1f}", "")
+    show(result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""NumPy programs with and without forebay, and with other allocators preloaded; fresh processes, interleaved.
+"""NumPy programs with and without forebay, and with other allocators preloaded, in alternating fresh processes.
 
-`bench_numpy.py --thresholds` measures from which size on it pays to serve an array.
+`bench_numpy.py --thresholds` compares small array sizes, to find the smallest size worth serving from forebay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARIES = {
                  "/usr/lib/aarch64-linux-gnu/libmimalloc.so.2"),
 }  # fmt: skip
 
-# A program, its bytes, and the least gain asked for: the time without forebay over the time with it.
+# Program, bytes, smallest acceptable gain: the time without forebay divided by the time with it.
 PROGRAMS = (
     ("temporaries", 256 * KIB, 4.0), ("temporaries", 512 * KIB, 4.0), ("temporaries", MIB, 4.0),
     ("temporaries", 4 * MIB, 2.5), ("temporaries", 16 * MIB, 1.3), ("temporaries", 64 * MIB, 1.3),
@@ -45,14 +45,14 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-def run(case: str, nbytes: int, by: str, *extra: str, preload: str = "") -> float:
+def run(case: str, nbytes: int, allocator: str, *extra: str, preload: str = "") -> float:
     env = os.environ | ({"LD_PRELOAD": preload} if preload else {}) | {"OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "numpy_programs.py"), case, str(nbytes), by, *extra]
+    command = [sys.executable, str(HERE / "numpy_programs.py"), case, str(nbytes), allocator, *extra]
     return float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
 
 
 def compare(case: str, nbytes: int, rivals: dict[str, str]) -> dict[str, list[float]]:
-    """Times of every variant, the variants taking turns so that a slow moment of the machine hits all."""
+    """Return the times of each variant in alternating runs, so that load on the machine affects all."""
     times: dict[str, list[float]] = {name: [] for name in ("system", "forebay", *rivals)}
     for _ in range(ROUNDS):
         times["system"].append(run(case, nbytes, "system"))
@@ -63,22 +63,26 @@ def compare(case: str, nbytes: int, rivals: dict[str, str]) -> dict[str, list[fl
 
 
 def gains(base: list[float], other: list[float]) -> tuple[float, float, float]:
-    """Base over other: the ratio of the medians, and the least and the most of the rounds' own ratios."""
+    """Return the ratio of the medians, and the smallest and largest ratio of a round."""
     ratios = [b / o for b, o in zip(base, other, strict=True)]
     return median(base) / median(other), min(ratios), max(ratios)
 
 
 def thresholds() -> None:
-    made = table(
-        "Serving from this size on: system time over forebay's", "array", "a+b in a loop", "sqrt(a*b+a)-b", "kept"
+    result = table(
+        "System time divided by forebay's time, by array size",
+        "array",
+        "a+b in a loop",
+        "sqrt(a*b+a)-b",
+        "same, result kept",
     )
     for nbytes in (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB):
         row = []
         for case in ("small", "temporaries", "temporaries_kept"):
             pairs = [(run(case, nbytes, "system"), run(case, nbytes, "forebay", "1")) for _ in range(ROUNDS)]
             row.append(f"{median(a for a, _ in pairs) / median(b for _, b in pairs):.2f}")
-        made.add_row(format_bytes(nbytes), *row)
-    show(made)
+        result.add_row(format_bytes(nbytes), *row)
+    show(result)
 
 
 def main() -> None:
@@ -86,9 +90,9 @@ def main() -> None:
         thresholds()
         return
     rivals = {name: found for name, paths in LIBRARIES.items() if (found := next(filter(os.path.exists, paths), None))}
-    made = table(
-        f"NumPy programs, system allocator's time over each (medians of {ROUNDS} fresh processes, interleaved)",
-        "program", "array", "system", "forebay", "least to most", "bound", *rivals,
+    result = table(
+        f"NumPy programs: system allocator's time divided by each other's (medians of {ROUNDS} alternating processes)",
+        "program", "array", "system", "forebay", "range", "bound", *rivals,
     )  # fmt: skip
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for case, nbytes, bound in PROGRAMS:
@@ -96,13 +100,13 @@ def main() -> None:
             continue
         times = compare(case, nbytes, rivals)
         base = times["system"]
-        gain, least, most = gains(base, times["forebay"])
+        gain, smallest, largest = gains(base, times["forebay"])
         others = [f"{gains(base, times[name])[0]:.2f}" for name in rivals]
         mark = "" if gain >= bound else " ✗"
-        spread = f"{least:.2f} to {most:.2f}"
+        spread = f"{smallest:.2f} to {largest:.2f}"
         row = (f"{median(base) / 1000:.0f} µs", f"{gain:.2f}{mark}", spread, f"≥ {bound:g}")
-        made.add_row(case, format_bytes(nbytes), *row, *others)
-    show(made)
+        result.add_row(case, format_bytes(nbytes), *row, *others)
+    show(result)
 
 
 if __name__ == "__main__":

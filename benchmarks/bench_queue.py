@@ -1,6 +1,6 @@
-"""The host queue: what enqueueing costs, how long it takes to know that work is done, and how fast it copies.
+"""Queue of the CPU device: cost of enqueueing, latency of round trips, speed of copies.
 
-`taskset -c 0 python benchmarks/bench_queue.py` shows the same with one core for the queue and the waiter.
+`taskset -c 0 python benchmarks/bench_queue.py` measures with one core for the queue and the waiting thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIED = 256 << 20
 
 
 def enqueue(queue: Queue, target: int) -> float:
-    """Nanoseconds to queue a fill of one byte while the queue works the others off."""
+    """Return the nanoseconds to queue a fill of one byte while the queue runs earlier fills."""
     times = []
     for _ in range(REPETITIONS):
         start = time.perf_counter_ns()
@@ -36,13 +36,13 @@ def enqueue(queue: Queue, target: int) -> float:
 
 
 def emulated() -> Table:
-    """Copies of 4 KiB on three queues that take turns: the host's, an emulated device's, and that within a guard."""
+    """Measure copies of 4 KiB on alternating queues: CPU device, emulated device, guarded emulated device."""
     drivers = {
-        "the host device": driver("host"),
+        "the CPU device": driver("cpu"),
         "an emulated device": EmulatedDriver("cuda", 1, "h200"),
         "the same, guarded": EmulatedDriver("cuda", 1, "h200", guard=True),
     }
-    made = table("Copies of 4 KiB", "queue of", "enqueue, ns", "to the host's", "round trip, µs")
+    result = table("Copies of 4 KiB", "queue of", "enqueue, ns", "ratio to CPU", "round trip, µs")
     ports = {name: each.open(0) for name, each in drivers.items()}
     queues = {name: (port.queue(), port.reserve(20 << 20)) for name, port in ports.items()}
     costs: dict[str, list[float]] = {name: [] for name in queues}
@@ -59,16 +59,16 @@ def emulated() -> Table:
                 queue.copy(memory, memory + 8192, 4096)
                 queue.wait(queue.signal())
                 trips[name].append((time.perf_counter_ns() - start) / 1000)
-    first = median(costs["the host device"])
+    first = median(costs["the CPU device"])
     for name, cost in costs.items():
-        made.add_row(name, f"{median(cost):.0f}", f"{median(cost) / first:.2f}", f"{median(trips[name]):.1f}")
+        result.add_row(name, f"{median(cost):.0f}", f"{median(cost) / first:.2f}", f"{median(trips[name]):.1f}")
     for port in ports.values():
         port.close()
-    return made
+    return result
 
 
 def round_trips(queue: Queue, target: int, rounds: int = ROUNDS, pause: float = 0) -> list[float]:
-    """Microseconds from queueing a fill to having waited for it, one figure a trip."""
+    """Return the microseconds of each round trip: queue a fill and wait for it."""
     times = []
     for _ in range(rounds):
         if pause:
@@ -100,7 +100,7 @@ def beside_busy_python(queue: Queue, target: int) -> list[float]:
         busy.join()
 
 
-def gigabytes_a_second(copy: Callable[[], object]) -> float:
+def gigabytes_per_second(copy: Callable[[], object]) -> float:
     copy()
     times = []
     for _ in range(REPETITIONS):
@@ -111,33 +111,35 @@ def gigabytes_a_second(copy: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    port = driver("host").open(0)
+    port = driver("cpu").open(0)
     queue = port.queue()
     small = np.zeros(64, np.uint8)
     target = small.ctypes.data
-    made = table("The host queue", "what", "median", "p90", "p99", "bound")
-    made.add_row("enqueue a fill", f"{enqueue(queue, target):.0f} ns", "", "", "≤ 500 ns")
+    result = table("Queue of the CPU device", "operation", "median", "p90", "p99", "bound")
+    result.add_row("enqueue a fill", f"{enqueue(queue, target):.0f} ns", "", "", "≤ 500 ns")
     for name, measure, bound in (
         ("fill, signal, wait", round_trips, ""),
         ("the same beside a busy Python thread", beside_busy_python, "≤ 10 µs"),
-        ("the same after 1 ms of nothing to do", after_a_sleep, ""),
+        ("the same after 1 ms of idling", after_a_sleep, ""),
     ):
         runs = [measure(queue, target) for _ in range(REPETITIONS)]
         cuts = [quantiles(times, n=100) for times in runs]
         figures = (median(map(median, runs)), median(cut[89] for cut in cuts), median(cut[98] for cut in cuts))
-        made.add_row(name, *(f"{figure:.1f} µs" for figure in figures), bound)
-    show(made)
+        result.add_row(name, *(f"{figure:.1f} µs" for figure in figures), bound)
+    show(result)
 
-    source, copied = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
+    source, target_array = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
 
-    def by_queue() -> None:
-        queue.copy(copied.ctypes.data, source.ctypes.data, COPIED)
+    def copy_by_queue() -> None:
+        queue.copy(target_array.ctypes.data, source.ctypes.data, COPIED)
         queue.wait(queue.signal())
 
-    made = table("Copying 256 MiB", "by", "GB/s")
-    made.add_row("numpy.copyto, the floor", f"{gigabytes_a_second(lambda: np.copyto(copied, source)):.1f}")
-    made.add_row("the host queue", f"{gigabytes_a_second(by_queue):.1f}")
-    show(made)
+    result = table("Copying 256 MiB", "by", "GB/s")
+    result.add_row(
+        "numpy.copyto, the lower bound", f"{gigabytes_per_second(lambda: np.copyto(target_array, source)):.1f}"
+    )
+    result.add_row("the queue", f"{gigabytes_per_second(copy_by_queue):.1f}")
+    show(result)
     show(emulated())
     port.close()
 

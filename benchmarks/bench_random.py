@@ -1,4 +1,4 @@
-"""Random numbers: how many bytes a second the host device fills, beside NumPy's fastest generators and its Philox."""
+"""Random numbers: fill rate of the CPU device, compared with NumPy's Philox and its fastest generator, SFC64."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def rate(fill: Callable[[], object], nbytes: int) -> float:
     return nbytes / median(times) / 1e9
 
 
-def queued(fill: Callable[[], object]) -> Callable[[], object]:
-    def done() -> None:
+def completed(fill: Callable[[], object]) -> Callable[[], object]:
+    def run() -> None:
         fill()
-        forebay.synchronize("host:0")
+        forebay.synchronize("cpu")
 
-    return done
+    return run
 
 
 def nanoseconds(call: Callable[[], object], rounds: int = 20_000) -> float:
@@ -39,15 +39,17 @@ def nanoseconds(call: Callable[[], object], rounds: int = 20_000) -> float:
         for _ in range(rounds):
             call()
         times.append((time.perf_counter_ns() - start) / rounds)
-        forebay.synchronize("host:0")
+        forebay.synchronize("cpu")
     return median(times)
 
 
 def main() -> None:
     philox, sfc = np.random.Generator(np.random.Philox(1)), np.random.Generator(np.random.SFC64(1))
     forebay.manual_seed(1)
-    made = table(f"{COUNT >> 20} million random numbers, GB/s", "law and type", "forebay", "NumPy, Philox", "SFC64")
-    for law, dtype in (
+    result = table(
+        f"{COUNT >> 20} million random numbers, GB/s", "distribution and type", "forebay", "NumPy, Philox", "SFC64"
+    )
+    for distribution, dtype in (
         ("uniform", "float32"),
         ("uniform", "float64"),
         ("uniform", "float16"),
@@ -55,38 +57,40 @@ def main() -> None:
         ("normal", "float64"),
         ("exponential", "float32"),
         ("integers below 1000", "int64"),
-        ("coins", "uint8"),
+        ("bernoulli", "uint8"),
     ):
-        tensor = forebay.empty(COUNT, dtype=dtype, device="host:0")
+        tensor = forebay.empty(COUNT, dtype=dtype, device="cpu")
         array = np.empty(COUNT, dtype)
         fills: dict[str, Callable[[], object]] = {
             "uniform": tensor.uniform_,
             "normal": tensor.normal_,
             "exponential": tensor.exponential_,
-            "coins": tensor.bernoulli_,
+            "bernoulli": tensor.bernoulli_,
             "integers below 1000": lambda tensor=tensor: tensor.random_(1000),
         }
-        figures = [f"{rate(queued(fills[law]), array.nbytes):.2f}"]
+        figures = [f"{rate(completed(fills[distribution]), array.nbytes):.2f}"]
         for theirs in (philox, sfc):
             same: dict[str, Callable[[], object]] = {
                 "integers below 1000": lambda theirs=theirs: theirs.integers(0, 1000, COUNT),
-                "coins": lambda theirs=theirs: theirs.integers(0, 2, COUNT, np.uint8),
+                "bernoulli": lambda theirs=theirs: theirs.integers(0, 2, COUNT, np.uint8),
             }
             if dtype in {"float32", "float64"}:
-                draw = {"uniform": "random", "normal": "standard_normal", "exponential": "standard_exponential"}[law]
-                same[law] = lambda theirs=theirs, draw=draw, dtype=dtype, array=array: getattr(theirs, draw)(
+                draw = {"uniform": "random", "normal": "standard_normal", "exponential": "standard_exponential"}[
+                    distribution
+                ]
+                same[distribution] = lambda theirs=theirs, draw=draw, dtype=dtype, array=array: getattr(theirs, draw)(
                     dtype=dtype, out=array
                 )
-            figures.append(f"{rate(same[law], array.nbytes):.2f}" if law in same else "")
-        made.add_row(f"{law}, {dtype}", *figures)
-    show(made)
+            figures.append(f"{rate(same[distribution], array.nbytes):.2f}" if distribution in same else "")
+        result.add_row(f"{distribution}, {dtype}", *figures)
+    show(result)
 
-    small = forebay.empty(8, device="host:0")
-    made = table("One call", "what", "ns")
-    made.add_row("uniform_ of 8, queued", f"{nanoseconds(small.uniform_):.0f}")
-    made.add_row("rand(8), queued", f"{nanoseconds(lambda: forebay.rand(8, device='host:0')):.0f}")
-    made.add_row("get_rng_state", f"{nanoseconds(forebay.random.get_rng_state):.0f}")
-    show(made)
+    small = forebay.empty(8, device="cpu")
+    result = table("One call", "call", "ns")
+    result.add_row("uniform_ of 8, queued", f"{nanoseconds(small.uniform_):.0f}")
+    result.add_row("rand(8), queued", f"{nanoseconds(lambda: forebay.rand(8, device='cpu')):.0f}")
+    result.add_row("get_rng_state", f"{nanoseconds(forebay.random.get_rng_state):.0f}")
+    show(result)
 
 
 if __name__ == "__main__":

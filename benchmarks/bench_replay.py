@@ -1,7 +1,7 @@
-"""Replays: events per second through the full allocator, and how long it takes to read and to check a history.
+"""Replay: events per second through the full allocator, and the time to read and verify a history.
 
-`python benchmarks/bench_replay.py [SNAPSHOT …]` adds rows for recordings of your own, repeated until they are a million
-entries. An event is an allocation or a free; a recording has three entries for each two of them.
+`python benchmarks/bench_replay.py [SNAPSHOT …]` adds rows for recorded snapshots, repeated up to a million entries. An
+event is an allocation or a free; a recording has three entries for two events.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_pow
 
 
 def churn(events: int = EVENTS, live: int = LIVE, seed: int = 1) -> dict:
-    """A program that holds about `live` blocks, mostly small ones; PyTorch's snapshot of it, as it would dump it."""
-    gpu, choose = simulate.Device(1 << 40), random.Random(seed)
-    sizes = [int(2 ** choose.uniform(9, 25)) for _ in range(4096)]
-    gpu.record_history(context=None)
+    """Return the snapshot, in PyTorch's schema, of a program that holds about `live` blocks, mostly small ones."""
+    device, rng = simulate.Device(1 << 40), random.Random(seed)
+    sizes = [int(2 ** rng.uniform(9, 25)) for _ in range(4096)]
+    device.record_history(context=None)
     held: list[int] = []
     for step in range(events):
         if len(held) < live or (step % 2 and len(held) < live + 64):
-            held.append(gpu.allocate(sizes[choose.randrange(4096)]))
+            held.append(device.allocate(sizes[rng.randrange(4096)]))
         else:
-            at = choose.randrange(len(held))
+            at = rng.randrange(len(held))
             held[at], held[-1] = held[-1], held[at]
-            gpu.free(held.pop())
-    return gpu.snapshot()
+            device.free(held.pop())
+    return device.snapshot()
 
 
 def repeated(snapshot: Snapshot, entries: int = EVENTS) -> Snapshot:
-    """The history until it is that long. Each time ends as it began: what it left is freed, what it freed is there."""
+    """Repeat the history up to `entries`, with allocations and frees added so that it ends as it begins."""
     trace = snapshot.trace
-    moves = trace[np.isin(trace["action"], (Action.TAKE, Action.GIVEN))]
+    moves = trace[np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED))]
     _, first = np.unique(moves["address"], return_index=True)
     _, last = np.unique(moves["address"][::-1], return_index=True)
     opened = moves[len(moves) - 1 - last]
-    closing = opened[opened["action"] == Action.TAKE].copy()
-    closing["action"] = Action.GIVEN
-    opening = moves[first][moves[first]["action"] == Action.GIVEN].copy()
-    opening["action"] = Action.TAKE
-    once = np.concatenate([opening, moves, closing]).astype(ENTRY)
-    return replace(snapshot, trace=np.tile(once, -(-entries // len(once))))
+    closing = opened[opened["action"] == Action.ALLOC].copy()
+    closing["action"] = Action.FREE_COMPLETED
+    opening = moves[first][moves[first]["action"] == Action.FREE_COMPLETED].copy()
+    opening["action"] = Action.ALLOC
+    cycle = np.concatenate([opening, moves, closing]).astype(ENTRY)
+    return replace(snapshot, trace=np.tile(cycle, -(-entries // len(cycle))))
 
 
 def seconds(history: History, settings: str) -> float:
@@ -79,9 +79,9 @@ def recordings(paths: list[str]) -> Iterator[tuple[str, Snapshot]]:
 
 
 def main() -> None:
-    told = churn()
+    recorded = churn()
     file = io.BytesIO()
-    pickle.dump(told, file)
+    pickle.dump(recorded, file)
     start = time.perf_counter()
     (snapshot,) = torch_pickle.parse(file.getvalue())
     reading = time.perf_counter() - start
@@ -95,19 +95,19 @@ def main() -> None:
         "history",
         *(text.replace(":", ":\n") or "defaults" for text in SETTINGS),
     )
-    for name, recorded in [("synthetic", snapshot), *recordings(sys.argv[1:])]:
-        history = History(recorded)
+    for name, history_snapshot in [("synthetic", snapshot), *recordings(sys.argv[1:])]:
+        history = History(history_snapshot)
         speed.add_row(name, *(f"{history.events / seconds(history, text) / 1e6:.2f}" for text in SETTINGS))
     show(speed)
-    once = table(
+    steps = table(
         f"{len(snapshot.trace):,} entries of PyTorch's pickle, {len(file.getvalue()) >> 20} MiB", "step", "seconds"
     )
-    once.add_row("read", f"{reading:.2f}")
-    once.add_row(f"check ({found.placed:,} of {found.total:,} as recorded)", f"{checking:.2f}")
+    steps.add_row("read", f"{reading:.2f}")
+    steps.add_row(f"check ({found.placed:,} of {found.total:,} as recorded)", f"{checking:.2f}")
     start = time.perf_counter()
     History(snapshot)
-    once.add_row("make ready for replays", f"{time.perf_counter() - start:.2f}")
-    show(once)
+    steps.add_row("prepare for replay", f"{time.perf_counter() - start:.2f}")
+    show(steps)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memory between two processes: what it costs to pass a tensor, beside a copy through the pipe, and an event's way."""
+"""Shared memory between two processes: sending a tensor, compared with a copy through a pipe, and shared events."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import forebay
 from forebay.runtime.memory import ipc_memory
 
 ROUNDS = 200
-HANDSHAKES = 20  # both processes spin: a machine with other work makes them slow
+HANDSHAKES = 20  # both processes spin, so load on the machine slows them down
 MIB = 1 << 20
 
 
-def other_side(pipe: Connection) -> None:
-    """Answers each thing with a byte; of two events, records the second whenever the first is reached anew."""
+def answer(pipe: Connection) -> None:
+    """Answer each object with a byte. For a pair of events, record the second after each recording of the first."""
     with forebay.emulate("cuda"):
-        while (thing := pipe.recv()) is not None:
+        while (value := pipe.recv()) is not None:
             pipe.send_bytes(b".")
-            if isinstance(thing, tuple):
-                theirs, ours = thing
-                word = 0
+            if isinstance(value, tuple):
+                first, second = value
+                recording = 0
                 for _ in range(HANDSHAKES * REPETITIONS):
-                    while theirs.shared.mark.last() == word:
+                    while first.shared.mark.last() == recording:
                         pass
-                    word = theirs.shared.mark.last()
-                    theirs.synchronize()
-                    ours.record()
-            del thing
+                    recording = first.shared.mark.last()
+                    first.synchronize()
+                    second.record()
+            del value
 
 
 def microseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -47,56 +47,56 @@ def microseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def main() -> None:
-    here, there = mp.get_context("spawn").Pipe()
-    process = mp.get_context("spawn").Process(target=other_side, args=(there,), daemon=True)
+    own_end, child_end = mp.get_context("spawn").Pipe()
+    process = mp.get_context("spawn").Process(target=answer, args=(child_end,), daemon=True)
     process.start()
     with forebay.emulate("cuda"):
 
-        def passed(thing: object, rounds: int) -> float:
-            def there_and_back() -> None:
-                here.send(thing)
-                here.recv_bytes()
+        def send_and_wait(value: object, rounds: int) -> float:
+            def round_trip() -> None:
+                own_end.send(value)
+                own_end.recv_bytes()
 
-            there_and_back()
-            return microseconds(there_and_back, rounds)
+            round_trip()
+            return microseconds(round_trip, rounds)
 
-        made = table("To another process and an answer, µs", "what", "shared tensor", "NumPy array through the pipe")
+        result = table("Round trip to another process, µs", "size", "shared tensor", "NumPy array through the pipe")
         for nbytes in (4096, MIB, 64 * MIB):
             tensor = forebay.zeros(nbytes, dtype=forebay.uint8, device="cuda")
             forebay.synchronize("cuda")
             rounds = ROUNDS if nbytes <= MIB else 5
-            copied = passed(np.zeros(nbytes, np.uint8), rounds)
-            made.add_row(f"{nbytes >> 10} KiB", f"{passed(tensor, ROUNDS):.0f}", f"{copied:.0f}")
-        made.add_row("one byte", "", f"{passed(b'.', ROUNDS):.0f}")
-        show(made)
+            copied = send_and_wait(np.zeros(nbytes, np.uint8), rounds)
+            result.add_row(f"{nbytes >> 10} KiB", f"{send_and_wait(tensor, ROUNDS):.0f}", f"{copied:.0f}")
+        result.add_row("one byte", "", f"{send_and_wait(b'.', ROUNDS):.0f}")
+        show(result)
 
         tensor = forebay.zeros(4096, device="cuda")
-        made = table("One call in one process", "what", "µs")
-        made.add_row("send (share, lease, no event)", f"{microseconds(lambda: ipc_memory.send(tensor.storage)):.1f}")
+        result = table("One call in one process", "call", "µs")
+        result.add_row("send (share, lease, no event)", f"{microseconds(lambda: ipc_memory.send(tensor.storage)):.1f}")
         event, plain = forebay.Event("cuda", interprocess=True), forebay.Event("cuda")
         event.record()
-        made.add_row("Event.record", f"{microseconds(plain.record):.2f}")
-        made.add_row("Event.record, interprocess", f"{microseconds(event.record):.2f}")
-        show(made)
+        result.add_row("Event.record", f"{microseconds(plain.record):.2f}")
+        result.add_row("Event.record, interprocess", f"{microseconds(event.record):.2f}")
+        show(result)
         first, second = (forebay.Event("cuda", interprocess=True) for _ in range(2))
         second.ipc_handle()
         assert second.shared is not None
-        mark, word = second.shared.mark, 0
+        mark, recording = second.shared.mark, 0
 
-        def to_and_fro() -> None:
-            nonlocal word
+        def handshake() -> None:
+            nonlocal recording
             first.record()
-            while mark.last() == word:
+            while mark.last() == recording:
                 pass
-            word = mark.last()
+            recording = mark.last()
             second.synchronize()
 
-        here.send((first, second))
-        here.recv_bytes()
-        made = table("A stream of one process, a stream of the other, and back", "what", "µs")
-        made.add_row("record, wait there, record there, wait", f"{microseconds(to_and_fro, HANDSHAKES):.0f}")
-        show(made)
-        here.send(None)
+        own_end.send((first, second))
+        own_end.recv_bytes()
+        result = table("Handshake of two streams in two processes", "operation", "µs")
+        result.add_row("record, remote wait, remote record, wait", f"{microseconds(handshake, HANDSHAKES):.0f}")
+        show(result)
+        own_end.send(None)
     process.join(20)
 
 

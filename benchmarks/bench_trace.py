@@ -1,6 +1,6 @@
-"""Traces: what an operation costs with one and without, and what it takes to write one.
+"""Traces: the cost of operations with and without a running trace, and the cost of writing the file.
 
-Nanoseconds of processor time of the calling thread, medians of repetitions that take turns.
+Nanoseconds of processor time of the calling thread, medians of alternating repetitions.
 """
 
 from __future__ import annotations
@@ -25,60 +25,60 @@ WRITTEN = 50_000
 SEVERAL = "synchronize(): two waits"
 
 
-def nanoseconds(do: Callable[[], object]) -> float:
-    """Of one round, until it is queued."""
+def nanoseconds(operation: Callable[[], object]) -> float:
+    """Return the time until one operation is queued."""
     start = time.thread_time_ns()
     for _ in range(ROUNDS):
-        do()
+        operation()
     spent = (time.thread_time_ns() - start) / ROUNDS
-    forebay.synchronize("host:0")
+    forebay.synchronize("cpu")
     return spent
 
 
-def traced(do: Callable[[], object]) -> float:
+def traced(operation: Callable[[], object]) -> float:
     recorder = Recorder(10 * ROUNDS)
     recorder.begin()
     try:
-        return nanoseconds(do)
+        return nanoseconds(operation)
     finally:
         recorder.finish(limit=10)
 
 
 def costs(operations: dict[str, Callable[[], object]]) -> None:
-    made = table("Nanoseconds an operation", "operation", "off", "on", "more", "bound")
+    result = table("Nanoseconds per operation", "operation", "off", "on", "difference", "bound")
     without: dict[str, list[float]] = {name: [] for name in operations}
-    with_one: dict[str, list[float]] = {name: [] for name in operations}
+    with_trace: dict[str, list[float]] = {name: [] for name in operations}
     for _ in range(REPETITIONS):
-        for name, do in operations.items():
-            without[name].append(nanoseconds(do))
-            with_one[name].append(traced(do))
+        for name, operation in operations.items():
+            without[name].append(nanoseconds(operation))
+            with_trace[name].append(traced(operation))
     for name in operations:
-        off, on = median(without[name]), median(with_one[name])
+        off, on = median(without[name]), median(with_trace[name])
         bound = "≤ 2,000" if name == SEVERAL else "≤ 1,000"
-        made.add_row(name, f"{off:,.0f}", f"{on:,.0f}", f"{on - off:,.0f}", bound)
-    show(made)
+        result.add_row(name, f"{off:,.0f}", f"{on:,.0f}", f"{on - off:,.0f}", bound)
+    show(result)
 
 
-def writing(do: Callable[[], object]) -> None:
+def write(operation: Callable[[], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trace = Trace(Path(folder) / "made.pftrace")
         trace.start()
         for _ in range(WRITTEN):
-            do()
-        forebay.synchronize("host:0")
+            operation()
+        forebay.synchronize("cpu")
         start = time.perf_counter()
         trace.stop()
         seconds = time.perf_counter() - start
         size = trace.path.stat().st_size
-    made = table(f"Writing a trace of {WRITTEN:,} operations", "", "an operation")
-    made.add_row("time", f"{seconds / WRITTEN * 1e6:.1f} µs")
-    made.add_row("in the file", f"{size / WRITTEN:.0f} bytes")
-    show(made)
+    result = table(f"Writing a trace of {WRITTEN:,} operations", "", "per operation")
+    result.add_row("time", f"{seconds / WRITTEN * 1e6:.1f} µs")
+    result.add_row("file size", f"{size / WRITTEN:.0f} bytes")
+    show(result)
 
 
 def main() -> None:
     target, source, doubles = forebay.zeros(64), forebay.zeros(64), forebay.zeros(64, dtype=forebay.float64)
-    side, here, event = forebay.Stream("host:0"), forebay.current_stream("host:0"), forebay.Event()
+    side, current, event = forebay.Stream("cpu"), forebay.current_stream("cpu"), forebay.Event()
 
     def in_range() -> None:
         ranges.push("range")
@@ -95,21 +95,21 @@ def main() -> None:
             "fill_": lambda: target.fill_(0),
             "copy_": lambda: target.copy_(source),
             "uniform_": target.uniform_,
-            "copy_ with a cast, by a function": lambda: target.copy_(doubles),
-            "stream.wait_stream(other)": lambda: here.wait_stream(side),
-            "event.record()": lambda: event.record(here),
-            "event.wait()": lambda: event.wait(here),
+            "copy_ with conversion (a host function)": lambda: target.copy_(doubles),
+            "stream.wait_stream(other)": lambda: current.wait_stream(side),
+            "event.record()": lambda: event.record(current),
+            "event.wait()": lambda: event.wait(current),
             "event.query()": event.query,
             "event.synchronize()": event.synchronize,
-            "stream.synchronize()": here.synchronize,
-            SEVERAL: lambda: forebay.synchronize("host:0"),
+            "stream.synchronize()": current.synchronize,
+            SEVERAL: lambda: forebay.synchronize("cpu"),
             "read to the host": target.numpy,
             "graph.replay()": graph.replay,
             "allocate and free": lambda: forebay.empty(64),
-            "a range": in_range,
+            "range": in_range,
         }
     )
-    writing(lambda: target.fill_(0))
+    write(lambda: target.fill_(0))
 
 
 if __name__ == "__main__":

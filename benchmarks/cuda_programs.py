@@ -1,6 +1,6 @@
-"""The same calls of both: `cuda_programs.py forebay|pytorch calls` prints JSON, nanoseconds a call.
+"""Calls of forebay.cuda and torch.cuda: `cuda_programs.py forebay|pytorch calls` prints JSON, nanoseconds per call.
 
-One text for both, given the module: `forebay.cuda` on two emulated devices, or `torch.cuda` on two of the stand-in's.
+The same code runs on `forebay.cuda` with two emulated devices and on `torch.cuda` with two devices of the stand-in.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def on_device(cuda: Any, index: int) -> Loop:
     return loop
 
 
-def measured(cuda: Any) -> dict[str, float]:
+def measure(cuda: Any) -> dict[str, float]:
     cuda.set_device(0)
-    stream, other, elsewhere = cuda.Stream(), cuda.Stream(), cuda.Stream(device=1)
+    stream, other, remote = cuda.Stream(), cuda.Stream(), cuda.Stream(device=1)
     event, start, end = cuda.Event(), cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     for each in (event, start, end):
         each.record()
@@ -43,7 +43,7 @@ def measured(cuda: Any) -> dict[str, float]:
     few, some, many = 2_000, 5_000, 20_000
     loops: dict[str, tuple[Loop, int]] = {
         "with cuda.stream(s): pass": (in_stream(cuda, stream), some),
-        "with cuda.stream(s) of another device: pass": (in_stream(cuda, elsewhere), few),
+        "with cuda.stream(s) of another device: pass": (in_stream(cuda, remote), few),
         "current_stream()": (calls(cuda.current_stream), many),
         "default_stream()": (calls(cuda.default_stream), some),
         "set_stream(s)": (calls(lambda: cuda.set_stream(stream)), some),
@@ -69,15 +69,15 @@ def measured(cuda: Any) -> dict[str, float]:
         "get_device_name()": (calls(cuda.get_device_name), some),
         "synchronize()": (calls(cuda.synchronize), few),
     }
-    found = {}
+    results = {}
     for name, (loop, count) in loops.items():
         cuda.set_device(0)
         cuda.set_stream(cuda.default_stream())
-        found[name] = timed(loop, count)
+        results[name] = timed(loop, count)
         cuda.synchronize()
-    found["Event.elapsed_time(other)"] = timed(calls(lambda: start.elapsed_time(end)), some)
-    found["memory_allocated()"] = timed(calls(cuda.memory_allocated), few)
-    return found
+    results["Event.elapsed_time(other)"] = timed(calls(lambda: start.elapsed_time(end)), some)
+    results["memory_allocated()"] = timed(calls(cuda.memory_allocated), few)
+    return results
 
 
 def forebay() -> dict[str, float]:
@@ -85,13 +85,13 @@ def forebay() -> dict[str, float]:
     from forebay import cuda
 
     with forebay.emulate("cuda", count=2):
-        return measured(cuda)
+        return measure(cuda)
 
 
 def pytorch() -> dict[str, float]:
     from torch import cuda
 
-    return measured(cuda)
+    return measure(cuda)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How every benchmark here measures: medians of repetitions, interleaved, with the floor beside them."""
+"""Common functions of the benchmarks: alternating runs and result tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 
 
 def machine() -> str:
-    """What the figures below were measured on."""
+    """Describe the machine and the Python version."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -30,18 +30,18 @@ def machine() -> str:
 
 
 def in_turns(*measures: Callable[[], float], repetitions: int = REPETITIONS) -> list[tuple[float, ...]]:
-    """What each gave in each turn, so that a slow moment of the machine hits all."""
+    """Return the results of alternating runs, so that load on the machine affects all measures."""
     return [tuple(measure() for measure in measures) for _ in range(repetitions)]
 
 
 def table(title: str, *columns: str) -> Table:
-    """A table whose first column is words and whose others are figures."""
-    made = Table(title=title, title_justify="left", caption=machine(), caption_justify="left")
+    """Create a table with a column of labels and columns of figures."""
+    result = Table(title=title, title_justify="left", caption=machine(), caption_justify="left")
     for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left")
-    return made
+        result.add_column(column, justify="right" if number else "left")
+    return result
 
 
-def show(made: Table) -> None:
-    console.print(made)
+def show(result: Table) -> None:
+    console.print(result)
     console.print()

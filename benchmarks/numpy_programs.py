@@ -1,9 +1,8 @@
-"""Plain NumPy programs, one a case, timed in a process of their own: `numpy_programs.py CASE NBYTES forebay|system`.
+"""NumPy programs, each timed in its own process: `numpy_programs.py CASE NBYTES forebay|system [SMALLEST]`.
 
-Prints the nanoseconds of one round: the median of many. With `forebay`, NumPy is served from the host device. They are
-the thread's processor time, page faults included: what else the machine does meanwhile is not counted. With `system`,
-the device is opened all the same and serves nobody: what that leaves behind in the system's heap is worth up to 10 %
-to programs of a few microseconds, either way.
+Prints the median nanoseconds of one round: the thread's processor time, including page faults. With `forebay`, NumPy
+allocates from the CPU device. With `system`, the device is opened but not used, because opening it changes the system's
+heap, which affects programs of a few microseconds by up to 10 % in either direction.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from statistics import median
 import numpy as np
 
 import forebay
-from forebay.interop import numpy as served
+from forebay.interop import numpy as hook
 
 Round = Callable[[], object]
 
-# Where small arrays lie among the lines of the cache is luck, 5 % of it: each process draws anew.
+# The placement of small arrays in cache lines changes times by 5 %: randomise it in each process.
 _shift = [bytes(randrange(16, 4096)) for _ in range(randrange(16))]
 
 
 def _pair(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays, each made by one call: nothing large was freed before, so the system's thresholds are low."""
-    chance = np.random.default_rng(0)
-    return chance.random(nbytes // 4, dtype=np.float32), chance.random(nbytes // 4, dtype=np.float32)
+    """Return two arrays without freeing large memory, which would raise thresholds of the system allocator."""
+    rng = np.random.default_rng(0)
+    return rng.random(nbytes // 4, dtype=np.float32), rng.random(nbytes // 4, dtype=np.float32)
 
 
 def temporaries(nbytes: int) -> Round:
-    """The temporaries lie at the top of the system's heap, which goes back to the kernel and comes again each round."""
+    """Temporaries at the top of the system's heap are returned to the kernel and mapped again in each round."""
     a, b = _pair(nbytes)
     return lambda: np.sqrt(a * b + a) - b
 
 
 def temporaries_kept(nbytes: int) -> Round:
-    """A result that lives until the next one comes lets the system keep the memory, too: nothing to gain."""
+    """A result that lives until the next round makes the system keep its memory, too: no gain is possible."""
     a, b = _pair(nbytes)
     kept = []
 
@@ -91,19 +90,19 @@ def zeros_untouched(nbytes: int) -> Round:
 
 def zeros_written(nbytes: int) -> Round:
     def step() -> np.ndarray:
-        made = np.zeros(nbytes // 4, np.float32)
-        made += 1
-        return made
+        array = np.zeros(nbytes // 4, np.float32)
+        array += 1
+        return array
 
     return step
 
 
 def growing(nbytes: int) -> Round:
     def step() -> np.ndarray:
-        made = np.zeros(1024, np.uint8)
-        while made.nbytes < nbytes:
-            made.resize(made.nbytes * 3 // 2, refcheck=False)
-        return made
+        array = np.zeros(1024, np.uint8)
+        while array.nbytes < nbytes:
+            array.resize(array.nbytes * 3 // 2, refcheck=False)
+        return array
 
     return step
 
@@ -120,7 +119,7 @@ CASES = {case.__name__: case for case in (
 
 
 def timed(step: Round, seconds: float = 0.15) -> float:
-    """The median round, after a warm-up, of as many as fit in the time (at least seven)."""
+    """Return the median of at least seven rounds after a warm-up, as many as fit in the time."""
     for _ in range(3):
         step()
     times = []
@@ -133,9 +132,9 @@ def timed(step: Round, seconds: float = 0.15) -> float:
 
 
 if __name__ == "__main__":
-    smallest = int(sys.argv[4]) if len(sys.argv) > 4 else served.SMALLEST
+    smallest = int(sys.argv[4]) if len(sys.argv) > 4 else hook.SMALLEST
     if sys.argv[3] == "forebay":
-        served.install("host:0", smallest=smallest)
+        hook.install("cpu", smallest=smallest)
     else:
-        forebay.memory.memory_stats("host:0")
+        forebay.memory.memory_stats("cpu")
     print(timed(CASES[sys.argv[1]](int(sys.argv[2]))))

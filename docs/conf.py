@@ -1,15 +1,15 @@
-"""Sphinx's settings. `python3 dev.py docs` builds with warnings as errors, without a network."""
+"""Sphinx configuration. `python3 dev.py docs` builds with warnings as errors, without network access."""
 
 import warnings
-from importlib.metadata import version as version_of
+from importlib.metadata import version as distribution_version
 
 project = "forebay"
 author = "the forebay authors"
 project_copyright = "the forebay authors"
-version = release = version_of("forebay")
+version = release = distribution_version("forebay")
 
-# No intersphinx: it would fetch inventories, and a build must not need the network.
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+# No intersphinx: it would download inventories, and a build must not need the network.
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
@@ -19,9 +19,20 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # autodoc looks at its properties
+warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # autodoc reads the properties of storages
 
-default_role = "code"  # one backtick in a docstring means what it means in these pages
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_preprocess_types = True
+napoleon_type_aliases = {  # several modules have classes of these names
+    "device": ":py:class:`~forebay.device`",
+    "Stream": ":py:class:`~forebay.Stream`",
+    "Event": ":py:class:`~forebay.Event`",
+    "MemPool": ":py:class:`~forebay.memory.MemPool`",
+}
+strip_signature_backslash = True  # napoleon then escapes parameter names that end in an underscore
+
+default_role = "code"  # single backticks mark code in docstrings as in these pages
 
 html_theme = "furo"
 html_title = "forebay"
@@ -29,9 +40,9 @@ html_show_copyright = False
 
 
 def setup(app):
-    app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: _says_nothing(obj) or None)
+    app.connect("autodoc-skip-member", _skip_member)
 
 
-def _says_nothing(obj) -> bool:
-    """Whether it is the field of a named tuple, whose docstring Python made."""
-    return (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
+def _skip_member(app, kind, name, member, skip, options):
+    """Skip fields of named tuples, whose docstrings Python generates."""
+    return (getattr(member, "__doc__", None) or "").startswith("Alias for field number") or None

@@ -1,9 +1,8 @@
-"""A program for torch.cuda: streams, events, memory and its end, graphs, random numbers. Two imports were changed.
+"""A program for torch.cuda with two changed imports: streams, events, memory, out of memory, graphs, random numbers.
 
     FOREBAY_EMULATE=cuda:2@h200 python examples/torch_like_program.py
 
-With the imports that stand in the comments it runs on PyTorch and prints the same; where that has no real GPU under it,
-all but the lines of random numbers and replays.
+With the imports in the comments it runs on PyTorch and prints the same.
 """
 
 import numpy as np
@@ -16,43 +15,43 @@ MIB, GIB = 1 << 20, 1 << 30
 
 def describe_devices():
     for index in range(cuda.device_count()):
-        known = cuda.get_device_properties(index)
-        name, mib = known.name.removesuffix(" (emulated)"), known.total_memory // MIB
-        print(f"device {index}: {name}, {known.multi_processor_count} SMs, {mib} MiB")
+        properties = cuda.get_device_properties(index)
+        name, mib = properties.name.removesuffix(" (emulated)"), properties.total_memory // MIB
+        print(f"device {index}: {name}, {properties.multi_processor_count} SMs, {mib} MiB")
 
 
 def pipeline(batches):
-    """Each batch goes up, is worked on and comes back, a stream for each; the host waits once."""
-    up, work, down = cuda.Stream(), cuda.Stream(priority=-1), cuda.Stream()
+    """Upload, process and download batches on three overlapping streams; the host waits once."""
+    upload, compute, download = cuda.Stream(), cuda.Stream(priority=-1), cuda.Stream()
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-    start.record(up)
+    start.record(upload)
     results = []
     for batch in batches:
-        with cuda.stream(up):
-            arrived = torch.empty(batch.size, dtype=torch.float32, device="cuda")
-            arrived.copy_(torch.from_numpy(batch), non_blocking=True)
-        work.wait_event(up.record_event())
-        with cuda.stream(work):
-            worked = arrived.clone()
-        arrived.record_stream(work)  # nobody else gets its memory before that is done
-        down.wait_stream(work)
+        with cuda.stream(upload):
+            inputs = torch.empty(batch.size, dtype=torch.float32, device="cuda")
+            inputs.copy_(torch.from_numpy(batch), non_blocking=True)
+        compute.wait_event(upload.record_event())
+        with cuda.stream(compute):
+            output = inputs.clone()
+        inputs.record_stream(compute)  # its memory is not reused before `compute` has read it
+        download.wait_stream(compute)
         result = np.empty_like(batch)
-        with cuda.stream(down):
-            torch.from_numpy(result).copy_(worked, non_blocking=True)
-        worked.record_stream(down)
+        with cuda.stream(download):
+            torch.from_numpy(result).copy_(output, non_blocking=True)
+        output.record_stream(download)
         results.append(result)
-    end.record(down)
+    end.record(download)
     end.synchronize()
-    same = all(map(np.array_equal, results, batches))
-    print(f"pipeline: {len(results)} batches came back, unchanged: {same}")
-    print(f"it took time: {start.elapsed_time(end) >= 0}")
+    unchanged = all(map(np.array_equal, results, batches))
+    print(f"pipeline: {len(results)} batches came back, unchanged: {unchanged}")
+    print(f"elapsed time is positive: {start.elapsed_time(end) >= 0}")
 
 
 def copy_to_the_other_device():
-    there = torch.tensor([1.0, 2.0, 3.0], device="cuda:0").to("cuda:1")
+    copied = torch.tensor([1.0, 2.0, 3.0], device="cuda:0").to("cuda:1")
     with cuda.device(1):
-        print(f"device {cuda.current_device()} got {there.tolist()}")
-    print(f"the two are peers: {cuda.can_device_access_peer(0, 1)}")
+        print(f"device {cuda.current_device()} got {copied.tolist()}")
+    print(f"the devices are peers: {cuda.can_device_access_peer(0, 1)}")
 
 
 def watch_memory():
@@ -68,20 +67,20 @@ def watch_memory():
     print(f"{small.numel() // MIB} MiB are in use; the segments have {segments} MiB")
 
 
-def record_once_and_replay():
-    given = torch.zeros(3, device="cuda")
+def capture_and_replay():
+    inputs = torch.zeros(3, device="cuda")
     results = torch.zeros(3, device="cuda")
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        results.copy_(given.clone())
+        results.copy_(inputs.clone())
     for number in (1.0, 2.0):
-        given.copy_(torch.tensor([number] * 3, device="cuda"))
+        inputs.copy_(torch.tensor([number] * 3, device="cuda"))
         graph.replay()
         print(f"replayed: {results.tolist()}")
 
 
-def as_large_as_it_can_be(nbytes):
-    """A buffer of that size, or of half of it, and so on."""
+def allocate_largest(nbytes):
+    """Return a buffer of the size, halved until the allocation succeeds."""
     while True:
         try:
             return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
@@ -90,15 +89,15 @@ def as_large_as_it_can_be(nbytes):
             nbytes //= 2
 
 
-def stop_and_go_on():
+def save_and_restore_random_state():
     cuda.manual_seed(0)
     numbers = torch.rand(5, device="cuda").tolist()
     print("random:", [round(number, 4) for number in numbers])
     state = cuda.get_rng_state()
     torch.rand(1000, device="cuda")
-    print(f"the generator moved: {cuda.get_rng_state().tolist() != state.tolist()}")
+    print(f"the generator advanced: {cuda.get_rng_state().tolist() != state.tolist()}")
     cuda.set_rng_state(state)
-    print(f"and went back: {cuda.get_rng_state().tolist() == state.tolist()}")
+    print(f"the state was restored: {cuda.get_rng_state().tolist() == state.tolist()}")
 
 
 def main():
@@ -106,10 +105,10 @@ def main():
     pipeline([np.full(1 << 20, number, np.float32) for number in range(8)])
     copy_to_the_other_device()
     watch_memory()
-    record_once_and_replay()
-    buffer = as_large_as_it_can_be(512 * GIB)
+    capture_and_replay()
+    buffer = allocate_largest(512 * GIB)
     print(f"buffer: {buffer.numel() // GIB} GiB")
-    stop_and_go_on()
+    save_and_restore_random_state()
 
 
 if __name__ == "__main__":

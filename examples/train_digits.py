@@ -1,11 +1,11 @@
-"""Handwritten digits with nothing but NumPy: a two-layer network trained with Adam and minibatches.
+"""Recognise handwritten digits with NumPy: a two-layer network trained with Adam on minibatches.
 
     python train_digits.py
-    forebay run train_digits.py                   # the same, and where its memory went
-    forebay run --memory 16MiB train_digits.py    # the same on a small device
+    forebay run train_digits.py                   # also report where memory was allocated
+    forebay run --memory 16MiB train_digits.py    # on a small device
 
-It learns from scikit-learn's 8x8 digits, each also shifted by one pixel in eight directions, and says how many digits
-it reads right among those that it has never seen.
+The data are scikit-learn's 8x8 digits, each also shifted by one pixel in eight directions. The program prints the
+accuracy on digits that were not used for training.
 """
 
 import argparse
@@ -19,32 +19,32 @@ DIGITS = 10
 
 
 def load(test_share=0.25, seed=0):
-    """Images as rows from 0 to 1, with their digits: those to learn from, and those to be examined with."""
+    """Return training images and digits, then test images and digits; an image is a row of values from 0 to 1."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        sys.exit("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+        sys.exit("the data set is part of scikit-learn, which is not installed: pip install scikit-learn")
     images, digits = load_digits(return_X_y=True)
     images = images.astype(np.float32) / 16
     order = np.random.default_rng(seed).permutation(len(images))
-    held_back = int(len(images) * test_share)
-    learn, examine = order[held_back:], order[:held_back]
-    return images[learn], digits[learn], images[examine], digits[examine]
+    test_count = int(len(images) * test_share)
+    train, test = order[test_count:], order[:test_count]
+    return images[train], digits[train], images[test], digits[test]
 
 
 def shifted(images, digits):
-    """Nine of each image: itself, and moved by one pixel in every direction."""
+    """Return nine copies of each image: unshifted, and shifted by one pixel in eight directions."""
     padded = np.pad(images.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
-    moves = [padded[:, y : y + 8, x : x + 8].reshape(-1, PIXELS) for y in range(3) for x in range(3)]
-    return np.concatenate(moves), np.tile(digits, len(moves))
+    shifts = [padded[:, y : y + 8, x : x + 8].reshape(-1, PIXELS) for y in range(3) for x in range(3)]
+    return np.concatenate(shifts), np.tile(digits, len(shifts))
 
 
 class Network:
-    """64 pixels, a hidden layer of rectified sums, 10 scores. Everything it learns is in `weights`."""
+    """A network of 64 inputs, one hidden ReLU layer and 10 outputs; `weights` holds all parameters."""
 
     def __init__(self, hidden, rng):
         def layer(inputs, outputs):
-            scale = np.sqrt(2 / inputs)  # keeps the size of what flows through (He and others, 2015)
+            scale = np.sqrt(2 / inputs)  # preserves the variance of activations (He et al., 2015)
             return (rng.standard_normal((inputs, outputs)) * scale).astype(np.float32), np.zeros(outputs, np.float32)
 
         self.weights = [*layer(PIXELS, hidden), *layer(hidden, DIGITS)]
@@ -55,14 +55,14 @@ class Network:
         return hidden @ w2 + b2, hidden
 
     def loss(self, images, digits):
-        """The mean cross entropy, and its gradient for each of the weights."""
+        """Return the mean cross entropy and its gradients with respect to the weights."""
         scores, hidden = self.scores(images)
-        chances = softmax(scores)
+        probabilities = softmax(scores)
         rows = np.arange(len(digits))
-        loss = -np.log(chances[rows, digits] + 1e-9).mean()
+        loss = -np.log(probabilities[rows, digits] + 1e-9).mean()
 
-        # Backwards: each line is the chain rule for one line of `scores`.
-        d_scores = chances
+        # Backward pass: each line is the chain rule for one line of `scores`.
+        d_scores = probabilities
         d_scores[rows, digits] -= 1
         d_scores /= len(digits)
         d_hidden = d_scores @ self.weights[2].T
@@ -70,19 +70,19 @@ class Network:
         gradients = [images.T @ d_hidden, d_hidden.sum(axis=0), hidden.T @ d_scores, d_scores.sum(axis=0)]
         return float(loss), gradients
 
-    def accuracy(self, images, digits, at_once=1024):
-        pieces = [slice(first, first + at_once) for first in range(0, len(images), at_once)]
-        right = sum((self.scores(images[piece])[0].argmax(axis=1) == digits[piece]).sum() for piece in pieces)
-        return float(right / len(images))
+    def accuracy(self, images, digits, chunk_size=1024):
+        chunks = [slice(first, first + chunk_size) for first in range(0, len(images), chunk_size)]
+        correct = sum((self.scores(images[chunk])[0].argmax(axis=1) == digits[chunk]).sum() for chunk in chunks)
+        return float(correct / len(images))
 
 
 def softmax(scores):
-    raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 class Adam:
-    """Steps by the mean of past gradients over the root of their mean square (Kingma and Ba, 2015)."""
+    """Adam optimizer (Kingma and Ba, 2015)."""
 
     def __init__(self, weights, rate, decay=0.9, square_decay=0.999):
         self.weights, self.rate = weights, rate
@@ -93,7 +93,7 @@ class Adam:
 
     def step(self, gradients):
         self.steps += 1
-        # Both means start at zero, which is too low: this makes up for it.
+        # Correct the bias of the means, which start at zero.
         rate = self.rate * np.sqrt(1 - self.square_decay**self.steps) / (1 - self.decay**self.steps)
         for i, gradient in enumerate(gradients):
             self.means[i] += (1 - self.decay) * (gradient - self.means[i])
@@ -102,7 +102,7 @@ class Adam:
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Learn to read handwritten digits.")
+    parser = argparse.ArgumentParser(description="Train a network to recognise handwritten digits.")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=512)
@@ -111,7 +111,7 @@ def main():
 
     images, digits, test_images, test_digits = load()
     images, digits = shifted(images, digits)
-    print(f"learning from {len(digits):,} images, examined with {len(test_digits):,} others")
+    print(f"training on {len(digits):,} images, testing on {len(test_digits):,} others")
 
     rng = np.random.default_rng(1)
     network = Network(args.hidden, rng)

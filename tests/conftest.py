@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: a clean host device, emulated and fake devices, stand-in vendor libraries."""
+"""Fixtures that every test may use: a clean CPU device, emulated and fake devices, stand-in vendor libraries."""
 
 from __future__ import annotations
 
@@ -18,11 +18,53 @@ from forebay import backends
 from forebay.cuda._kind import CUDA
 from forebay.observe.telemetry import amdsmi, nvml_ctypes
 from forebay.runtime.devices import current, open_device
-from forebay.runtime.lifecycle.emulation import forget_kind
+from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.runtime.random import generator as generators
 from forebay.testing.fake import FakeDriver
 
 pytest.register_assert_rewrite("support")
+
+
+# Folders and files whose tests need more than a few milliseconds each. They have the marker `slow`, and `--quick` does
+# not even collect them.
+SLOW = (
+    "data",
+    "golden",
+    "house/test_docstrings.py",
+    "house/test_stubs.py",
+    "native/test_sanitizers.py",
+    "process",
+    "property",
+    "runtime/allocator/test_faults.py",
+    "snapshot/report/test_browser.py",
+    "support_tests",
+    "test_conformance.py",
+    "test_import_as_torch.py",
+    "testing",
+)
+
+
+def is_slow(path: Path) -> bool:
+    tests = Path(__file__).parent
+    return path.is_relative_to(tests) and any(path.is_relative_to(tests / slow) for slow in SLOW)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="run only the tests without the marker slow")
+
+
+def pytest_ignore_collect(collection_path, config):
+    return True if config.getoption("--quick") and is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if is_slow(item.path) or item.get_closest_marker("oracle"):
+            item.add_marker("slow")
+    if config.getoption("--quick"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(scope="session")
@@ -37,22 +79,22 @@ os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it hides emulated devices, too
 
 @pytest.fixture
 def clean():
-    """The host device holds afterwards no more than before, in order, and the same is current."""
+    """The CPU device holds afterwards no more than before, in order, and the same is current."""
     here = current.here()
     before = here.state()
-    forebay.set_device("host:0")
-    host = current.opened_for("host:0")
-    held = forebay.memory.memory_allocated("host:0")
+    forebay.set_device("cpu")
+    host = current.opened_for("cpu")
+    held = forebay.memory.memory_allocated("cpu")
     yield
     here.device, here.indices, here.streams = before
     here.entered.clear()
     here.forget()
-    forebay.synchronize("host:0")
-    if forebay.memory.memory_allocated("host:0") > held:
+    forebay.synchronize("cpu")
+    if forebay.memory.memory_allocated("cpu") > held:
         gc.collect()  # a tenth of a second
-    assert forebay.memory.memory_allocated("host:0") <= held
-    assert host.allocator.broken() is None
-    assert host.pinned.broken() is None
+    assert forebay.memory.memory_allocated("cpu") <= held
+    assert host.allocator.check_invariants() is None
+    assert host.pinned.check_invariants() is None
     assert host.allocator.failures == {}
 
 
@@ -97,21 +139,21 @@ def untouched_seeds(clean, monkeypatch):
 
 @pytest.fixture
 def generator():
-    return forebay.Generator("host").manual_seed(7)
+    return forebay.Generator("cpu").manual_seed(7)
 
 
 @pytest.fixture
 def fake(clean):
     """A driver of two fake devices of 64 MiB, "fake:0" and "fake:1"."""
     driver = FakeDriver(2, 64 << 20)
-    with backends.registered(driver):
+    with backends.override_driver(driver):
         yield driver
         for device, opened in list(open_device._opened.items()):
             if device.kind == "fake":
-                assert opened.allocator.broken() is None
+                assert opened.allocator.check_invariants() is None
                 del open_device._opened[device]
         pinned = open_device._pinned.pop("fake", None)
-        assert pinned is None or pinned.broken() is None
+        assert pinned is None or pinned.check_invariants() is None
 
 
 @pytest.fixture
@@ -128,17 +170,17 @@ def plugin(monkeypatch):
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     monkeypatch.setattr(backends, "_drivers", backends._Drivers())
-    before = forebay.memory.memory_allocated("host:0")
+    before = forebay.memory.memory_allocated("cpu")
     yield made
-    made.spoilt = False
+    made.broken = False
     # Whatever it did, others work.
-    assert forebay.full((3,), 7.0, device="host:0").tolist() == [7.0] * 3
-    assert forebay.memory.memory_allocated("host:0") == before
+    assert forebay.full((3,), 7.0, device="cpu").tolist() == [7.0] * 3
+    assert forebay.memory.memory_allocated("cpu") == before
     with forebay.Stream("fake:0") as stream:
         forebay.empty(3, device="fake:0")
         stream.synchronize()
     for kind in (KIND, "fake"):
-        forget_kind(kind)
+        reset_kind(kind)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A file is whole, or what it was; and what is no file is left what it is."""
+"""Atomic writes: a file is replaced completely or not at all; devices and pipes are written directly."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import threading
 import pytest
 
 import forebay
-from forebay.atomic_write import check_writable, in_place_of
+from forebay.atomic_write import atomic_write, check_writable
 from forebay.observe import trace
 
 
-def test_a_file_is_whole_or_what_it_was(tmp_path):
+def test_file_is_replaced_completely_or_not_at_all(tmp_path):
     path = tmp_path / "page"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), in_place_of(path) as part:
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as part:
         part.write(b"half %d" % (1 / 0))
     assert path.read_text() == "old"
-    with in_place_of(path) as part:
+    with atomic_write(path) as part:
         part.write(b"new")
         assert path.read_text() == "old"
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("page", "new")]
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["there", "to come"])
-def test_a_link_leads_to_the_file(tmp_path, there):
+@pytest.mark.parametrize("target_exists", [True, False])
+def test_symbolic_link_is_followed(tmp_path, target_exists):
     (tmp_path / "folder").mkdir()
     link, real = tmp_path / "link", tmp_path / "folder" / "real"
     link.symlink_to(real)
-    if there:
+    if target_exists:
         real.write_text("old")
-    with in_place_of(link) as file:
+    with atomic_write(link) as file:
         file.write(b"new")
     assert link.is_symlink()
     assert [(each.name, each.read_text()) for each in real.parent.iterdir()] == [("real", "new")]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
-def test_a_pipe_is_written_to(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes")
+def test_pipe_is_written_directly(tmp_path):
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
     check_writable(pipe, "a trace")
-    with in_place_of(pipe) as file:
+    with atomic_write(pipe) as file:
         file.write(b"new")
     reader.join(10)
     assert read == [b"new"]
@@ -55,34 +55,34 @@ def test_a_pipe_is_written_to(tmp_path):
 
 
 def device(tmp_path, number):
-    """As /dev has one, for who may make it; nothing here touches those."""
+    """Create a character device like one in /dev; skips without the privilege."""
     path = tmp_path / "device"
     try:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, number))
         path.open("wb").close()
     except (AttributeError, OSError):
-        pytest.skip("only root makes devices, where they can be opened")
+        pytest.skip("needs the privilege to create and open devices")
     return path
 
 
-def test_what_takes_all_takes_it(tmp_path):
+def test_null_device_is_written_directly(tmp_path):
     null = device(tmp_path, 3)
-    with trace(null) as made:
-        forebay.zeros(3, device="host:0")
-    assert made.written
+    with trace(null) as written_trace:
+        forebay.zeros(3, device="cpu")
+    assert written_trace.written
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
-def test_a_device_that_is_full(tmp_path):
+def test_full_device_raises(tmp_path):
     full = device(tmp_path, 7)
     with pytest.raises(OSError, match="No space left"), trace(full):
-        forebay.zeros(3, device="host:0")
+        forebay.zeros(3, device="cpu")
     assert stat.S_ISCHR(full.stat().st_mode)
     assert list(tmp_path.iterdir()) == [full]
 
 
-@pytest.mark.parametrize("there", ["nowhere/file", "."])
-def test_who_cannot_be_written_says_so_before(tmp_path, there):
+@pytest.mark.parametrize("name", ["nowhere/file", "."])
+def test_check_writable_rejects_unwritable_paths(tmp_path, name):
     with pytest.raises(OSError, match=r"trace|No such file"):
-        check_writable(tmp_path / there, "a trace")
+        check_writable(tmp_path / name, "a trace")
     assert list(tmp_path.iterdir()) == []

@@ -1,78 +1,195 @@
-"""Device: a name, spelled as in PyTorch."""
+"""The device class against the results of `torch.device` in PyTorch 2.15, and the default device of a thread."""
 
 from __future__ import annotations
 
+import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import forebay
-from forebay import Device, ForebayError
+from forebay.device_spec import Device
+from forebay.errors import ForebayError
 from forebay.runtime.devices import open_device
 
-
-@pytest.mark.parametrize(
-    ("spelled", "kind", "index"),
-    [
-        (Device("host"), "host", None),
-        (Device("host:0"), "host", 0),
-        (Device("cuda", 12), "cuda", 12),
-        (Device(Device("mps:1")), "mps", 1),
-        (Device(Device("mps"), 1), "mps", 1),
-    ],
+KINDS = (
+    "cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, "
+    "privateuseone"
 )
-def test_the_spellings(spelled, kind, index):
-    assert (spelled.kind, spelled.type, spelled.index) == (kind, kind, index)
-    assert str(spelled) == (kind if index is None else f"{kind}:{index}")
-    assert repr(spelled) == f"device('{spelled}')"
-    assert pickle.loads(pickle.dumps(spelled)) == spelled
-    assert len({spelled, Device(str(spelled))}) == 1
+UNKNOWN = f"Expected one of {KINDS} device type at start of device string: "
+OVERLOADS = (
+    "device() received an invalid combination of arguments - got ({0}), but expected one of:\n"
+    " * (forebay.device device)\n      didn't match because some of the arguments have invalid types: (!{0}!)\n"
+    " * (str type, int index = -1)\n"
+)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("arguments", "text"),
     [
-        "",
-        ":",
-        "host:",
-        "host:-1",
-        "host:01",
-        "host:0 ",
-        " host",
-        "HOST",
-        "host:0:0",
-        "host:x",
-        "ho st",
-        0,
-        None,
-        b"host",
+        (("cpu",), "device(type='cpu')"),
+        (("cpu:0",), "device(type='cpu', index=0)"),
+        (("cpu:1",), "device(type='cpu', index=1)"),
+        (("cuda:127",), "device(type='cuda', index=127)"),
+        (("mps:0",), "device(type='mps', index=0)"),
+        (("meta",), "device(type='meta')"),
+        (("cuda", 1), "device(type='cuda', index=1)"),
+        (("cuda", None), "device(type='cuda')"),
+        ((Device("cuda"),), "device(type='cuda')"),
     ],
 )
-def test_what_names_no_device(name):
-    with pytest.raises(ValueError, match="invalid device"):
-        Device(name)
+def test_valid_arguments(arguments, text):
+    assert repr(forebay.device(*arguments)) == text
 
 
-@pytest.mark.parametrize("index", [-1, True, 1.0, "1"])
-def test_what_is_no_index(index):
-    with pytest.raises(ValueError, match="index"):
-        Device("host", index)
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("",), RuntimeError, "Device string must not be empty"),
+        (("cuda:x",), RuntimeError, "Invalid device string: 'cuda:x'"),
+        (("cuda:-1",), RuntimeError, "Invalid device string: 'cuda:-1'"),
+        (("cuda:01",), RuntimeError, "Invalid device string: 'cuda:01'"),
+        (("cuda:",), RuntimeError, "Invalid device string: 'cuda:'"),
+        (("cuda:1:2",), RuntimeError, "Invalid device string: 'cuda:1:2'"),
+        ((" cuda",), RuntimeError, "Invalid device string: ' cuda'"),
+        (("cuda0",), RuntimeError, "Invalid device string: 'cuda0'"),
+        (("foo",), RuntimeError, f"{UNKNOWN}foo"),
+        (("foo:1",), RuntimeError, f"{UNKNOWN}foo:1"),
+        (("CUDA",), RuntimeError, f"{UNKNOWN}CUDA"),
+        (("host",), RuntimeError, f"{UNKNOWN}host"),
+        (
+            ("cuda:99999999999999999999",),
+            RuntimeError,
+            "Could not parse device index '99999999999999999999' in device string 'cuda:99999999999999999999'",
+        ),
+        (
+            ("cuda:1", 1),
+            RuntimeError,
+            "type (string) must not include an index because index was passed explicitly: cuda:1",
+        ),
+        (("cuda", -1), RuntimeError, "Device index must not be negative"),
+        ((-1,), RuntimeError, "Device index must not be negative"),
+        ((1,), RuntimeError, "Cannot access accelerator device when none is available."),
+        (("cuda", 1.5), TypeError, "device(): argument 'index' (position 2) must be int, not float"),
+        (("cuda", True), TypeError, "device(): argument 'index' (position 2) must be int, not bool"),
+        (
+            (Device("cuda:1"), 0),
+            TypeError,
+            "device(): argument 'type' (position 1) must be str, not forebay.device",
+        ),
+        ((True,), TypeError, OVERLOADS.format("bool")),
+        ((1.5,), TypeError, OVERLOADS.format("float")),
+        ((b"cpu",), TypeError, OVERLOADS.format("bytes")),
+    ],
+)
+def test_invalid_arguments(arguments, error, text):
+    with pytest.raises(error) as caught:
+        forebay.device(*arguments)
+    assert str(caught.value) == text
 
 
-def test_an_index_is_given_once():
-    with pytest.raises(ValueError, match="has an index already"):
-        Device("host:0", 0)
+def test_keywords():
+    assert Device(type="cuda", index=1) == Device(device="cuda:1") == Device("cuda:1")
+    with pytest.raises(TypeError, match=r"got \(\)"):
+        Device()
 
 
-def test_a_device_does_not_change():
-    with pytest.raises(AttributeError):
-        Device("host:0").index = 1
+def test_index_alone_names_the_accelerator(emulated):
+    assert repr(forebay.device(1)) == "device(type='cuda', index=1)"
+    assert forebay.empty(1, device=1).device == Device("cuda:1")
 
 
-def test_naming_opens_nothing_and_counting_neither(fake):
+def test_equality_hash_and_text():
+    assert Device("cuda:1") == Device("cuda", 1)
+    assert hash(Device("cuda:1")) == hash(Device("cuda", 1))
+    assert Device("cuda") != Device("cuda:0")
+    assert Device("cuda") != "cuda"
+    assert (str(Device("cpu:0")), str(Device("cuda"))) == ("cpu:0", "cuda")
+    assert (Device("cuda:1").type, Device("cuda:1").index, Device("cuda").index) == ("cuda", 1, None)
+
+
+def test_attributes_are_read_only():
+    with pytest.raises(AttributeError, match="objects is not writable"):
+        Device("cuda").index = 3
+
+
+def test_copies_and_pickles():
+    device = Device("cuda:1")
+    assert pickle.loads(pickle.dumps(device)) == copy.copy(device) == copy.deepcopy(device) == device
+    assert device.__reduce__() == (Device, ("cuda", 1))
+    assert (type(device).__module__, type(device).__name__) == ("forebay", "device")
+
+
+def test_tensors_on_the_first_cpu_device_print_cpu(clean):
+    for spelling in ("cpu", "cpu:0", Device("cpu", 0)):
+        assert repr(forebay.empty(1, device=spelling).device) == "device(type='cpu')"
+
+
+class TestDefaultDevice:
+    @pytest.fixture(autouse=True)
+    def cpu_afterwards(self, emulated):
+        yield
+        forebay.set_default_device(None)
+
+    def test_is_the_cpu_although_there_is_an_accelerator(self):
+        assert forebay.get_default_device() == Device("cpu")
+        assert forebay.empty(1).device == Device("cpu")
+
+    def test_can_be_set(self):
+        forebay.set_default_device("cuda")
+        assert forebay.get_default_device() == forebay.empty(1).device == Device("cuda:0")
+        forebay.cuda.set_device(1)
+        assert forebay.get_default_device() == forebay.empty(1).device == Device("cuda:1")
+        forebay.set_default_device("cuda:0")
+        assert forebay.get_default_device() == forebay.empty(1).device == Device("cuda:0")
+
+    def test_context_sets_it_without_changing_the_current_device(self):
+        with forebay.device("cuda:1") as entered:
+            assert entered == forebay.get_default_device() == forebay.empty(1).device == Device("cuda:1")
+            assert forebay.cuda.current_device() == 0
+            with forebay.device("cpu"):
+                assert forebay.empty(1).device == Device("cpu")
+            assert forebay.empty(1).device == Device("cuda:1")
+        assert forebay.empty(1).device == Device("cpu")
+
+    def test_decorator_sets_it(self):
+        @forebay.device("cuda:1")
+        def factory():
+            return forebay.empty(1).device
+
+        assert factory() == Device("cuda:1")
+        assert forebay.get_default_device() == Device("cpu")
+
+    def test_belongs_to_its_thread(self):
+        forebay.set_default_device("cuda:1")
+        found = []
+        thread = threading.Thread(target=lambda: found.append(forebay.empty(1).device))
+        thread.start()
+        thread.join(30)
+        assert found == [Device("cpu")]
+
+    def test_invalid_default_is_refused_and_changes_nothing(self):
+        with pytest.raises(RuntimeError, match="Expected one of"):
+            forebay.set_default_device("foo")
+        with pytest.raises(TypeError, match="invalid combination"):
+            forebay.set_default_device(1.5)
+        assert forebay.get_default_device() == Device("cpu")
+
+    def test_exit_without_enter_is_refused(self):
+        with pytest.raises(RuntimeError, match="was not entered"):
+            Device("cuda").__exit__(None, None, None)
+
+    def test_streams_use_the_accelerator(self):
+        with ThreadPoolExecutor(1) as thread:  # a thread that has not set a current device
+            assert thread.submit(lambda: forebay.Stream().device).result(30) == Device("cuda:0")
+
+
+def test_constructing_and_counting_open_nothing(fake):
     Device("fake:7")
     assert forebay.device_count("fake") == 2
-    assert forebay.device_count("nobody") == 0
+    assert forebay.device_count("unknown") == 0
     assert fake.ports == []
 
 
@@ -80,12 +197,12 @@ def test_naming_opens_nothing_and_counting_neither(fake):
     ("name", "words"),
     [
         ("fake:2", "no device fake:2: there is only fake:0 to fake:1"),
-        ("host:64", "no device host:64: there is only host:0"),
-        ("nobody:0", "'nobody' is not a kind of device"),
+        ("cpu:64", "no device cpu:64: there is only cpu"),
         ("mtia:0", "no device mtia:0"),
+        ("meta", "'meta' is not a kind of device"),
     ],
 )
-def test_a_device_that_is_not_there(fake, name, words):
+def test_missing_device_is_an_error(fake, name, words):
     with pytest.raises(ForebayError, match=words):
         forebay.empty(1, device=name)
     assert Device(name) not in open_device._opened

@@ -1,4 +1,4 @@
-"""What cannot raise complains: a warning, and where warnings are errors, through sys.unraisablehook."""
+"""`warn_unraisable`: a warning or, if warnings are errors, a call of sys.unraisablehook."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import warnings
 
 import pytest
 
-from forebay.errors import ForebayWarning, complain
+from forebay.errors import ForebayWarning, warn_unraisable
 
 
-def test_it_warns():
+def test_complain_warns():
     with pytest.warns(ForebayWarning, match="it went wrong"):
-        complain("it went wrong")
+        warn_unraisable("it went wrong")
 
 
-def test_it_never_raises(monkeypatch):
-    told = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda hook_args: told.append(repr(hook_args.exc_value)))
+def test_complain_calls_unraisablehook_if_warnings_are_errors(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda hook_args: reported.append(repr(hook_args.exc_value)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        complain("it went wrong")
-    assert told == ["ForebayWarning('it went wrong')"]
+        warn_unraisable("it went wrong")
+    assert reported == ["ForebayWarning('it went wrong')"]
 
 
-def test_python_itself_shows_it(monkeypatch, capsys):
-    """Its own hook takes nothing but what it made itself."""
+def test_complain_works_with_the_default_unraisablehook(monkeypatch, capsys):
+    """The default hook accepts only arguments that the interpreter has made."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        complain("it went wrong")
+        warn_unraisable("it went wrong")
     assert "ForebayWarning: it went wrong\n" in capsys.readouterr().err

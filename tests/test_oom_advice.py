@@ -1,4 +1,4 @@
-"""The setting that would have helped, in the text of an OutOfMemory: only what a replay has shown."""
+"""Setting advice in OutOfMemory texts: only settings that a replay has confirmed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from forebay.snapshot.replay import advice
 MIB = 1 << 20
 
 
-def advised(gpu, nbytes: int, stream: int = 0) -> list[str]:
-    """What is said of a request that finds no memory."""
+def advice_lines(gpu, nbytes: int, stream: int = 0) -> list[str]:
+    """Return the advice in the OutOfMemory text of a request."""
     with pytest.raises(OutOfMemory) as caught:
         gpu.allocate(nbytes, stream)
     assert gpu.broken() is None
@@ -29,95 +29,96 @@ def recording(total: int, settings: str = "") -> simulate.Device:
 
 
 def fragmented(settings: str = "") -> simulate.Device:
-    """A device of 96 MiB: 40 were freed, 2 of them are used again, so that segment cannot go."""
+    """Create a device of 96 MiB where 40 were freed and 2 of them are reused, so the segment cannot be released."""
     gpu = recording(96 * MIB, settings)
     gpu.free(gpu.allocate(40 * MIB))
     gpu.allocate(2 * MIB)
     return gpu
 
 
-def test_growing_segments_would_have_helped():
+def test_expandable_segments_are_advised_for_fragmentation():
     gpu = fragmented()
     before = gpu.stats()
-    (line,) = advised(gpu, 60 * MIB)
+    (line,) = advice_lines(gpu, 60 * MIB)
     assert line == (
-        "  Under FOREBAY_ALLOC_CONF=expandable_segments:True the 3 recorded events, replayed, leave room for it."
+        "  With FOREBAY_ALLOC_CONF=expandable_segments:True the request succeeds when "
+        "the 3 recorded events are replayed."
     )
     after = gpu.stats()
     assert after["num_ooms"] == before["num_ooms"] + 1
     assert after["allocated_bytes.all.current"] == before["allocated_bytes.all.current"]
-    assert advised(simulated_again := fragmented("expandable_segments:True"), 90 * MIB) == []
-    assert simulated_again.allocate(60 * MIB)  # it is true
+    assert advice_lines(expandable := fragmented("expandable_segments:True"), 90 * MIB) == []
+    assert expandable.allocate(60 * MIB)  # the advice is correct
 
 
-def test_where_the_setting_is_on_already_it_is_not_advised():
-    assert advised(fragmented("expandable_segments:True"), 96 * MIB) == []
+def test_active_setting_is_not_advised():
+    assert advice_lines(fragmented("expandable_segments:True"), 96 * MIB) == []
 
 
-def test_a_setting_that_is_on_is_kept_beside_the_advised_one():
-    (line,) = advised(fragmented("max_split_size_mb:64"), 60 * MIB)
+def test_advice_keeps_active_settings():
+    (line,) = advice_lines(fragmented("max_split_size_mb:64"), 60 * MIB)
     assert "FOREBAY_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True the " in line
 
 
-def test_where_nothing_helps_nothing_is_said():
+def test_no_advice_if_no_setting_helps():
     gpu = recording(120 * MIB)
     for _ in range(6):
         gpu.allocate(18 * MIB)
-    assert advised(gpu, 42 * MIB) == []
+    assert advice_lines(gpu, 42 * MIB) == []
 
 
-def test_without_a_history_nothing_is_said():
+def test_no_advice_without_a_history():
     gpu = simulate.Device(96 * MIB)
     gpu.free(gpu.allocate(40 * MIB))
     gpu.allocate(2 * MIB)
-    assert advised(gpu, 60 * MIB) == []
+    assert advice_lines(gpu, 60 * MIB) == []
 
 
-def test_a_history_that_does_not_tell_of_the_trouble_proves_nothing():
-    """GIVEN a history that began after the fragments were made, WHEN memory runs out, THEN nothing is claimed."""
+def test_no_advice_from_a_history_that_began_too_late():
+    """The history began after the fragments were made, so a replay cannot reproduce the error."""
     gpu = simulate.Device(96 * MIB)
     gpu.free(gpu.allocate(40 * MIB))
     gpu.allocate(2 * MIB)
     gpu.record_history(context=None)
-    assert advised(gpu, 60 * MIB) == []
+    assert advice_lines(gpu, 60 * MIB) == []
 
 
-def test_memory_of_others_and_the_limit_count():
+def test_memory_of_other_processes_and_the_limit_count():
     gpu = simulate.Device(196 * MIB, other_used=100 * MIB)
     gpu.record_history(context=None)
     gpu.free(gpu.allocate(40 * MIB))
     gpu.allocate(2 * MIB)
-    assert len(advised(gpu, 60 * MIB)) == 1
+    assert len(advice_lines(gpu, 60 * MIB)) == 1
     gpu.set_other_used(140 * MIB)
-    assert advised(gpu, 60 * MIB) == []
+    assert advice_lines(gpu, 60 * MIB) == []
 
     gpu = fragmented()
     gpu.set_memory_fraction(0.5)
-    assert advised(gpu, 60 * MIB) == []
+    assert advice_lines(gpu, 60 * MIB) == []
 
 
-def test_it_takes_little_time_whatever_the_history():
-    """GIVEN a million entries, WHEN memory runs out, THEN the newest are replayed, for a moment and no longer."""
+def test_advice_is_fast_for_any_history():
+    """With a large history only the newest entries are replayed, within a time limit."""
     gpu = recording(96 * MIB)
     for _ in range(120_000):
         gpu.free(gpu.allocate(512))
     gpu.free(gpu.allocate(40 * MIB))
     gpu.allocate(2 * MIB)
     start = time.perf_counter()
-    advised(gpu, 60 * MIB)
-    assert time.perf_counter() - start < 20 * advice.SECONDS  # of a machine that does other things as well
+    advice_lines(gpu, 60 * MIB)
+    assert time.perf_counter() - start < 20 * advice.SECONDS  # other processes may slow the machine down
 
 
-def test_an_adviser_that_fails_hides_nothing(monkeypatch):
+def test_failing_adviser_does_not_hide_the_error(monkeypatch):
     def fail(*_, **__):
-        raise MemoryError("not even for this")
+        raise MemoryError
 
-    monkeypatch.setattr(advice, "lines", fail)
-    assert advised(fragmented(), 60 * MIB) == []
+    monkeypatch.setattr(advice, "suggest_settings", fail)
+    assert advice_lines(fragmented(), 60 * MIB) == []
 
 
-def test_the_host_device_is_advised_by_what_it_does_itself(fake):
-    """GIVEN fragments on a device with segments of its own sizes, WHEN advised, THEN the replay uses those."""
+def test_replay_uses_the_segment_sizes_of_the_device(fake):
+    """On a device with fine segments the replay uses its segment sizes."""
     device = "fake:0"
     forebay.memory.record_history(device=device)
     kept = [forebay.allocate(16 * MIB, device) for _ in range(3)]
@@ -127,24 +128,24 @@ def test_the_host_device_is_advised_by_what_it_does_itself(fake):
     del kept
 
 
-def test_a_request_of_a_private_pool_is_left_alone():
+def test_no_advice_for_private_pools():
     gpu = fragmented()
     pool = gpu.new_pool()
     with gpu.use_pool(pool):
-        assert advised(gpu, 60 * MIB) == []
+        assert advice_lines(gpu, 60 * MIB) == []
 
 
-def test_it_is_asked_once_at_a_time(monkeypatch):
-    """GIVEN an adviser that runs out of memory itself, WHEN it is asked again from there, THEN it says nothing."""
-    gpu, asked = fragmented(), []
+def test_adviser_is_not_called_recursively(monkeypatch):
+    """An adviser that itself runs out of memory is not called recursively."""
+    gpu, calls = fragmented(), []
 
-    def again(snapshot, **_):
-        asked.append(replace(snapshot))
-        assert advised(gpu, 60 * MIB) == []
-        return ["  said"]
+    def recursive(snapshot, **_):
+        calls.append(replace(snapshot))
+        assert advice_lines(gpu, 60 * MIB) == []
+        return ["  advice"]
 
-    monkeypatch.setattr(advice, "lines", again)
-    with pytest.raises(OutOfMemory, match="said"):
+    monkeypatch.setattr(advice, "suggest_settings", recursive)
+    with pytest.raises(OutOfMemory, match="advice"):
         gpu.allocate(60 * MIB)
-    assert len(asked) == 1
-    assert not _oom_advice._busy.now
+    assert len(calls) == 1
+    assert not _oom_advice._thread.advising

@@ -1,4 +1,4 @@
-"""The profiles: every key, what holds between the numbers, what is published elsewhere, and the page of them all."""
+"""Device profiles: keys, consistency, published values, and the documentation page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gpu(request: pytest.FixtureRequest) -> Profile:
     return load(request.param)
 
 
-def test_kinds():
+def test_names_by_kind():
     assert names("cuda") == ("a100", "b200", "h100", "h200", "l40s", "rtx_4090", "rtx_a6000", "t4", "v100")
     assert names("mps") == ("apple_m1", "apple_m1_max", "apple_m2_ultra", "apple_m3_max", "apple_m4")
     assert names("mtia") == ("mtia_v2",)
@@ -53,7 +53,7 @@ def test_kinds():
     assert sorted(names()) == sorted(names("cuda") + names("mps") + names("mtia"))
 
 
-def test_every_key_of_its_kind(profile: Profile):
+def test_profile_has_every_key_of_its_kind(profile: Profile):
     assert {*profile.properties} == KEYS[profile.kind]
     assert {*profile.sensors} == (SENSORS if profile.kind == "cuda" else set())
     for key, value in {**profile.properties, **profile.sensors}.items():
@@ -61,18 +61,11 @@ def test_every_key_of_its_kind(profile: Profile):
         assert key == "name" or value >= 0, key
 
 
-def test_every_number_has_its_source(profile: Profile):
-    """Each line says where its number is from, by a letter that the file explains, or that nobody knows."""
+def test_every_number_has_a_source(profile: Profile):
+    """Each line names its source by a letter that the file explains, or says that the number is unverified."""
     text = (ROOT / f"src/forebay/profiles/{profile.name}.toml").read_text(encoding="utf-8")
     explained = {line[2] for line in text.splitlines() if line.startswith("# ") and line[3:5] == ": "}
-    plain = {
-        "kind",
-        "minor",
-        "is_integrated",
-        "is_multi_gpu_board",
-        "pci_bus_id",
-        "pci_device_id",
-    }  # with the line above
+    plain = {"kind", "minor", "is_integrated", "is_multi_gpu_board", "pci_bus_id", "pci_device_id"}  # or the line above
     for line in text.splitlines():
         key, equals, rest = line.partition(" = ")
         if not equals or line.startswith("#") or key in plain or (profile.kind == "mps" and key == "name"):
@@ -80,13 +73,13 @@ def test_every_number_has_its_source(profile: Profile):
         comment = rest.partition(" # ")[2]
         assert comment, line
         words = {word.strip(";:,") for word in comment.split()}
-        own_words = {"unverified", "clock_rate", "machine"}  # of the machine: the title says it
-        assert words & (explained | own_words), line
+        sources = {"unverified", "clock_rate", "machine"}  # "machine": the file's title
+        assert words & (explained | sources), line
 
 
-def test_sane(gpu: Profile):
+def test_numbers_are_consistent(gpu: Profile):
     found = gpu.properties
-    assert found["total_memory"] % 65536 == 0  # what drivers count in
+    assert found["total_memory"] % 65536 == 0  # the driver's granularity
     assert 0.9 * gpu.sensors["memory"] < found["total_memory"] < gpu.sensors["memory"]
     assert found["max_threads_per_multi_processor"] % 256 == 0
     assert found["max_threads_per_multi_processor"] >= found["max_threads_per_block"]
@@ -109,10 +102,10 @@ def test_sane(gpu: Profile):
         *(("h100", 3350), ("h200", 4800), ("b200", 7700)),
     ],
 )
-def test_bandwidth_of_the_data_sheet(name: str, gigabytes_a_second: int):
-    """Clock and width of the memory are from other sources than the rate that the data sheets promise."""
+def test_memory_clock_and_width_match_the_data_sheets_bandwidth(name: str, gigabytes_a_second: int):
+    """The clock and the bus width have other sources than the bandwidth."""
     found = load(name).properties
-    rate = 2 * found["memory_clock_rate"] * 1000 * found["memory_bus_width"] // 8  # twice a clock
+    rate = 2 * found["memory_clock_rate"] * 1000 * found["memory_bus_width"] // 8  # double data rate
     assert rate / 1e9 == pytest.approx(gigabytes_a_second, rel=0.03)
 
 
@@ -125,7 +118,7 @@ def test_bandwidth_of_the_data_sheet(name: str, gigabytes_a_second: int):
         ("t4", "major=7, minor=5, total_memory=15102MB, multi_processor_count=40, L2_cache_size=4MB"),
     ],
 )
-def test_as_pytorch_shows_it(name: str, shown: str):
+def test_properties_match_pytorchs_repr(name: str, shown: str):
     found = load(name).properties
     keys = ("major", "minor", "total_memory", "multi_processor_count", "L2_cache_size")
     values = {key: f"{found[key] >> 20}MB" if "memory" in key or "size" in key else found[key] for key in keys}
@@ -133,17 +126,17 @@ def test_as_pytorch_shows_it(name: str, shown: str):
 
 
 @pytest.mark.parametrize("name", names("mps"))
-def test_metal_leaves_the_machine_its_share(name: str):
-    """Metal recommends two thirds of a small machine's memory, in whole pages, and three quarters of a large one's."""
+def test_recommended_memory_follows_metals_rule(name: str):
+    """Metal recommends two thirds of the memory up to 36 GiB, in whole pages, and three quarters of more."""
     found = load(name).properties
-    part = 2 / 3 if found["total_memory"] <= 36 * GIB else 3 / 4
-    assert found["recommended_max_memory"] == pytest.approx(part * found["total_memory"], abs=16384)
+    fraction = 2 / 3 if found["total_memory"] <= 36 * GIB else 3 / 4
+    assert found["recommended_max_memory"] == pytest.approx(fraction * found["total_memory"], abs=16384)
     assert found["recommended_max_memory"] % 16384 == 0
     assert 0 < found["max_buffer_length"] <= found["recommended_max_memory"]
 
 
 @pytest.mark.parametrize("spelled", ["rtx_4090", "RTX 4090", "rtx-4090", "Rtx4090", " rtx 4090 "])
-def test_spelling(spelled: str):
+def test_load_ignores_case_spaces_and_punctuation(spelled: str):
     assert load(spelled) is load("rtx_4090")
 
 
@@ -157,26 +150,26 @@ def test_spelling(spelled: str):
         ("mtia", "mtia_v2"),
     ],
 )
-def test_a_wrong_name_is_told_the_nearest(wrong: str, nearest: str):
+def test_unknown_name_error_lists_the_nearest(wrong: str, nearest: str):
     with pytest.raises(
         ValueError, match=rf"there is no profile '{wrong}', the nearest is '{nearest}'; there are a100, ap"
     ):
         load(wrong)
 
 
-@pytest.mark.parametrize("nonsense", ["", "-", "zzzzzzzzzzzz", "../h200.toml", "h200\n\0toml"])
-def test_nonsense(nonsense: str):
+@pytest.mark.parametrize("name", ["", "-", "zzzzzzzzzzzz", "../h200.toml", "h200\n\0toml"])
+def test_unknown_name_raises_value_error(name: str):
     with pytest.raises(ValueError, match="there is no profile"):
-        load(nonsense)
+        load(name)
 
 
-def test_what_is_no_name():
-    for wrong in (None, 4090, b"h200"):
+def test_name_of_wrong_type_raises_type_error():
+    for name in (None, 4090, b"h200"):
         with pytest.raises(TypeError):
-            load(wrong)  # type: ignore[arg-type]
+            load(name)  # type: ignore[arg-type]
 
 
-def test_nobody_changes_a_profile():
+def test_profiles_are_immutable():
     h200 = load("h200")
     with pytest.raises(TypeError):
         h200.properties["total_memory"] = 1  # type: ignore[index]
@@ -186,7 +179,7 @@ def test_nobody_changes_a_profile():
     assert load("h200").at(0)["total_memory"] == 150110011392
 
 
-def test_devices_of_one_machine():
+def test_devices_of_one_machine_have_distinct_uuids_and_slots():
     devices = [load("h200").at(index) for index in range(8)]
     assert len({device["uuid"] for device in devices}) == 8
     assert all(str(uuid.UUID(device["uuid"])) == device["uuid"] for device in devices)
@@ -198,18 +191,18 @@ def test_devices_of_one_machine():
     assert "pci_bus_id" not in load("apple_m4").at(0)
 
 
-def test_only_gpus_have_a_geometry():
-    with pytest.raises(ValueError, match="apple_m4 is no GPU that PyTorch's CUDA kernels draw on"):
+def test_geometry_requires_a_cuda_gpu():
+    with pytest.raises(ValueError, match="profile apple_m4 is not a CUDA GPU"):
         Geometry.of("Apple M4")
 
 
-def test_costs_an_import_nothing():
+def test_import_does_not_load_the_profiles_modules():
     program = "import sys, forebay; print([name for name in ('tomllib', 'difflib', 'uuid') if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"
 
 
-# ---- The page
+# Documentation page
 
 COLUMNS = {
     "cuda": {
@@ -238,8 +231,8 @@ COLUMNS = {
 }
 
 
-def shown(profile: Profile) -> dict[str, object]:
-    """The properties, and those in bytes and kHz also in larger units."""
+def formatted(profile: Profile) -> dict[str, object]:
+    """Return the properties, with sizes also in MiB (`_mib`) and clock rates also in MHz (`_mhz`)."""
     numbers = {key: value for key, value in profile.properties.items() if isinstance(value, int)}
     mib = {f"{key}_mib": f"{value >> 20:,}" for key, value in numbers.items()}
     mhz = {f"{key}_mhz": f"{value // 1000:,}" for key, value in numbers.items()}
@@ -247,11 +240,11 @@ def shown(profile: Profile) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_the_page_has_them_all(kind: str):
+def test_page_lists_every_profile(kind: str):
     lines = [f"| profile | {' | '.join(COLUMNS[kind])} |", "|---" * (len(COLUMNS[kind]) + 1) + "|"]
     for name in names(kind):
-        cells = [cell.format(**shown(load(name))) for cell in COLUMNS[kind].values()]
+        cells = [cell.format(**formatted(load(name))) for cell in COLUMNS[kind].values()]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     table = "\n".join(lines)
     page = (ROOT / "docs/reference/profiles.md").read_text(encoding="utf-8")
-    assert f"\n\n{table}\n\n" in page, f"the page should have\n{table}"
+    assert f"\n\n{table}\n\n" in page, f"the page must contain\n{table}"

@@ -13,6 +13,6 @@ std::atomic<uint64_t> generation{1};
 
 }  // namespace
 
-uint64_t process_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+uint64_t fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
 
 }  // namespace forebay

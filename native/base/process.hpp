@@ -1,10 +1,11 @@
-// Which process this is, counted along the line of forks: a forked child has none of its parent's threads.
+// Detection of forks: a forked child has none of its parent's threads.
 #pragma once
 
 #include <cstdint>
 
 namespace forebay {
 
-uint64_t process_generation() noexcept;  // as read before a fork and after it, in the child, it differs
+// Returns the number of forks between the first process and this one. A value read before a fork differs in the child.
+uint64_t fork_generation() noexcept;
 
 }  // namespace forebay

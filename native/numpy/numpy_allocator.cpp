@@ -8,28 +8,29 @@
 #include <stdexcept>
 #include <utility>
 
-#include "pool/policy.hpp"
 #include "base/process.hpp"
+#include "pool/policy.hpp"
 
 namespace forebay {
 namespace {
 
-// Beyond this glibc maps each array anew. So from here on (docs/design/numpy-allocations.md has the measurements) it is
-// cheaper to let the kernel bring zero pages, and to take over what realloc grows; below, its maker grows it in place.
-constexpr size_t kBeyondHeap = size_t{32} << 20;
+// From this size on glibc maps each array separately. It is then cheaper (measurements: docs/design/
+// numpy-allocations.md) to let the kernel provide zero pages and to move an array of the previous allocator into the
+// pool when it grows; smaller arrays grow in place.
+constexpr size_t kMapThreshold = size_t{32} << 20;
 
-thread_local bool asking = false;
+thread_local bool in_callback = false;
 
-void zero(void* memory, size_t nbytes, [[maybe_unused]] bool pages) {
-#ifdef __linux__  // elsewhere the advice promises nothing
-  if (pages && nbytes >= kBeyondHeap) {
-    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+void zero(void* memory, size_t nbytes, [[maybe_unused]] bool zero_pages) {
+#ifdef __linux__  // elsewhere madvise() does not guarantee zero pages
+  if (zero_pages && nbytes >= kMapThreshold) {
+    const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uintptr_t>(memory), end = begin + nbytes;
-    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-    void* const pages_of_it = reinterpret_cast<void*>(first);
-    // Of what other processes have mapped too, the first one makes zeros; of what is ours alone, the second.
-    if (madvise(pages_of_it, last - first, MADV_REMOVE) == 0 ||
-        madvise(pages_of_it, last - first, MADV_DONTNEED) == 0) {
+    const uintptr_t first = (begin + page_size - 1) / page_size * page_size, last = end / page_size * page_size;
+    void* const whole_pages = reinterpret_cast<void*>(first);
+    // MADV_REMOVE zeroes shared mappings, MADV_DONTNEED private ones.
+    if (madvise(whole_pages, last - first, MADV_REMOVE) == 0 ||
+        madvise(whole_pages, last - first, MADV_DONTNEED) == 0) {
       memset(memory, 0, first - begin);
       memset(reinterpret_cast<void*>(last), 0, end - last);
       return;
@@ -43,104 +44,109 @@ void* memory_of(const Block* block) { return reinterpret_cast<void*>(block->addr
 
 }  // namespace
 
-Lender::Lender(Pool* pool, uint64_t queue, Ask ask, void* owner, bool pages)
-    : pool_(pool), queue_(queue), ask_(ask), owner_(owner), generation_(process_generation()), pages_(pages) {}
+NumpyAllocator::NumpyAllocator(Pool* pool, uint64_t queue, AllocateFn allocate, void* owner, bool zero_pages)
+    : pool_(pool),
+      queue_(queue),
+      allocate_(allocate),
+      owner_(owner),
+      generation_(fork_generation()),
+      zero_pages_(zero_pages) {}
 
-Functions Lender::stand_before(const Functions& below) {
-  if (below_.malloc != nullptr) throw std::invalid_argument("this hook stands somewhere already: make another");
-  below_ = below;
+AllocatorFunctions NumpyAllocator::install_over(const AllocatorFunctions& previous) {
+  if (previous_.malloc != nullptr) throw std::invalid_argument("this hook is already installed: create another");
+  previous_ = previous;
   serving_ = true;
-  return Functions{this, malloc, calloc, realloc, free};
+  return AllocatorFunctions{this, malloc, calloc, realloc, free};
 }
 
-bool Lender::serving() const { return serving_ && generation_ == process_generation(); }
+bool NumpyAllocator::serving() const { return serving_ && generation_ == fork_generation(); }
 
-// Null where the pool is not asked or has nothing.
-Block* Lender::take(size_t size, bool* refused) {
-  if (size < smallest_ || size >= kMost || !serving()) return nullptr;
-  Block* block = pool_->recording() ? nullptr : pool_->take(size, queue_);
-  if (block == nullptr && !std::exchange(asking, true)) {
-    block = ask_(owner_, queue_, size, refused);
-    asking = false;
+// Returns null if the request is not served or the pool has no memory.
+Block* NumpyAllocator::allocate_block(size_t size, bool* refused) {
+  if (size < smallest_ || size >= kMaxRequest || !serving()) return nullptr;
+  Block* block = pool_->recording() ? nullptr : pool_->try_allocate(size, queue_);
+  if (block == nullptr && !std::exchange(in_callback, true)) {
+    block = allocate_(owner_, queue_, size, refused);
+    in_callback = false;
   }
-  if (block != nullptr) reach(block->address);
+  if (block != nullptr) widen_range(block->address);
   return block;
 }
 
-void Lender::reach(uint64_t address) {
+void NumpyAllocator::widen_range(uint64_t address) {
   for (uint64_t low = low_; address < low && !low_.compare_exchange_weak(low, address);) continue;
   for (uint64_t high = high_; address > high && !high_.compare_exchange_weak(high, address);) continue;
 }
 
-[[gnu::noinline]] void* Lender::lend(size_t size, bool zeroed) {
+[[gnu::noinline]] void* NumpyAllocator::allocate_array(size_t size, bool zeroed) {
   bool refused = false;
-  if (const Block* block = take(size, &refused)) {
-    if (zeroed && !(block->untouched && pages_)) zero(memory_of(block), size, pages_);
+  if (const Block* block = allocate_block(size, &refused)) {
+    if (zeroed && !(block->untouched && zero_pages_)) zero(memory_of(block), size, zero_pages_);
     return memory_of(block);
   }
   if (refused) return nullptr;
-  return zeroed ? below_.calloc(below_.ctx, 1, size) : below_.malloc(below_.ctx, size);
+  return zeroed ? previous_.calloc(previous_.ctx, 1, size) : previous_.malloc(previous_.ctx, size);
 }
 
-[[gnu::noinline]] void Lender::take_back(void* memory, size_t size) {
-  if (Block* block = lent(memory)) {
-    pool_->give(block);  // no other queue uses what was lent
+[[gnu::noinline]] void NumpyAllocator::release(void* memory, size_t size) {
+  if (Block* block = own_block(memory)) {
+    pool_->free(block);  // no other queue uses it
   } else {
-    below_.free(below_.ctx, memory, size);
+    previous_.free(previous_.ctx, memory, size);
   }
 }
 
-void* Lender::resize(Block* block, size_t size) {
+void* NumpyAllocator::resize(Block* block, size_t size) {
   if (pool_->resize(block, size, block->stack)) return memory_of(block);
-  if (void* moved = lend(size, false)) {
+  if (void* moved = allocate_array(size, false)) {
     memcpy(moved, memory_of(block), std::min<uint64_t>(block->requested, size));
-    pool_->give(block);
+    pool_->free(block);
     return moved;
   }
-  return size <= block->size ? memory_of(block) : nullptr;  // to shrink is never refused
+  return size <= block->size ? memory_of(block) : nullptr;  // shrinking always succeeds
 }
 
-// How much memory from before holds, only its maker knows: so the maker grows it, and we copy.
-void* Lender::take_over(void* memory, size_t size) {
+// Only the previous allocator knows the old size of its memory: it grows the memory, and the result is copied.
+void* NumpyAllocator::reallocate_foreign(void* memory, size_t size) {
   bool refused = false;
-  Block* block = size < kBeyondHeap ? nullptr : take(size, &refused);
+  Block* block = size < kMapThreshold ? nullptr : allocate_block(size, &refused);
   if (refused) return nullptr;
-  void* grown = below_.realloc(below_.ctx, memory, size);
+  void* grown = previous_.realloc(previous_.ctx, memory, size);
   if (block == nullptr) return grown;
   if (grown == nullptr) {
-    pool_->give(block);
+    pool_->free(block);
     return nullptr;
   }
   memcpy(memory_of(block), grown, size);
-  below_.free(below_.ctx, grown, size);
+  previous_.free(previous_.ctx, grown, size);
   return memory_of(block);
 }
 
-void* Lender::malloc(void* ctx, size_t size) {
-  auto* self = static_cast<Lender*>(ctx);
-  if (size >= self->smallest()) return self->lend(size, false);
-  return self->below_.malloc(self->below_.ctx, size);
+void* NumpyAllocator::malloc(void* ctx, size_t size) {
+  auto* self = static_cast<NumpyAllocator*>(ctx);
+  if (size >= self->smallest()) return self->allocate_array(size, false);
+  return self->previous_.malloc(self->previous_.ctx, size);
 }
 
-void* Lender::calloc(void* ctx, size_t count, size_t each) {
-  auto* self = static_cast<Lender*>(ctx);
+void* NumpyAllocator::calloc(void* ctx, size_t count, size_t each) {
+  auto* self = static_cast<NumpyAllocator*>(ctx);
   size_t size;
   if (__builtin_mul_overflow(count, each, &size)) return nullptr;
-  if (size >= self->smallest()) return self->lend(size, true);
-  return self->below_.calloc(self->below_.ctx, count, each);
+  if (size >= self->smallest()) return self->allocate_array(size, true);
+  return self->previous_.calloc(self->previous_.ctx, count, each);
 }
 
-void* Lender::realloc(void* ctx, void* memory, size_t size) {
-  auto* self = static_cast<Lender*>(ctx);
+void* NumpyAllocator::realloc(void* ctx, void* memory, size_t size) {
+  auto* self = static_cast<NumpyAllocator*>(ctx);
   if (memory == nullptr) return malloc(ctx, size);
-  Block* block = self->lent(memory);
-  return block == nullptr ? self->take_over(memory, size) : self->resize(block, size);
+  Block* block = self->own_block(memory);
+  return block == nullptr ? self->reallocate_foreign(memory, size) : self->resize(block, size);
 }
 
-void Lender::free(void* ctx, void* memory, size_t size) {
-  auto* self = static_cast<Lender*>(ctx);
-  if (self->in_reach(memory)) return self->take_back(memory, size);
-  self->below_.free(self->below_.ctx, memory, size);
+void NumpyAllocator::free(void* ctx, void* memory, size_t size) {
+  auto* self = static_cast<NumpyAllocator*>(ctx);
+  if (self->in_range(memory)) return self->release(memory, size);
+  self->previous_.free(self->previous_.ctx, memory, size);
 }
 
 }  // namespace forebay

@@ -1,8 +1,8 @@
-// Lends a pool's blocks to a program that knows malloc only (NumPy, by NEP 49), in front of what served it before.
+// NumPy data allocator (NEP 49): serves malloc-style requests from a pool, in front of the previous allocator.
 //
-// What it does not serve it forwards, and it takes back what is its own, known by its address. So memory outlives the
-// lending, and memory from before it is freed by whoever gave it. The usual request is small: it pays a look and a
-// jump.
+// It forwards requests that it does not serve, and recognises its own memory by address: arrays may outlive the
+// installation, and memory of the previous allocator is freed there. The usual request is small; it costs one
+// comparison and a jump.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace forebay {
 
-struct Functions {  // laid out as NumPy's allocators are
+struct AllocatorFunctions {  // layout of NumPy's allocator struct
   void* ctx;
   void* (*malloc)(void* ctx, size_t size);
   void* (*calloc)(void* ctx, size_t count, size_t each);
@@ -21,31 +21,31 @@ struct Functions {  // laid out as NumPy's allocators are
   void (*free)(void* ctx, void* memory, size_t size);
 };
 
-struct Handler {  // laid out as NumPy's handlers of version 1 are
+struct Handler {  // layout of NumPy's handler struct, version 1
   char name[127] = "forebay";
   uint8_t version = 1;
-  Functions functions{};
+  AllocatorFunctions functions{};
 };
 
-class Lender {
+class NumpyAllocator {
  public:
-  // How the owner gets a block when the pool has none, or when the history wants to know who asks.
-  // Null: refused, or (not `refused`) no moment for that, so whoever stood there before is asked. What a thread
-  // allocates while it asks is not served.
-  using Ask = Block* (*)(void* owner, uint64_t queue, size_t size, bool* refused);
+  // Allocates a block through the owner, when the pool has none or its history records call stacks. Null with
+  // `refused`: out of memory; null without: not possible now, and the previous allocator serves the request.
+  // Allocations that a thread makes during this call are not served.
+  using AllocateFn = Block* (*)(void* owner, uint64_t queue, size_t size, bool* refused);
 
-  // `queue` names the free memory that is lent: of a queue with work, memory is free in that queue's order only.
-  // `pages`: the pool's memory is anonymous and the process's own, so fresh and dropped pages are zero.
-  Lender(Pool* pool, uint64_t queue, Ask ask, void* owner, bool pages);
-  Lender(const Lender&) = delete;
-  Lender& operator=(const Lender&) = delete;
+  // `queue` selects the free memory; it must be a queue without work, as freed memory is ordered after its queue's
+  // work. `zero_pages`: the pool's memory is anonymous and private to the process, so new and discarded pages are zero.
+  NumpyAllocator(Pool* pool, uint64_t queue, AllocateFn allocate, void* owner, bool zero_pages);
+  NumpyAllocator(const NumpyAllocator&) = delete;
+  NumpyAllocator& operator=(const NumpyAllocator&) = delete;
 
-  // Gives what is to stand in their place; std::invalid_argument for the second time.
-  Functions stand_before(const Functions& below);
+  // Returns the functions to install in place of `previous`. Throws std::invalid_argument if called twice.
+  AllocatorFunctions install_over(const AllocatorFunctions& previous);
   void* owner() const { return owner_; }
 
-  void serve(bool on) { serving_ = on; }
-  bool serving() const;  // false for ever in a forked child, where the pool cannot grow
+  void set_serving(bool on) { serving_ = on; }
+  bool serving() const;  // always false in a forked child, where the pool cannot grow
   void set_smallest(size_t size) { smallest_ = size == 0 ? 1 : size; }
   size_t smallest() const { return smallest_.load(std::memory_order_relaxed); }
 
@@ -55,30 +55,31 @@ class Lender {
   static void* realloc(void* ctx, void* memory, size_t size);
   static void free(void* ctx, void* memory, size_t size);
 
-  void* lend(size_t size, bool zeroed);
+  void* allocate_array(size_t size, bool zeroed);
   void* resize(Block* block, size_t size);
-  void* take_over(void* memory, size_t size);
-  void take_back(void* memory, size_t size);
-  Block* take(size_t size, bool* refused);
-  void reach(uint64_t address);
-  Block* lent(void* memory) const { return in_reach(memory) ? pool_->live_at(address_of(memory)) : nullptr; }
-  bool in_reach(void* memory) const {
-    const uint64_t low = low_.load(std::memory_order_relaxed);  // free() saw malloc() happen, in whatever thread
+  void* reallocate_foreign(void* memory, size_t size);
+  void release(void* memory, size_t size);
+  Block* allocate_block(size_t size, bool* refused);
+  void widen_range(uint64_t address);
+  Block* own_block(void* memory) const { return in_range(memory) ? pool_->live_at(address_of(memory)) : nullptr; }
+  bool in_range(void* memory) const {
+    const uint64_t low =
+        low_.load(std::memory_order_relaxed);  // relaxed: malloc() happens before free(), on any thread
     return address_of(memory) - low <= high_.load(std::memory_order_relaxed) - low;
   }
   static uint64_t address_of(void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
-  // What a small request looks at, in one line of the cache.
-  alignas(64) Functions below_{};
+  // Fields that a small request reads, in one cache line.
+  alignas(64) AllocatorFunctions previous_{};
   std::atomic<size_t> smallest_{1};
-  std::atomic<uint64_t> low_{~uint64_t{0}}, high_{0};  // between these lies all that was ever lent
+  std::atomic<uint64_t> low_{~uint64_t{0}}, high_{0};  // range of all addresses ever served
 
   Pool* const pool_;
   const uint64_t queue_;
-  const Ask ask_;
+  const AllocateFn allocate_;
   void* const owner_;
   const uint64_t generation_;
-  const bool pages_;
+  const bool zero_pages_;
   std::atomic<bool> serving_{false};
 };
 

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <new>
 
-#include "base/exported.hpp"
+#include "base/c_api.hpp"
 #include "base/timeline.hpp"
 
 namespace forebay::guard {
@@ -26,12 +26,12 @@ struct Range {
   char device[24];
 };
 
-// Never destroyed: a thread may still work when the process leaves.
+// Never destroyed: a thread may still work while the process exits.
 struct Guard {
-  std::mutex mutex;  // of all that stands here
+  std::mutex mutex;  // guards all fields
   std::map<uintptr_t, Range> ranges;
   int working = 0;
-  bool watching = false;
+  bool installed = false;
   int descriptor = 2;
 };
 Guard& guard = *new Guard;
@@ -41,13 +41,13 @@ constexpr int kSignals[] = {SIGSEGV, SIGBUS};
 #else
 constexpr int kSignals[] = {SIGSEGV};
 #endif
-struct sigaction before[std::size(kSignals)];
+struct sigaction previous[std::size(kSignals)];
 
 bool protect(uintptr_t address, size_t nbytes, int protection) {
   return mprotect(reinterpret_cast<void*>(address), nbytes, protection) == 0;
 }
 
-// Where it cannot be closed it stays open: a mistake may go unseen, but nothing that is right goes wrong.
+// If the range cannot be closed it remains open: an error may go undetected, but no valid access fails.
 void close(uintptr_t address, Range& range) { range.open = !protect(address, range.nbytes, PROT_NONE); }
 
 void close_all() {
@@ -56,7 +56,7 @@ void close_all() {
   }
 }
 
-// A forked child has no queue that could be at work.
+// A forked child has no working queue.
 [[maybe_unused]] const int fork_handlers = pthread_atfork([] { guard.mutex.lock(); }, [] { guard.mutex.unlock(); },
                                                           [] {
                                                             close_all();
@@ -64,17 +64,17 @@ void close_all() {
                                                             guard.mutex.unlock();
                                                           });
 
-// ---- The line, made without anything that a signal's handler may not call
+// ---- Messages, using only functions that a signal handler may call
 
-struct Line {
+struct Message {
   char text[400];
   size_t length = 0;
 
-  Line& operator<<(const char* part) {
+  Message& operator<<(const char* part) {
     while (*part && length < sizeof text) text[length++] = *part++;
     return *this;
   }
-  Line& number(uint64_t value, unsigned base) {
+  Message& number(uint64_t value, unsigned base) {
     char digits[24];
     size_t count = 0;
     do digits[count++] = "0123456789abcdef"[value % base];
@@ -95,16 +95,16 @@ void open(uintptr_t address, Range& range) {
   if (range.open) return;
   range.open = protect(address, range.nbytes, PROT_READ | PROT_WRITE);
   if (range.open) return;
-  // The process has all the mappings it may have. To go on would look like the user's mistake.
-  Line line;
-  line << "\nforebay: " << range.device << ": guarded memory cannot be opened for work, as mprotect failed; ";
-  line << "reserve fewer segments, or emulate without guard=True\n";
-  line.write_to(guard.descriptor);
+  // The process has reached its limit of mappings. Continuing would report a valid access as an error.
+  Message message;
+  message << "\nforebay: " << range.device << ": guarded memory cannot be opened for work, as mprotect failed; ";
+  message << "reserve fewer segments, or emulate without guard=True\n";
+  message.write_to(guard.descriptor);
   std::abort();
 }
 
-// Waits, but not for ever, for a thread that opens or closes memory just now.
-bool lock_within_reason() {
+// Locks the guard, waiting at most one second for a thread that is opening or closing memory.
+bool lock_with_timeout() {
   bool locked = false;
   spin_until(1'000'000'000, [&] { return locked = guard.mutex.try_lock(); });
   return locked;
@@ -113,54 +113,56 @@ bool lock_within_reason() {
 const char* const kAdvice =
     "the host touched device memory outside queued work; copy it first (Tensor.cpu()), or do it in the queue";
 
-// Tells of the touch, if it was one.
-bool tell(uintptr_t address) {
-  if (!lock_within_reason()) return false;
+// Reports an access to guarded memory. Returns false if the address is not guarded.
+bool report_access(uintptr_t address) {
+  if (!lock_with_timeout()) return false;
   auto found = guard.ranges.upper_bound(address);
-  const bool ours = found != guard.ranges.begin() && address - (--found)->first < found->second.nbytes;
-  Line line;
-  if (ours) {
+  const bool guarded = found != guard.ranges.begin() && address - (--found)->first < found->second.nbytes;
+  Message message;
+  if (guarded) {
     const Range& range = found->second;
-    line << "\nforebay: " << range.device << ": " << kAdvice << ": address 0x";
-    line.number(address, 16) << ", byte ";
-    line.number(address - range.segment, 10) << " of the segment at 0x";
-    line.number(range.segment, 16) << "\n";
+    message << "\nforebay: " << range.device << ": " << kAdvice << ": address 0x";
+    message.number(address, 16) << ", byte ";
+    message.number(address - range.segment, 10) << " of the segment at 0x";
+    message.number(range.segment, 16) << "\n";
   }
   const int descriptor = guard.descriptor;
   guard.mutex.unlock();
-  if (ours) line.write_to(descriptor);
-  return ours;
+  if (guarded) message.write_to(descriptor);
+  return guarded;
 }
 
-bool is_ours(const struct sigaction& action);
+bool is_own_handler(const struct sigaction& action);
 
 void handle(int signal, siginfo_t* info, void* context) {
   const size_t which = static_cast<size_t>(std::find(std::begin(kSignals), std::end(kSignals), signal) - kSignals);
-  const struct sigaction& next = before[which];
-  const bool sent = info->si_code <= 0;  // by a process, so there is no address
-  const bool ours = !sent && tell(reinterpret_cast<uintptr_t>(info->si_addr));
+  const struct sigaction& next = previous[which];
+  const bool sent = info->si_code <= 0;  // sent by a process: there is no address
+  const bool reported = !sent && report_access(reinterpret_cast<uintptr_t>(info->si_addr));
   if (next.sa_flags & SA_SIGINFO) {
     next.sa_sigaction(signal, info, context);
   } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
     next.sa_handler(signal);
   } else {
     sigaction(signal, &next, nullptr);
-    // The default comes when the access is done again, but memory may be open by then.
-    if (sent || ours) raise(signal);
+    // The default action follows when the access is repeated, but by then the memory may be open.
+    if (sent || reported) raise(signal);
     return;
   }
-  if (!ours) return;
+  if (!reported) return;
   struct sigaction now{};
   sigaction(signal, nullptr, &now);
-  if (is_ours(now)) {  // else it has put in place who comes next, as faulthandler does
+  if (is_own_handler(now)) {  // otherwise it installed its successor, as faulthandler does
     now = {};
     now.sa_handler = SIG_DFL;
     sigaction(signal, &now, nullptr);
   }
-  raise(signal);  // it is blocked until we return
+  raise(signal);  // delivered when this handler returns
 }
 
-bool is_ours(const struct sigaction& action) { return action.sa_flags & SA_SIGINFO && action.sa_sigaction == handle; }
+bool is_own_handler(const struct sigaction& action) {
+  return action.sa_flags & SA_SIGINFO && action.sa_sigaction == handle;
+}
 
 }  // namespace
 
@@ -195,7 +197,7 @@ void remove(uintptr_t address, size_t nbytes) {
   }
 }
 
-void enter() {
+void begin_work() {
   std::lock_guard<std::mutex> lock(guard.mutex);
   ++guard.working;
 }
@@ -214,38 +216,38 @@ void open_all() {
   for (auto& [address, range] : guard.ranges) open(address, range);
 }
 
-void leave() {
+void end_work() {
   std::lock_guard<std::mutex> lock(guard.mutex);
-  if (guard.working && --guard.working == 0) close_all();  // 0: we are the child of a fork within the work
+  if (guard.working && --guard.working == 0) close_all();  // 0: this is a child forked during the work
 }
 
-void watch(int descriptor) {
+void install_handler(int descriptor) {
   std::lock_guard<std::mutex> lock(guard.mutex);
   guard.descriptor = descriptor;
-  if (guard.watching) return;
-  guard.watching = true;
+  if (guard.installed) return;
+  guard.installed = true;
   struct sigaction action{};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before[i]);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous[i]);
 }
 
-bool unwatch() {
+bool uninstall_handler() {
   std::lock_guard<std::mutex> lock(guard.mutex);
-  if (!guard.watching) return true;
+  if (!guard.installed) return true;
   struct sigaction now[std::size(kSignals)];
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     sigaction(kSignals[i], nullptr, &now[i]);
-    if (!is_ours(now[i])) return false;  // whoever came since may call us
+    if (!is_own_handler(now[i])) return false;  // a handler installed later may call this one
   }
-  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
-  guard.watching = false;
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  guard.installed = false;
   return true;
 }
 
 }  // namespace forebay::guard
 
-// ---- For backends/emulated/memory_budget.py
+// ---- C functions for backends/emulated/memory_budget.py
 
 EXPORTED bool forebay_guard_add(uintptr_t address, size_t nbytes, uintptr_t segment, const char* device) noexcept {
   try {
@@ -263,5 +265,5 @@ EXPORTED bool forebay_guard_remove(uintptr_t address, size_t nbytes) noexcept {
     return false;
   }
 }
-EXPORTED void forebay_guard_watch(int descriptor) noexcept { forebay::guard::watch(descriptor); }
-EXPORTED bool forebay_guard_unwatch() noexcept { return forebay::guard::unwatch(); }
+EXPORTED void forebay_guard_watch(int descriptor) noexcept { forebay::guard::install_handler(descriptor); }
+EXPORTED bool forebay_guard_unwatch() noexcept { return forebay::guard::uninstall_handler(); }

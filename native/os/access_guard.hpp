@@ -1,8 +1,8 @@
-// Memory of emulated devices that is closed to the whole process, but for the time that queues work with it.
+// Access guard: memory of emulated devices that is inaccessible to the process except while queues work with it.
 //
-// One guard for the process: work of one device touches another's, too. What touches closed memory ends the process,
-// after a line that says which device's it was; whoever had the signal before then goes on (Python's faulthandler).
-// What is open is open to all threads, until no queue is at work.
+// One guard serves the process, as work of one device may touch another's memory. An access to closed memory ends the
+// process after a message that names the device; the signal then chains to the previously installed handler (Python's
+// faulthandler). Open memory is open to all threads until no queue is working.
 #pragma once
 
 #include <cstddef>
@@ -10,38 +10,37 @@
 
 namespace forebay::guard {
 
-// The range is open when it comes; what of it is there already is written anew. `segment`: where that begins which it
-// is a part of. Both may throw std::bad_alloc; then the range is not guarded, or still is.
+// Guards a range, which must be accessible; replaces guarded ranges it overlaps. `segment` is the address of the
+// segment that contains the range. On std::bad_alloc, add() leaves the range unguarded and remove() leaves it guarded.
 void add(uintptr_t address, size_t nbytes, uintptr_t segment, const char* device);
-void remove(uintptr_t address,
-            size_t nbytes);  // all of it that is there, before it is unmapped; open or closed it stays
+void remove(uintptr_t address, size_t nbytes);  // before the memory is unmapped; does not change its protection
 
-// Around work of a queue: what it names is opened, and the last to leave closes it.
-void enter();
-void open(uintptr_t address, size_t nbytes);  // the ranges that any of this lies in
-void open_all();                              // for what may touch anything
-void leave();
+// Around work of a queue: the work opens the memory it uses; when the last working queue ends, all memory is closed.
+void begin_work();
+void open(uintptr_t address, size_t nbytes);  // every guarded range that overlaps
+void open_all();                              // for work that may touch any memory
+void end_work();
 
-// One queue's stay: it begins with the first memory that is named. Of that queue's thread alone.
-class Stay {
+// Working period of one queue: begins when memory is first opened. For that queue's thread only.
+class GuardScope {
  public:
-  void at(uintptr_t address, size_t nbytes) { begin(), open(address, nbytes); }
-  void at(const void* memory, size_t nbytes) { at(reinterpret_cast<uintptr_t>(memory), nbytes); }
-  void anywhere() { begin(), open_all(); }
+  void open(uintptr_t address, size_t nbytes) { begin(), guard::open(address, nbytes); }
+  void open(const void* memory, size_t nbytes) { open(reinterpret_cast<uintptr_t>(memory), nbytes); }
+  void open_all() { begin(), guard::open_all(); }
   void end() {
-    if (inside_) leave();
-    inside_ = false;
+    if (working_) end_work();
+    working_ = false;
   }
 
  private:
   void begin() {
-    if (!inside_) enter();
-    inside_ = true;
+    if (!working_) begin_work();
+    working_ = true;
   }
-  bool inside_ = false;
+  bool working_ = false;
 };
 
-void watch(int descriptor);  // from now on a touch is told there
-bool unwatch();              // whoever had the signal before has it again; false where somebody else took it since
+void install_handler(int descriptor);  // messages go to the file descriptor
+bool uninstall_handler();              // restores the previous handler; false if another one was installed since
 
 }  // namespace forebay::guard

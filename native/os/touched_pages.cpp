@@ -9,25 +9,25 @@
 #include <memory>
 #include <mutex>
 
-#include "base/exported.hpp"
+#include "base/c_api.hpp"
 
 namespace forebay::touched {
 namespace {
 
-constexpr size_t kSteps = (size_t{1} << 48) / kStep;  // no system gives a process higher addresses unless it asks
+constexpr size_t kSteps = (size_t{1} << 48) / kStep;  // no system uses higher addresses unless a process asks for them
 
-// Two bits a step. The pages of the table are zero, and cost nothing, until they are written.
+// Two bits per step. The table's pages are zero and use no memory until they are written.
 struct Table {
-  std::atomic<uint64_t> held[kSteps / 64];
-  std::atomic<uint64_t> fresh[kSteps / 64];
+  std::atomic<uint64_t> tracked[kSteps / 64];
+  std::atomic<uint64_t> untouched[kSteps / 64];
 };
 
-std::atomic<Table*> table{nullptr};      // none until a device is there; never given back
-std::mutex& changing = *new std::mutex;  // never destroyed: a thread may still work when the process leaves
+std::atomic<Table*> table{nullptr};         // created for the first device; never freed
+std::mutex& write_mutex = *new std::mutex;  // never destroyed: a thread may still work while the process exits
 std::atomic<size_t> touched_steps{0};
 
 [[maybe_unused]] const int fork_handlers =
-    pthread_atfork([] { changing.lock(); }, [] { changing.unlock(); }, [] { changing.unlock(); });
+    pthread_atfork([] { write_mutex.lock(); }, [] { write_mutex.unlock(); }, [] { write_mutex.unlock(); });
 
 struct Steps {
   size_t first, end;
@@ -37,22 +37,22 @@ struct Steps {
   }
 };
 
-// Calls `visit(word, bits)` for each word of 64 steps that some of these lie in, until it says true.
+// Calls `visit(word, bits)` for each word of 64 steps that overlaps the range, until it returns true.
 template <class Visit>
 bool any_word(Steps steps, Visit visit) {
   for (size_t at = steps.first; at < steps.end;) {
-    const size_t word = at / 64, upto = std::min(steps.end, (word + 1) * 64);
-    const size_t count = upto - at;
+    const size_t word = at / 64, limit = std::min(steps.end, (word + 1) * 64);
+    const size_t count = limit - at;
     const uint64_t bits = (count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1) << (at % 64);
     if (visit(word, bits)) return true;
-    at = upto;
+    at = limit;
   }
   return false;
 }
 
-size_t ones(uint64_t bits) { return static_cast<size_t>(__builtin_popcountll(bits)); }
+size_t popcount(uint64_t bits) { return static_cast<size_t>(__builtin_popcountll(bits)); }
 
-size_t resident(uintptr_t step) {
+size_t resident_in_step(uintptr_t step) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), pages = kStep / page;
   std::unique_ptr<unsigned char[]> found(new (std::nothrow) unsigned char[pages]);
 #ifdef __linux__
@@ -69,68 +69,68 @@ size_t resident(uintptr_t step) {
 }  // namespace
 
 void add(uintptr_t address, size_t nbytes) {
-  std::lock_guard<std::mutex> lock(changing);
+  std::lock_guard<std::mutex> lock(write_mutex);
   if (!table) table = new Table();
   Table& all = *table;
   any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-    const uint64_t added = bits & ~all.held[word];
-    all.held[word] |= added;
-    all.fresh[word] |= added;
+    const uint64_t added = bits & ~all.tracked[word];
+    all.tracked[word] |= added;
+    all.untouched[word] |= added;
     return false;
   });
 }
 
-void drop(uintptr_t address, size_t nbytes) noexcept {
-  std::lock_guard<std::mutex> lock(changing);
+void remove(uintptr_t address, size_t nbytes) noexcept {
+  std::lock_guard<std::mutex> lock(write_mutex);
   if (!table) return;
   Table& all = *table;
   any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-    touched_steps -= ones(bits & all.held[word] & ~all.fresh[word]);
-    all.held[word] &= ~bits;
-    all.fresh[word] &= ~bits;
+    touched_steps -= popcount(bits & all.tracked[word] & ~all.untouched[word]);
+    all.tracked[word] &= ~bits;
+    all.untouched[word] &= ~bits;
     return false;
   });
 }
 
-bool any_fresh(uintptr_t address, size_t nbytes) noexcept {
+bool any_untouched(uintptr_t address, size_t nbytes) noexcept {
   const Table* all = table.load(std::memory_order_acquire);
   return all && any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-           return (all->fresh[word].load(std::memory_order_relaxed) & bits) != 0;
+           return (all->untouched[word].load(std::memory_order_relaxed) & bits) != 0;
          });
 }
 
-size_t count_fresh(uintptr_t address, size_t nbytes) noexcept {
+size_t untouched_bytes(uintptr_t address, size_t nbytes) noexcept {
   const Table* all = table.load(std::memory_order_acquire);
   size_t steps = 0;
   if (all) {
     any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-      steps += ones(all->fresh[word] & bits);
+      steps += popcount(all->untouched[word] & bits);
       return false;
     });
   }
   return steps * kStep;
 }
 
-void mark(uintptr_t address, size_t nbytes) noexcept {
-  std::lock_guard<std::mutex> lock(changing);
+void mark_touched(uintptr_t address, size_t nbytes) noexcept {
+  std::lock_guard<std::mutex> lock(write_mutex);
   if (!table) return;
   Table& all = *table;
   any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-    touched_steps += ones(all.fresh[word] & bits);
-    all.fresh[word] &= ~bits;
+    touched_steps += popcount(all.untouched[word] & bits);
+    all.untouched[word] &= ~bits;
     return false;
   });
 }
 
-size_t total() noexcept { return touched_steps * kStep; }
+size_t total_touched() noexcept { return touched_steps * kStep; }
 
-size_t count_resident(uintptr_t address, size_t nbytes) noexcept {
+size_t resident_bytes(uintptr_t address, size_t nbytes) noexcept {
   const Table* all = table.load(std::memory_order_acquire);
   size_t found = 0;
   if (!all) return found;
   any_word({address, nbytes}, [&](size_t word, uint64_t bits) {
-    for (uint64_t left = bits & all->held[word] & ~all->fresh[word]; left; left &= left - 1) {
-      found += resident(word * 64 + static_cast<size_t>(__builtin_ctzll(left)));
+    for (uint64_t left = bits & all->tracked[word] & ~all->untouched[word]; left; left &= left - 1) {
+      found += resident_in_step(word * 64 + static_cast<size_t>(__builtin_ctzll(left)));
     }
     return false;
   });
@@ -139,7 +139,7 @@ size_t count_resident(uintptr_t address, size_t nbytes) noexcept {
 
 }  // namespace forebay::touched
 
-// ---- For backends/emulated/memory_budget.py
+// ---- C functions for backends/emulated/memory_budget.py
 
 using namespace forebay;
 
@@ -151,12 +151,14 @@ EXPORTED bool forebay_touched_add(uintptr_t address, size_t nbytes) noexcept {
     return false;
   }
 }
-EXPORTED void forebay_touched_drop(uintptr_t address, size_t nbytes) noexcept { touched::drop(address, nbytes); }
+EXPORTED void forebay_touched_drop(uintptr_t address, size_t nbytes) noexcept { touched::remove(address, nbytes); }
 EXPORTED size_t forebay_touched_fresh(uintptr_t address, size_t nbytes) noexcept {
-  return touched::count_fresh(address, nbytes);
+  return touched::untouched_bytes(address, nbytes);
 }
-EXPORTED void forebay_touched_mark(uintptr_t address, size_t nbytes) noexcept { touched::mark(address, nbytes); }
-EXPORTED size_t forebay_touched_total() noexcept { return touched::total(); }
+EXPORTED void forebay_touched_mark(uintptr_t address, size_t nbytes) noexcept {
+  touched::mark_touched(address, nbytes);
+}
+EXPORTED size_t forebay_touched_total() noexcept { return touched::total_touched(); }
 EXPORTED size_t forebay_touched_resident(uintptr_t address, size_t nbytes) noexcept {
-  return touched::count_resident(address, nbytes);
+  return touched::resident_bytes(address, nbytes);
 }

@@ -1,7 +1,7 @@
-// Which memory of emulated devices work has touched, in steps of 2 MiB: the machine gives memory for those, and no
-// sooner.
+// Touched pages: the memory of emulated devices that work has written, in steps of 2 MiB. The host commits memory only
+// for those.
 //
-// One table for the process, as all its devices share one machine. Asking takes no lock.
+// One table serves the process, as all its devices share the host. Queries take no lock.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace forebay {
 
-// Of a request to write memory that nobody has counted yet.
-struct Uncounted : std::bad_alloc {
+// Thrown for work that would write memory not yet counted as touched.
+struct UncountedMemory : std::bad_alloc {
   const char* what() const noexcept override { return "the work would touch memory that is not counted yet"; }
 };
 
@@ -19,14 +19,14 @@ namespace touched {
 
 constexpr size_t kStep = size_t{2} << 20;
 
-// A device has these steps now, all that a part of lies in the range; those it had before stay as they are.
-void add(uintptr_t address, size_t nbytes);
-void drop(uintptr_t address, size_t nbytes) noexcept;
-bool any_fresh(uintptr_t address, size_t nbytes) noexcept;         // some of it is a device's and not touched yet
-size_t count_fresh(uintptr_t address, size_t nbytes) noexcept;     // how many bytes of steps
-void mark(uintptr_t address, size_t nbytes) noexcept;              // these are touched, or about to be
-size_t total() noexcept;                                           // bytes of steps that are
-size_t count_resident(uintptr_t address, size_t nbytes) noexcept;  // bytes of those here that have memory
+// A range covers every step that it overlaps.
+void add(uintptr_t address, size_t nbytes);  // tracks the steps as untouched; steps tracked before are unchanged
+void remove(uintptr_t address, size_t nbytes) noexcept;
+bool any_untouched(uintptr_t address, size_t nbytes) noexcept;
+size_t untouched_bytes(uintptr_t address, size_t nbytes) noexcept;  // in whole steps
+void mark_touched(uintptr_t address, size_t nbytes) noexcept;
+size_t total_touched() noexcept;                                   // bytes, in whole steps
+size_t resident_bytes(uintptr_t address, size_t nbytes) noexcept;  // of the touched steps
 
 }  // namespace touched
 }  // namespace forebay

@@ -1,8 +1,8 @@
-// Growing segments: address space that is reserved once, whose pages come and go (PyTorch's expandable segments,
-// torch-semantics 3.14). A piece without memory is Bare; on its way it is Coming or Leaving, and nobody's.
+// Expandable segments: address space that is reserved once and whose pages are committed and decommitted on demand.
+// A range without memory is Uncommitted; a Committing or Decommitting range is in transition and cannot be allocated.
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
-#include <string>
 
 #include "pool/pool.hpp"
 
@@ -11,197 +11,206 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
-bool usable(const Block* block) {
-  return block != nullptr && (block->state == State::Free || block->state == State::Bare);
+bool is_free_or_uncommitted(const Block* block) {
+  return block != nullptr && (block->state == State::Free || block->state == State::Uncommitted);
 }
 
 }  // namespace
 
-void Pool::adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, bool small, uint32_t stack,
-                       uint32_t home_number) {
-  if (page == 0 || page % kQuantum != 0 || size % page != 0)
-    throw std::invalid_argument("a growing segment is made of whole pages, and those of multiples of " +
-                                std::to_string(kQuantum) + ": " + std::to_string(size) + ", " + std::to_string(page));
+void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small,
+                            uint32_t stack, uint32_t pool_id) {
+  if (page_size == 0 || page_size % kMinBlockSize != 0 || size % page_size != 0) {
+    std::ostringstream message;
+    message << "an expandable segment must consist of whole pages, and the page size must be a multiple of "
+            << kMinBlockSize << ": " << size << " bytes, pages of " << page_size;
+    throw std::invalid_argument(message.str());
+  }
   Lock lock(mutex_);
-  Home* home = home_of(home_number);
-  FreeList* where = free_list(home == nullptr ? &common_ : home, queue, small);
-  std::map<uint64_t, Block*> place;  // what may fail comes first
-  Block*& listed = place[address];
-  listed = install(address, size, queue, stack, kArrival, where, page);
-  listed->state = State::Bare;
-  where->bare.merge(place);
-  ++growing_;
-  plain_ = plain();
+  FreeList* list = free_list(partition_or_default(pool_id), queue, small);
+  std::map<uint64_t, Block*> entry;  // allocated first, as it may throw
+  Block*& listed = entry[address];
+  listed = create_segment(address, size, queue, stack, kNextRank, list, page_size);
+  listed->state = State::Uncommitted;
+  list->uncommitted.merge(entry);
+  ++expandable_segments_;
+  best_fit_only_ = is_best_fit_only();
 }
 
-Piece Pool::room(uint64_t nbytes, uint64_t queue, uint32_t home_number) {
+PageRange Pool::choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) {
   Lock lock(mutex_);
-  Home* home = home_of(home_number);
   const uint64_t size = policy_.block_size(nbytes);
-  FreeList* where = free_list(home == nullptr ? &common_ : home, queue, is_small(size));
-  for (const auto& entry : where->bare) {
-    Block* const bare = entry.second;
-    Block* const first = usable(bare->prev) ? bare->prev : bare;  // a free block right before it serves as well
+  FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(size));
+  for (const auto& entry : list->uncommitted) {
+    Block* const uncommitted = entry.second;
+    // A free block directly before the range is part of the new block.
+    Block* const first = is_free_or_uncommitted(uncommitted->prev) ? uncommitted->prev : uncommitted;
     uint64_t space = 0;
-    for (const Block* at = first; space < size && usable(at); at = at->next) space += at->size;
+    for (const Block* at = first; space < size && is_free_or_uncommitted(at); at = at->next) space += at->size;
     if (space < size) continue;
-    const uint64_t there = first == bare ? 0 : first->size;
-    if (there >= size) return {first->address, 0};
-    const uint64_t here = std::min(round_up(size - there, bare->segment->page), bare->size);
-    if (here < bare->size) {
-      have_spares(1);
-      Block*& rest = where->bare[bare->address + here];
-      rest = cut(bare, here);
+    const uint64_t committed = first == uncommitted ? 0 : first->size;
+    if (committed >= size) return {first->address, 0};
+    const uint64_t missing = round_up(size - committed, uncommitted->segment->page_size);
+    if (missing < uncommitted->size) {
+      ensure_spares(1);
+      Block*& rest = list->uncommitted[uncommitted->address + missing];
+      rest = split_off(uncommitted, missing);
     }
-    bare->state = State::Coming;
-    where->bare.erase(bare->address);
-    return {bare->address, bare->size};
+    uncommitted->state = State::Committing;
+    list->uncommitted.erase(uncommitted->address);
+    return {uncommitted->address, uncommitted->size};
   }
   return {};
 }
 
-bool Pool::come(Piece piece) {
+bool Pool::begin_commit(PageRange range) {
   Lock lock(mutex_);
-  Block* block = block_with(piece.address);
-  if (block == nullptr || block->state != State::Bare) return false;
-  const uint64_t page = block->segment->page, before = piece.address - block->address;
-  if (piece.size == 0 || piece.size % page != 0 || (piece.address - block->segment->address) % page != 0) return false;
-  if (piece.size > block->size - before) return false;
-  have_spares(2);
-  auto& bare = block->segment->free_list->bare;
-  Block** behind = piece.size < block->size - before ? &bare[piece.address + piece.size] : nullptr;
+  Block* block = block_containing(range.address);
+  if (block == nullptr || block->state != State::Uncommitted) return false;
+  const uint64_t page_size = block->segment->page_size, before = range.address - block->address;
+  if (range.size == 0 || range.size % page_size != 0) return false;
+  if ((range.address - block->segment->address) % page_size != 0) return false;
+  if (range.size > block->size - before) return false;
+  ensure_spares(2);
+  auto& uncommitted = block->segment->free_list->uncommitted;
+  Block** after = range.size < block->size - before ? &uncommitted[range.address + range.size] : nullptr;
   if (before > 0) {
-    block = cut(block, before);
+    block = split_off(block, before);
   } else {
-    bare.erase(block->address);
+    uncommitted.erase(block->address);
   }
-  if (behind != nullptr) *behind = cut(block, piece.size);
-  block->state = State::Coming;
+  if (after != nullptr) *after = split_off(block, range.size);
+  block->state = State::Committing;
   return true;
 }
 
-Block* Pool::take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) {
+Block* Pool::allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
   Lock lock(mutex_);
   Block* block = block_at(address);
   const uint64_t size = policy_.block_size(nbytes);
   if (block == nullptr) return nullptr;
   const Segment& segment = *block->segment;
-  if (queue != kAnyQueue && (segment.queue != queue || segment.free_list->home->number != home)) return nullptr;
-  if (block->state != State::Free || !may_serve(nbytes, block->size)) return nullptr;
-  return hand_out(block, size, nbytes, stack, policy_.growing);
+  if (queue != kAnyQueue && (segment.queue != queue || segment.free_list->partition->pool_id != pool_id))
+    return nullptr;
+  if (block->state != State::Free || !fits(nbytes, block->size)) return nullptr;
+  return allocate_from(block, size, nbytes, stack, policy_.expandable);
 }
 
-Block* Pool::came(uint64_t address, uint64_t nbytes, uint32_t stack) {
+Block* Pool::commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
   Block* block = block_at(address);
-  if (block == nullptr || block->state != State::Coming) return nullptr;
+  if (block == nullptr || block->state != State::Committing) return nullptr;
   const Segment& segment = *block->segment;
   const uint64_t size = block->size;
   block->state = State::Free;
   block->untouched = true;
-  join_free(block);
-  reserve(segment, static_cast<int64_t>(size));
-  if (ring_) push(Action::Map, address, size, segment.queue, stack, segment.free_list->home->number);
-  return may_serve(nbytes, block->size) ? hand_out(block, policy_.block_size(nbytes), nbytes, stack, policy_.growing)
-                                        : nullptr;
+  coalesce_free(block);
+  count_reserved(segment, static_cast<int64_t>(size));
+  if (ring_) record_event(Action::Map, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
+  return fits(nbytes, block->size) ? allocate_from(block, policy_.block_size(nbytes), nbytes, stack, policy_.expandable)
+                                   : nullptr;
 }
 
-std::vector<Piece> Pool::idle_pages(bool small, uint32_t home_number) const {
+std::vector<PageRange> Pool::idle_pages(bool small, uint32_t pool_id) const {
   Lock lock(mutex_);
-  std::vector<Piece> found;
-  const Home* home = home_of(home_number);
-  if (home == nullptr) return found;
-  for (const auto& [queue, list] : home->lists[small ? 1 : 0]) {
+  std::vector<PageRange> found;
+  const PoolPartition* partition = find_partition(pool_id);
+  if (partition == nullptr) return found;
+  for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
-      if (!block->segment->growing()) continue;
-      const uint64_t start = block->segment->address, page = block->segment->page;
-      const uint64_t begin = round_up(block->address - start, page);
-      const uint64_t end = (block->address + block->size - start) / page * page;
+      if (!block->segment->expandable()) continue;
+      const uint64_t start = block->segment->address, page_size = block->segment->page_size;
+      const uint64_t begin = round_up(block->address - start, page_size);
+      const uint64_t end = (block->address + block->size - start) / page_size * page_size;
       if (begin < end) found.push_back({start + begin, end - begin});
     }
   }
   return found;
 }
 
-bool Pool::leave(Piece piece) {
+bool Pool::begin_decommit(PageRange range) {
   Lock lock(mutex_);
-  Block* block = block_with(piece.address);
-  if (block == nullptr || block->state != State::Free || !block->segment->growing()) return false;
-  const uint64_t page = block->segment->page, before = piece.address - block->address;
-  if (piece.size == 0 || piece.size % page != 0 || (piece.address - block->segment->address) % page != 0) return false;
-  if (piece.size > block->size - before) return false;
-  have_spares(2);
-  unlist(block);
+  Block* block = block_containing(range.address);
+  if (block == nullptr || block->state != State::Free || !block->segment->expandable()) return false;
+  const uint64_t page_size = block->segment->page_size, before = range.address - block->address;
+  if (range.size == 0 || range.size % page_size != 0) return false;
+  if ((range.address - block->segment->address) % page_size != 0) return false;
+  if (range.size > block->size - before) return false;
+  ensure_spares(2);
+  remove_free(block);
   if (before > 0) {
-    // The piece is what the block was; what stays of it is new.
-    Block* rest = cut(block, before);
+    // The range inherits the block's last requested size; the part before it starts anew.
+    Block* rest = split_off(block, before);
     std::swap(rest->requested, block->requested);
-    list(block);
+    insert_free(block);
     block = rest;
   }
-  if (piece.size < block->size) list(cut(block, piece.size));
-  block->state = State::Leaving;
+  if (range.size < block->size) insert_free(split_off(block, range.size));
+  block->state = State::Decommitting;
   return true;
 }
 
-bool Pool::left(uint64_t address) {
+bool Pool::decommit_done(uint64_t address) {
   Lock lock(mutex_);
   Block* block = block_at(address);
-  if (block == nullptr || block->state != State::Leaving) return false;
+  if (block == nullptr || block->state != State::Decommitting) return false;
   const Segment& segment = *block->segment;
   const uint64_t size = block->size;
-  join_bare(block);
-  reserve(segment, -static_cast<int64_t>(size));
-  if (ring_) push(Action::Unmap, address, size, segment.queue, segment.stack, segment.free_list->home->number);
-  return !block->split();
+  coalesce_uncommitted(block);
+  count_reserved(segment, -static_cast<int64_t>(size));
+  if (ring_)
+    record_event(Action::Unmap, address, size, segment.queue, segment.stack, segment.free_list->partition->pool_id);
+  return !block->is_split();
 }
 
-void Pool::stayed(uint64_t address) {
+void Pool::rollback(uint64_t address) {
   Lock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr) return;
-  if (block->state == State::Coming) {
-    join_bare(block);
-  } else if (block->state == State::Leaving) {
+  if (block->state == State::Committing) {
+    coalesce_uncommitted(block);
+  } else if (block->state == State::Decommitting) {
     block->state = State::Free;
-    join_free(block);
+    coalesce_free(block);
   }
 }
 
-std::vector<Moving> Pool::on_the_way() const {
+std::vector<PageTransition> Pool::page_transitions() const {
   Lock lock(mutex_);
-  std::vector<Moving> found;
+  std::vector<PageTransition> found;
   for (const auto& [address, segment] : segments_) {
-    if (!segment.growing()) continue;
+    if (!segment.expandable()) continue;
     for (const Block* block = segment.first; block != nullptr; block = block->next) {
-      if (block->state == State::Coming || block->state == State::Leaving)
-        found.push_back({block->address, block->size, block->state == State::Leaving});
+      if (block->state == State::Committing || block->state == State::Decommitting)
+        found.push_back({block->address, block->size, block->state == State::Decommitting});
     }
   }
   return found;
 }
 
-bool Pool::evict_space(uint64_t address) {
+bool Pool::evict_expandable(uint64_t address) {
   Lock lock(mutex_);
   const auto at = segments_.find(address);
-  if (at == segments_.end() || at->second.first->split() || at->second.first->state != State::Bare) return false;
-  at->second.free_list->bare.erase(address);
-  forget(&at->second);
-  --growing_;
-  plain_ = plain();
+  if (at == segments_.end() || at->second.first->is_split() || at->second.first->state != State::Uncommitted)
+    return false;
+  at->second.free_list->uncommitted.erase(address);
+  erase_segment(&at->second);
+  --expandable_segments_;
+  best_fit_only_ = is_best_fit_only();
   return true;
 }
 
-Block* Pool::block_with(uint64_t address) {
+Block* Pool::block_containing(uint64_t address) {
   const auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return nullptr;
   const Segment& segment = std::prev(after)->second;
-  const auto& bare = segment.free_list->bare;
-  const auto behind = bare.upper_bound(address);
-  const auto ours = [&](const Block* piece) { return piece->segment == &segment; };
-  // From the bare pieces on both sides: pages come and go next to them, and a segment may have a million blocks.
-  Block* front = behind != bare.begin() && ours(std::prev(behind)->second) ? std::prev(behind)->second : segment.first;
-  Block* back = behind != bare.end() && ours(behind->second) ? behind->second : nullptr;
+  const auto& uncommitted = segment.free_list->uncommitted;
+  const auto right = uncommitted.upper_bound(address);
+  const auto in_segment = [&](const Block* range) { return range->segment == &segment; };
+  // Search from the uncommitted ranges on both sides: transitions happen next to them, and a segment may have a million
+  // blocks.
+  const bool has_left = right != uncommitted.begin() && in_segment(std::prev(right)->second);
+  Block* front = has_left ? std::prev(right)->second : segment.first;
+  Block* back = right != uncommitted.end() && in_segment(right->second) ? right->second : nullptr;
   while (front != nullptr && front->address + front->size <= address) {
     front = front->next;
     if (back == nullptr) continue;
@@ -212,30 +221,31 @@ Block* Pool::block_with(uint64_t address) {
 }
 
 Block* Pool::block_at(uint64_t address) {
-  Block* block = block_with(address);
+  Block* block = block_containing(address);
   return block == nullptr || block->address != address ? nullptr : block;
 }
 
-void Pool::join_free(Block* block) {
+void Pool::coalesce_free(Block* block) {
   for (Block* neighbour : {block->prev, block->next}) {
     if (neighbour == nullptr || neighbour->state != State::Free) continue;
     block->untouched = block->untouched && neighbour->untouched;
-    unlist(neighbour);
-    merge(block, neighbour);
+    remove_free(neighbour);
+    absorb(block, neighbour);
   }
-  list(block);
+  insert_free(block);
 }
 
-void Pool::join_bare(Block* block) {
-  auto& bare = block->segment->free_list->bare;
-  const auto is_bare = [](const Block* other) { return other != nullptr && other->state == State::Bare; };
-  bare[is_bare(block->prev) ? block->prev->address : block->address] = block;  // what may fail comes first
-  if (is_bare(block->prev)) merge(block, block->prev);
-  if (is_bare(block->next)) {
-    bare.erase(block->next->address);
-    merge(block, block->next);
+void Pool::coalesce_uncommitted(Block* block) {
+  auto& uncommitted = block->segment->free_list->uncommitted;
+  const auto is_uncommitted = [](const Block* other) { return other != nullptr && other->state == State::Uncommitted; };
+  // First, as it may throw.
+  uncommitted[is_uncommitted(block->prev) ? block->prev->address : block->address] = block;
+  if (is_uncommitted(block->prev)) absorb(block, block->prev);
+  if (is_uncommitted(block->next)) {
+    uncommitted.erase(block->next->address);
+    absorb(block, block->next);
   }
-  block->state = State::Bare;
+  block->state = State::Uncommitted;
 }
 
 }  // namespace forebay

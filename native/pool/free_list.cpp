@@ -3,21 +3,21 @@
 namespace forebay {
 namespace {
 
-bool before(const Block* a, const Block* b) {
+bool precedes(const Block* a, const Block* b) {
   if (a->size != b->size) return a->size < b->size;
   if (a->rank != b->rank) return a->rank < b->rank;
   return a->address < b->address;
 }
 
-// A treap needs no stored priority: a hash of the address is as good as chance and the same every run.
+// The treap stores no priorities: a hash of the address is random enough and is the same in every run.
 uint64_t priority(const Block* block) {
   uint64_t h = block->address * 0x9e3779b97f4a7c15u;
   return (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9u;
 }
 
-void split(Block* tree, const Block* at, Block** low, Block** high) {
+void treap_split(Block* tree, const Block* at, Block** low, Block** high) {
   while (tree != nullptr) {
-    if (before(tree, at)) {
+    if (precedes(tree, at)) {
       *low = tree;
       low = &tree->right;
       tree = tree->right;
@@ -30,7 +30,7 @@ void split(Block* tree, const Block* at, Block** low, Block** high) {
   *low = *high = nullptr;
 }
 
-Block* join(Block* low, Block* high) {
+Block* treap_join(Block* low, Block* high) {
   Block* root = nullptr;
   Block** here = &root;
   while (low != nullptr && high != nullptr) {
@@ -51,10 +51,10 @@ Block* join(Block* low, Block* high) {
 }  // namespace
 
 unsigned FreeList::bin_of(uint64_t size) {
-  const uint64_t quanta = size / kQuantum;
-  if (quanta < kFine) return static_cast<unsigned>(quanta);
+  const uint64_t quanta = size / kMinBlockSize;
+  if (quanta < kBinsPerDoubling) return static_cast<unsigned>(quanta);
   const unsigned log = 63u - static_cast<unsigned>(__builtin_clzll(quanta));
-  return (log - 3) * kFine + static_cast<unsigned>((quanta >> (log - 4)) & (kFine - 1));
+  return (log - 3) * kBinsPerDoubling + static_cast<unsigned>((quanta >> (log - 4)) & (kBinsPerDoubling - 1));
 }
 
 unsigned FreeList::next_used_bin(unsigned from) const {
@@ -76,8 +76,9 @@ void FreeList::insert(Block* block) {
     block->left = block->right = nullptr;
   } else {
     const uint64_t mine = priority(block);
-    while (*here != nullptr && priority(*here) >= mine) here = before(*here, block) ? &(*here)->right : &(*here)->left;
-    split(*here, block, &block->left, &block->right);
+    while (*here != nullptr && priority(*here) >= mine)
+      here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
+    treap_split(*here, block, &block->left, &block->right);
   }
   *here = block;
   ++count_;
@@ -86,8 +87,8 @@ void FreeList::insert(Block* block) {
 void FreeList::erase(Block* block) {
   const unsigned bin = bin_of(block->size);
   Block** here = &roots_[bin];
-  while (*here != block) here = before(*here, block) ? &(*here)->right : &(*here)->left;
-  *here = join(block->left, block->right);
+  while (*here != block) here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
+  *here = treap_join(block->left, block->right);
   if (roots_[bin] == nullptr) used_[bin / 64] &= ~(uint64_t{1} << (bin % 64));
   --count_;
 }
@@ -113,7 +114,7 @@ Block* FreeList::next(const Block* block) const {
   const unsigned bin = bin_of(block->size);
   Block* best = nullptr;
   for (Block* at = roots_[bin]; at != nullptr;) {
-    if (before(block, at)) {
+    if (precedes(block, at)) {
       best = at;
       at = at->left;
     } else {
@@ -138,7 +139,8 @@ Block* FreeList::find(uint64_t size, uint64_t rank, uint64_t address) const {
   wanted.rank = rank;
   wanted.address = address;
   Block* at = roots_[bin_of(size)];
-  while (at != nullptr && (before(at, &wanted) || before(&wanted, at))) at = before(at, &wanted) ? at->right : at->left;
+  while (at != nullptr && (precedes(at, &wanted) || precedes(&wanted, at)))
+    at = precedes(at, &wanted) ? at->right : at->left;
   return at;
 }
 

@@ -1,8 +1,8 @@
-// The free blocks of one queue, kind and home, for best fit: the smallest that is large enough; of equal ones, that of
-// the segment with the lowest rank, at the lowest address.
+// Best-fit free list of one queue, size class and partition: returns the smallest block that is large enough; among
+// equal blocks, the one whose segment has the lowest rank, then the one with the lowest address.
 //
-// Bins of nearly equal sizes, found through a bitmap; in each bin a treap in that order. A bin holds few blocks as a
-// rule, so this is quicker than one tree over all, and it is still logarithmic when a bin holds many.
+// Implementation: a bitmap over bins of nearly equal sizes, and one treap per bin. A bin usually holds few blocks, so
+// this is faster than one tree over all blocks, and it stays logarithmic when a bin holds many.
 #pragma once
 
 #include <array>
@@ -16,32 +16,32 @@
 
 namespace forebay {
 
-struct Home;
+struct PoolPartition;
 
 class FreeList {
  public:
-  FreeList(Home* home, bool small) : home(home), small(small) {}
+  FreeList(PoolPartition* partition, bool small) : partition(partition), small(small) {}
 
   void insert(Block* block);
   void erase(Block* block);
   Block* best_fit(uint64_t size) const;
   Block* smallest() const;
-  Block* next(const Block* block) const;  // the one behind it in the order, or null
+  Block* next(const Block* block) const;  // the successor in list order, or null
   bool contains(const Block* block) const;
-  Block* find(uint64_t size, uint64_t rank, uint64_t address) const;  // null: no such block is here
+  Block* find(uint64_t size, uint64_t rank, uint64_t address) const;  // null if the list has no such block
   size_t count() const { return count_; }
 
-  Home* const home;
+  PoolPartition* const partition;
   const bool small;
-  std::map<uint64_t, Block*> bare;  // pieces of growing segments that have no memory, by address
-  std::map<std::pair<uint64_t, uint64_t>, Segment*> heaps;  // by what is available in one piece, and rank
+  std::map<uint64_t, Block*> uncommitted;                   // uncommitted ranges of expandable segments, by address
+  std::map<std::pair<uint64_t, uint64_t>, Segment*> heaps;  // by largest gap and rank
 
  private:
-  static constexpr unsigned kFine = 16;  // bins per doubling of the size
-  static constexpr unsigned kBins = 64 * kFine;
+  static constexpr unsigned kBinsPerDoubling = 16;
+  static constexpr unsigned kBins = 64 * kBinsPerDoubling;
 
   static unsigned bin_of(uint64_t size);
-  unsigned next_used_bin(unsigned from) const;  // kBins when there is none
+  unsigned next_used_bin(unsigned from) const;  // kBins if there is none
   Block* first_of(unsigned bin) const;
 
   std::array<Block*, kBins> roots_{};

@@ -1,5 +1,5 @@
-// Heaps: segments that are tiled by whole buffers and the room between them, as PyTorch's allocator for Metal has them
-// (torch-semantics 4.1). A free buffer keeps its size, and serves again, until it is released into room.
+// Heaps: segments tiled by buffers and the gaps between them, as in PyTorch's Metal allocator. A
+// free buffer keeps its size and can be allocated again until it is released into a gap.
 #include <memory>
 #include <utility>
 
@@ -10,16 +10,16 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
-// Files a heap anew when what is available in it has changed. Neither step can fail.
-class Refiled {
+// Re-sorts a heap in its free list when its largest gap has changed. Neither step can fail.
+class GapUpdate {
  public:
-  explicit Refiled(Segment* heap) : heap_(heap), node_(list().extract({heap->available(), heap->rank})) {}
-  ~Refiled() {
-    node_.key().first = heap_->available();
+  explicit GapUpdate(Segment* heap) : heap_(heap), node_(list().extract({heap->largest_gap(), heap->rank})) {}
+  ~GapUpdate() {
+    node_.key().first = heap_->largest_gap();
     list().insert(std::move(node_));
   }
-  Refiled(const Refiled&) = delete;
-  Refiled& operator=(const Refiled&) = delete;
+  GapUpdate(const GapUpdate&) = delete;
+  GapUpdate& operator=(const GapUpdate&) = delete;
 
  private:
   using Heaps = decltype(FreeList::heaps);
@@ -29,102 +29,103 @@ class Refiled {
   Heaps::node_type node_;
 };
 
-bool is_room(const Block* block) { return block != nullptr && block->state == State::Room; }
+bool is_gap(const Block* block) { return block != nullptr && block->state == State::Gap; }
 
 }  // namespace
 
-void Pool::settle_in(Block* block) {
+void Pool::list_new_segment(Block* block) {
   Segment& segment = *block->segment;
-  if (!policy_.heaps) return list(block);
-  block->state = State::Room;
+  if (!policy_.heaps) return insert_free(block);
+  block->state = State::Gap;
   try {
-    segment.rooms = std::make_unique<Rooms>();
-    segment.rooms->emplace(std::pair(block->size, block->address), block);
+    segment.gaps = std::make_unique<Gaps>();
+    segment.gaps->emplace(std::pair(block->size, block->address), block);
     segment.free_list->heaps.emplace(std::pair(block->size, segment.rank), &segment);
   } catch (...) {
-    forget(&segment);
+    erase_segment(&segment);
     throw;
   }
 }
 
-// The smallest free one that is large enough, if it is not far too large; the ladder decides what becomes of such a
-// one.
-Block* Pool::buffer(FreeList* list, uint64_t size) {
-  if (size > policy_.limit || static_cast<uint64_t>(ledger_.read(kReservedBytes, kAll).current) > policy_.limit - size)
+// Returns the smallest free buffer that is large enough, unless its excess is above kMaxBufferExcess: then the
+// allocator's recovery steps decide.
+Block* Pool::find_buffer(FreeList* list, uint64_t size) {
+  if (size > policy_.heap_limit ||
+      static_cast<uint64_t>(statistics_.read(kReservedBytes, kAllSizes).current) > policy_.heap_limit - size)
     return nullptr;
-  if (policy_.ages && !list->small) ++list->home->clock[0];
+  if (policy_.track_age && !list->small) ++list->partition->clock[0];
   Block* block = list->best_fit(size);
-  return block == nullptr || block->size > size + kSlack ? nullptr : block;
+  return block == nullptr || block->size > size + kMaxBufferExcess ? nullptr : block;
 }
 
-Nearest Pool::nearest(uint64_t nbytes, uint64_t queue, uint32_t home_number) const {
+BestFitBuffer Pool::best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) const {
   Lock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
-  const Home* home = home_of(home_number);
-  if (home == nullptr) return {};
-  const auto& lists = home->lists[is_small(size) ? 1 : 0];
+  const PoolPartition* partition = find_partition(pool_id);
+  if (partition == nullptr) return {};
+  const auto& lists = partition->lists[is_small(size) ? 1 : 0];
   const auto at = lists.find(queue);
   if (at == lists.end()) return {};
   const FreeList& list = *at->second;
-  const bool room = list.heaps.lower_bound({size, 0}) != list.heaps.end();
+  const bool has_gap = list.heaps.lower_bound({size, 0}) != list.heaps.end();
   const Block* block = list.best_fit(size);
-  return block == nullptr ? Nearest{0, 0, room} : Nearest{block->address, block->size, room};
+  return block == nullptr ? BestFitBuffer{0, 0, has_gap} : BestFitBuffer{block->address, block->size, has_gap};
 }
 
-Block* Pool::place(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home_number) {
-  if (nbytes == 0 || nbytes >= kMost) return nullptr;
+Block* Pool::new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) {
+  if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
   Lock lock(mutex_);
   const uint64_t size = policy_.block_size(nbytes);
-  Home* home = home_of(home_number);
-  if (home == nullptr) return nullptr;
-  const auto& heaps = free_list(home, queue, is_small(size))->heaps;
+  PoolPartition* partition = find_partition(pool_id);
+  if (partition == nullptr) return nullptr;
+  const auto& heaps = free_list(partition, queue, is_small(size))->heaps;
   const auto at = heaps.lower_bound({size, 0});
   if (at == heaps.end()) return nullptr;
-  return hand_out(make_buffer(at->second, size), size, nbytes, stack, false);
+  return allocate_from(carve_buffer(at->second, size), size, nbytes, stack, false);
 }
 
-// At the beginning of the smallest room that is large enough; it is free, and listed.
-Block* Pool::make_buffer(Segment* heap, uint64_t size) {
-  have_spares(1);  // what may fail comes first
-  Refiled refiled(heap);
-  auto room = heap->rooms->extract(heap->rooms->lower_bound({size, 0}));
-  Block* block = room.mapped();
+// Makes a free, listed buffer at the beginning of the smallest gap that is large enough.
+Block* Pool::carve_buffer(Segment* heap, uint64_t size) {
+  ensure_spares(1);  // first, as it may throw
+  GapUpdate update(heap);
+  auto gap = heap->gaps->extract(heap->gaps->lower_bound({size, 0}));
+  Block* block = gap.mapped();
   if (block->size > size) {
-    Block* rest = cut(block, size);
-    room.key() = {rest->size, rest->address};
-    room.mapped() = rest;
-    heap->rooms->insert(std::move(room));
+    Block* rest = split_off(block, size);
+    gap.key() = {rest->size, rest->address};
+    gap.mapped() = rest;
+    heap->gaps->insert(std::move(gap));
   }
   block->state = State::Free;
-  list(block);
+  insert_free(block);
   return block;
 }
 
-uint64_t Pool::release(uint64_t address, uint64_t size) {
+uint64_t Pool::release_buffer(uint64_t address, uint64_t size) {
   Lock lock(mutex_);
-  const auto behind = segments_.upper_bound(address);
-  if (behind == segments_.begin()) return 0;
-  Segment& heap = std::prev(behind)->second;
-  Block* block = heap.heap() ? heap.free_list->find(size, heap.rank, address) : nullptr;
+  const auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return 0;
+  Segment& heap = std::prev(after)->second;
+  Block* block = heap.is_heap() ? heap.free_list->find(size, heap.rank, address) : nullptr;
   if (block == nullptr) return 0;
-  Refiled refiled(&heap);
-  Rooms& rooms = *heap.rooms;
-  const auto extract = [&](const Block* room) { return rooms.extract({room->size, room->address}); };
-  Rooms::node_type node;
-  if (!is_room(block->prev) && !is_room(block->next)) {
-    node = rooms.extract(rooms.emplace(std::pair(size, address), block).first);  // what may fail comes first
+  GapUpdate update(&heap);
+  Gaps& gaps = *heap.gaps;
+  const auto extract = [&](const Block* gap) { return gaps.extract({gap->size, gap->address}); };
+  Gaps::node_type node;
+  if (!is_gap(block->prev) && !is_gap(block->next)) {
+    node = gaps.extract(gaps.emplace(std::pair(size, address), block).first);  // first, as it may throw
   }
-  unlist(block);
+  remove_free(block);
   for (Block* neighbour : {block->prev, block->next}) {
-    if (!is_room(neighbour)) continue;
+    if (!is_gap(neighbour)) continue;
     node = extract(neighbour);
     block->untouched = false;
-    merge(block, neighbour);
+    absorb(block, neighbour);
   }
-  block->state = State::Room;
+  block->state = State::Gap;
   node.key() = {block->size, block->address};
   node.mapped() = block;
-  rooms.insert(std::move(node));
+  gaps.insert(std::move(node));
   return block->size == heap.size ? heap.address : 0;
 }
 

@@ -1,4 +1,5 @@
-// Live blocks by their exact address: open addressing with linear probing, so that a free by address costs one look.
+// Hash table of live blocks by exact address: open addressing with linear probing, so that freeing an address costs one
+// lookup.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +14,32 @@ namespace forebay {
 
 class LiveTable {
  public:
-  LiveTable() : slots_(kFewest, nullptr) {}
+  LiveTable() : slots_(kMinSlots, nullptr) {}
 
   Block* find(uint64_t address) const {
-    for (size_t at = home(address);; at = (at + 1) & mask()) {
+    for (size_t at = home_slot(address);; at = (at + 1) & mask()) {
       if (slots_[at] == nullptr || slots_[at]->address == address) return slots_[at];
     }
   }
 
-  // For one more; insert() itself then cannot fail.
-  void make_room() {
+  // Makes the next insert() unable to fail.
+  void reserve_slot() {
     if ((count_ + 1) * 2 > slots_.size()) grow();
   }
 
   void insert(Block* block) {
-    make_room();
+    reserve_slot();
     ++count_;
-    place(block);
+    put(block);
   }
 
   void erase(const Block* block) {
-    size_t hole = home(block->address);
+    size_t hole = home_slot(block->address);
     while (slots_[hole] != block) hole = (hole + 1) & mask();
-    // Pull later ones of the same run back over the hole, so that no search stops short.
+    // Move later entries of the probe run back over the hole, so that no search stops early.
     for (size_t at = (hole + 1) & mask(); slots_[at] != nullptr; at = (at + 1) & mask()) {
-      const size_t wish = home(slots_[at]->address);
-      if (((at - wish) & mask()) >= ((at - hole) & mask())) {
+      const size_t wanted = home_slot(slots_[at]->address);
+      if (((at - wanted) & mask()) >= ((at - hole) & mask())) {
         slots_[hole] = slots_[at];
         hole = at;
       }
@@ -50,13 +51,13 @@ class LiveTable {
   size_t count() const { return count_; }
 
  private:
-  static constexpr size_t kFewest = 64;
+  static constexpr size_t kMinSlots = 64;
 
   size_t mask() const { return slots_.size() - 1; }
-  size_t home(uint64_t address) const { return (address / kGrain * 0x9e3779b97f4a7c15u >> 20) & mask(); }
+  size_t home_slot(uint64_t address) const { return (address / kMinAlignment * 0x9e3779b97f4a7c15u >> 20) & mask(); }
 
-  void place(Block* block) {
-    size_t at = home(block->address);
+  void put(Block* block) {
+    size_t at = home_slot(block->address);
     while (slots_[at] != nullptr) at = (at + 1) & mask();
     slots_[at] = block;
   }
@@ -65,7 +66,7 @@ class LiveTable {
     std::vector<Block*> old(slots_.size() * 2, nullptr);
     std::swap(old, slots_);
     for (Block* block : old) {
-      if (block != nullptr) place(block);
+      if (block != nullptr) put(block);
     }
   }
 

@@ -1,3 +1,4 @@
+// Allocation and freeing of blocks.
 #include "pool/pool.hpp"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 void Pool::set_policy(const Policy& policy) {
   Lock lock(mutex_);
   policy_ = policy;
-  plain_ = plain();
+  best_fit_only_ = is_best_fit_only();
 }
 
 Policy Pool::policy() const {
@@ -22,103 +23,106 @@ Policy Pool::policy() const {
   return policy_;
 }
 
-Block* Pool::take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home_number, bool borrowed) {
-  if (nbytes == 0 || nbytes >= kMost) return nullptr;
+Block* Pool::try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id, bool borrowed) {
+  if (nbytes == 0 || nbytes >= kMaxRequest) return nullptr;
   Lock lock(mutex_);
-  Home* home = home_of(home_number);
-  if (home == nullptr) return nullptr;
+  PoolPartition* partition = find_partition(pool_id);
+  if (partition == nullptr) return nullptr;
   const uint64_t size = policy_.block_size(nbytes);
-  FreeList* list = free_list(home, queue, is_small(size));
-  const bool growing = policy_.growing && !borrowed;
-  Block* block = plain_ ? list->best_fit(size) : fitting(list, size, growing);
-  return block == nullptr ? nullptr : hand_out(block, size, nbytes, stack, growing);
+  FreeList* list = free_list(partition, queue, is_small(size));
+  const bool expandable = policy_.expandable && !borrowed;
+  Block* block = best_fit_only_ ? list->best_fit(size) : find_block(list, size, expandable);
+  return block == nullptr ? nullptr : allocate_from(block, size, nbytes, stack, expandable);
 }
 
-// PyTorch's choice (torch-semantics 3.4): it looks at one candidate, and at no second one when that may not be had.
-Block* Pool::fitting(FreeList* list, uint64_t size, bool growing) {
-  if (policy_.heaps) return buffer(list, size);
-  if (policy_.ages) ++list->home->clock[list->small ? 1 : 0];
+// PyTorch's rule: if the best-fitting candidate is not permitted, no second one is tried.
+Block* Pool::find_block(FreeList* list, uint64_t size, bool expandable) {
+  if (policy_.heaps) return find_buffer(list, size);
+  if (policy_.track_age) ++list->partition->clock[list->small ? 1 : 0];
   Block* block = list->best_fit(size);
-  if (growing) {  // of those in growing segments the one with the least room behind it
-    const auto room = [](const Block* b) {
-      return b->size + (b->next != nullptr && b->next->state == State::Bare ? b->next->size : 0);
+  if (expandable) {  // among blocks of expandable segments, the one that could grow the least
+    const auto size_when_grown = [](const Block* b) {
+      return b->size + (b->next != nullptr && b->next->state == State::Uncommitted ? b->next->size : 0);
     };
-    while (block != nullptr && block->segment->growing()) {
+    while (block != nullptr && block->segment->expandable()) {
       Block* next = list->next(block);
-      if (next == nullptr || room(next) >= room(block)) break;
+      if (next == nullptr || size_when_grown(next) >= size_when_grown(block)) break;
       block = next;
     }
   } else {
-    while (block != nullptr && block->segment->growing()) block = list->next(block);
+    while (block != nullptr && block->segment->expandable()) block = list->next(block);
   }
   if (block == nullptr) return nullptr;
   if (size < policy_.max_split) return block->size >= policy_.max_split ? nullptr : block;
   return block->size - size >= policy_.max_non_split_rounding ? nullptr : block;
 }
 
-// The first `size` bytes of a listed block are live from now on.
-Block* Pool::hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing) {
+// Marks the first `size` bytes of a listed block as live.
+Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable) {
   const Segment& segment = *block->segment;
-  const bool small = segment.small, counted = segment.splits();
-  // All that may fail comes before anything is changed.
-  const bool splits =
-      segment.free_list->home->splits && policy_.worth_splitting(small || growing, size, block->size - size);
-  if (splits) have_spares(1);
-  live_.make_room();
-  unlist(block);
+  const bool small = segment.small, counted = segment.counts_splits();
+  // Allocations of our own tables may fail, so they come before any change.
+  const bool split = segment.free_list->partition->allows_splits &&
+                     policy_.should_split(small || expandable, size, block->size - size);
+  if (split) ensure_spares(1);
+  live_.reserve_slot();
+  remove_free(block);
 
-  const bool was_split = block->split();
-  if (splits) {
-    Block* rest = cut(block, size);
-    rest->requested = block->requested;  // a free block still shows what was asked for last, as PyTorch's do
-    list(rest);
-    if (counted && !was_split) ledger_.add(kInactiveSplit, small, 1);
-    if (counted) ledger_.add(kInactiveSplitBytes, small, was_split ? -bytes(size) : bytes(rest->size));
+  const bool was_split = block->is_split();
+  if (split) {
+    Block* rest = split_off(block, size);
+    rest->requested = block->requested;  // a free block keeps its last requested size, as in PyTorch
+    insert_free(rest);
+    if (counted && !was_split) statistics_.add(kInactiveSplit, small, 1);
+    if (counted) statistics_.add(kInactiveSplitBytes, small, was_split ? -bytes(size) : bytes(rest->size));
   } else if (was_split && counted) {
-    ledger_.add(kInactiveSplit, small, -1);
-    ledger_.add(kInactiveSplitBytes, small, -bytes(block->size));
+    statistics_.add(kInactiveSplit, small, -1);
+    statistics_.add(kInactiveSplitBytes, small, -bytes(block->size));
   }
 
   block->state = State::Live;
   block->requested = nbytes;
   block->stack = stack;
   live_.insert(block);
-  ledger_.add(kAllocation, small, 1);
-  ledger_.add(kAllocatedBytes, small, bytes(block->size));
-  ledger_.add(kActive, small, 1);
-  ledger_.add(kActiveBytes, small, bytes(block->size));
-  ledger_.add(kRequestedBytes, small, bytes(nbytes));
+  statistics_.add(kAllocation, small, 1);
+  statistics_.add(kAllocatedBytes, small, bytes(block->size));
+  statistics_.add(kActive, small, 1);
+  statistics_.add(kActiveBytes, small, bytes(block->size));
+  statistics_.add(kRequestedBytes, small, bytes(nbytes));
   if (block->size >= policy_.max_split) oversize_blocks_.add(small, 1);
-  if (ring_) push(Action::Take, block->address, nbytes, segment.queue, stack, segment.free_list->home->number);
+  if (ring_)
+    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack, segment.free_list->partition->pool_id);
   return block;
 }
 
-bool Pool::give(Block* block, uint32_t stack) {
+bool Pool::free(Block* block, uint32_t stack) {
   Lock lock(mutex_);
   const Segment& segment = *block->segment;
-  if (segment.free_list->home->waits) block->uses.push_back(segment.queue);
-  const bool waits = !block->uses.empty();
-  if (waits) {  // what may fail comes first
-    deferred_.push_back(serials_ + 1);
-    awaiting_.emplace(block->serial = ++serials_, block);
-    block->state = State::Awaiting;
+  if (segment.free_list->partition->defers_frees) block->users.push_back(segment.queue);
+  const bool pending = !block->users.empty();
+  if (pending) {  // first, as it may throw
+    deferred_.push_back(last_serial_ + 1);
+    pending_frees_.emplace(block->serial = ++last_serial_, block);
+    block->state = State::PendingFree;
   }
   live_.erase(block);
-  ledger_.add(kAllocation, segment.small, -1);
-  ledger_.add(kAllocatedBytes, segment.small, -bytes(block->size));
+  statistics_.add(kAllocation, segment.small, -1);
+  statistics_.add(kAllocatedBytes, segment.small, -bytes(block->size));
   if (block->size >= policy_.max_split) oversize_blocks_.add(segment.small, -1);
   if (ring_) {
     if (stack != 0) block->stack = stack;
-    push(Action::Give, block->address, block->requested, segment.queue, block->stack, segment.free_list->home->number);
+    record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack,
+                 segment.free_list->partition->pool_id);
   }
-  if (!waits) reclaim(block);
-  return waits;
+  if (!pending) finish_free(block);
+  return pending;
 }
 
-void Pool::use(Block* block, uint64_t queue) {
+void Pool::record_stream(Block* block, uint64_t queue) {
   Lock lock(mutex_);
-  auto& uses = block->uses;
-  if (queue != block->segment->queue && std::find(uses.begin(), uses.end(), queue) == uses.end()) uses.push_back(queue);
+  auto& users = block->users;
+  if (queue != block->segment->queue && std::find(users.begin(), users.end(), queue) == users.end())
+    users.push_back(queue);
 }
 
 bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
@@ -126,20 +130,20 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
   const Segment& segment = *block->segment;
   const uint64_t size = nbytes == 0 ? 0 : policy_.block_size(nbytes);
   if (size == 0 || nbytes > block->size ||
-      policy_.worth_splitting(segment.small || policy_.growing, size, block->size - size))
+      policy_.should_split(segment.small || policy_.expandable, size, block->size - size))
     return false;
   if (ring_) {
-    const uint32_t home = segment.free_list->home->number;
-    push(Action::Give, block->address, block->requested, segment.queue, block->stack, home);
-    push(Action::Given, block->address, block->requested, segment.queue, block->stack, home);
-    push(Action::Take, block->address, nbytes, segment.queue, stack, home);
+    const uint32_t pool_id = segment.free_list->partition->pool_id;
+    record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack, pool_id);
+    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue, block->stack, pool_id);
+    record_event(Action::Alloc, block->address, nbytes, segment.queue, stack, pool_id);
   }
-  for (const int64_t way : {-1, 1}) {  // as the history says: given back, taken anew
-    ledger_.add(kAllocation, segment.small, way);
-    ledger_.add(kAllocatedBytes, segment.small, way * bytes(block->size));
-    ledger_.add(kActive, segment.small, way);
-    ledger_.add(kActiveBytes, segment.small, way * bytes(block->size));
-    ledger_.add(kRequestedBytes, segment.small, way * bytes(way < 0 ? block->requested : nbytes));
+  for (const int64_t sign : {-1, 1}) {  // as in the history: freed, then allocated again
+    statistics_.add(kAllocation, segment.small, sign);
+    statistics_.add(kAllocatedBytes, segment.small, sign * bytes(block->size));
+    statistics_.add(kActive, segment.small, sign);
+    statistics_.add(kActiveBytes, segment.small, sign * bytes(block->size));
+    statistics_.add(kRequestedBytes, segment.small, sign * bytes(sign < 0 ? block->requested : nbytes));
   }
   block->requested = nbytes;
   block->stack = stack;
@@ -147,115 +151,122 @@ bool Pool::resize(Block* block, uint64_t nbytes, uint32_t stack) {
 }
 
 Block* Pool::live_at(uint64_t address) const {
-  if (address % kGrain != 0) return nullptr;  // somebody else's, as a rule: seen without the table
+  if (address % kMinAlignment != 0) return nullptr;  // usually memory of another allocator: decided without the lock
   Lock lock(mutex_);
   return live_.find(address);
 }
 
-std::vector<Deferred> Pool::deferred() {
+std::vector<DeferredFree> Pool::deferred() {
   Lock lock(mutex_);
-  const auto settled = [&](uint64_t serial) { return awaiting_.count(serial) == 0; };
-  deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(), settled), deferred_.end());
-  std::vector<Deferred> found;
+  const auto completed = [&](uint64_t serial) { return pending_frees_.count(serial) == 0; };
+  deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(), completed), deferred_.end());
+  std::vector<DeferredFree> found;
   for (const uint64_t serial : deferred_) {
-    const Block& block = *awaiting_.at(serial);
-    found.push_back({serial, block.segment->free_list->home->number, block.uses});
+    const Block& block = *pending_frees_.at(serial);
+    found.push_back({serial, block.segment->free_list->partition->pool_id, block.users});
   }
   return found;
 }
 
-void Pool::heard(uint64_t serial) {
+void Pool::acknowledge_deferred(uint64_t serial) {
   Lock lock(mutex_);
   deferred_.erase(deferred_.begin(), std::upper_bound(deferred_.begin(), deferred_.end(), serial));
 }
 
-bool Pool::settle(uint64_t serial) {
+bool Pool::complete_free(uint64_t serial) {
   Lock lock(mutex_);
-  const auto at = awaiting_.find(serial);
-  if (at == awaiting_.end()) return false;
+  const auto at = pending_frees_.find(serial);
+  if (at == pending_frees_.end()) return false;
   Block* block = at->second;
-  awaiting_.erase(at);
-  block->uses.clear();
-  reclaim(block);
+  pending_frees_.erase(at);
+  block->users.clear();
+  finish_free(block);
   return true;
 }
 
-// The block is free: joins it with free neighbours and lists what comes of it.
-void Pool::reclaim(Block* block) {
+// Frees the block: merges it with free neighbours and lists the result.
+void Pool::finish_free(Block* block) {
   const Segment& segment = *block->segment;
   const bool small = segment.small;
   if (ring_) {
-    const uint32_t home = segment.free_list->home->number;
-    push(Action::Given, block->address, block->requested, segment.queue, block->stack, home);
+    const uint32_t pool_id = segment.free_list->partition->pool_id;
+    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue, block->stack, pool_id);
   }
-  const int64_t given = bytes(block->size);
-  ledger_.add(kActive, small, -1);
-  ledger_.add(kActiveBytes, small, -given);
-  ledger_.add(kRequestedBytes, small, -bytes(block->requested));
+  const int64_t freed = bytes(block->size);
+  statistics_.add(kActive, small, -1);
+  statistics_.add(kActiveBytes, small, -freed);
+  statistics_.add(kRequestedBytes, small, -bytes(block->requested));
   block->state = State::Free;
   block->untouched = false;
   block->stack = 0;
 
-  if (segment.heap()) return list(block);
+  if (segment.is_heap()) return insert_free(block);
   int64_t pieces = 0, piece_bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
     if (neighbour == nullptr || neighbour->state != State::Free) continue;
     pieces -= 1;
     piece_bytes -= bytes(neighbour->size);
-    unlist(neighbour);
-    merge(block, neighbour);
+    remove_free(neighbour);
+    absorb(block, neighbour);
   }
-  if (block->split()) {
+  if (block->is_split()) {
     pieces += 1;
     piece_bytes += bytes(block->size);
   }
-  if (!segment.growing()) {
-    ledger_.add(kInactiveSplit, small, pieces);
-    ledger_.add(kInactiveSplitBytes, small, piece_bytes);
+  if (!segment.expandable()) {
+    statistics_.add(kInactiveSplit, small, pieces);
+    statistics_.add(kInactiveSplitBytes, small, piece_bytes);
   }
-  list(block);
+  insert_free(block);
 }
 
-void Pool::merge(Block* into, Block* gone) {
-  if (gone == into->prev) {
-    into->address = gone->address;
-    into->prev = gone->prev;
+void Pool::absorb(Block* into, Block* neighbour) {
+  if (neighbour == into->prev) {
+    into->address = neighbour->address;
+    into->prev = neighbour->prev;
     if (into->prev != nullptr) into->prev->next = into;
-    if (into->segment->first == gone) into->segment->first = into;
+    if (into->segment->first == neighbour) into->segment->first = into;
   } else {
-    into->next = gone->next;
+    into->next = neighbour->next;
     if (into->next != nullptr) into->next->prev = into;
   }
-  into->size += gone->size;
-  drop(gone);
+  into->size += neighbour->size;
+  recycle(neighbour);
 }
 
-Home* Pool::home_of(uint32_t number) { return const_cast<Home*>(std::as_const(*this).home_of(number)); }
-
-const Home* Pool::home_of(uint32_t number) const {
-  if (number == 0) return &common_;
-  const auto at = homes_.find(number);
-  return at == homes_.end() ? nullptr : at->second.get();
+PoolPartition* Pool::find_partition(uint32_t pool_id) {
+  return const_cast<PoolPartition*>(std::as_const(*this).find_partition(pool_id));
 }
 
-FreeList* Pool::free_list(Home* home, uint64_t queue, bool small) {
-  auto& list = home->lists[small ? 1 : 0][queue];
-  if (!list) list = std::make_unique<FreeList>(home, small);
+const PoolPartition* Pool::find_partition(uint32_t pool_id) const {
+  if (pool_id == 0) return &default_partition_;
+  const auto at = partitions_.find(pool_id);
+  return at == partitions_.end() ? nullptr : at->second.get();
+}
+
+PoolPartition* Pool::partition_or_default(uint32_t pool_id) {
+  PoolPartition* partition = find_partition(pool_id);
+  return partition == nullptr ? &default_partition_ : partition;
+}
+
+FreeList* Pool::free_list(PoolPartition* partition, uint64_t queue, bool small) {
+  auto& list = partition->lists[small ? 1 : 0][queue];
+  if (!list) list = std::make_unique<FreeList>(partition, small);
   return list.get();
 }
 
-void Pool::list(Block* block) {
+void Pool::insert_free(Block* block) {
   FreeList* list = block->segment->free_list;
-  block->born = list->home->clock[list->small ? 1 : 0];
+  block->freed_at = list->partition->clock[list->small ? 1 : 0];
   list->insert(block);
 }
 
-void Pool::unlist(Block* block) { block->segment->free_list->erase(block); }
+void Pool::remove_free(Block* block) { block->segment->free_list->erase(block); }
 
-Block* Pool::new_block() {
-  if (spare_ == nullptr) return &records_.emplace_back();
-  Block* block = spare_;
-  spare_ = block->next;
+Block* Pool::new_record() {
+  if (spare_records_ == nullptr) return &records_.emplace_back();
+  Block* block = spare_records_;
+  spare_records_ = block->next;
   block->prev = block->next = nullptr;
   block->requested = 0;
   block->stack = 0;
@@ -263,13 +274,13 @@ Block* Pool::new_block() {
   return block;
 }
 
-void Pool::have_spares(int count) {
-  for (const Block* spare = spare_; spare != nullptr && count > 0; spare = spare->next) --count;
-  for (; count > 0; --count) drop(&records_.emplace_back());
+void Pool::ensure_spares(int count) {
+  for (const Block* spare = spare_records_; spare != nullptr && count > 0; spare = spare->next) --count;
+  for (; count > 0; --count) recycle(&records_.emplace_back());
 }
 
-Block* Pool::cut(Block* block, uint64_t size) {
-  Block* rest = new_block();
+Block* Pool::split_off(Block* block, uint64_t size) {
+  Block* rest = new_record();
   rest->address = block->address + size;
   rest->size = block->size - size;
   rest->state = block->state;
@@ -284,10 +295,10 @@ Block* Pool::cut(Block* block, uint64_t size) {
   return rest;
 }
 
-void Pool::drop(Block* block) {
+void Pool::recycle(Block* block) {
   block->segment = nullptr;
-  block->next = spare_;
-  spare_ = block;
+  block->next = spare_records_;
+  spare_records_ = block;
 }
 
 }  // namespace forebay

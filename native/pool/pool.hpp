@@ -1,7 +1,9 @@
-// Hands out blocks of the segments it was given. It touches its own tables only: no driver, no callback, no waiting.
+// Pool of memory blocks: allocates from the segments it was given. It changes its own tables only: it makes no driver
+// call, runs no callback and never waits.
 //
-// Whoever calls grows it (adopt), shrinks it (evict) and says when a block that other queues use is done (settle). A
-// growing segment is address space, whose pages whoever calls brings and takes (growing.cpp).
+// The caller adds segments (adopt), removes them (evict) and reports when the queues that use a freed block are done
+// with it (complete_free). An expandable segment is address space whose pages the caller commits and decommits
+// (expandable.cpp).
 #pragma once
 
 #include <array>
@@ -16,140 +18,148 @@
 #include <utility>
 #include <vector>
 
+#include "base/ring.hpp"
 #include "pool/block.hpp"
 #include "pool/free_list.hpp"
 #include "pool/history.hpp"
-#include "pool/ledger.hpp"
 #include "pool/live_table.hpp"
 #include "pool/policy.hpp"
-#include "base/ring.hpp"
+#include "pool/statistics.hpp"
 
 namespace forebay {
 
-// Where blocks of one purpose live, apart from all others: the common home, 0, or that of a graph or a user's pool.
-struct Home {
-  uint32_t number = 0;
-  bool splits = true;
-  bool waits = false;  // what is given back waits for its own queue, too
-  std::array<std::map<uint64_t, std::unique_ptr<FreeList>>, 2> lists;  // of the large kind, of the small one; by queue
-  std::array<uint64_t, 2> clock{};                                     // requests so far, where blocks grow old
-  Tally reserved;
+// Segments whose blocks serve one purpose only: the default partition (pool id 0), or the private pool of a graph or of
+// a user.
+struct PoolPartition {
+  uint32_t pool_id = 0;
+  bool allows_splits = true;
+  bool defers_frees = false;  // a freed block is pending until its own queue has reached the free, too
+  std::array<std::map<uint64_t, std::unique_ptr<FreeList>>, 2> lists;  // of the large and the small class, by queue
+  std::array<uint64_t, 2> clock{};                                     // requests so far, if the policy tracks age
+  Counter reserved;
 };
 
 struct Evictable {
   uint64_t address, size, queue, age;
-  bool growing;
+  bool expandable;
 };
 
-struct Deferred {
-  uint64_t serial;  // the number under which it waits
-  uint32_t home;
-  std::vector<uint64_t> uses;  // the queues that use it
+// A freed block that other queues still use.
+struct DeferredFree {
+  uint64_t serial;
+  uint32_t pool_id;
+  std::vector<uint64_t> users;  // the queues
 };
 
-struct Piece {
-  Piece() = default;
-  Piece(uint64_t address, uint64_t size) : address(address), size(size) {}
+struct PageRange {
+  PageRange() = default;
+  PageRange(uint64_t address, uint64_t size) : address(address), size(size) {}
 
   uint64_t address = 0, size = 0;
 };
 
-struct Moving {
+struct PageTransition {
   uint64_t address, size;
-  bool leaving;  // or coming
+  bool decommitting;  // else committing
 };
 
-struct Nearest {
-  uint64_t address, size;  // the smallest free buffer that is large enough, however large; 0: none is
-  bool room;               // whether a heap has room for a new one
+struct BestFitBuffer {
+  uint64_t address, size;  // the smallest free buffer that is large enough, regardless of its excess; size 0: none
+  bool has_gap;            // a heap has a gap for a new buffer
 };
 
 class Pool {
  public:
-  static constexpr uint64_t kArrival = ~uint64_t{0};
+  static constexpr uint64_t kNextRank = ~uint64_t{0};
   static constexpr uint64_t kAnyQueue = ~uint64_t{0};
 
   void set_policy(const Policy& policy);
   Policy policy() const;
 
-  // Best fit among the free blocks of `queue` in that home; null when nothing fits.
-  // `borrowed`: for others than the home is for, who take nothing there from growing segments (PyTorch's rule).
-  Block* take(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t home = 0, bool borrowed = false);
-  // Free again at once, or, when other queues use it, awaiting until `settle`. True: it waits. `stack` is for the
-  // history; 0 tells it where the block was taken.
-  bool give(Block* block, uint32_t stack = 0);
-  void use(Block* block, uint64_t queue);
-  // The same block under another request; false, and nothing changed, when it does not fit or would be mostly empty.
+  // Allocates the best-fitting free block of the queue in that partition; null if no block fits.
+  // `borrowed`: the request belongs to another partition; it gets no block of an expandable segment (PyTorch's rule).
+  Block* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack = 0, uint32_t pool_id = 0, bool borrowed = false);
+  // Frees the block immediately, or leaves it pending until `complete_free` if other queues use it. Returns true if it
+  // is pending. `stack` is for the history; 0 records the stack of the allocation.
+  bool free(Block* block, uint32_t stack = 0);
+  void record_stream(Block* block, uint64_t queue);
+  // Changes the requested size in place. Returns false, without effect, if the request does not fit the block or would
+  // leave most of it unused.
   bool resize(Block* block, uint64_t nbytes, uint32_t stack);
-  Block* live_at(uint64_t address) const;  // null for any address that `take` did not give
+  Block* live_at(uint64_t address) const;  // null unless a live block begins there
 
-  std::vector<Deferred> deferred();  // the blocks that began to wait, until `heard` of them
-  void heard(uint64_t serial);       // and of all that waited before
-  bool settle(uint64_t serial);      // false: none waits under that number (any more)
+  std::vector<DeferredFree> deferred();        // pending frees that were not yet acknowledged
+  void acknowledge_deferred(uint64_t serial);  // this one and all earlier ones
+  bool complete_free(uint64_t serial);         // false if no free with that serial is pending
 
-  // These throw std::invalid_argument for what is not aligned to kQuantum or overlaps another segment.
+  // All adopt functions throw std::invalid_argument if the segment is misaligned (kMinBlockSize) or overlaps another.
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
-  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kArrival,
-             uint32_t home = 0);
-  // The same, for a request that is served from it in one go; null (and it is adopted) when that does not fit.
-  Block* adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint32_t home);
-  bool evict(uint64_t address);  // false: no such segment, or part of it is in use
-  // Each wholly free segment of a home and kind, by queue and then in the order of its free list. With `growing`, those
-  // as well that evict() does not take.
-  // With `pieces`, also what is free in growing segments that are partly in use; of heaps then all free buffers
-  // instead.
-  std::vector<Evictable> evictable(bool small, uint32_t home = 0, bool growing = false, bool pieces = false) const;
+  void adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack = 0, uint64_t rank = kNextRank,
+             uint32_t pool_id = 0);
+  // Adopts a segment and allocates from it atomically. Returns null, with the segment adopted, if the request does not
+  // fit.
+  Block* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
+                            uint32_t pool_id);
+  bool evict(uint64_t address);  // false if there is no such segment or part of it is in use
+  // Lists the wholly free segments of a partition and size class, by queue and then in free-list order.
+  // `expandable` adds wholly free expandable segments and heaps, which evict() refuses. `parts` adds the free blocks of
+  // expandable segments that are partly in use; of heaps it lists the free buffers instead.
+  std::vector<Evictable> evictable(bool small, uint32_t pool_id = 0, bool expandable = false, bool parts = false) const;
   bool owns(uint64_t address) const;
 
-  // Growing segments. Pieces on their way are nobody's, so whoever calls may take its time: `room` and `leave` choose
-  // one, `came`, `left` and `stayed` say what came of it.
-  void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, bool small, uint32_t stack,
-                   uint32_t home);
-  // What must come for a request; nothing, at an address: the free block there serves, at 0: more space is needed.
-  Piece room(uint64_t nbytes, uint64_t queue, uint32_t home);
-  bool come(Piece piece);  // this and no other, for who follows a recording; false: not all of it is without memory
-  // Null: it is not free any more, or another queue's or home's by now. Of kAnyQueue whoever's it is.
-  Block* take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);
-  // Its memory is there. The block, if the request fits now.
-  Block* came(uint64_t address, uint64_t nbytes, uint32_t stack);
-  std::vector<Piece> idle_pages(bool small, uint32_t home) const;  // free, in the order of the free lists
-  bool leave(Piece piece);                                         // false: not all of it is free any more
-  bool left(uint64_t address);    // its memory is gone. True: so is all of its segment's
-  void stayed(uint64_t address);  // it could not come, or go
-  std::vector<Moving> on_the_way() const;
-  bool evict_space(uint64_t address);
+  // Expandable segments. A range in transition cannot be allocated, so the caller may commit or decommit it without a
+  // lock: `choose_pages`, `begin_commit` and `begin_decommit` start a transition; `commit_done`, `decommit_done` and
+  // `rollback` end it.
+  void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small, uint32_t stack,
+                        uint32_t pool_id);
+  // Returns the range to commit for a request. Size 0: the free block at the address suffices; address 0 as well: more
+  // address space is needed.
+  PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id);
+  bool begin_commit(PageRange range);  // exactly this range, for the replay of a history; false unless all uncommitted
+  // Allocates from the free block at an address. Null if it is no longer free or, unless kAnyQueue is given, belongs to
+  // another queue or partition.
+  Block* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);
+  // Marks the range as committed, and allocates from it if the request fits.
+  Block* commit_done(uint64_t address, uint64_t nbytes, uint32_t stack);
+  std::vector<PageRange> idle_pages(bool small, uint32_t pool_id) const;  // whole free pages, in free-list order
+  bool begin_decommit(PageRange range);                                   // false unless all of it is free
+  bool decommit_done(uint64_t address);  // true if its whole segment is now uncommitted
+  void rollback(uint64_t address);       // the transition failed
+  std::vector<PageTransition> page_transitions() const;
+  bool evict_expandable(uint64_t address);
 
-  // Heaps: segments tiled by whole buffers and the room between them. A free buffer keeps its size until it is
-  // released.
-  Block* place(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);  // a new one; null: no heap has room
-  Nearest nearest(uint64_t nbytes, uint64_t queue, uint32_t home) const;
-  uint64_t release(uint64_t address, uint64_t size);  // a free one becomes room; its heap, if that is empty now, else 0
+  // Heaps: segments tiled by buffers and the gaps between them. A free buffer keeps its size until it is released.
+  Block* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);  // null if no heap has a gap
+  BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) const;
+  // Turns a free buffer into a gap. Returns the address of its heap if the heap is now empty, else 0.
+  uint64_t release_buffer(uint64_t address, uint64_t size);
 
-  void make_home(uint32_t number, bool splits, bool waits = false);
-  bool drop_home(uint32_t number);  // false: it has segments, or there is none. What it counted stays
-  Count reserved_by(uint32_t home, Kind kind) const;
-  std::vector<int64_t> reserved_by(uint32_t home) const;  // each kind's four numbers
-  uint64_t idle_in(uint32_t home) const;                  // bytes in free blocks
+  void create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees = false);
+  // Returns false if the partition is unknown or has segments. Its statistics are kept.
+  bool remove_partition(uint32_t pool_id);
+  Stat reserved_by(uint32_t pool_id, SizeClass size_class) const;
+  std::vector<int64_t> reserved_by(uint32_t pool_id) const;  // the four numbers of each size class
+  uint64_t free_bytes(uint32_t pool_id) const;
 
-  Count count(unsigned metric, unsigned kind) const;  // std::out_of_range for a Metric or Kind that is none
-  std::vector<int64_t> counts() const;                // every Count, metric by metric, kind by kind
-  Count oversize(bool segments) const;                // of max_split or more: blocks handed out, or segments
-  std::vector<int64_t> oversize() const;              // the four numbers of both
+  Stat count(unsigned metric, unsigned size_class) const;  // std::out_of_range for an invalid Metric or SizeClass
+  std::vector<int64_t> counts() const;                     // every Stat, by metric and then size class
+  Stat oversize(bool segments) const;                      // of max_split or more: live blocks, or segments
+  std::vector<int64_t> oversize() const;                   // the four numbers of both
   uint64_t begin_meter();
-  std::vector<int64_t> meter(uint64_t number, bool end);  // Peaks; std::out_of_range for one that ended
+  std::vector<int64_t> meter(uint64_t number, bool end);  // MeterPeaks; std::out_of_range if the meter has ended
   void reset_peaks();
   void reset_accumulated();
 
-  // 0 stops and forgets. `stacks`: whether entries have any; `skip`: a bit for each action that is not noted; `keep`:
-  // the newest of what was recorded before stay.
-  void record(size_t most, bool stacks = true, uint32_t skip = 0, bool keep = false);
-  void set_note(uint32_t note) { note_ = note; }  // what entries say from now on
+  // Records up to `capacity` entries; 0 stops recording and clears the history. `stacks`: entries carry stacks; `skip`:
+  // a bit for each action that is not recorded; `keep`: retain the newest entries of the previous recording.
+  void record_history(size_t capacity, bool stacks = true, uint32_t skip = 0, bool keep = false);
+  void set_note(uint32_t note) { note_ = note; }  // of the following entries
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
-  void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home = 0);
-  void note_look();                                     // somebody took a snapshot
-  void note_block(const Block* block, uint32_t stack);  // somebody said something of it
+  void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id = 0);
+  void record_snapshot_event();
+  void record_annotation(const Block* block, uint32_t stack);
 
-  // Under the pool's lock, each segment with its blocks, by address; each entry of the history, oldest first.
+  // Visits each segment and its blocks by address, under the pool's lock.
   template <class OnSegment, class OnBlock>
   void walk(OnSegment on_segment, OnBlock on_block) const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -158,62 +168,65 @@ class Pool {
       for (const Block* block = segment.first; block != nullptr; block = block->next) on_block(*block);
     }
   }
-  std::vector<Entry> history(uint64_t* lost) const;
+  std::vector<Entry> history(uint64_t* lost) const;  // oldest entry first
 
-  const char* broken() const;  // check.cpp: the first rule that does not hold, or null
+  const char* check_invariants() const;  // invariants.cpp: the first violated invariant, or null
 
  private:
-  friend struct PoolTest;  // native/tests, which break what broken() must find
+  friend struct PoolTest;  // native/tests: corrupts tables that check_invariants() must report
 
-  Home* home_of(uint32_t number);
-  const Home* home_of(uint32_t number) const;
-  FreeList* free_list(Home* home, uint64_t queue, bool small);
-  bool plain() const { return policy_.max_split == kUnlimited && !policy_.ages && !policy_.heaps && growing_ == 0; }
-  bool may_serve(uint64_t nbytes, uint64_t size) const {  // whether so much memory is enough
-    return nbytes > 0 && nbytes < kMost && policy_.block_size(nbytes) <= size;
+  PoolPartition* find_partition(uint32_t pool_id);
+  const PoolPartition* find_partition(uint32_t pool_id) const;
+  PoolPartition* partition_or_default(uint32_t pool_id);
+  FreeList* free_list(PoolPartition* partition, uint64_t queue, bool small);
+  bool is_best_fit_only() const {
+    return policy_.max_split == kUnlimited && !policy_.track_age && !policy_.heaps && expandable_segments_ == 0;
   }
-  Block* fitting(FreeList* list, uint64_t size, bool growing);
-  Block* buffer(FreeList* list, uint64_t size);
-  Block* make_buffer(Segment* heap, uint64_t size);
-  void settle_in(Block* block);  // all of a new segment
-  Block* hand_out(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool growing);
-  Block* install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
-                 uint64_t page);
-  Block* new_block();
-  void have_spares(int count);              // so that as many new_block() cannot fail
-  Block* cut(Block* block, uint64_t size);  // makes what lies behind a block of its own, in the same state
-  void list(Block* block);
-  void unlist(Block* block);
-  void drop(Block* block);
-  void reclaim(Block* block);
-  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment; whoever asks holds the lock
-  void merge(Block* into, Block* gone);
-  Block* block_with(uint64_t address);  // in which the address lies
-  Block* block_at(uint64_t address);    // which begins there
-  void join_free(Block* block);
-  void join_bare(Block* block);
-  void reserve(const Segment& segment, int64_t change);
-  void forget(Segment* segment);
-  void push(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home);
+  bool fits(uint64_t nbytes, uint64_t size) const {
+    return nbytes > 0 && nbytes < kMaxRequest && policy_.block_size(nbytes) <= size;
+  }
+  Block* find_block(FreeList* list, uint64_t size, bool expandable);
+  Block* find_buffer(FreeList* list, uint64_t size);
+  Block* carve_buffer(Segment* heap, uint64_t size);
+  void list_new_segment(Block* block);
+  Block* allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable);
+  Block* create_segment(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
+                        uint64_t page_size);
+  Block* new_record();
+  void ensure_spares(int count);                  // makes this many calls of new_record() unable to fail
+  Block* split_off(Block* block, uint64_t size);  // turns what follows `size` bytes into a block with the same state
+  void insert_free(Block* block);
+  void remove_free(Block* block);
+  void recycle(Block* block);
+  void finish_free(Block* block);
+  bool overlaps(uint64_t address, uint64_t size) const;  // with any segment; the caller holds the lock
+  void absorb(Block* into, Block* neighbour);
+  Block* block_containing(uint64_t address);
+  Block* block_at(uint64_t address);  // that begins at the address
+  void coalesce_free(Block* block);
+  void coalesce_uncommitted(Block* block);
+  void count_reserved(const Segment& segment, int64_t change);
+  void erase_segment(Segment* segment);
+  void record_event(Action action, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id);
 
   mutable std::mutex mutex_;
   Policy policy_;
-  bool plain_ = true;  // no rule but best fit chooses a block
+  bool best_fit_only_ = true;  // cached is_best_fit_only(): no rule but best fit selects a block
   std::map<uint64_t, Segment> segments_;
-  Home common_;
-  std::unordered_map<uint32_t, std::unique_ptr<Home>> homes_;  // the others
-  uint64_t adopted_ = 0;                                       // segments so far
-  uint64_t growing_ = 0;                                       // growing ones, now
+  PoolPartition default_partition_;
+  std::unordered_map<uint32_t, std::unique_ptr<PoolPartition>> partitions_;  // all but the default one
+  uint64_t adopted_segments_ = 0;                                            // so far
+  uint64_t expandable_segments_ = 0;                                         // now
   LiveTable live_;
-  std::unordered_map<uint64_t, Block*> awaiting_;  // by serial number, which no later block ever has
-  std::vector<uint64_t> deferred_;
-  uint64_t serials_ = 0;
+  std::unordered_map<uint64_t, Block*> pending_frees_;  // by serial, which is never reused
+  std::vector<uint64_t> deferred_;                      // serials that were not yet acknowledged
+  uint64_t last_serial_ = 0;
   std::deque<Block> records_;
-  Block* spare_ = nullptr;  // unused records, through `next`
-  Ledger ledger_;
-  Tally oversize_blocks_, oversize_segments_;
+  Block* spare_records_ = nullptr;  // unused records, linked by `next`
+  Statistics statistics_;
+  Counter oversize_blocks_, oversize_segments_;
   std::unique_ptr<Ring<Entry>> ring_;
-  std::atomic<bool> recording_{false};  // whether there is a ring, for those without the lock
+  std::atomic<bool> recording_{false};  // true if `ring_` is set; readable without the lock
   bool stacks_ = true;
   uint32_t skip_ = 0;
   std::atomic<uint32_t> note_{0};

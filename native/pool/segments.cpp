@@ -1,4 +1,4 @@
-// What a pool has to hand out of: segments that come and go, and the homes they belong to.
+// Segments of a pool (adopt, evict) and the partitions they belong to.
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
@@ -13,7 +13,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 
-[[noreturn]] void refuse_segment(uint64_t address, uint64_t size, const std::string& why) {
+[[noreturn]] void throw_invalid_segment(uint64_t address, uint64_t size, const std::string& why) {
   std::ostringstream message;
   message << "a segment at 0x" << std::hex << address << " of " << std::dec << size << " bytes " << why;
   throw std::invalid_argument(message.str());
@@ -21,16 +21,16 @@ int64_t bytes(uint64_t size) { return static_cast<int64_t>(size); }
 
 }  // namespace
 
-Block* Pool::install(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
-                     uint64_t page) {
-  if (address == 0 || address % kQuantum || size == 0 || size % kQuantum || address + size < address)
-    refuse_segment(address, size, "cannot be: both are multiples of " + std::to_string(kQuantum));
-  if (overlaps(address, size)) refuse_segment(address, size, "would overlap another");
-  Block* block = new_block();
-  if (rank == kArrival) rank = adopted_;
-  ++adopted_;
+Block* Pool::create_segment(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank,
+                            FreeList* list, uint64_t page_size) {
+  if (address == 0 || address % kMinBlockSize || size == 0 || size % kMinBlockSize || address + size < address)
+    throw_invalid_segment(address, size, "is invalid: both must be multiples of " + std::to_string(kMinBlockSize));
+  if (overlaps(address, size)) throw_invalid_segment(address, size, "would overlap another");
+  Block* block = new_record();
+  if (rank == kNextRank) rank = adopted_segments_;
+  ++adopted_segments_;
   Segment& segment = segments_[address];
-  segment = Segment{address, size, queue, rank, list->small, page, stack, list, block};
+  segment = Segment{address, size, queue, rank, list->small, page_size, stack, list, block};
   block->address = address;
   block->size = size;
   block->segment = &segment;
@@ -39,40 +39,38 @@ Block* Pool::install(uint64_t address, uint64_t size, uint64_t queue, uint32_t s
   return block;
 }
 
-// Counts memory that came (or went).
-void Pool::reserve(const Segment& segment, int64_t change) {
-  ledger_.add(kReservedBytes, segment.small, change);
-  segment.free_list->home->reserved.add(segment.small, change);
-  if (!segment.growing()) {
-    ledger_.add(kSegment, segment.small, change > 0 ? 1 : -1);
+// Counts memory that was reserved (positive) or released (negative).
+void Pool::count_reserved(const Segment& segment, int64_t change) {
+  statistics_.add(kReservedBytes, segment.small, change);
+  segment.free_list->partition->reserved.add(segment.small, change);
+  if (!segment.expandable()) {
+    statistics_.add(kSegment, segment.small, change > 0 ? 1 : -1);
     if (segment.size >= policy_.max_split) oversize_segments_.add(segment.small, change > 0 ? 1 : -1);
   }
 }
 
 void Pool::adopt(uint64_t address, uint64_t size, uint64_t queue, bool small, uint32_t stack, uint64_t rank,
-                 uint32_t home_number) {
+                 uint32_t pool_id) {
   Lock lock(mutex_);
-  Home* home = home_of(home_number);
-  Block* block =
-      install(address, size, queue, stack, rank, free_list(home == nullptr ? &common_ : home, queue, small), 0);
-  settle_in(block);
-  reserve(*block->segment, bytes(size));
-  if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
+  FreeList* list = free_list(partition_or_default(pool_id), queue, small);
+  Block* block = create_segment(address, size, queue, stack, rank, list, 0);
+  list_new_segment(block);
+  count_reserved(*block->segment, bytes(size));
+  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_id);
 }
 
-Block* Pool::adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
-                       uint32_t home_number) {
+Block* Pool::adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
+                                uint32_t pool_id) {
   Lock lock(mutex_);
-  Home* home = home_of(home_number);
   const uint64_t wanted = policy_.block_size(nbytes);
-  FreeList* where = free_list(home == nullptr ? &common_ : home, queue, is_small(wanted));
-  Block* block = install(address, size, queue, stack, kArrival, where, 0);
-  settle_in(block);
-  reserve(*block->segment, bytes(size));
-  if (ring_) push(Action::Reserve, address, size, queue, stack, home_number);
-  if (!may_serve(nbytes, size)) return nullptr;
-  if (block->segment->heap()) block = make_buffer(block->segment, wanted);
-  return hand_out(block, wanted, nbytes, stack, policy_.growing);
+  FreeList* list = free_list(partition_or_default(pool_id), queue, is_small(wanted));
+  Block* block = create_segment(address, size, queue, stack, kNextRank, list, 0);
+  list_new_segment(block);
+  count_reserved(*block->segment, bytes(size));
+  if (ring_) record_event(Action::Reserve, address, size, queue, stack, pool_id);
+  if (!fits(nbytes, size)) return nullptr;
+  if (block->segment->is_heap()) block = carve_buffer(block->segment, wanted);
+  return allocate_from(block, wanted, nbytes, stack, policy_.expandable);
 }
 
 bool Pool::evict(uint64_t address) {
@@ -80,82 +78,85 @@ bool Pool::evict(uint64_t address) {
   const auto at = segments_.find(address);
   if (at == segments_.end()) return false;
   Segment& segment = at->second;
-  if (segment.growing() || segment.first->split()) return false;
-  if (segment.first->state != (segment.heap() ? State::Room : State::Free)) return false;
-  if (segment.heap()) {
-    segment.free_list->heaps.erase({segment.available(), segment.rank});
+  if (segment.expandable() || segment.first->is_split()) return false;
+  if (segment.first->state != (segment.is_heap() ? State::Gap : State::Free)) return false;
+  if (segment.is_heap()) {
+    segment.free_list->heaps.erase({segment.largest_gap(), segment.rank});
   } else {
-    unlist(segment.first);
+    remove_free(segment.first);
   }
-  reserve(segment, -bytes(segment.size));
+  count_reserved(segment, -bytes(segment.size));
   if (ring_) {
-    const uint32_t home = segment.free_list->home->number;
-    push(Action::Release, address, segment.size, segment.queue, segment.stack, home);
+    const uint32_t pool_id = segment.free_list->partition->pool_id;
+    record_event(Action::Release, address, segment.size, segment.queue, segment.stack, pool_id);
   }
-  forget(&segment);
+  erase_segment(&segment);
   return true;
 }
 
-void Pool::forget(Segment* segment) {
-  drop(segment->first);
+void Pool::erase_segment(Segment* segment) {
+  recycle(segment->first);
   segments_.erase(segment->address);
 }
 
-std::vector<Evictable> Pool::evictable(bool small, uint32_t home_number, bool growing, bool pieces) const {
+std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expandable, bool parts) const {
   Lock lock(mutex_);
   std::vector<Evictable> found;
-  const Home* home = home_of(home_number);
-  if (home == nullptr) return found;
-  for (const auto& [queue, list] : home->lists[small ? 1 : 0]) {
+  const PoolPartition* partition = find_partition(pool_id);
+  if (partition == nullptr) return found;
+  for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const auto& [key, heap] : list->heaps) {
-      if (!pieces && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false});
+      if (!parts && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false});
     }
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
-      const bool grows = block->segment->growing();
-      if (grows || block->segment->heap() ? pieces || (growing && !block->split()) : !block->split())
-        found.push_back({block->address, block->size, queue, home->clock[small ? 1 : 0] - block->born, grows});
+      const Segment& segment = *block->segment;
+      const bool whole = !block->is_split();
+      if (segment.expandable() || segment.is_heap() ? parts || (expandable && whole) : whole) {
+        const uint64_t age = partition->clock[small ? 1 : 0] - block->freed_at;
+        found.push_back({block->address, block->size, queue, age, segment.expandable()});
+      }
     }
   }
   return found;
 }
 
-void Pool::make_home(uint32_t number, bool splits, bool waits) {
+void Pool::create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees) {
   Lock lock(mutex_);
-  auto& home = homes_[number];
-  if (home == nullptr) home = std::make_unique<Home>();
-  home->number = number;
-  home->splits = splits;
-  home->waits = waits;
+  auto& partition = partitions_[pool_id];
+  if (partition == nullptr) partition = std::make_unique<PoolPartition>();
+  partition->pool_id = pool_id;
+  partition->allows_splits = allows_splits;
+  partition->defers_frees = defers_frees;
 }
 
-bool Pool::drop_home(uint32_t number) {
+bool Pool::remove_partition(uint32_t pool_id) {
   Lock lock(mutex_);
-  const auto at = homes_.find(number);
-  if (at == homes_.end()) return false;
+  const auto at = partitions_.find(pool_id);
+  if (at == partitions_.end()) return false;
   for (const auto& [address, segment] : segments_) {
-    if (segment.free_list->home == at->second.get()) return false;
+    if (segment.free_list->partition == at->second.get()) return false;
   }
   for (auto& lists : at->second->lists) lists.clear();
   return true;
 }
 
-uint64_t Pool::idle_in(uint32_t number) const {
+uint64_t Pool::free_bytes(uint32_t pool_id) const {
   Lock lock(mutex_);
-  uint64_t idle = 0;
-  if (const Home* home = home_of(number)) {
-    for (const auto& lists : home->lists) {
+  uint64_t total = 0;
+  if (const PoolPartition* partition = find_partition(pool_id)) {
+    for (const auto& lists : partition->lists) {
       for (const auto& [queue, list] : lists) {
-        for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) idle += block->size;
+        for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) total += block->size;
       }
     }
   }
-  return idle;
+  return total;
 }
 
-Count Pool::reserved_by(uint32_t number, Kind kind) const {
+Stat Pool::reserved_by(uint32_t pool_id, SizeClass size_class) const {
   Lock lock(mutex_);
-  const Home* home = home_of(number);
-  return home == nullptr ? Count{} : home->reserved.read(kind);
+  const PoolPartition* partition = find_partition(pool_id);
+  return partition == nullptr ? Stat{} : partition->reserved.read(size_class);
 }
 
 bool Pool::owns(uint64_t address) const {

@@ -1,4 +1,4 @@
-// A pool's segments and blocks as rows, laid out as snapshot/model.py reads them.
+// A pool's segments and blocks as rows with the layout that snapshot/model.py reads.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace forebay {
 
 struct SegmentRow {
   uint64_t address, nbytes, queue;
-  uint32_t stack, small, home, growing;
+  uint32_t stack, small, pool_id, expandable;
 };
 static_assert(sizeof(SegmentRow) == 40, "snapshot/model.py reads segments of 40 bytes");
 
@@ -26,29 +26,29 @@ struct Rows {
   std::vector<BlockRow> blocks;
 };
 
-// Of a growing segment each run of pieces with memory counts as a segment, as in PyTorch's snapshots.
+// Each run of committed ranges of an expandable segment counts as a segment, as in PyTorch's snapshots.
 inline Rows rows_of(const Pool& pool) {
   Rows rows;
-  bool open = false;
+  bool in_run = false;
   const Segment* current = nullptr;
   pool.walk(
       [&](const Segment& segment) {
         current = &segment;
-        open = false;
+        in_run = false;
       },
       [&](const Block& block) {
-        if (block.state == State::Bare || block.state == State::Coming) {
-          open = false;
+        if (block.state == State::Uncommitted || block.state == State::Committing) {
+          in_run = false;
           return;
         }
-        if (!open) {
+        if (!in_run) {
           const Segment& s = *current;
-          rows.segments.push_back({block.address, 0, s.queue, s.stack, s.small ? 1u : 0u, s.free_list->home->number,
-                                   s.growing() ? 1u : 0u});
-          open = true;
+          rows.segments.push_back({block.address, 0, s.queue, s.stack, s.small ? 1u : 0u,
+                                   s.free_list->partition->pool_id, s.expandable() ? 1u : 0u});
+          in_run = true;
         }
         rows.segments.back().nbytes += block.size;
-        const State state = block.state > State::Awaiting ? State::Free : block.state;
+        const State state = block.state > State::PendingFree ? State::Free : block.state;
         rows.blocks.push_back({block.address, block.size, block.requested, block.stack,
                                static_cast<uint32_t>(rows.segments.size() - 1), static_cast<uint64_t>(state)});
       });

@@ -23,7 +23,7 @@ std::vector<int64_t> BusyMeter::read(int64_t now) const {
   if (since >= 0) add(slots, since, now);
   std::vector<int64_t> busy;
   for (int64_t number = now / kSlot - kSlots; number < now / kSlot; ++number) {
-    const Slot slot = number < 0 ? Slot() : slots[static_cast<size_t>(number % kKept)];
+    const Slot slot = number < 0 ? Slot() : slots[static_cast<size_t>(number % kStoredSlots)];
     busy.push_back(slot.number == number ? slot.busy : 0);
   }
   return busy;
@@ -32,7 +32,7 @@ std::vector<int64_t> BusyMeter::read(int64_t now) const {
 void BusyMeter::add(Slots& slots, int64_t from, int64_t to) {
   for (from = std::max(from, (to / kSlot - kSlots) * kSlot); from < to;) {
     const int64_t number = from / kSlot, end = std::min(to, (number + 1) * kSlot);
-    Slot& slot = slots[static_cast<size_t>(number % kKept)];
+    Slot& slot = slots[static_cast<size_t>(number % kStoredSlots)];
     if (slot.number != number) slot = {number, 0};
     slot.busy += end - from;
     from = end;

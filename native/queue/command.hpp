@@ -1,4 +1,4 @@
-// What a queue can be told.
+// Commands of a queue.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Fill {
   size_t nbytes;
 };
 
-struct Drawing {
+struct DrawCommand {
   std::unique_ptr<char[]> packed;
 };
 
@@ -38,7 +38,7 @@ struct Run {
 };
 
 struct Signal {
-  std::shared_ptr<Mark> mark;  // or none
+  std::shared_ptr<Mark> mark;  // null for a signal without a timestamp
 };
 
 struct WaitFor {
@@ -46,6 +46,6 @@ struct WaitFor {
   uint64_t tick;
 };
 
-using Command = std::variant<Copy, Fill, Drawing, Program, Run, Signal, WaitFor>;
+using Command = std::variant<Copy, Fill, DrawCommand, Program, Run, Signal, WaitFor>;
 
 }  // namespace forebay

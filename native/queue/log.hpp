@@ -1,5 +1,5 @@
-// When a queue took up and ended its newest pieces of work, by their numbers. The queue's thread writes, others may
-// read.
+// Work log of a queue: start and end times of its newest work items, by number. The queue's thread writes; any thread
+// may read.
 #pragma once
 
 #include <atomic>
@@ -14,28 +14,28 @@ namespace forebay {
 
 class Log {
  public:
-  explicit Log(size_t most)
-      : most_(most == 0 ? 1 : most),
-        slots_(static_cast<Slot*>(std::calloc(most_, sizeof(Slot)))) {  // takes no memory before it is written to
+  explicit Log(size_t capacity)
+      : capacity_(capacity == 0 ? 1 : capacity),
+        slots_(static_cast<Slot*>(std::calloc(capacity_, sizeof(Slot)))) {  // calloc: pages are mapped when written
     if (!slots_) throw std::bad_alloc();
   }
 
-  // For the queue alone; the times are of the steady clock.
+  // For the queue only. Times are of the steady clock.
   void begin(uint64_t number, int64_t now) noexcept {
-    Slot& slot = slots_[number % most_];
-    slot.number = 0;  // so that who reads it meanwhile finds out
+    Slot& slot = slots_[number % capacity_];
+    slot.number = 0;  // so that a concurrent reader notices the change
     slot.begin = now;
     slot.end = 0;
     slot.number = number;
   }
-  void end(uint64_t number, int64_t now) noexcept { slots_[number % most_].end = now; }
+  void end(uint64_t number, int64_t now) noexcept { slots_[number % capacity_].end = now; }
 
-  // 0 for what has not been yet, and for what was too long ago.
+  // Returns 0 for times that are not known yet or have been overwritten.
   std::pair<int64_t, int64_t> times(uint64_t number) const noexcept {
-    const Slot& slot = slots_[number % most_];
-    const bool there = number != 0 && slot.number == number;
+    const Slot& slot = slots_[number % capacity_];
+    const bool stored = number != 0 && slot.number == number;
     const std::pair<int64_t, int64_t> found(slot.begin, slot.end);
-    return there && slot.number == number ? found : std::pair<int64_t, int64_t>();
+    return stored && slot.number == number ? found : std::pair<int64_t, int64_t>();
   }
 
  private:
@@ -47,7 +47,7 @@ class Log {
     void operator()(Slot* slots) const noexcept { std::free(slots); }
   };
 
-  const size_t most_;
+  const size_t capacity_;
   const std::unique_ptr<Slot[], Free> slots_;
 };
 

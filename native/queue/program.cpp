@@ -5,9 +5,9 @@
 #include <new>
 #include <vector>
 
-#include "random/draw.hpp"
-#include "base/exported.hpp"
+#include "base/c_api.hpp"
 #include "os/touched_pages.hpp"
+#include "random/draw.hpp"
 
 namespace forebay {
 namespace {
@@ -18,36 +18,37 @@ Step step_at(const char* bytes, size_t at) {
   return step;
 }
 
-bool is_condition(What what) { return what == What::If || what == What::While; }
+bool is_condition(Opcode opcode) { return opcode == Opcode::If || opcode == Opcode::While; }
 
 }  // namespace
 
-bool readable_program(const void* bytes, size_t nbytes) {
+bool is_valid_program(const void* bytes, size_t nbytes) {
   const char* program = static_cast<const char*>(bytes);
-  std::vector<size_t> jumps, conditions;  // where they are
+  std::vector<size_t> jumps, conditions;  // offsets
   for (size_t at = 0; at < nbytes;) {
     if (nbytes - at < sizeof(Step)) return false;
     const Step step = step_at(program, at);
-    if (step.nbytes < sizeof step || step.nbytes > nbytes - at || step.what > What::Again) return false;
-    const size_t more = step.nbytes - sizeof step;
-    if (step.what == What::Draw ? !readable(program + at + sizeof step, more) : more != 0) return false;
-    if (step.what >= What::Set) jumps.push_back(at);
-    if (is_condition(step.what)) conditions.push_back(at);
+    if (step.nbytes < sizeof step || step.nbytes > nbytes - at || step.opcode > Opcode::EndWhile) return false;
+    const size_t operands = step.nbytes - sizeof step;
+    if (step.opcode == Opcode::Draw ? !is_valid_draw(program + at + sizeof step, operands) : operands != 0)
+      return false;
+    if (step.opcode >= Opcode::SetCondition) jumps.push_back(at);
+    if (is_condition(step.opcode)) conditions.push_back(at);
     at += step.nbytes;
   }
   if (jumps.empty()) return true;
   std::vector<size_t> starts;
   for (size_t at = 0; at < nbytes; at += step_at(program, at).nbytes) starts.push_back(at);
   starts.push_back(nbytes);
-  const auto among = [](const std::vector<size_t>& places, size_t at) {
-    return std::binary_search(places.begin(), places.end(), at);
+  const auto contains = [](const std::vector<size_t>& offsets, size_t at) {
+    return std::binary_search(offsets.begin(), offsets.end(), at);
   };
   return std::all_of(jumps.begin(), jumps.end(), [&](size_t at) {
     const Step step = step_at(program, at);
-    if (step.what == What::Set) return among(conditions, step.b);
-    const size_t behind = at + step.nbytes;
-    if (is_condition(step.what)) return step.b <= nbytes - behind && among(starts, behind + step.b);
-    return step.a <= behind && among(conditions, behind - step.a);
+    if (step.opcode == Opcode::SetCondition) return contains(conditions, step.b);
+    const size_t end = at + step.nbytes;
+    if (is_condition(step.opcode)) return step.b <= nbytes - end && contains(starts, end + step.b);
+    return step.a <= end && contains(conditions, end - step.a);
   });
 }
 
@@ -55,36 +56,36 @@ int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop) {
   using Function = int (*)(void*);
   const auto memory = [](uint64_t address) { return reinterpret_cast<char*>(address); };
   int failure = 0;
-  const auto keep = [&failure](int code) {
+  const auto record_failure = [&failure](int code) {
     if (!failure) failure = code;
   };
   for (size_t at = 0; at < nbytes && !stop;) {
     const Step step = step_at(bytes, at);
-    char* const behind = bytes + at + sizeof step;
+    char* const operands = bytes + at + sizeof step;
     at += step.nbytes;
-    switch (step.what) {
-      case What::Copy:
+    switch (step.opcode) {
+      case Opcode::Copy:
         std::memmove(memory(step.a), memory(step.b), step.c);
         break;
-      case What::Fill:
+      case Opcode::Fill:
         std::memset(memory(step.a), static_cast<int>(step.b), step.c);
         break;
-      case What::Draw:
-        keep(draw_packed(behind));
+      case Opcode::Draw:
+        record_failure(run_packed_draw(operands));
         break;
-      case What::Native:
-        keep(reinterpret_cast<Function>(step.a)(memory(step.b)));
+      case Opcode::Call:
+        record_failure(reinterpret_cast<Function>(step.a)(memory(step.b)));
         break;
-      case What::Set: {
-        const uint64_t on = *memory(step.a) != 0;
-        std::memcpy(bytes + step.b + offsetof(Step, a), &on, sizeof on);
+      case Opcode::SetCondition: {
+        const uint64_t value = *memory(step.a) != 0;
+        std::memcpy(bytes + step.b + offsetof(Step, a), &value, sizeof value);
         break;
       }
-      case What::If:
-      case What::While:
+      case Opcode::If:
+      case Opcode::While:
         if (!step.a) at += step.b;
         break;
-      case What::Again:
+      case Opcode::EndWhile:
         at -= step.a;
         break;
     }
@@ -92,13 +93,13 @@ int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop) {
   return failure;
 }
 
-std::vector<Span> program_writes(const void* bytes, size_t nbytes) {
+std::vector<Span> written_spans(const void* bytes, size_t nbytes) {
   const char* program = static_cast<const char*>(bytes);
   std::vector<Span> found;
   for (size_t at = 0; at < nbytes;) {
     const Step step = step_at(program, at);
-    if (step.what == What::Copy || step.what == What::Fill) found.push_back({step.a, step.c});
-    if (step.what == What::Draw) found.push_back(written(program + at + sizeof step));
+    if (step.opcode == Opcode::Copy || step.opcode == Opcode::Fill) found.push_back({step.a, step.c});
+    if (step.opcode == Opcode::Draw) found.push_back(written_span(program + at + sizeof step));
     at += step.nbytes;
   }
   return found;
@@ -106,17 +107,19 @@ std::vector<Span> program_writes(const void* bytes, size_t nbytes) {
 
 }  // namespace forebay
 
-// For backends/emulated/memory_budget.py: those that touch what is not counted yet, as many of them as there is room for.
-EXPORTED size_t forebay_program_fresh(const void* bytes, size_t nbytes, forebay::Span* found, size_t room) noexcept {
+// For backends/emulated/memory_budget.py: stores up to `capacity` written spans that contain untouched memory, and
+// returns their total number.
+EXPORTED size_t forebay_program_fresh(const void* bytes, size_t nbytes, forebay::Span* found,
+                                      size_t capacity) noexcept {
   size_t count = 0;
   try {
-    for (const forebay::Span& span : forebay::program_writes(bytes, nbytes)) {
-      if (!forebay::touched::any_fresh(span.address, span.nbytes)) continue;
-      if (count < room) found[count] = span;
+    for (const forebay::Span& span : forebay::written_spans(bytes, nbytes)) {
+      if (!forebay::touched::any_untouched(span.address, span.nbytes)) continue;
+      if (count < capacity) found[count] = span;
       ++count;
     }
   } catch (const std::bad_alloc&) {
-    return 0;  // not counted: that is no reason to refuse
+    return 0;  // without the list the work is not counted, but it is allowed
   }
   return count;
 }

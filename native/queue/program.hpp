@@ -1,4 +1,4 @@
-// Work of a queue in one piece of bytes, to be done again and again: what was recorded once.
+// Program: the recorded work of a graph capture as one block of bytes, which a queue can replay any number of times.
 #pragma once
 
 #include <atomic>
@@ -10,27 +10,28 @@
 
 namespace forebay {
 
-// A condition keeps what it was last Set to in its own `a`. Its body follows it, `b` bytes; While's ends in Again,
-// which goes `a` bytes back to the While.
-enum class What : uint32_t { Copy, Fill, Draw, Native, Set, If, While, Again };
+// A condition (If, While) stores the value that SetCondition last gave it in its own `a`. Its body follows it and is
+// `b` bytes long; the body of a While ends in EndWhile, which jumps `a` bytes back to the While.
+enum class Opcode : uint32_t { Copy, Fill, Draw, Call, SetCondition, If, While, EndWhile };
 
 struct Step {
-  What what;
-  uint32_t nbytes;  // with all that belongs to it: a Draw stands behind its step
-  // Copy: to, from, how much; Fill: where, what byte, how much; Native: function, argument; Set: where a byte is, and
-  // where in the program the condition is that gets it
+  Opcode opcode;
+  uint32_t nbytes;  // including operands: a packed draw follows its step
+  // Copy: destination, source, bytes. Fill: address, byte value, bytes. Call: function, argument. SetCondition: address
+  // of a byte, offset of the condition in the program.
   uint64_t a, b, c;
 };
-static_assert(sizeof(Step) == 32, "as Python packs it");
+static_assert(sizeof(Step) == 32, "Python packs steps of 32 bytes");
 
-// False where the bytes are no program: no step may lead out of it, or into the middle of another.
-bool readable_program(const void* bytes, size_t nbytes);
+// Returns false if the bytes are no valid program. No step may jump out of it or into the middle of another step.
+bool is_valid_program(const void* bytes, size_t nbytes);
 
-// Returns the first code that a step failed with, or 0; the steps behind it are done all the same. Conditions keep
-// their state in the bytes. It ends early when `stop` is set.
+// Runs a program and returns the first error code of a step, or 0; later steps run regardless. Conditions keep their
+// state in the bytes. Ends early if `stop` is set.
 int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop);
 
-// Where its copies, fills and draws write, whether their conditions hold or not; what functions do nobody knows.
-std::vector<Span> program_writes(const void* bytes, size_t nbytes);
+// Returns the memory written by copies, fills and draws, regardless of conditions. Writes of called functions are
+// unknown.
+std::vector<Span> written_spans(const void* bytes, size_t nbytes);
 
 }  // namespace forebay

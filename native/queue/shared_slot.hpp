@@ -1,55 +1,56 @@
-// What two processes know of an event, and of memory that one lends the other: a slot of a page that both have mapped.
+// Slot in a page of shared memory: the state of an IPC event, or of memory that one process shares with another.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "base/exported.hpp"
+#include "base/c_api.hpp"
 #include "base/timeline.hpp"
 
 namespace forebay {
 
-// A word names one record of an event: its number, counted over all processes, and the process whose queue reaches it.
-constexpr unsigned kProcessBits = 22;  // Linux has no more processes
+// A word identifies one record of an event: its number, counted over all processes, and the process whose queue will
+// reach it.
+constexpr unsigned kProcessBits = 22;  // the most that Linux process ids need
 
 constexpr uint64_t word_of(uint64_t number, uint64_t process) noexcept { return number << kProcessBits | process; }
 constexpr uint64_t number_in(uint64_t word) noexcept { return word >> kProcessBits; }
 constexpr uint64_t process_in(uint64_t word) noexcept { return word & ((uint64_t{1} << kProcessBits) - 1); }
 
-// Of all zeros it is one that nobody has used. Numbers go on when it is used again, so what a process that knew it
-// before still does comes too late to be seen.
+// A slot of zeros is unused. Record numbers continue when a slot is reused, so late actions of a process that knew its
+// previous use have no effect.
 struct alignas(kCacheLine) Slot {
-  std::atomic<uint64_t> recorded;  // a word, of the last record
-  std::atomic<uint64_t> reached;   // the number of the last record whose work is done
-  std::atomic<uint64_t> base;      // the word before the first record of its present use
-  std::atomic<uint64_t> lease;     // a Phase, above it the borrower's process and the number of this use
-  std::atomic<uint64_t> since;     // when the borrower started, or 0
-  std::atomic<uint32_t> bell;      // rung when something is reached
+  std::atomic<uint64_t> recorded;  // word of the last record
+  std::atomic<uint64_t> reached;   // number of the last record whose work is done
+  std::atomic<uint64_t> base;      // word before the first record of the current use
+  std::atomic<uint64_t> lease;     // a LeasePhase; above it, the borrower's process and the number of the current use
+  std::atomic<uint64_t> borrower_start;  // start time of the borrowing process, or 0
+  std::atomic<uint32_t> bell;            // futex word, incremented when a record is reached
 };
-static_assert(sizeof(Slot) == kCacheLine && std::atomic<uint64_t>::is_always_lock_free, "processes share no locks");
+static_assert(sizeof(Slot) == kCacheLine && std::atomic<uint64_t>::is_always_lock_free, "a slot must not need locks");
 
-enum Phase : uint64_t { kNone, kSent, kBorrowed, kReturned };  // of memory
-constexpr uint64_t lease_of(uint64_t word, Phase phase) noexcept { return word << 8 | phase; }
+enum LeasePhase : uint64_t { kNone, kSent, kBorrowed, kReturned };
+constexpr uint64_t lease_of(uint64_t word, LeasePhase phase) noexcept { return word << 8 | phase; }
 
-enum Outcome : int { kReached, kNotYet, kOrphaned = 130 };  // EOWNERDEAD: the process ended before it got there
+enum Outcome : int { kReached, kNotYet, kOrphaned = 130 };  // kOrphaned (EOWNERDEAD): the process ended first
 
-// What a queue has to do about a slot; whoever runs it ends it.
-struct Errand {
+// Argument of a slot function that a queue runs; the function deletes it.
+struct SlotRequest {
   Slot* slot;
   uint64_t word;
 };
 
 }  // namespace forebay
 
-EXPORTED uint64_t forebay_record(forebay::Slot* slot, uint64_t process);            // the word of a new record
-EXPORTED int forebay_wait(forebay::Slot* slot, uint64_t word, int64_t timeout_ns);  // an Outcome
-EXPORTED int forebay_claim(forebay::Slot* slot, uint64_t word, uint64_t since);     // 0: it is not there to be claimed
-EXPORTED forebay::Errand* forebay_errand(forebay::Slot* slot, uint64_t word);
-EXPORTED void forebay_drop_errand(forebay::Errand* errand);
+EXPORTED uint64_t forebay_record(forebay::Slot* slot, uint64_t process);  // returns the word of the new record
+EXPORTED int forebay_wait(forebay::Slot* slot, uint64_t word, int64_t timeout_ns);  // returns an Outcome
+EXPORTED int forebay_claim(forebay::Slot* slot, uint64_t word, uint64_t start);     // 0: not available
+EXPORTED forebay::SlotRequest* forebay_errand(forebay::Slot* slot, uint64_t word);
+EXPORTED void forebay_drop_errand(forebay::SlotRequest* request);
 
-// For queues, or at once. The second one's failure is kOrphaned.
-EXPORTED int forebay_reach(void* errand);
-EXPORTED int forebay_await(void* errand);
-EXPORTED int forebay_give_back(void* errand);  // memory, claimed by that word
+// To be run by a queue, or called directly. forebay_await fails with kOrphaned.
+EXPORTED int forebay_reach(void* request);
+EXPORTED int forebay_await(void* request);
+EXPORTED int forebay_give_back(void* request);  // returns the memory claimed with that word
 
-EXPORTED uint64_t forebay_since(uint64_t process);  // when it started; 0: it ended, be it a zombie, or never was
+EXPORTED uint64_t forebay_since(uint64_t process);  // start time; 0: no such process, or it has ended

@@ -1,4 +1,4 @@
-// One in-order queue on one native thread, which starts with the first work. Any thread may call any method.
+// In-order queue with one native worker thread, which starts with the first work. All methods are thread-safe.
 #pragma once
 
 #include <atomic>
@@ -7,91 +7,96 @@
 #include <memory>
 #include <vector>
 
-#include "queue/log.hpp"
 #include "base/timeline.hpp"
+#include "queue/log.hpp"
 
 namespace forebay {
 
 using Function = int (*)(void*);  // 0 is success; must not throw
 
-// The first failure since the last take_failure(); work behind it has run all the same.
+// First failure since the last take_failure(). Work after it has run regardless.
 struct Failure {
-  enum Cause { None, Code, HostCall, LostQueue };  // LostQueue: it waited for ticks that another queue discarded
+  enum Cause { None, Code, HostCall, LostQueue };  // LostQueue: waited for ticks that another queue discarded
   Cause cause = None;
   int code = 0;       // what the function returned
-  uint64_t tick = 0;  // the first tick behind the failed command
+  uint64_t tick = 0;  // the first tick after the failed command
 };
 
-// For a function that a queue runs, and that waits: from now on, or until now, it touches no memory
-// and is not busy.
-void stand_aside(bool on) noexcept;
+// Called by a function that a queue runs, around a wait: while suspended, the queue touches no memory and is not busy.
+void set_suspended(bool on) noexcept;
 
-// What is special about a queue of an emulated device.
-enum Watch : int {
-  kCounted = 1,  // copies, fills and draws throw Uncounted where they would touch memory that is not counted
-  kGuarded = 2,  // its thread opens guarded memory while it works with it
+// Memory checks of a queue of an emulated device.
+enum MemoryChecks : int {
+  kCounted = 1,  // copies, fills and draws that would write untouched memory throw UncountedMemory
+  kGuarded = 2,  // the worker thread opens guarded memory while it works with it
 };
 
 class Worker {
  public:
-  // The handle is its name in messages. A lower priority is more urgent, a hint: the thread's niceness, kept within
-  // -5..5; a refusal to raise it is ignored.
-  explicit Worker(uint64_t handle = 0, int priority = 0, int watch = 0);
-  // Lets the thread finish what is queued, without waiting for it.
+  // `handle` identifies the queue in messages. `priority` is a hint: the thread's niceness, clamped to -5..5, where
+  // lower is more urgent; failure to raise it is ignored.
+  explicit Worker(uint64_t handle = 0, int priority = 0, int memory_checks = 0);
+  // Does not wait: the thread finishes the queued work.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Work is refused with std::invalid_argument after close() and in a forked child, and with std::system_error if no
-  // thread can start.
+  // Submitting work throws std::invalid_argument after close() and in a forked child, and std::system_error if the
+  // thread cannot start.
   void copy(void* dst, const void* src, size_t nbytes);
   void fill(void* dst, int byte, size_t nbytes);
-  void draw(const void* packed, size_t nbytes);    // a Draw and its axes; std::invalid_argument if they are none
-  void program(const void* bytes, size_t nbytes);  // Steps; std::invalid_argument if they make no program
-  // A host-language call that is discarded gives its argument back, through close(). One refused has never had it.
+  void draw(const void* packed, size_t nbytes);    // a Draw and its axes; std::invalid_argument if invalid
+  void program(const void* bytes, size_t nbytes);  // Steps; std::invalid_argument if the program is invalid
+  // `host_call`: a call into the host language. If it is discarded, close() returns its argument to the caller; if
+  // submitting throws, the queue never owned the argument.
   void run(Function function, void* argument, bool host_call = false);
-  uint64_t signal();             // "reach the next tick here"; ticks count from 1
-  std::shared_ptr<Mark> mark();  // a signal, timed
-  // Signals aside, how many pieces of work it was given: the number of the last one.
-  uint64_t given() const noexcept;
-  std::shared_ptr<Log> log(size_t most);  // of all it is given from now on, as long as somebody has it
-  // False where it could never end: for a tick not signalled yet (so no circle can be built), or lost.
+  uint64_t signal();             // queues a signal and returns its tick; ticks count from 1
+  std::shared_ptr<Mark> mark();  // a signal with a timestamp
+  // Returns the number of work items submitted so far, signals excluded: the number of the last one.
+  uint64_t submitted() const noexcept;
+  std::shared_ptr<Log> log(size_t capacity);  // of all later work, while the caller keeps it
+  // Makes later work wait for another queue's tick. Returns false if the wait could never end: the tick was not
+  // signalled yet (so no cycle can be built), or is lost.
   bool wait_for(const std::shared_ptr<Timeline>& other, uint64_t tick);
 
-  // Until resume(), once for each pause, its thread begins nothing. True when it is at nothing that may touch memory:
-  // waiting does not; nor does the queue's own thread, where it asks. False: it still is, and needs a resume() as well.
+  // Keeps the thread from starting work until resume() was called once per pause(). Returns true when no running work
+  // can touch memory: a waiting thread cannot, nor can the queue's own thread if it is the caller. Returns false on
+  // timeout, which needs a resume(), too.
   bool pause(int64_t timeout_ns);
   void resume();
 
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
   uint64_t reached() const noexcept { return timeline_->reached(); }
-  bool idle() const;                        // all that was queued is done
-  std::vector<int64_t> busy() const;        // as BusyMeter::read; to wait for another queue is no work
-  bool calls_pending() const noexcept;      // a host-language call is queued or running: spinning may be in its way
-  bool soon(uint64_t tick) const noexcept;  // reached, or within a spin that is in nobody's way; takes no lock
-  Wait wait(uint64_t tick, int64_t timeout_ns = kForever);  // spins, then sleeps. Never, too, on the queue's own thread
+  bool idle() const;                    // all queued work is done
+  std::vector<int64_t> busy() const;    // as BusyMeter::read; waiting for another queue is not busy
+  bool calls_pending() const noexcept;  // a host-language call is queued or running, which spinning may delay
+  bool reached_soon(
+      uint64_t tick) const noexcept;  // reached now or, without pending host calls, within a spin; lock-free
+  Wait wait(uint64_t tick, int64_t timeout_ns = kForever);  // spins, then sleeps; also Never on the queue's own thread
 
   bool failed() const noexcept;
   Failure take_failure();
 
-  // Takes no more work, finishes what is queued and joins; past the limit it goes on, and can be asked again. Never: on
-  // the queue's own thread (which cannot wait for itself), in a forked child, after a close() that discarded.
+  // Accepts no more work, finishes the queued work and joins the thread. After TimedOut the work continues, and
+  // finish() may be called again. Returns Never on the queue's own thread (which cannot wait for itself), in a forked
+  // child, and after a close() that discarded work.
   Wait finish(int64_t timeout_ns = kForever);
-  // The same, but past the limit it discards the rest and ends the timeline. True: all was done. Twice is once.
-  // `dropped` gets the arguments of the host-language calls that it discards.
+  // As finish(), but discards the remaining work at the timeout and ends the timeline. Returns true if all work was
+  // done. Idempotent. `dropped` receives the arguments of the discarded host-language calls.
   bool close(int64_t timeout_ns = kForever, std::vector<void*>* dropped = nullptr);
   bool closed() const noexcept;
-  // For a forked child: forgets the thread and all it holds, touches no lock. Without it a child finds out by itself.
+  // For a forked child: gives up the thread and all it holds without locking. Optional: the child detects the fork
+  // anyway.
   void abandon() noexcept { abandoned_ = true; }
-  bool alive() const noexcept { return !abandoned_ && !timeline_->forked(); }  // the thread is this process's own
+  bool alive() const noexcept { return !abandoned_ && !timeline_->forked(); }  // the thread belongs to this process
 
  private:
   struct State;
-  State& open() const;                                         // refuses in a forked child
-  State& open_to_write(const void* dst, size_t nbytes) const;  // and counts
+  State& own_state() const;                                      // throws in a forked child
+  State& state_for_write(const void* dst, size_t nbytes) const;  // also throws UncountedMemory
   const bool counted_;
   std::shared_ptr<Timeline> timeline_;
-  std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
+  std::shared_ptr<State> state_;  // shared with the thread, which may outlive the Worker
   std::atomic<bool> abandoned_{false};
 };
 

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/exported.hpp"
+#include "base/c_api.hpp"
 #include "random/philox.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define DISPATCHED 1  // the same kernel for three kinds of processor
+#define DISPATCHED 1  // the kernel is compiled for three instruction sets
 #include <immintrin.h>
 #endif
 
@@ -19,7 +19,7 @@ namespace {
 enum class Float16 : uint16_t {};
 enum class BFloat16 : uint16_t {};
 
-// As C++ converts, and PyTorch: what has 16 bits by way of a float.
+// Converts as C++ and PyTorch do: 16-bit floats by way of a float.
 template <class Stored, class Number>
 FOREBAY_INLINE Stored store(Number number) {
   if constexpr (std::is_same_v<Stored, Float16>) {
@@ -32,12 +32,12 @@ FOREBAY_INLINE Stored store(Number number) {
 }
 
 template <class Stored>
-FOREBAY_INLINE bool same(Stored one, Stored other) {
+FOREBAY_INLINE bool equal(Stored one, Stored other) {
   if constexpr (std::is_arithmetic_v<Stored>) {
     return one == other;
   } else {
     const uint32_t a = static_cast<uint16_t>(one), b = static_cast<uint16_t>(other);
-    return (a == b) | !((a | b) & 0x7FFF);  // both zeros; without a branch
+    return (a == b) | !((a | b) & 0x7FFF);  // or both are zeros; branchless
   }
 }
 
@@ -82,10 +82,10 @@ namespace forebay {
 Level best_level() {
 #ifdef DISPATCHED
   static const Level best = [] {
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-    const bool good = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return good && wide ? Level::Avx512 : good ? Level::Avx2 : Level::Portable;
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return avx2 && avx512 ? Level::Avx512 : avx2 ? Level::Avx2 : Level::Portable;
   }();
   return best;
 #else
@@ -114,49 +114,51 @@ struct Unpacked {
 };
 }  // namespace
 
-bool readable(const void* packed, size_t nbytes) {
+bool is_valid_draw(const void* packed, size_t nbytes) {
   Draw head;
   if (nbytes < sizeof head) return false;
   std::memcpy(&head, packed, sizeof head);
-  if (nbytes != sizeof head + head.axes * sizeof(Axis) || head.law > Law::Chances || head.element > Element::F64) {
+  if (nbytes != sizeof head + head.axes * sizeof(Axis) || head.distribution > Distribution::BernoulliTensor ||
+      head.element > Element::F64) {
     return false;
   }
-  const bool integers = head.law == Law::Integers && !head.wide;
+  const bool integers = head.distribution == Distribution::Integers && !head.is_64bit;
   return head.threads && head.threads % 256 == 0 && head.offset % 4 == 0 &&
          (!integers || (head.range && head.range >> 32 == 0));
 }
 
-int draw_packed(const void* packed) {
-  const Unpacked it(packed);
-  return draw(it.head, it.axes);
+int run_packed_draw(const void* packed) {
+  const Unpacked unpacked(packed);
+  return draw(unpacked.head, unpacked.axes);
 }
 
-Span written(const void* packed) {
-  constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // of the elements, in their order
-  const Unpacked it(packed);
-  const size_t size = kSizes[static_cast<size_t>(it.head.element)];
-  if (!it.head.count) return {it.head.address, 0};
-  if (!it.head.axes) return {it.head.address, it.head.count * size};
-  Span span{it.head.address, size};
-  for (size_t i = 0; i < it.head.axes; ++i) {
-    const int64_t reach = static_cast<int64_t>(it.axes[i].length - 1) * it.axes[i].step;
+Span written_span(const void* packed) {
+  constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // by Element
+  const Unpacked unpacked(packed);
+  const size_t size = kSizes[static_cast<size_t>(unpacked.head.element)];
+  if (!unpacked.head.count) return {unpacked.head.address, 0};
+  if (!unpacked.head.axes) return {unpacked.head.address, unpacked.head.count * size};
+  Span span{unpacked.head.address, size};
+  for (size_t i = 0; i < unpacked.head.axes; ++i) {
+    const int64_t reach = static_cast<int64_t>(unpacked.axes[i].length - 1) * unpacked.axes[i].step;
     if (reach < 0) span.address -= static_cast<uintptr_t>(-reach);
     span.nbytes += static_cast<size_t>(reach < 0 ? -reach : reach);
   }
   return span;
 }
 
-Span consulted(const void* packed) {
-  const Unpacked it(packed);
-  const size_t each = it.head.element == Element::F64 ? sizeof(double) : sizeof(float);
-  return {it.head.chances, it.head.law == Law::Chances ? it.head.count * each : 0};
+Span read_span(const void* packed) {
+  const Unpacked unpacked(packed);
+  const size_t element_size = unpacked.head.element == Element::F64 ? sizeof(double) : sizeof(float);
+  return {unpacked.head.probabilities,
+          unpacked.head.distribution == Distribution::BernoulliTensor ? unpacked.head.count * element_size : 0};
 }
 
 }  // namespace forebay
 
 // For backends/emulated/queue.py.
 EXPORTED void forebay_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
-  const forebay::Span span = forebay::written(packed);
+  const forebay::Span span = forebay::written_span(packed);
   *address = span.address;
   *nbytes = span.nbytes;
 }

@@ -1,5 +1,4 @@
-// Fills memory with random numbers, each element with the one that PyTorch's kernels give it on a GPU of so many
-// threads.
+// Random fills: each element gets the number that PyTorch's kernels give it on a GPU with the same number of threads.
 #pragma once
 
 #include <cstddef>
@@ -7,49 +6,51 @@
 
 namespace forebay {
 
-enum class Law : uint8_t { Uniform, Normal, Exponential, Bernoulli, Integers, Chances };
+// BernoulliTensor: each element has a probability of its own.
+enum class Distribution : uint8_t { Uniform, Normal, Exponential, Bernoulli, Integers, BernoulliTensor };
 enum class Element : uint8_t { Bool, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32, F64 };
 
-// One kernel's work, in the bytes that Python packs; behind it stand the axes of what is filled, the fastest first.
+// Work of one kernel, as packed by Python; followed by the axes of the filled memory, fastest first.
 struct Draw {
   uint64_t address, count;
-  uint64_t seed, offset;  // of words, a multiple of 4
+  uint64_t seed, offset;  // offset in words, a multiple of 4
   uint64_t threads;       // a multiple of 256
-  // Uniform: from, to, their distance; Normal: mean, deviation; Exponential: rate; Bernoulli: probability
+  // Uniform: from, to, to - from. Normal: mean, standard deviation. Exponential: rate. Bernoulli: probability.
   double a, b, c;
-  uint64_t range;    // Integers: how many there are, 0 for 2^64
-  int64_t base;      // the smallest of them
-  uint64_t chances;  // Chances: the address of a probability for each element, floats, or doubles where those are drawn
-  Law law;
+  uint64_t range;  // Integers: number of values, 0 for 2^64
+  int64_t base;    // Integers: the smallest value
+  uint64_t
+      probabilities;  // BernoulliTensor: address of one probability per element; doubles if F64 is drawn, else floats
+  Distribution distribution;
   Element element;
-  uint8_t wide;  // Integers are made of 64 bits
+  uint8_t is_64bit;  // Integers are made of 64 random bits
   uint8_t axes;
   uint32_t unused;
 };
-static_assert(sizeof(Draw) == 96, "as Python packs it");
+static_assert(sizeof(Draw) == 96, "Python packs draws of 96 bytes");
 
 struct Axis {
   uint64_t length;
   int64_t step;  // bytes
 };
 
-enum class Level { Portable, Avx2, Avx512 };  // the numbers are the same
+enum class Level { Portable, Avx2, Avx512 };  // all levels give the same numbers
 Level best_level();                           // of this processor
 
-// Not 0: a probability was none. That is what cudaErrorAssert is, and what PyTorch's kernel ends with.
+// Error code of a probability outside [0, 1]: cudaErrorAssert, as PyTorch's kernel fails with.
 constexpr int kAssertFailed = 710;
-int draw(const Draw& draw, const Axis* axes, Level level = best_level());
+int draw(const Draw& draw, const Axis* axes, Level level = best_level());  // returns 0 or an error code
 
-// For a queue: the packed bytes; false where they make no sense.
-bool readable(const void* packed, size_t nbytes);
-int draw_packed(const void* packed);
+// Packed draws, for queues.
+bool is_valid_draw(const void* packed, size_t nbytes);
+int run_packed_draw(const void* packed);
 
-// What it touches, gaps between the axes' steps and all.
+// Memory that a draw touches, including gaps between the axes' steps.
 struct Span {
   uintptr_t address;
   size_t nbytes;
 };
-Span written(const void* packed);
-Span consulted(const void* packed);  // the chances, else nothing
+Span written_span(const void* packed);
+Span read_span(const void* packed);  // the probabilities; empty for other distributions
 
 }  // namespace forebay

@@ -1,19 +1,19 @@
-// The kernel of draw.cpp, which includes this once for each kind of processor: with LEVEL as its namespace and, where
-// there are vectors, their BYTES and MULTIPLY, the product of the low halves of 64-bit lanes.
-// (No #pragma once for that reason.)
+// Kernel of draw.cpp, which includes this file once per instruction set (hence no #pragma once), with LEVEL as its
+// namespace and, for vector units, BYTES (the vector size) and MULTIPLY (the product of the low halves of 64-bit
+// lanes).
 
 namespace forebay::LEVEL {
 
 using namespace philox;
 
-constexpr uint32_t kWidth = 256;  // threads of a GPU that are drawn for together
+constexpr uint32_t kWidth = 256;  // GPU threads that are computed together
 
 struct alignas(64) Tile {
   uint32_t words[4][kWidth];
 };
 
 #ifdef BYTES
-// Two neighbours share a lane at the end only: until then each word has 64 bits, as its product needs.
+// Each word occupies a 64-bit lane, as its product needs; only the results of two neighbouring threads share a lane.
 inline void draw_words(Tile& tile, uint64_t seed, uint64_t first, uint64_t number) {
   typedef uint64_t Lanes __attribute__((vector_size(BYTES), may_alias));
   constexpr uint32_t kLanes = BYTES / 8;
@@ -62,18 +62,19 @@ inline void draw_words(Tile& tile, uint64_t seed, uint64_t first, uint64_t numbe
 }
 #endif
 
-// ---- What words become: `lanes` rows of kWidth numbers, up to kLanes
+// ---- Conversion of words: `rows` rows of kWidth numbers, up to kPerCall
 
-struct Wide {
-  static constexpr uint32_t kLanes = 2;
+// Numbers that one Philox call yields per thread.
+struct TwoPerCall {
+  static constexpr uint32_t kPerCall = 2;
 };
-struct Narrow {
-  static constexpr uint32_t kLanes = 4;
+struct FourPerCall {
+  static constexpr uint32_t kPerCall = 4;
 };
 
-// Floats and doubles: one word, or two.
+// Calls `make(row, i, uniform)`: a float is made of one word, a double of two.
 template <class Real, class Make>
-FOREBAY_INLINE void each(const Tile& tile, uint32_t lanes, Make make) {
+FOREBAY_INLINE void for_each_uniform(const Tile& tile, uint32_t lanes, Make make) {
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     for (uint32_t i = 0; i < kWidth; ++i) {
       if constexpr (sizeof(Real) == 8) {
@@ -88,39 +89,39 @@ FOREBAY_INLINE void each(const Tile& tile, uint32_t lanes, Make make) {
 template <class Stored>
 using RealOf = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
 template <class Stored>
-using LanesOf = std::conditional_t<std::is_same_v<Stored, double>, Wide, Narrow>;
+using PerCallOf = std::conditional_t<std::is_same_v<Stored, double>, TwoPerCall, FourPerCall>;
 
 template <class Stored>
-struct DrawUniform : LanesOf<Stored> {
+struct DrawUniform : PerCallOf<Stored> {
   using Real = RealOf<Stored>;
   Real from, range;
   Stored low, high;
   explicit DrawUniform(const Draw& d)
       : from(d.a), range(d.c), low(store<Stored>(from)), high(store<Stored>(Real(d.b))) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
-    each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
+    for_each_uniform<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
       const Stored value = store<Stored>(fused(u, range, from));
-      rows[lane][i] = same(value, high) ? low : value;
+      rows[lane][i] = equal(value, high) ? low : value;
     });
   }
 };
 
-// From 0 to 1: nothing is left to fuse, so that a processor that cannot is fast, too.
+// Uniform from 0 to 1: needs no fused multiply-add, so it is fast on processors without one, too.
 template <class Stored>
-struct DrawUnit : LanesOf<Stored> {
+struct DrawUnit : PerCallOf<Stored> {
   explicit DrawUnit(const Draw&) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     using Real = RealOf<Stored>;
     const Stored zero = store<Stored>(Real(0)), one = store<Stored>(Real(1));
-    each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
+    for_each_uniform<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
       const Stored value = store<Stored>(u);
-      rows[lane][i] = same(value, one) ? zero : value;
+      rows[lane][i] = equal(value, one) ? zero : value;
     });
   }
 };
 
 template <class Stored>
-struct DrawNormal : LanesOf<Stored> {
+struct DrawNormal : PerCallOf<Stored> {
   using Real = RealOf<Stored>;
   Real mean, deviation;
   explicit DrawNormal(const Draw& d) : mean(d.a), deviation(d.b) {}
@@ -143,29 +144,30 @@ struct DrawNormal : LanesOf<Stored> {
 };
 
 template <class Stored>
-struct DrawExponential : LanesOf<Stored> {
+struct DrawExponential : PerCallOf<Stored> {
   using Real = RealOf<Stored>;
   Real rate;
   explicit DrawExponential(const Draw& d) : rate(d.a) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
-    each<Real>(tile, lanes,
-               [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = store<Stored>(exponential(u, rate)); });
+    for_each_uniform<Real>(
+        tile, lanes, [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = store<Stored>(exponential(u, rate)); });
   }
 };
 
 template <class Stored>
-struct DrawBernoulli : LanesOf<Stored> {
+struct DrawBernoulli : PerCallOf<Stored> {
   using Real = RealOf<Stored>;
   Real probability;
   explicit DrawBernoulli(const Draw& d) : probability(d.a) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     const Stored no = store<Stored>(Real(0)), yes = store<Stored>(Real(1));
-    each<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = u < probability ? yes : no; });
+    for_each_uniform<Real>(tile, lanes,
+                           [=](uint32_t lane, uint32_t i, Real u) { rows[lane][i] = u < probability ? yes : no; });
   }
 };
 
 template <class Stored>
-struct DrawIntegers : Narrow {
+struct DrawIntegers : FourPerCall {
   uint32_t range;
   uint64_t inverse, base;
   explicit DrawIntegers(const Draw& d)
@@ -180,9 +182,9 @@ struct DrawIntegers : Narrow {
 };
 
 template <class Stored>
-struct DrawWideIntegers : Wide {
+struct Draw64BitIntegers : TwoPerCall {
   uint64_t range, base;
-  explicit DrawWideIntegers(const Draw& d) : range(d.range), base(d.base) {}
+  explicit Draw64BitIntegers(const Draw& d) : range(d.range), base(d.base) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       for (uint32_t i = 0; i < kWidth; ++i) {
@@ -193,29 +195,29 @@ struct DrawWideIntegers : Wide {
   }
 };
 
-// ---- Where they go
+// ---- Storing the numbers
 
 template <class Stored>
-struct Place {
+struct Destination {
   const Draw& draw;
   const Axis* axes;
-  bool flat;     // one after another
-  bool aligned;  // and each where the processor wants it
+  bool contiguous;
+  bool aligned;  // contiguous and aligned to the element size
 
-  Place(const Draw& d, const Axis* a)
+  Destination(const Draw& d, const Axis* a)
       : draw(d),
         axes(a),
-        flat(!d.axes || (d.axes == 1 && a->step == static_cast<int64_t>(sizeof(Stored)))),
-        aligned(flat && d.address % alignof(Stored) == 0) {}
+        contiguous(!d.axes || (d.axes == 1 && a->step == static_cast<int64_t>(sizeof(Stored)))),
+        aligned(contiguous && d.address % alignof(Stored) == 0) {}
 
   Stored* at(uint64_t element) const { return reinterpret_cast<Stored*>(draw.address + element * sizeof(Stored)); }
 
   void put(uint64_t element, const Stored* numbers, uint64_t count) const {
-    if (flat) {
+    if (contiguous) {
       std::memcpy(reinterpret_cast<void*>(draw.address + element * sizeof(Stored)), numbers, count * sizeof(Stored));
       return;
     }
-    while (count) {  // a piece of the fastest axis
+    while (count) {  // one run along the fastest axis per iteration
       uint64_t left = element, address = draw.address + left % axes->length * axes->step;
       const uint64_t run = std::min(axes->length - left % axes->length, count);
       for (const Axis* axis = axes; axis < axes + draw.axes; left /= axis++->length) {
@@ -229,65 +231,65 @@ struct Place {
   }
 };
 
-// Element `thread + threads * (kLanes * call + lane)` gets what that thread draws with that call.
+// Element `thread + threads * (kPerCall * call + row)` gets the number `row` of that thread and call.
 template <class Stored, class Make>
 void fill(const Draw& draw, const Axis* axes) {
-  constexpr uint32_t kLanes = Make::kLanes;
-  const Place<Stored> place(draw, axes);
+  constexpr uint32_t kPerCall = Make::kPerCall;
+  const Destination<Stored> destination(draw, axes);
   const Make make(draw);
   Tile tile;
-  alignas(64) Stored aside[kLanes][kWidth];
-  for (uint64_t call = 0, start = 0; start < draw.count; ++call, start += draw.threads * kLanes) {
+  alignas(64) Stored buffer[kPerCall][kWidth];
+  for (uint64_t call = 0, start = 0; start < draw.count; ++call, start += draw.threads * kPerCall) {
     for (uint64_t thread = 0; thread < draw.threads && start + thread < draw.count; thread += kWidth) {
-      Stored* rows[kLanes];
-      uint64_t first[kLanes], counts[kLanes];
+      Stored* rows[kPerCall];
+      uint64_t first[kPerCall], counts[kPerCall];
       uint32_t lanes = 0;
-      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      for (uint32_t lane = 0; lane < kPerCall; ++lane) {
         first[lane] = start + thread + draw.threads * lane;
         counts[lane] = first[lane] < draw.count ? std::min<uint64_t>(draw.count - first[lane], kWidth) : 0;
         lanes += counts[lane] > 0;
-        rows[lane] = place.aligned && counts[lane] == kWidth ? place.at(first[lane]) : aside[lane];
+        rows[lane] = destination.aligned && counts[lane] == kWidth ? destination.at(first[lane]) : buffer[lane];
       }
       draw_words(tile, draw.seed, thread, draw.offset / 4 + call);
       make(tile, lanes, rows);
       for (uint32_t lane = 0; lane < lanes; ++lane) {
-        if (rows[lane] == aside[lane]) place.put(first[lane], aside[lane], counts[lane]);
+        if (rows[lane] == buffer[lane]) destination.put(first[lane], buffer[lane], counts[lane]);
       }
     }
   }
 }
 
-// Each thread has four elements that stand together, and each of those a probability of its own.
+// Each thread fills four adjacent elements, each with its own probability.
 template <class Stored>
-int fill_by_chances(const Draw& draw, const Axis* axes) {
-  const Place<Stored> place(draw, axes);
-  const auto* chances = reinterpret_cast<const RealOf<Stored>*>(draw.chances);
+int fill_bernoulli_tensor(const Draw& draw, const Axis* axes) {
+  const Destination<Stored> destination(draw, axes);
+  const auto* probabilities = reinterpret_cast<const RealOf<Stored>*>(draw.probabilities);
   const Stored no = store<Stored>(0.0f), yes = store<Stored>(1.0f);
   Tile tile;
-  Stored aside[4 * kWidth];
-  bool good = true;
+  Stored buffer[4 * kWidth];
+  bool valid = true;
   for (uint64_t start = 0; start < draw.count; start += 4 * kWidth) {
     draw_words(tile, draw.seed, start / 4, draw.offset / 4);
     const uint64_t count = std::min<uint64_t>(draw.count - start, 4 * kWidth);
     for (uint64_t i = 0; i < count; ++i) {
-      const auto chance = chances[start + i];
-      good = good && chance >= 0 && chance <= 1;
-      aside[i] = uniform(tile.words[i % 4][i / 4]) <= chance ? yes : no;
+      const auto probability = probabilities[start + i];
+      valid = valid && probability >= 0 && probability <= 1;
+      buffer[i] = uniform(tile.words[i % 4][i / 4]) <= probability ? yes : no;
     }
-    place.put(start, aside, count);
+    destination.put(start, buffer, count);
   }
-  return good ? 0 : kAssertFailed;
+  return valid ? 0 : kAssertFailed;
 }
 
 template <class Stored>
 int run_any(const Draw& draw, const Axis* axes) {
-  switch (draw.law) {
-    case Law::Bernoulli:
+  switch (draw.distribution) {
+    case Distribution::Bernoulli:
       return fill<Stored, DrawBernoulli<Stored>>(draw, axes), 0;
-    case Law::Chances:
-      return fill_by_chances<Stored>(draw, axes);
-    case Law::Integers:
-      if (draw.wide) return fill<Stored, DrawWideIntegers<Stored>>(draw, axes), 0;
+    case Distribution::BernoulliTensor:
+      return fill_bernoulli_tensor<Stored>(draw, axes);
+    case Distribution::Integers:
+      if (draw.is_64bit) return fill<Stored, Draw64BitIntegers<Stored>>(draw, axes), 0;
       return fill<Stored, DrawIntegers<Stored>>(draw, axes), 0;
     default:
       return EINVAL;
@@ -296,13 +298,13 @@ int run_any(const Draw& draw, const Axis* axes) {
 
 template <class Stored>
 int run_real(const Draw& draw, const Axis* axes) {
-  switch (draw.law) {
-    case Law::Uniform:
+  switch (draw.distribution) {
+    case Distribution::Uniform:
       if (draw.a == 0 && draw.b == 1) return fill<Stored, DrawUnit<Stored>>(draw, axes), 0;
       return fill<Stored, DrawUniform<Stored>>(draw, axes), 0;
-    case Law::Normal:
+    case Distribution::Normal:
       return fill<Stored, DrawNormal<Stored>>(draw, axes), 0;
-    case Law::Exponential:
+    case Distribution::Exponential:
       return fill<Stored, DrawExponential<Stored>>(draw, axes), 0;
     default:
       return run_any<Stored>(draw, axes);

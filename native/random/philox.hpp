@@ -1,5 +1,5 @@
-// Philox4x32-10 and the conversions of its words as NVIDIA's cuRAND makes them on a GPU, one number at a time. Compile
-// with -ffp-contract=off: where a GPU fuses a product and a sum it says so here, and nowhere else may it be done.
+// Philox4x32-10 and the conversions of its words as in NVIDIA's cuRAND on a GPU, one number at a time. Compile with
+// -ffp-contract=off: every product and sum that a GPU fuses is explicit here, and no other may be fused.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #if defined(__GNUC__)
-#define FOREBAY_INLINE inline __attribute__((always_inline))  // into functions that are compiled for one processor
+#define FOREBAY_INLINE inline __attribute__((always_inline))  // into functions compiled for a given instruction set
 #else
 #define FOREBAY_INLINE inline
 #endif
@@ -18,7 +18,7 @@ struct Words {
   uint32_t x, y, z, w;
 };
 
-// The words of one call: `draw` numbers the calls of a subsequence.
+// Returns the words of one call; `draw` is the number of the call in its subsequence.
 FOREBAY_INLINE Words words(uint64_t seed, uint64_t subsequence, uint64_t draw) {
   uint32_t a = static_cast<uint32_t>(draw), b = static_cast<uint32_t>(draw >> 32);
   uint32_t c = static_cast<uint32_t>(subsequence), d = static_cast<uint32_t>(subsequence >> 32);
@@ -35,7 +35,8 @@ FOREBAY_INLINE Words words(uint64_t seed, uint64_t subsequence, uint64_t draw) {
   return {a, b, c, d};
 }
 
-// In (0, 1], both. A product with a power of two is exact, so it does not matter whether it is fused with the sum.
+// Both overloads return numbers in (0, 1]. A product with a power of two is exact, so fusing it with the sum has no
+// effect.
 FOREBAY_INLINE float uniform(uint32_t x) { return static_cast<float>(x) * 0x1p-32f + 0x1p-33f; }
 
 FOREBAY_INLINE double uniform(uint32_t x, uint32_t y) {
@@ -55,8 +56,8 @@ FOREBAY_INLINE To bits(From from) {
   return to;
 }
 
-// The polynomial whose coefficients are given, that of the highest power first. No loop: those around it become
-// vectors.
+// Evaluates a polynomial given its coefficients, highest power first. Recursive rather than a loop, so that the
+// caller's loop can be vectorised.
 template <class Real>
 FOREBAY_INLINE Real polynomial(Real, Real last) {
   return last;
@@ -66,8 +67,8 @@ FOREBAY_INLINE Real polynomial(Real x, Real highest, Real next, Others... others
   return polynomial<Real>(x, fused(highest, x, next), others...);
 }
 
-// Of a normal number in (0, 1]: the operations of CUDA's logf, as the PTX of programs that call it shows them, so the
-// same bits.
+// Logarithm of a normal number in (0, 1], bit for bit that of CUDA's logf: its operations as seen in the PTX of
+// programs that call it.
 FOREBAY_INLINE float log(float u) {
   const uint32_t raw = bits<uint32_t>(u);
   const uint32_t exponent = (raw - 0x3F2AAAABu) & 0xFF800000u;
@@ -78,7 +79,8 @@ FOREBAY_INLINE float log(float u) {
   return fused(e, 0x1.62e430p-1f, fused(f * p, f, f));
 }
 
-// Of a normal number in (0, 1], within 1 ulp: 2 atanh(s) with s = f / (2 + f), 1 + f the mantissa, as a series.
+// Logarithm of a normal number in (0, 1], within 1 ulp: 2 atanh(s) with s = f / (2 + f), 1 + f the mantissa, as a
+// series.
 FOREBAY_INLINE double log(double u) {
   const uint64_t raw = bits<uint64_t>(u);
   const uint64_t exponent = (raw - 0x3FE6A09E667F3BCDull) & 0xFFF0000000000000ull;  // 1 + f is in [√½, √2)
@@ -87,7 +89,7 @@ FOREBAY_INLINE double log(double u) {
   const double s = f / (2.0 + f), square = s * s, half = 0.5 * f * f;
   const double p = polynomial(square, 1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9,
                               1.0 / 7, 1.0 / 5, 1.0 / 3);
-  const double rest = s * (half + 2.0 * square * p);  // f - half + rest is its logarithm
+  const double rest = s * (half + 2.0 * square * p);  // log(1 + f) = f - half + rest
   return fused(e, 0x1.62e42fee00000p-1, f - (half - fused(e, 0x1.a39ef35793c76p-33, rest)));
 }
 
@@ -96,40 +98,40 @@ struct Pair {
   Real x, y;
 };
 
-// The sine and cosine of r plus a number of quarter turns, |r| at most an eighth of a turn: Taylor's series.
+// Sine and cosine of r plus a number of quarter turns, with |r| at most an eighth of a turn, by Taylor series.
 template <class Real>
-FOREBAY_INLINE Pair<Real> turned(Real r, Real sine, Real cosine, int32_t quarters) {
+FOREBAY_INLINE Pair<Real> sin_cos(Real r, Real sine, Real cosine, int32_t quarters) {
   const Real s = fused(sine * (r * r), r, r), c = fused(cosine, r * r, Real(1));
   const bool odd = quarters & 1;
   const Real x = odd ? c : s, y = odd ? s : c;
   return {quarters & 2 ? -x : x, (quarters + 1) & 2 ? -y : y};
 }
 
-FOREBAY_INLINE Pair<float> turned(float r, int32_t quarters) {
+FOREBAY_INLINE Pair<float> sin_cos(float r, int32_t quarters) {
   const float square = r * r;
   const float sine = polynomial(square, 1.0f / 362880, -1.0f / 5040, 1.0f / 120, -1.0f / 6);
   const float cosine = polynomial(square, -1.0f / 3628800, 1.0f / 40320, -1.0f / 720, 1.0f / 24, -0.5f);
-  return turned(r, sine, cosine, quarters);
+  return sin_cos(r, sine, cosine, quarters);
 }
 
-FOREBAY_INLINE Pair<double> turned(double r, int32_t quarters) {
+FOREBAY_INLINE Pair<double> sin_cos(double r, int32_t quarters) {
   const double square = r * r;
   const double sine = polynomial(square, 1.0 / 355687428096000, -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800,
                                  1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6);
   const double cosine = polynomial(square, -1.0 / 6402373705728000, 1.0 / 20922789888000, -1.0 / 87178291200,
                                    1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24, -0.5);
-  return turned(r, sine, cosine, quarters);
+  return sin_cos(r, sine, cosine, quarters);
 }
 
-// Two of the standard normal distribution, by Box and Muller. A GPU takes sine and cosine of floats from its hardware
-// table, which is wrong by up to 2^-21; these are right.
+// Two numbers of the standard normal distribution, by Box and Muller. A GPU computes float sine and cosine in hardware
+// with an error of up to 2^-21; these are exact to rounding.
 FOREBAY_INLINE Pair<float> normal(uint32_t x, uint32_t y) {
   constexpr float kTurn = 2.3283064e-10f * 6.2831855f;
   const float radius = __builtin_sqrtf(-2.0f * log(uniform(x)));
   const float angle = fused(static_cast<float>(y), kTurn, kTurn / 2.0f);
   const int32_t quarters = static_cast<int32_t>(fused(angle, 0.63661977f, 0.5f));
   const float q = static_cast<float>(quarters);
-  const Pair<float> at = turned(fused(q, 4.37113883e-8f, fused(q, -1.57079637f, angle)), quarters);
+  const Pair<float> at = sin_cos(fused(q, 4.37113883e-8f, fused(q, -1.57079637f, angle)), quarters);
   return {at.x * radius, at.y * radius};
 }
 
@@ -138,18 +140,18 @@ FOREBAY_INLINE Pair<double> normal(Words w) {
   const double half_turns = static_cast<double>(w.z ^ (uint64_t{w.w} << 21)) * 0x1p-52 + 0x1p-53;
   const int32_t quarters = static_cast<int32_t>(half_turns * 2.0 + 0.5);
   const double r = half_turns - quarters * 0.5;  // exact
-  const Pair<double> at = turned(fused(r, 3.141592653589793, r * 1.2246467991473532e-16), quarters);
+  const Pair<double> at = sin_cos(fused(r, 3.141592653589793, r * 1.2246467991473532e-16), quarters);
   return {at.x * radius, at.y * radius};
 }
 
-// -log(u) / rate, of a u that is never quite 1: so that it is never 0, and none of them a zero in half precision.
+// -log(u) / rate, with u kept below 1 so that the result is never 0, even in half precision.
 template <class Real>
 FOREBAY_INLINE Real exponential(Real u, Real rate) {
-  constexpr Real kSmall = sizeof(Real) == 8 ? Real(0x1p-53) : Real(0x1p-24);  // half of epsilon
-  return Real(-1) / rate * (u >= Real(1) - kSmall ? -kSmall : log(u));
+  constexpr Real kHalfEpsilon = sizeof(Real) == 8 ? Real(0x1p-53) : Real(0x1p-24);
+  return Real(-1) / rate * (u >= Real(1) - kHalfEpsilon ? -kHalfEpsilon : log(u));
 }
 
-// ---- What a float is in 16 bits, to the nearest, of two as near to the even one
+// ---- Conversion of a float to 16 bits, rounding to nearest even
 
 FOREBAY_INLINE uint16_t bfloat16(float value) {
   const uint32_t raw = bits<uint32_t>(value);
@@ -162,11 +164,11 @@ FOREBAY_INLINE uint16_t float16(float value) {
   // Below 2^-14 the sum with 0.5 rounds where float16 does; its low bits are the result.
   const uint32_t tiny = bits<uint32_t>(bits<float>(size) + 0.5f) - 0x3F000000u;
   const uint32_t normal = (size - 0x38000000u + 0xFFF + (size >> 13 & 1)) >> 13;
-  const uint32_t most = size > 0x7F800000u ? 0x7E00 : 0x7C00;
-  return static_cast<uint16_t>(sign | (size >= 0x477FF000u ? most : size < 0x38800000u ? tiny : normal));
+  const uint32_t overflow = size > 0x7F800000u ? 0x7E00 : 0x7C00;
+  return static_cast<uint16_t>(sign | (size >= 0x477FF000u ? overflow : size < 0x38800000u ? tiny : normal));
 }
 
-// x % below, with 2^64 / below, rounded up, given: a division would take ten times as long.
+// x % below, given `inverse`, 2^64 / below rounded up: a division would take ten times as long.
 FOREBAY_INLINE uint32_t remainder(uint32_t x, uint32_t below, uint64_t inverse) {
 #if defined(__SIZEOF_INT128__)
   __extension__ typedef unsigned __int128 Wide;

@@ -1,4 +1,5 @@
-// A test is TEST(its_story) { ... CHECK(what holds); }; check::run_all() runs every one of the program and counts.
+// Minimal test framework: TEST(name) { ... CHECK(condition); } defines a test; check::run_all() runs all tests of the
+// program.
 #pragma once
 
 #include <cstdio>
@@ -27,13 +28,13 @@ struct Register {
   Register(const char* name, void (*body)()) { tests().push_back({name, body}); }
 };
 
-// Tests whose name contains `only` (all by default), each to its first failed CHECK. Returns main's exit status.
-inline int run_all(const char* only = "") {
+// Runs the tests whose name contains `filter`, each up to its first failed CHECK. Returns main's exit status.
+inline int run_all(const char* filter = "") {
   int passed = 0, failed = 0;
   for (const Test& test : tests()) {
-    if (std::string(test.name).find(only) == std::string::npos) continue;
+    if (std::string(test.name).find(filter) == std::string::npos) continue;
     std::printf("%s\n", test.name);
-    std::fflush(stdout);  // the name must stand there when a test crashes or hangs
+    std::fflush(stdout);  // so that the name is visible if the test crashes or hangs
     try {
       test.body();
       ++passed;
@@ -46,9 +47,9 @@ inline int run_all(const char* only = "") {
   return failed || !passed;
 }
 
-// What the call says when it refuses; empty when it does not.
+// Returns the message of the std::logic_error that the call throws; empty if it throws none.
 template <class Call>
-std::string refusal(Call call) {
+std::string error_of(Call call) {
   try {
     call();
   } catch (const std::logic_error& error) {
@@ -62,7 +63,7 @@ std::string refusal(Call call) {
 #define CHECK_TEXT_(line) #line
 #define CHECK_TEXT(line) CHECK_TEXT_(line)
 
-// Only on the test's own thread: it throws.
+// Throws, so it must be used on the test's own thread.
 #define CHECK(condition) \
   (static_cast<bool>(condition) ? void() : throw check::Failed(__FILE__ ":" CHECK_TEXT(__LINE__) ": " #condition))
 

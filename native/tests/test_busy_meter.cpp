@@ -1,9 +1,9 @@
-// How busy a queue was, on a clock that the test moves. The last two stories are a real queue's.
+// Tests of the busy meter, with explicit times; the last two use a real queue.
 #include <numeric>
 
 #include "queue/busy_meter.hpp"
-#include "pool/check.hpp"
 #include "queue/worker.hpp"
+#include "tests/check.hpp"
 
 using namespace forebay;
 
@@ -17,13 +17,13 @@ int64_t sum(const std::vector<int64_t>& slots) { return std::accumulate(slots.be
 
 }  // namespace
 
-TEST(a_queue_that_never_worked_was_not_busy) {
+TEST(new_meter_reads_zero) {
   const BusyMeter meter;
   CHECK(meter.read(kStart) == std::vector<int64_t>(kSlots, 0));
   CHECK(meter.read(0) == std::vector<int64_t>(kSlots, 0));
 }
 
-TEST(work_counts_in_the_slots_it_ran_in) {
+TEST(busy_time_is_split_by_slots) {
   BusyMeter meter;
   meter.begin(kStart + kSlot / 2);
   meter.end(kStart + 2 * kSlot + 7);
@@ -35,7 +35,7 @@ TEST(work_counts_in_the_slots_it_ran_in) {
   CHECK(sum(slots) == kSlot / 2 + kSlot + 7);
 }
 
-TEST(short_pieces_of_one_slot_add_up) {
+TEST(short_periods_in_one_slot_add_up) {
   BusyMeter meter;
   for (int64_t i = 0; i < 10; ++i) {
     meter.begin(kStart + 100 * i);
@@ -44,7 +44,7 @@ TEST(short_pieces_of_one_slot_add_up) {
   CHECK(sum(meter.read(kStart + kSlot)) == 600);
 }
 
-TEST(the_slot_that_goes_on_is_not_told_yet) {
+TEST(current_slot_is_not_reported) {
   BusyMeter meter;
   meter.begin(kStart);
   meter.end(kStart + 100);
@@ -53,16 +53,16 @@ TEST(the_slot_that_goes_on_is_not_told_yet) {
   CHECK(sum(meter.read(kStart + kSlot)) == 100);
 }
 
-TEST(work_that_goes_on_counts_up_to_now) {
+TEST(running_work_counts_up_to_now) {
   BusyMeter meter;
   meter.begin(kStart);
   CHECK(sum(meter.read(kStart + 4 * kSlot + 9)) == 4 * kSlot);
-  CHECK(sum(meter.read(kStart + 4 * kSlot + 9)) == 4 * kSlot);  // to read changes nothing
+  CHECK(sum(meter.read(kStart + 4 * kSlot + 9)) == 4 * kSlot);  // reading has no effect
   meter.end(kStart + 5 * kSlot);
   CHECK(sum(meter.read(kStart + 5 * kSlot)) == 5 * kSlot);
 }
 
-TEST(what_is_longer_ago_than_a_second_is_forgotten) {
+TEST(times_older_than_a_second_are_dropped) {
   BusyMeter meter;
   meter.begin(kStart);
   meter.end(kStart + kSlot);
@@ -71,7 +71,7 @@ TEST(what_is_longer_ago_than_a_second_is_forgotten) {
   CHECK(sum(meter.read(kStart + (kSlots + 2) * kSlot)) == 0);
 }
 
-TEST(work_of_a_day_fills_the_second) {
+TEST(long_work_fills_all_slots) {
   BusyMeter meter;
   meter.begin(5);
   meter.end(86'400'000'000'000);
@@ -80,13 +80,13 @@ TEST(work_of_a_day_fills_the_second) {
   CHECK(sum(meter.read(3 * 86'400'000'000'000)) == kSlots * kSlot);
 }
 
-TEST(to_end_what_did_not_begin_is_nothing) {
+TEST(end_without_begin_has_no_effect) {
   BusyMeter meter;
   meter.end(kStart);
   CHECK(sum(meter.read(kStart + kSlot)) == 0);
 }
 
-TEST(a_queue_at_work_is_busy) {
+TEST(working_queue_is_busy) {
   static std::atomic<bool> open;
   open = false;
   Worker queue;
@@ -98,7 +98,7 @@ TEST(a_queue_at_work_is_busy) {
   CHECK(queue.close(kLimit));
 }
 
-TEST(a_queue_that_waits_for_another_is_not_busy) {
+TEST(queue_waiting_for_another_is_not_busy) {
   static std::atomic<bool> open;
   open = false;
   Worker other, queue;

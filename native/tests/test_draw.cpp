@@ -1,14 +1,14 @@
-// Philox's known answers, cuRAND's conversions, and fills that are the same on every kind of processor.
+// Tests of Philox against known answers, of cuRAND's conversions, and of random fills on every instruction set.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "pool/check.hpp"
+#include "queue/worker.hpp"
 #include "random/draw.hpp"
 #include "random/philox.hpp"
-#include "queue/worker.hpp"
+#include "tests/check.hpp"
 
 using namespace forebay;
 
@@ -19,17 +19,17 @@ std::array<uint32_t, 4> words(uint64_t seed, uint64_t subsequence, uint64_t numb
   return {w.x, w.y, w.z, w.w};
 }
 
-constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // of each Element
+constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};  // by Element
 
-Draw some(Law law, Element element, uint64_t count) {
+Draw example_draw(Distribution distribution, Element element, uint64_t count) {
   Draw d{};
-  d.law = law;
+  d.distribution = distribution;
   d.element = element;
   d.count = count;
   d.seed = 0x123456789ABCDEFull;
-  d.offset = 4 * 0xFFFFFFFFull;  // the next call has a carry
+  d.offset = 4 * 0xFFFFFFFFull;  // the next call carries into the high word
   d.threads = 512;
-  d.a = law == Law::Bernoulli ? 0.25 : 1.5;
+  d.a = distribution == Distribution::Bernoulli ? 0.25 : 1.5;
   d.b = 3;
   d.c = 1.5;
   d.range = 1000;
@@ -37,7 +37,7 @@ Draw some(Law law, Element element, uint64_t count) {
   return d;
 }
 
-std::vector<char> filled(Draw d, const std::vector<Axis>& axes, size_t nbytes, Level level) {
+std::vector<char> run_draw(Draw d, const std::vector<Axis>& axes, size_t nbytes, Level level) {
   std::vector<char> memory(nbytes, 'x');
   d.address = reinterpret_cast<uint64_t>(memory.data());
   d.axes = static_cast<uint8_t>(axes.size());
@@ -45,7 +45,7 @@ std::vector<char> filled(Draw d, const std::vector<Axis>& axes, size_t nbytes, L
   return memory;
 }
 
-std::vector<char> packed(const Draw& d, const std::vector<Axis>& axes = {}) {
+std::vector<char> pack(const Draw& d, const std::vector<Axis>& axes = {}) {
   std::vector<char> bytes(sizeof d + axes.size() * sizeof(Axis));
   std::memcpy(bytes.data(), &d, sizeof d);
   if (!axes.empty()) std::memcpy(bytes.data() + sizeof d, axes.data(), axes.size() * sizeof(Axis));
@@ -54,7 +54,7 @@ std::vector<char> packed(const Draw& d, const std::vector<Axis>& axes = {}) {
 
 }  // namespace
 
-TEST(the_known_answers_of_random123) {
+TEST(philox_matches_random123_vectors) {
   const uint64_t all = ~uint64_t{0};
   CHECK((words(0, 0, 0) == std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   CHECK((words(all, all, all) == std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -62,7 +62,7 @@ TEST(the_known_answers_of_random123) {
          std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(uniform_numbers_are_never_zero_and_can_be_one) {
+TEST(uniform_numbers_are_in_half_open_interval) {
   CHECK(philox::uniform(0) == 0x1p-33f);
   CHECK(philox::uniform(~0u) == 1.0f);
   CHECK(philox::uniform(0x80000000u) == 0.5f);
@@ -71,12 +71,12 @@ TEST(uniform_numbers_are_never_zero_and_can_be_one) {
   CHECK(philox::uniform(0, 1) == 0x1p-32 + 0x1p-54);
 }
 
-TEST(logarithms_and_normal_numbers_are_right) {
+TEST(logarithms_and_normal_numbers_are_accurate) {
   for (uint32_t i = 0; i < 200'000; ++i) {
     const philox::Words w = philox::words(1, i, 0);
     const float u = philox::uniform(i % 3 ? w.x : w.x >> (w.y % 32));
-    const double right = std::log(static_cast<double>(u));
-    CHECK(std::abs(philox::log(u) - right) <= 1.2e-7 * std::abs(right) + 1e-12);
+    const double expected = std::log(static_cast<double>(u));
+    CHECK(std::abs(philox::log(u) - expected) <= 1.2e-7 * std::abs(expected) + 1e-12);
     const double v = philox::uniform(w.x, i % 3 ? w.y : w.y >> (w.z % 32));
     CHECK(std::abs(philox::log(v) - std::log(v)) <= 4.5e-16 * std::abs(std::log(v)) + 1e-17);
     const auto single = philox::normal(w.x, w.y);
@@ -93,14 +93,14 @@ TEST(logarithms_and_normal_numbers_are_right) {
   CHECK(philox::log(1.0f) == 0 && philox::log(1.0) == 0);
 }
 
-TEST(an_exponential_number_is_never_zero) {
+TEST(exponential_numbers_are_never_zero) {
   CHECK(philox::exponential(1.0f, 1.0f) == 0x1p-24f);
   CHECK(philox::exponential(1.0f - 0x1p-24f, 1.0f) == 0x1p-24f);
   CHECK(philox::exponential(1.0, 2.0) == 0x1p-54);
   CHECK(std::abs(philox::exponential(0.5f, 2.0f) - 0.34657359f) < 1e-7f);
 }
 
-TEST(sixteen_bits_are_the_nearest) {
+TEST(float16_conversions_round_to_nearest) {
   const std::pair<float, uint16_t> halves[] = {
       {0.0f, 0},          {-0.0f, 0x8000},       {1.0f, 0x3C00},           {65504.0f, 0x7BFF},
       {65519.0f, 0x7BFF}, {65520.0f, 0x7C00},    {1e10f, 0x7C00},          {-1e10f, 0xFC00},
@@ -112,7 +112,7 @@ TEST(sixteen_bits_are_the_nearest) {
   CHECK(philox::bfloat16(1.00390625f) == 0x3F80 && philox::bfloat16(1.01171875f) == 0x3F82);  // ties
 }
 
-TEST(remainders_are_those_of_a_division) {
+TEST(remainder_equals_division) {
   for (uint32_t below : {1u, 2u, 3u, 10u, 1000u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFFu}) {
     for (uint32_t i = 0; i < 10'000; ++i) {
       const uint32_t x = i < 5 ? ~i : philox::words(2, i, below).x;
@@ -121,114 +121,114 @@ TEST(remainders_are_those_of_a_division) {
   }
 }
 
-TEST(every_processor_draws_the_same) {
-  for (int law = 0; law < 5; ++law) {
+TEST(all_instruction_sets_draw_the_same_numbers) {
+  for (int distribution = 0; distribution < 5; ++distribution) {
     for (int element = 0; element < 13; ++element) {
-      if (law < 3 && element < 9) continue;
-      Draw d = some(static_cast<Law>(law), static_cast<Element>(element), 5000);
+      if (distribution < 3 && element < 9) continue;
+      Draw d = example_draw(static_cast<Distribution>(distribution), static_cast<Element>(element), 5000);
       for (int variant = 0; variant < 2; ++variant) {
-        d.wide = static_cast<uint8_t>(variant);
-        if (variant && d.law == Law::Uniform) d.a = 0, d.b = d.c = 1;
+        d.is_64bit = static_cast<uint8_t>(variant);
+        if (variant && d.distribution == Distribution::Uniform) d.a = 0, d.b = d.c = 1;
         const size_t nbytes = 5000 * kSizes[element];
-        const auto plain = filled(d, {}, nbytes, Level::Portable);
-        CHECK(plain == filled(d, {}, nbytes, Level::Avx2));
-        CHECK(plain == filled(d, {}, nbytes, Level::Avx512));
+        const auto plain = run_draw(d, {}, nbytes, Level::Portable);
+        CHECK(plain == run_draw(d, {}, nbytes, Level::Avx2));
+        CHECK(plain == run_draw(d, {}, nbytes, Level::Avx512));
       }
     }
   }
 }
 
-TEST(an_element_depends_on_its_place_only) {
-  const Draw d = some(Law::Uniform, Element::F32, 5000);
-  const auto all = filled(d, {}, 20000, best_level());
+TEST(elements_depend_on_their_index_only) {
+  const Draw d = example_draw(Distribution::Uniform, Element::F32, 5000);
+  const auto all = run_draw(d, {}, 20000, best_level());
   for (uint64_t count : {1, 255, 256, 257, 511, 512, 513, 2048, 2049, 4999}) {
     Draw fewer = d;
     fewer.count = count;
-    auto some_of_them = filled(fewer, {}, 20000, best_level());
-    CHECK(std::equal(all.begin(), all.begin() + count * 4, some_of_them.begin()));
-    CHECK(std::all_of(some_of_them.begin() + count * 4, some_of_them.end(), [](char c) { return c == 'x'; }));
+    auto part = run_draw(fewer, {}, 20000, best_level());
+    CHECK(std::equal(all.begin(), all.begin() + count * 4, part.begin()));
+    CHECK(std::all_of(part.begin() + count * 4, part.end(), [](char c) { return c == 'x'; }));
   }
 }
 
-TEST(steps_are_taken_and_what_lies_between_is_left_alone) {
-  const Draw d = some(Law::Normal, Element::F64, 7 * 11 * 13);
-  const auto flat = filled(d, {}, d.count * 8, best_level());
-  const auto apart = filled(d, {{7, 16}, {11, 7 * 16 + 8}, {13, 11 * (7 * 16 + 8)}}, 13 * 11 * 120, best_level());
+TEST(strided_draw_leaves_gaps_unchanged) {
+  const Draw d = example_draw(Distribution::Normal, Element::F64, 7 * 11 * 13);
+  const auto contiguous = run_draw(d, {}, d.count * 8, best_level());
+  const auto strided = run_draw(d, {{7, 16}, {11, 7 * 16 + 8}, {13, 11 * (7 * 16 + 8)}}, 13 * 11 * 120, best_level());
   size_t element = 0, changed = 0;
   for (int z = 0; z < 13; ++z) {
     for (int y = 0; y < 11; ++y) {
       for (int x = 0; x < 7; ++x, ++element) {
-        CHECK(!std::memcmp(&apart[x * 16 + y * 120 + z * 1320], &flat[element * 8], 8));
+        CHECK(!std::memcmp(&strided[x * 16 + y * 120 + z * 1320], &contiguous[element * 8], 8));
       }
     }
   }
-  for (size_t i = 0; i < apart.size(); i += 8) changed += std::memcmp(&apart[i], "xxxxxxxx", 8) != 0;
+  for (size_t i = 0; i < strided.size(); i += 8) changed += std::memcmp(&strided[i], "xxxxxxxx", 8) != 0;
   CHECK(changed == d.count);
 }
 
-TEST(memory_need_not_be_aligned) {
-  Draw d = some(Law::Exponential, Element::F64, 1000);
-  const auto flat = filled(d, {}, 8000, best_level());
+TEST(draw_supports_unaligned_memory) {
+  Draw d = example_draw(Distribution::Exponential, Element::F64, 1000);
+  const auto contiguous = run_draw(d, {}, 8000, best_level());
   std::vector<char> memory(8003);
   d.address = reinterpret_cast<uint64_t>(memory.data() + 3);
   CHECK(draw(d, nullptr) == 0);
-  CHECK(std::equal(flat.begin(), flat.end(), memory.begin() + 3));
+  CHECK(std::equal(contiguous.begin(), contiguous.end(), memory.begin() + 3));
 }
 
-TEST(a_chance_that_is_none_is_told) {
-  std::vector<float> chances(3000, 0.5f);
+TEST(invalid_probability_fails_with_assert) {
+  std::vector<float> probabilities(3000, 0.5f);
   std::vector<uint8_t> drawn(3000);
-  Draw d = some(Law::Chances, Element::U8, 3000);
+  Draw d = example_draw(Distribution::BernoulliTensor, Element::U8, 3000);
   d.address = reinterpret_cast<uint64_t>(drawn.data());
-  d.chances = reinterpret_cast<uint64_t>(chances.data());
+  d.probabilities = reinterpret_cast<uint64_t>(probabilities.data());
   CHECK(draw(d, nullptr) == 0);
   for (float bad : {1.5f, -0.1f, NAN}) {
-    chances[2999] = bad;
+    probabilities[2999] = bad;
     CHECK(draw(d, nullptr) == kAssertFailed);
   }
 }
 
-TEST(a_queue_draws_in_its_turn) {
+TEST(queue_draws_in_order) {
   std::vector<float> drawn(5000);
-  Draw d = some(Law::Uniform, Element::F32, 5000);
-  const auto wanted = filled(d, {}, 20000, best_level());
+  Draw d = example_draw(Distribution::Uniform, Element::F32, 5000);
+  const auto expected = run_draw(d, {}, 20000, best_level());
   d.address = reinterpret_cast<uint64_t>(drawn.data());
   Worker queue;
-  const auto bytes = packed(d);
+  const auto bytes = pack(d);
   queue.fill(drawn.data(), 7, 20000);
   queue.draw(bytes.data(), bytes.size());
   CHECK(queue.wait(queue.signal(), 20'000'000'000) == Wait::Reached);
-  CHECK(!std::memcmp(drawn.data(), wanted.data(), 20000));
-  std::vector<float> chances(5000, 2.0f);
-  d.law = Law::Chances;
-  d.chances = reinterpret_cast<uint64_t>(chances.data());
-  const auto bad = packed(d);
+  CHECK(!std::memcmp(drawn.data(), expected.data(), 20000));
+  std::vector<float> probabilities(5000, 2.0f);
+  d.distribution = Distribution::BernoulliTensor;
+  d.probabilities = reinterpret_cast<uint64_t>(probabilities.data());
+  const auto bad = pack(d);
   queue.draw(bad.data(), bad.size());
   CHECK(queue.wait(queue.signal(), 20'000'000'000) == Wait::Reached);
   CHECK(queue.take_failure().code == kAssertFailed);
 }
 
-TEST(nonsense_is_refused) {
-  const Draw good = some(Law::Integers, Element::U8, 10);
+TEST(invalid_draws_are_rejected) {
+  const Draw valid = example_draw(Distribution::Integers, Element::U8, 10);
   Worker queue;
-  const auto refused = [&](Draw d, size_t more = 0) {
-    auto bytes = packed(d);
-    bytes.resize(bytes.size() + more);
-    return !readable(bytes.data(), bytes.size()) &&
-           !check::refusal([&] { queue.draw(bytes.data(), bytes.size()); }).empty();
+  const auto rejected = [&](Draw d, size_t extra = 0) {
+    auto bytes = pack(d);
+    bytes.resize(bytes.size() + extra);
+    return !is_valid_draw(bytes.data(), bytes.size()) &&
+           !check::error_of([&] { queue.draw(bytes.data(), bytes.size()); }).empty();
   };
-  CHECK(readable(&good, sizeof good));
-  CHECK(refused(good, 1));
-  Draw bad = good;
-  bad.threads = 100, CHECK(refused(bad)), bad = good;
-  bad.threads = 0, CHECK(refused(bad)), bad = good;
-  bad.range = 0, CHECK(refused(bad)), bad = good;
-  bad.range = uint64_t{1} << 32, CHECK(refused(bad)), bad = good;
-  bad.offset = 3, CHECK(refused(bad)), bad = good;
-  bad.axes = 2, CHECK(refused(bad)), bad = good;
-  bad.law = static_cast<Law>(77), CHECK(refused(bad)), bad = good;
-  bad.element = static_cast<Element>(77), CHECK(refused(bad));
-  CHECK(!readable(&good, 3));
+  CHECK(is_valid_draw(&valid, sizeof valid));
+  CHECK(rejected(valid, 1));
+  Draw bad = valid;
+  bad.threads = 100, CHECK(rejected(bad)), bad = valid;
+  bad.threads = 0, CHECK(rejected(bad)), bad = valid;
+  bad.range = 0, CHECK(rejected(bad)), bad = valid;
+  bad.range = uint64_t{1} << 32, CHECK(rejected(bad)), bad = valid;
+  bad.offset = 3, CHECK(rejected(bad)), bad = valid;
+  bad.axes = 2, CHECK(rejected(bad)), bad = valid;
+  bad.distribution = static_cast<Distribution>(77), CHECK(rejected(bad)), bad = valid;
+  bad.element = static_cast<Element>(77), CHECK(rejected(bad));
+  CHECK(!is_valid_draw(&valid, 3));
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

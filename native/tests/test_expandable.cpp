@@ -1,5 +1,5 @@
-// Small stories about what a pool does beyond best fit: growing segments, homes, and the rules of its policy; over 400
-// lines, as one binary is built three times.
+// Tests of a pool's expandable segments, partitions and policy. Over 400 lines: a separate binary would be built three
+// more times.
 #include <cstdint>
 #include <random>
 #include <stdexcept>
@@ -8,18 +8,18 @@
 #include <tuple>
 #include <vector>
 
-#include "pool/check.hpp"
 #include "pool/pool.hpp"
 #include "pool/tables.hpp"
+#include "tests/check.hpp"
 
 namespace forebay {
 
-// Lets a test break what broken() must find.
+// Gives tests access to tables that check_invariants() must find corrupted.
 struct PoolTest {
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
-  static Home& home(Pool& pool, uint32_t number) { return *pool.home_of(number); }
-  static uint64_t& growing(Pool& pool) { return pool.growing_; }
-  static bool& plain(Pool& pool) { return pool.plain_; }
+  static PoolPartition& partition(Pool& pool, uint32_t pool_id) { return *pool.find_partition(pool_id); }
+  static uint64_t& expandable_segments(Pool& pool) { return pool.expandable_segments_; }
+  static bool& best_fit_only(Pool& pool) { return pool.best_fit_only_; }
 };
 
 }  // namespace forebay
@@ -29,308 +29,319 @@ using namespace forebay;
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kHere = 64 * kMiB;
+constexpr uint64_t kBase = 64 * kMiB;
 constexpr uint64_t kPage = 20 * kMiB;
 
-Policy growing() {
+Policy expandable_policy() {
   Policy policy;
-  policy.growing = true;
+  policy.expandable = true;
   return policy;
 }
 
-struct Scene {
+struct PoolFixture {
   Pool pool;
 
-  int64_t now(Metric metric) const { return pool.count(metric, kAll).current; }
-  bool sound() const { return pool.broken() == nullptr; }
-  std::string fault() const {
-    const char* rule = pool.broken();
-    return rule == nullptr ? "" : rule;
+  int64_t current(Metric metric) const { return pool.count(metric, kAllSizes).current; }
+  bool is_consistent() const { return pool.check_invariants() == nullptr; }
+  std::string violation() const {
+    const char* invariant = pool.check_invariants();
+    return invariant == nullptr ? "" : invariant;
   }
 };
 
-// A growing segment of ten pages of the large kind for queue 0.
-struct OneSpace : Scene {
-  OneSpace() {
-    pool.set_policy(growing());
-    pool.adopt_space(kHere, 10 * kPage, kPage, 0, false, 0, 0);
+// An expandable segment of ten pages of the large class for queue 0.
+struct ExpandableFixture : PoolFixture {
+  ExpandableFixture() {
+    pool.set_policy(expandable_policy());
+    pool.adopt_expandable(kBase, 10 * kPage, kPage, 0, false, 0, 0);
   }
 
-  // What an allocator does: a block there is, or one after memory has come.
-  Block* take(uint64_t nbytes) {
-    if (Block* block = pool.take(nbytes, 0)) return block;
-    const Piece piece = pool.room(nbytes, 0, 0);
-    if (piece.address == 0) return nullptr;
-    return piece.size == 0 ? pool.take_at(piece.address, nbytes, 0, 0, 0) : pool.came(piece.address, nbytes, 0);
+  // Allocates as the allocator does: a free block, or one made by committing pages.
+  Block* allocate(uint64_t nbytes) {
+    if (Block* block = pool.try_allocate(nbytes, 0)) return block;
+    const PageRange range = pool.choose_pages(nbytes, 0, 0);
+    if (range.address == 0) return nullptr;
+    return range.size == 0 ? pool.allocate_at(range.address, nbytes, 0, 0, 0)
+                           : pool.commit_done(range.address, nbytes, 0);
   }
 
-  // Gives back what is idle; how many pieces went.
+  // Decommits all idle pages. Returns the number of ranges.
   size_t shrink() {
-    const auto pieces = pool.idle_pages(false, 0);
-    for (const Piece piece : pieces) {
-      if (pool.leave(piece)) pool.left(piece.address);
+    const auto ranges = pool.idle_pages(false, 0);
+    for (const PageRange range : ranges) {
+      if (pool.begin_decommit(range)) pool.decommit_done(range.address);
     }
-    return pieces.size();
+    return ranges.size();
   }
 };
 
-bool is(Piece piece, uint64_t address, uint64_t size) { return piece.address == address && piece.size == size; }
+bool equals(PageRange range, uint64_t address, uint64_t size) { return range.address == address && range.size == size; }
 
 }  // namespace
 
-// Growing segments
+// Expandable segments
 
-TEST(space_is_no_memory) {
-  OneSpace one;
-  CHECK(one.now(kReservedBytes) == 0 && one.now(kSegment) == 0);
-  CHECK(one.pool.take(kMiB, 0) == nullptr);
-  CHECK(one.pool.evictable(false, 0, true).empty());
-  CHECK(one.pool.owns(kHere) && rows_of(one.pool).segments.empty());
-  CHECK(!one.pool.evict(kHere) && one.sound());
+TEST(address_space_counts_as_no_memory) {
+  ExpandableFixture fixture;
+  CHECK(fixture.current(kReservedBytes) == 0 && fixture.current(kSegment) == 0);
+  CHECK(fixture.pool.try_allocate(kMiB, 0) == nullptr);
+  CHECK(fixture.pool.evictable(false, 0, true).empty());
+  CHECK(fixture.pool.owns(kBase) && rows_of(fixture.pool).segments.empty());
+  CHECK(!fixture.pool.evict(kBase) && fixture.is_consistent());
 }
 
-TEST(a_space_is_made_of_whole_pages) {
-  Scene scene;
+TEST(expandable_segment_requires_whole_pages) {
+  PoolFixture fixture;
   for (const uint64_t page : {uint64_t{0}, uint64_t{100}, 3 * kMiB}) {
     bool refused = false;
     try {
-      scene.pool.adopt_space(kHere, kPage, page, 0, false, 0, 0);
+      fixture.pool.adopt_expandable(kBase, kPage, page, 0, false, 0, 0);
     } catch (const std::invalid_argument&) {
       refused = true;
     }
-    CHECK(refused && !scene.pool.owns(kHere) && scene.sound());
+    CHECK(refused && !fixture.pool.owns(kBase) && fixture.is_consistent());
   }
 }
 
-TEST(as_many_pages_come_as_a_request_lacks) {
-  OneSpace one;
-  const Piece piece = one.pool.room(25 * kMiB, 0, 0);
-  CHECK(is(piece, kHere, 2 * kPage));
-  CHECK(one.now(kReservedBytes) == 0 && one.sound());
-  Block* block = one.pool.came(piece.address, 25 * kMiB, 0);
-  CHECK(block->address == kHere && block->size == 25 * kMiB && block->untouched);
-  CHECK(one.now(kReservedBytes) == static_cast<int64_t>(2 * kPage) && one.now(kSegment) == 0);
-  CHECK(one.now(kInactiveSplit) == 0);  // as PyTorch counts
-  Block* next = one.take(40 * kMiB);    // 15 MiB are there already
+TEST(choose_pages_returns_missing_pages_only) {
+  ExpandableFixture fixture;
+  const PageRange range = fixture.pool.choose_pages(25 * kMiB, 0, 0);
+  CHECK(equals(range, kBase, 2 * kPage));
+  CHECK(fixture.current(kReservedBytes) == 0 && fixture.is_consistent());
+  Block* block = fixture.pool.commit_done(range.address, 25 * kMiB, 0);
+  CHECK(block->address == kBase && block->size == 25 * kMiB && block->untouched);
+  CHECK(fixture.current(kReservedBytes) == static_cast<int64_t>(2 * kPage) && fixture.current(kSegment) == 0);
+  CHECK(fixture.current(kInactiveSplit) == 0);  // as in PyTorch
+  Block* next = fixture.allocate(40 * kMiB);    // 15 MiB are committed already
   CHECK(next->address == block->address + block->size);
-  CHECK(one.now(kReservedBytes) == static_cast<int64_t>(4 * kPage) && one.sound());
+  CHECK(fixture.current(kReservedBytes) == static_cast<int64_t>(4 * kPage) && fixture.is_consistent());
 }
 
-TEST(a_page_that_came_is_free_for_who_is_quicker) {
-  OneSpace one;
-  const Piece piece = one.pool.room(10 * kMiB, 0, 0);
-  CHECK(one.pool.take(kMiB + 1, 0) == nullptr);  // on its way it is nobody's
-  CHECK(one.pool.came(piece.address, 0, 0) == nullptr);
-  CHECK(one.pool.take(2 * kMiB, 0)->address == kHere);
-  const Piece there = one.pool.room(18 * kMiB, 0, 0);
-  CHECK(is(there, kHere + 2 * kMiB, 0));
-  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0, 0, 0) != nullptr);
-  CHECK(one.pool.take_at(there.address, 18 * kMiB, 0, 0, 0) == nullptr);
-  CHECK(one.sound());
+TEST(committed_page_may_serve_another_request) {
+  ExpandableFixture fixture;
+  const PageRange range = fixture.pool.choose_pages(10 * kMiB, 0, 0);
+  CHECK(fixture.pool.try_allocate(kMiB + 1, 0) == nullptr);  // not allocatable while in transition
+  CHECK(fixture.pool.commit_done(range.address, 0, 0) == nullptr);
+  CHECK(fixture.pool.try_allocate(2 * kMiB, 0)->address == kBase);
+  const PageRange committed = fixture.pool.choose_pages(18 * kMiB, 0, 0);
+  CHECK(equals(committed, kBase + 2 * kMiB, 0));
+  CHECK(fixture.pool.allocate_at(committed.address, 18 * kMiB, 0, 0, 0) != nullptr);
+  CHECK(fixture.pool.allocate_at(committed.address, 18 * kMiB, 0, 0, 0) == nullptr);
+  CHECK(fixture.is_consistent());
 }
 
-TEST(two_requests_get_pages_of_their_own) {
-  OneSpace one;
-  const Piece first = one.pool.room(kPage, 0, 0), second = one.pool.room(kPage, 0, 0);
-  CHECK(is(first, kHere, kPage) && is(second, kHere + kPage, kPage));
-  CHECK(one.sound());
-  CHECK(one.pool.came(second.address, kPage, 0)->address == second.address);
-  CHECK(one.pool.came(first.address, kPage, 0)->address == first.address);
-  CHECK(one.sound());
+TEST(concurrent_requests_get_different_pages) {
+  ExpandableFixture fixture;
+  const PageRange first = fixture.pool.choose_pages(kPage, 0, 0), second = fixture.pool.choose_pages(kPage, 0, 0);
+  CHECK(equals(first, kBase, kPage) && equals(second, kBase + kPage, kPage));
+  CHECK(fixture.is_consistent());
+  CHECK(fixture.pool.commit_done(second.address, kPage, 0)->address == second.address);
+  CHECK(fixture.pool.commit_done(first.address, kPage, 0)->address == first.address);
+  CHECK(fixture.is_consistent());
 }
 
-TEST(a_piece_that_is_named_comes) {  // for who follows a recording
-  OneSpace one;
-  CHECK(one.pool.come({kHere + 2 * kPage, kPage}) && one.sound());
-  CHECK(!one.pool.come({kHere + 2 * kPage, kPage}) && !one.pool.come({kHere, 3 * kPage}));  // it is on its way
-  CHECK(!one.pool.come({kHere, 0}) && !one.pool.come({kHere, 512}) && !one.pool.come({kHere + 512, kPage}));
-  CHECK(!one.pool.come({0, kPage}) && !one.pool.come({kHere + 9 * kPage, 2 * kPage}));
-  CHECK(one.pool.came(kHere + 2 * kPage, kPage, 0)->address == kHere + 2 * kPage);
-  CHECK(!one.pool.come({kHere + 2 * kPage, kPage}));
-  CHECK(one.pool.come({kHere, 2 * kPage}) && one.pool.come({kHere + 3 * kPage, 7 * kPage}) && one.sound());
-  one.pool.stayed(kHere);
-  CHECK(one.pool.come({kHere + kPage, kPage}) && one.sound());
+TEST(begin_commit_accepts_only_uncommitted_ranges) {  // as the replay of a history does
+  ExpandableFixture fixture;
+  CHECK(fixture.pool.begin_commit({kBase + 2 * kPage, kPage}) && fixture.is_consistent());
+  CHECK(!fixture.pool.begin_commit({kBase + 2 * kPage, kPage}) &&
+        !fixture.pool.begin_commit({kBase, 3 * kPage}));  // in transition
+  CHECK(!fixture.pool.begin_commit({kBase, 0}) && !fixture.pool.begin_commit({kBase, 512}) &&
+        !fixture.pool.begin_commit({kBase + 512, kPage}));
+  CHECK(!fixture.pool.begin_commit({0, kPage}) && !fixture.pool.begin_commit({kBase + 9 * kPage, 2 * kPage}));
+  CHECK(fixture.pool.commit_done(kBase + 2 * kPage, kPage, 0)->address == kBase + 2 * kPage);
+  CHECK(!fixture.pool.begin_commit({kBase + 2 * kPage, kPage}));
+  CHECK(fixture.pool.begin_commit({kBase, 2 * kPage}) && fixture.pool.begin_commit({kBase + 3 * kPage, 7 * kPage}) &&
+        fixture.is_consistent());
+  fixture.pool.rollback(kBase);
+  CHECK(fixture.pool.begin_commit({kBase + kPage, kPage}) && fixture.is_consistent());
 }
 
-TEST(a_request_that_no_space_can_hold_needs_more_space) {
-  OneSpace one;
-  CHECK(is(one.pool.room(10 * kPage + 1, 0, 0), 0, 0));
-  CHECK(is(one.pool.room(kMiB, 0, 0), 0, 0));      // of the small kind
-  CHECK(is(one.pool.room(2 * kMiB, 1, 0), 0, 0));  // another queue's
-  CHECK(is(one.pool.room(10 * kPage, 0, 0), kHere, 10 * kPage));
-  CHECK(is(one.pool.room(2 * kMiB, 0, 0), 0, 0));  // all of it is on its way
-  CHECK(one.sound());
+TEST(choose_pages_reports_missing_address_space) {
+  ExpandableFixture fixture;
+  CHECK(equals(fixture.pool.choose_pages(10 * kPage + 1, 0, 0), 0, 0));
+  CHECK(equals(fixture.pool.choose_pages(kMiB, 0, 0), 0, 0));      // of the small class
+  CHECK(equals(fixture.pool.choose_pages(2 * kMiB, 1, 0), 0, 0));  // another queue's
+  CHECK(equals(fixture.pool.choose_pages(10 * kPage, 0, 0), kBase, 10 * kPage));
+  CHECK(equals(fixture.pool.choose_pages(2 * kMiB, 0, 0), 0, 0));  // all of it is in transition
+  CHECK(fixture.is_consistent());
 }
 
-TEST(memory_that_could_not_come_leaves_the_space_as_it_was) {
-  OneSpace one;
-  Block* block = one.take(kPage);
-  const Piece piece = one.pool.room(2 * kPage, 0, 0), other = one.pool.room(kPage, 0, 0);
-  one.pool.stayed(piece.address);
-  CHECK(one.sound());
-  one.pool.stayed(other.address);
-  CHECK(one.sound() && one.now(kReservedBytes) == static_cast<int64_t>(kPage));
-  CHECK(is(one.pool.room(9 * kPage, 0, 0), kHere + kPage, 9 * kPage));
-  CHECK(block->next->state == State::Coming);
+TEST(rollback_of_commit_restores_uncommitted_range) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(kPage);
+  const PageRange range = fixture.pool.choose_pages(2 * kPage, 0, 0), other = fixture.pool.choose_pages(kPage, 0, 0);
+  fixture.pool.rollback(range.address);
+  CHECK(fixture.is_consistent());
+  fixture.pool.rollback(other.address);
+  CHECK(fixture.is_consistent() && fixture.current(kReservedBytes) == static_cast<int64_t>(kPage));
+  CHECK(equals(fixture.pool.choose_pages(9 * kPage, 0, 0), kBase + kPage, 9 * kPage));
+  CHECK(block->next->state == State::Committing);
 }
 
-TEST(whole_pages_leave_and_slivers_stay) {
-  OneSpace one;
-  Block* first = one.take(5 * kMiB);
-  Block* second = one.take(80 * kMiB);
-  Block* third = one.take(5 * kMiB);
-  CHECK(third->address == kHere + 85 * kMiB && one.now(kReservedBytes) == static_cast<int64_t>(5 * kPage));
-  one.pool.give(second);
-  const auto idle = one.pool.idle_pages(false, 0);
-  CHECK(idle.size() == 1 && is(idle[0], kHere + kPage, 3 * kPage));
-  CHECK(one.pool.leave(idle[0]));
-  CHECK(!one.pool.leave(idle[0]));
-  CHECK(one.now(kReservedBytes) == static_cast<int64_t>(5 * kPage) && one.sound());  // it has not gone yet
-  CHECK(one.pool.take(16 * kMiB, 0) == nullptr);
-  CHECK(!one.pool.left(idle[0].address));
-  CHECK(one.now(kReservedBytes) == static_cast<int64_t>(2 * kPage) && one.sound());
-  CHECK(one.pool.take(15 * kMiB, 0)->address == kHere + 5 * kMiB);  // a sliver of 15 MiB on the left, 5 on the right
-  CHECK(one.pool.take(5 * kMiB, 0)->address == kHere + 4 * kPage);
-  CHECK(first->size == 5 * kMiB && one.sound());
+TEST(only_whole_pages_are_decommitted) {
+  ExpandableFixture fixture;
+  Block* first = fixture.allocate(5 * kMiB);
+  Block* second = fixture.allocate(80 * kMiB);
+  Block* third = fixture.allocate(5 * kMiB);
+  CHECK(third->address == kBase + 85 * kMiB && fixture.current(kReservedBytes) == static_cast<int64_t>(5 * kPage));
+  fixture.pool.free(second);
+  const auto idle = fixture.pool.idle_pages(false, 0);
+  CHECK(idle.size() == 1 && equals(idle[0], kBase + kPage, 3 * kPage));
+  CHECK(fixture.pool.begin_decommit(idle[0]));
+  CHECK(!fixture.pool.begin_decommit(idle[0]));
+  CHECK(fixture.current(kReservedBytes) == static_cast<int64_t>(5 * kPage) &&
+        fixture.is_consistent());  // still in transition
+  CHECK(fixture.pool.try_allocate(16 * kMiB, 0) == nullptr);
+  CHECK(!fixture.pool.decommit_done(idle[0].address));
+  CHECK(fixture.current(kReservedBytes) == static_cast<int64_t>(2 * kPage) && fixture.is_consistent());
+  CHECK(fixture.pool.try_allocate(15 * kMiB, 0)->address ==
+        kBase + 5 * kMiB);  // 15 MiB are left on the left side, 5 MiB on the right
+  CHECK(fixture.pool.try_allocate(5 * kMiB, 0)->address == kBase + 4 * kPage);
+  CHECK(first->size == 5 * kMiB && fixture.is_consistent());
 }
 
-TEST(slivers_on_both_sides_serve_with_what_comes_between) {
-  OneSpace one;
-  Block* first = one.take(15 * kMiB);
-  Block* second = one.take(30 * kMiB);
-  Block* third = one.take(15 * kMiB);
-  one.pool.give(second);
-  CHECK(one.shrink() == 1);  // the page in the middle
-  const Piece piece = one.pool.room(30 * kMiB, 0, 0);
-  CHECK(is(piece, kHere + kPage, kPage));
-  CHECK(one.pool.came(piece.address, 30 * kMiB, 0)->address == first->address + first->size);
-  CHECK(one.now(kReservedBytes) == static_cast<int64_t>(3 * kPage) && third->prev->size == 30 * kMiB && one.sound());
+TEST(committed_page_merges_with_free_neighbours) {
+  ExpandableFixture fixture;
+  Block* first = fixture.allocate(15 * kMiB);
+  Block* second = fixture.allocate(30 * kMiB);
+  Block* third = fixture.allocate(15 * kMiB);
+  fixture.pool.free(second);
+  CHECK(fixture.shrink() == 1);  // the middle page
+  const PageRange range = fixture.pool.choose_pages(30 * kMiB, 0, 0);
+  CHECK(equals(range, kBase + kPage, kPage));
+  CHECK(fixture.pool.commit_done(range.address, 30 * kMiB, 0)->address == first->address + first->size);
+  CHECK(fixture.current(kReservedBytes) == static_cast<int64_t>(3 * kPage) && third->prev->size == 30 * kMiB &&
+        fixture.is_consistent());
 }
 
-TEST(pages_that_could_not_go_are_free_again) {
-  OneSpace one;
-  one.pool.give(one.take(30 * kMiB));
-  const auto idle = one.pool.idle_pages(false, 0);
-  CHECK(idle.size() == 1 && one.pool.leave(idle[0]));
-  one.pool.stayed(idle[0].address);
-  CHECK(one.sound() && one.now(kReservedBytes) == static_cast<int64_t>(2 * kPage));
-  CHECK(one.pool.take(2 * kPage, 0)->address == kHere);
+TEST(rollback_of_decommit_frees_pages_again) {
+  ExpandableFixture fixture;
+  fixture.pool.free(fixture.allocate(30 * kMiB));
+  const auto idle = fixture.pool.idle_pages(false, 0);
+  CHECK(idle.size() == 1 && fixture.pool.begin_decommit(idle[0]));
+  fixture.pool.rollback(idle[0].address);
+  CHECK(fixture.is_consistent() && fixture.current(kReservedBytes) == static_cast<int64_t>(2 * kPage));
+  CHECK(fixture.pool.try_allocate(2 * kPage, 0)->address == kBase);
 }
 
-TEST(a_space_goes_when_nothing_of_it_is_left) {
-  OneSpace one;
-  Block* block = one.take(2 * kPage);
-  CHECK(!one.pool.evict_space(kHere));
-  one.pool.give(block);
-  CHECK(!one.pool.evict_space(kHere) && !one.pool.evict(kHere));
-  CHECK(one.pool.leave({kHere + kPage, kPage}));
-  CHECK(!one.pool.left(kHere + kPage) && one.pool.leave({kHere, kPage}));
-  CHECK(!one.pool.evict_space(kHere));
-  CHECK(one.pool.left(kHere) && one.sound());
-  CHECK(!one.pool.evict_space(kHere + kPage) && one.pool.evict_space(kHere) && !one.pool.evict_space(kHere));
-  CHECK(!one.pool.owns(kHere) && one.now(kReservedBytes) == 0 && one.sound());
+TEST(expandable_segment_is_evicted_when_uncommitted) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(2 * kPage);
+  CHECK(!fixture.pool.evict_expandable(kBase));
+  fixture.pool.free(block);
+  CHECK(!fixture.pool.evict_expandable(kBase) && !fixture.pool.evict(kBase));
+  CHECK(fixture.pool.begin_decommit({kBase + kPage, kPage}));
+  CHECK(!fixture.pool.decommit_done(kBase + kPage) && fixture.pool.begin_decommit({kBase, kPage}));
+  CHECK(!fixture.pool.evict_expandable(kBase));
+  CHECK(fixture.pool.decommit_done(kBase) && fixture.is_consistent());
+  CHECK(!fixture.pool.evict_expandable(kBase + kPage) && fixture.pool.evict_expandable(kBase) &&
+        !fixture.pool.evict_expandable(kBase));
+  CHECK(!fixture.pool.owns(kBase) && fixture.current(kReservedBytes) == 0 && fixture.is_consistent());
 }
 
-TEST(only_whole_pages_that_are_free_may_leave) {
-  OneSpace one;
-  Block* block = one.take(kPage + 512);
-  CHECK(!one.pool.leave({kHere, kPage}));          // in use
-  CHECK(!one.pool.leave({kHere + kPage, kPage}));  // in part
-  one.pool.give(block);
-  CHECK(!one.pool.leave({kHere, 512}));          // a part of a page
-  CHECK(!one.pool.leave({kHere + 512, kPage}));  // in the middle of one
-  CHECK(!one.pool.leave({kHere, 0}));
-  CHECK(!one.pool.leave({kHere + kPage, 2 * kPage}));  // not all of it is there
-  CHECK(!one.pool.leave({kHere, ~uint64_t{0} / kPage * kPage}));
-  CHECK(!one.pool.leave({kHere - kPage, kPage}) && !one.pool.leave({0, kPage}));
-  one.pool.adopt(1024 * kHere, 2 * kPage, 0, false);  // a segment that does not grow
-  CHECK(!one.pool.leave({1024 * kHere, kPage}));
-  CHECK(one.sound() && one.pool.leave({kHere, 2 * kPage}) && one.sound());
+TEST(begin_decommit_requires_whole_free_pages) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(kPage + 512);
+  CHECK(!fixture.pool.begin_decommit({kBase, kPage}));          // in use
+  CHECK(!fixture.pool.begin_decommit({kBase + kPage, kPage}));  // partly in use
+  fixture.pool.free(block);
+  CHECK(!fixture.pool.begin_decommit({kBase, 512}));          // less than a page
+  CHECK(!fixture.pool.begin_decommit({kBase + 512, kPage}));  // unaligned
+  CHECK(!fixture.pool.begin_decommit({kBase, 0}));
+  CHECK(!fixture.pool.begin_decommit({kBase + kPage, 2 * kPage}));  // partly uncommitted
+  CHECK(!fixture.pool.begin_decommit({kBase, ~uint64_t{0} / kPage * kPage}));
+  CHECK(!fixture.pool.begin_decommit({kBase - kPage, kPage}) && !fixture.pool.begin_decommit({0, kPage}));
+  fixture.pool.adopt(1024 * kBase, 2 * kPage, 0, false);  // not expandable
+  CHECK(!fixture.pool.begin_decommit({1024 * kBase, kPage}));
+  CHECK(fixture.is_consistent() && fixture.pool.begin_decommit({kBase, 2 * kPage}) && fixture.is_consistent());
 }
 
-TEST(news_of_what_is_not_on_its_way_changes_nothing) {
-  OneSpace one;
-  Block* block = one.take(kPage);
-  for (const uint64_t address : {uint64_t{0}, kHere, kHere + 512, kHere + kPage, 99 * kHere}) {
-    CHECK(one.pool.came(address, kMiB, 0) == nullptr);
-    CHECK(!one.pool.left(address));
-    one.pool.stayed(address);
-    CHECK(one.pool.take_at(address, 0, 0, 0, 0) == nullptr);
-    CHECK(one.pool.take_at(address, kMost, 0, 0, 0) == nullptr);
+TEST(completing_unknown_transition_has_no_effect) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(kPage);
+  for (const uint64_t address : {uint64_t{0}, kBase, kBase + 512, kBase + kPage, 99 * kBase}) {
+    CHECK(fixture.pool.commit_done(address, kMiB, 0) == nullptr);
+    CHECK(!fixture.pool.decommit_done(address));
+    fixture.pool.rollback(address);
+    CHECK(fixture.pool.allocate_at(address, 0, 0, 0, 0) == nullptr);
+    CHECK(fixture.pool.allocate_at(address, kMaxRequest, 0, 0, 0) == nullptr);
   }
-  CHECK(block->state == State::Live && one.now(kReservedBytes) == static_cast<int64_t>(kPage) && one.sound());
+  CHECK(block->state == State::Live && fixture.current(kReservedBytes) == static_cast<int64_t>(kPage) &&
+        fixture.is_consistent());
 }
 
-TEST(the_block_with_the_least_room_behind_it_is_taken) {  // as PyTorch keeps large room together
-  OneSpace one;
-  Block* first = one.take(kPage);
-  Block* second = one.take(kPage);
-  Block* third = one.take(kPage);
-  one.pool.give(third);  // bare behind it, seven pages
-  one.pool.give(first);  // in use behind it
-  CHECK(one.pool.take(kPage, 0) == first);
-  CHECK(second->state == State::Live && one.sound());
+TEST(block_with_least_room_to_grow_is_preferred) {  // as PyTorch keeps large ranges together
+  ExpandableFixture fixture;
+  Block* first = fixture.allocate(kPage);
+  Block* second = fixture.allocate(kPage);
+  Block* third = fixture.allocate(kPage);
+  fixture.pool.free(third);  // followed by seven uncommitted pages
+  fixture.pool.free(first);  // followed by a live block
+  CHECK(fixture.pool.try_allocate(kPage, 0) == first);
+  CHECK(second->state == State::Live && fixture.is_consistent());
 }
 
-TEST(without_growing_the_blocks_of_growing_segments_are_not_taken) {
-  OneSpace one;
-  one.pool.give(one.take(kPage));
-  one.pool.set_policy(Policy{});
-  CHECK(one.pool.take(kPage, 0) == nullptr);
-  one.pool.adopt(1024 * kHere, kPage, 0, false);
-  CHECK(one.pool.take(kPage, 0)->address == 1024 * kHere);
-  one.pool.set_policy(growing());
-  CHECK(one.pool.take(kPage, 0)->address == kHere && one.sound());
+TEST(expandable_blocks_need_expandable_policy) {
+  ExpandableFixture fixture;
+  fixture.pool.free(fixture.allocate(kPage));
+  fixture.pool.set_policy(Policy{});
+  CHECK(fixture.pool.try_allocate(kPage, 0) == nullptr);
+  fixture.pool.adopt(1024 * kBase, kPage, 0, false);
+  CHECK(fixture.pool.try_allocate(kPage, 0)->address == 1024 * kBase);
+  fixture.pool.set_policy(expandable_policy());
+  CHECK(fixture.pool.try_allocate(kPage, 0)->address == kBase && fixture.is_consistent());
 }
 
-TEST(a_waiting_block_keeps_its_pages) {
-  OneSpace one;
-  Block* block = one.take(kPage);
-  one.pool.use(block, 3);
-  CHECK(one.pool.give(block) && one.pool.idle_pages(false, 0).empty());
-  CHECK(!one.pool.leave({kHere, kPage}) && one.sound());
-  CHECK(one.pool.settle(block->serial) && one.pool.idle_pages(false, 0).size() == 1);
+TEST(pending_block_keeps_its_pages) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(kPage);
+  fixture.pool.record_stream(block, 3);
+  CHECK(fixture.pool.free(block) && fixture.pool.idle_pages(false, 0).empty());
+  CHECK(!fixture.pool.begin_decommit({kBase, kPage}) && fixture.is_consistent());
+  CHECK(fixture.pool.complete_free(block->serial) && fixture.pool.idle_pages(false, 0).size() == 1);
 }
 
-TEST(the_history_tells_of_pages) {
-  OneSpace one;
-  one.pool.record(10);
-  one.pool.give(one.take(kPage));
-  one.shrink();
+TEST(history_records_map_and_unmap) {
+  ExpandableFixture fixture;
+  fixture.pool.record_history(10);
+  fixture.pool.free(fixture.allocate(kPage));
+  fixture.shrink();
   uint64_t lost = 0;
-  std::vector<std::tuple<Action, uint64_t, uint64_t>> told;
-  for (const Entry& entry : one.pool.history(&lost)) told.emplace_back(entry.action, entry.address, entry.nbytes);
-  const std::vector<std::tuple<Action, uint64_t, uint64_t>> expected = {{Action::Map, kHere, kPage},
-                                                                        {Action::Take, kHere, kPage},
-                                                                        {Action::Give, kHere, kPage},
-                                                                        {Action::Given, kHere, kPage},
-                                                                        {Action::Unmap, kHere, kPage}};
-  CHECK(told == expected && lost == 0);
+  std::vector<std::tuple<Action, uint64_t, uint64_t>> recorded;
+  for (const Entry& entry : fixture.pool.history(&lost))
+    recorded.emplace_back(entry.action, entry.address, entry.nbytes);
+  const std::vector<std::tuple<Action, uint64_t, uint64_t>> expected = {{Action::Map, kBase, kPage},
+                                                                        {Action::Alloc, kBase, kPage},
+                                                                        {Action::FreeRequested, kBase, kPage},
+                                                                        {Action::FreeCompleted, kBase, kPage},
+                                                                        {Action::Unmap, kBase, kPage}};
+  CHECK(recorded == expected && lost == 0);
 }
 
-TEST(each_run_of_pages_is_a_segment_of_the_tables) {
-  OneSpace one;
-  Block* first = one.take(kPage);
-  Block* second = one.take(2 * kPage);
-  one.take(kPage);
-  one.pool.give(second);
-  CHECK(one.pool.leave({kHere + kPage, kPage}));
-  auto [segments, blocks] = rows_of(one.pool);
-  CHECK(segments.size() == 1 && segments[0].nbytes == 4 * kPage && segments[0].growing == 1);  // it is still there
-  one.pool.left(kHere + kPage);
-  const Rows rows = rows_of(one.pool);
-  CHECK(rows.segments.size() == 2 && rows.segments[0].address == kHere && rows.segments[0].nbytes == kPage);
-  CHECK(rows.segments[1].address == kHere + 2 * kPage && rows.segments[1].nbytes == 2 * kPage);
-  CHECK(rows.blocks.size() == 3 && rows.blocks[2].segment == 1 && first->next->state == State::Bare);
+TEST(each_committed_run_is_a_segment_row) {
+  ExpandableFixture fixture;
+  Block* first = fixture.allocate(kPage);
+  Block* second = fixture.allocate(2 * kPage);
+  fixture.allocate(kPage);
+  fixture.pool.free(second);
+  CHECK(fixture.pool.begin_decommit({kBase + kPage, kPage}));
+  auto [segments, blocks] = rows_of(fixture.pool);
+  CHECK(segments.size() == 1 && segments[0].nbytes == 4 * kPage &&
+        segments[0].expandable == 1);  // the range is still in transition
+  fixture.pool.decommit_done(kBase + kPage);
+  const Rows rows = rows_of(fixture.pool);
+  CHECK(rows.segments.size() == 2 && rows.segments[0].address == kBase && rows.segments[0].nbytes == kPage);
+  CHECK(rows.segments[1].address == kBase + 2 * kPage && rows.segments[1].nbytes == 2 * kPage);
+  CHECK(rows.blocks.size() == 3 && rows.blocks[2].segment == 1 && first->next->state == State::Uncommitted);
 }
 
-TEST(chance_never_breaks_a_growing_pool) {  // requests, pages that fail to come or go, at any time
+TEST(random_operations_keep_expandable_pool_consistent) {  // with random failures to commit or decommit
   for (const uint64_t seed : {1, 2, 3}) {
     std::mt19937_64 chance(seed);
-    OneSpace one;
+    ExpandableFixture fixture;
     std::vector<Block*> held;
-    std::vector<uint64_t> coming, leaving;
-    const auto pull = [&](auto& from) {
+    std::vector<uint64_t> committing, decommitting;
+    const auto remove_random = [&](auto& from) {
       std::swap(from[chance() % from.size()], from.back());
       const auto found = from.back();
       from.pop_back();
@@ -340,134 +351,138 @@ TEST(chance_never_breaks_a_growing_pool) {  // requests, pages that fail to come
       const uint64_t nbytes = chance() % 3 ? kMiB + 1 + chance() % kPage : kMiB + 1 + chance() % (4 * kPage);
       switch (chance() % 6) {
         case 0:
-          if (const Piece piece = one.pool.room(nbytes, 0, 0); piece.size > 0) {
-            coming.push_back(piece.address);
-          } else if (piece.address != 0) {
-            held.push_back(one.pool.take_at(piece.address, nbytes, 0, 0, 0));
+          if (const PageRange range = fixture.pool.choose_pages(nbytes, 0, 0); range.size > 0) {
+            committing.push_back(range.address);
+          } else if (range.address != 0) {
+            held.push_back(fixture.pool.allocate_at(range.address, nbytes, 0, 0, 0));
             CHECK(held.back() != nullptr);
           }
           break;
         case 1:
-          if (coming.empty()) break;
-          if (const uint64_t address = pull(coming); chance() % 4 == 0) {
-            one.pool.stayed(address);
-          } else if (Block* block = one.pool.came(address, nbytes, 0)) {
+          if (committing.empty()) break;
+          if (const uint64_t address = remove_random(committing); chance() % 4 == 0) {
+            fixture.pool.rollback(address);
+          } else if (Block* block = fixture.pool.commit_done(address, nbytes, 0)) {
             held.push_back(block);
           }
           break;
         case 2:
-          for (const Piece piece : one.pool.idle_pages(false, 0)) {
-            if (chance() % 2 && one.pool.leave(piece)) leaving.push_back(piece.address);
+          for (const PageRange range : fixture.pool.idle_pages(false, 0)) {
+            if (chance() % 2 && fixture.pool.begin_decommit(range)) decommitting.push_back(range.address);
           }
           break;
         case 3:
-          if (leaving.empty()) break;
-          if (const uint64_t address = pull(leaving); chance() % 4 == 0) {
-            one.pool.stayed(address);
+          if (decommitting.empty()) break;
+          if (const uint64_t address = remove_random(decommitting); chance() % 4 == 0) {
+            fixture.pool.rollback(address);
           } else {
-            one.pool.left(address);
+            fixture.pool.decommit_done(address);
           }
           break;
         case 4:
-          if (Block* block = one.pool.take(nbytes, 0)) held.push_back(block);
+          if (Block* block = fixture.pool.try_allocate(nbytes, 0)) held.push_back(block);
           break;
         default:
-          if (!held.empty()) one.pool.give(pull(held));
+          if (!held.empty()) fixture.pool.free(remove_random(held));
       }
-      CHECK(one.sound());
+      CHECK(fixture.is_consistent());
     }
-    for (const uint64_t address : coming) one.pool.stayed(address);
-    for (const uint64_t address : leaving) one.pool.left(address);
-    for (Block* block : held) one.pool.give(block);
-    one.shrink();
-    CHECK(one.now(kReservedBytes) == 0 && one.now(kActive) == 0);
-    CHECK(one.pool.evict_space(kHere) && one.sound());
+    for (const uint64_t address : committing) fixture.pool.rollback(address);
+    for (const uint64_t address : decommitting) fixture.pool.decommit_done(address);
+    for (Block* block : held) fixture.pool.free(block);
+    fixture.shrink();
+    CHECK(fixture.current(kReservedBytes) == 0 && fixture.current(kActive) == 0);
+    CHECK(fixture.pool.evict_expandable(kBase) && fixture.is_consistent());
   }
 }
 
-// Homes
+// Partitions
 
-TEST(what_a_home_has_goes_to_nobody_else) {
-  Scene scene;
-  scene.pool.make_home(7, true);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true, 0, Pool::kArrival, 7);
-  CHECK(scene.pool.take(512, 0) == nullptr);
-  CHECK(scene.pool.take(512, 0, 0, 8) == nullptr);  // there is no home 8
-  Block* block = scene.pool.take(512, 0, 0, 7);
-  CHECK(block->address == kHere);
-  CHECK(scene.pool.evictable(true).empty());
-  CHECK(scene.pool.idle_in(7) == kSmallSegment - 512 && scene.pool.idle_in(0) == 0 && scene.pool.idle_in(8) == 0);
-  scene.pool.give(block);
-  CHECK(scene.pool.take(512, 0) == nullptr);
-  CHECK(scene.pool.evictable(true, 7).size() == 1 && scene.sound());
+TEST(partition_does_not_share_blocks) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(7, true);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 7);
+  CHECK(fixture.pool.try_allocate(512, 0) == nullptr);
+  CHECK(fixture.pool.try_allocate(512, 0, 0, 8) == nullptr);  // there is no partition 8
+  Block* block = fixture.pool.try_allocate(512, 0, 0, 7);
+  CHECK(block->address == kBase);
+  CHECK(fixture.pool.evictable(true).empty());
+  CHECK(fixture.pool.free_bytes(7) == kSmallSegment - 512 && fixture.pool.free_bytes(0) == 0 &&
+        fixture.pool.free_bytes(8) == 0);
+  fixture.pool.free(block);
+  CHECK(fixture.pool.try_allocate(512, 0) == nullptr);
+  CHECK(fixture.pool.evictable(true, 7).size() == 1 && fixture.is_consistent());
 }
 
-TEST(a_home_counts_its_memory) {
-  Scene scene;
-  scene.pool.make_home(1, true);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true, 0, Pool::kArrival, 1);
-  scene.pool.adopt(2 * kHere, kPage, 0, false);
-  const Count count = scene.pool.reserved_by(1, kAll);
+TEST(partition_counts_reserved_memory) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(1, true);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
+  fixture.pool.adopt(2 * kBase, kPage, 0, false);
+  const Stat count = fixture.pool.reserved_by(1, kAllSizes);
   CHECK(count.current == static_cast<int64_t>(kSmallSegment) && count.allocated == count.current && count.freed == 0);
-  CHECK(scene.pool.reserved_by(1, kLargeKind).current == 0 && scene.pool.reserved_by(9, kAll).allocated == 0);
-  CHECK(scene.pool.evict(kHere));
-  CHECK(scene.pool.reserved_by(1, kAll).current == 0 && scene.pool.reserved_by(1, kAll).peak == count.peak);
-  scene.pool.reset_peaks();
-  scene.pool.reset_accumulated();
-  CHECK(scene.pool.reserved_by(1, kAll).peak == 0 && scene.pool.reserved_by(1, kAll).freed == 0 && scene.sound());
+  CHECK(fixture.pool.reserved_by(1, kLargeClass).current == 0 && fixture.pool.reserved_by(9, kAllSizes).allocated == 0);
+  CHECK(fixture.pool.evict(kBase));
+  CHECK(fixture.pool.reserved_by(1, kAllSizes).current == 0 &&
+        fixture.pool.reserved_by(1, kAllSizes).peak == count.peak);
+  fixture.pool.reset_peaks();
+  fixture.pool.reset_accumulated();
+  CHECK(fixture.pool.reserved_by(1, kAllSizes).peak == 0 && fixture.pool.reserved_by(1, kAllSizes).freed == 0 &&
+        fixture.is_consistent());
 }
 
-TEST(a_home_goes_when_it_has_nothing) {
-  Scene scene;
-  CHECK(!scene.pool.drop_home(1));
-  scene.pool.make_home(1, true);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true, 0, Pool::kArrival, 1);
-  CHECK(!scene.pool.drop_home(1));
-  scene.pool.evict(kHere);
-  CHECK(scene.pool.drop_home(1) && scene.sound());
-  CHECK(scene.pool.reserved_by(1, kAll).allocated == static_cast<int64_t>(kSmallSegment));  // what it counted stays
+TEST(partition_is_removed_when_empty) {
+  PoolFixture fixture;
+  CHECK(!fixture.pool.remove_partition(1));
+  fixture.pool.create_partition(1, true);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
+  CHECK(!fixture.pool.remove_partition(1));
+  fixture.pool.evict(kBase);
+  CHECK(fixture.pool.remove_partition(1) && fixture.is_consistent());
+  CHECK(fixture.pool.reserved_by(1, kAllSizes).allocated ==
+        static_cast<int64_t>(kSmallSegment));  // its statistics are kept
 }
 
-TEST(a_home_without_splits_gives_whole_blocks) {
-  Scene scene;
-  scene.pool.make_home(1, false);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true, 0, Pool::kArrival, 1);
-  CHECK(scene.pool.take(512, 0, 0, 1)->size == kSmallSegment);
-  CHECK(scene.now(kInactiveSplit) == 0 && scene.sound());
+TEST(partition_without_splits_allocates_whole_blocks) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(1, false);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 1);
+  CHECK(fixture.pool.try_allocate(512, 0, 0, 1)->size == kSmallSegment);
+  CHECK(fixture.current(kInactiveSplit) == 0 && fixture.is_consistent());
 }
 
-TEST(a_deferred_block_names_its_home) {
-  Scene scene;
-  scene.pool.make_home(5, true);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true, 0, Pool::kArrival, 5);
-  Block* block = scene.pool.take(512, 0, 0, 5);
-  scene.pool.use(block, 2);
-  scene.pool.give(block);
-  const auto waiting = scene.pool.deferred();
-  CHECK(waiting.size() == 1 && waiting[0].home == 5 && waiting[0].uses == std::vector<uint64_t>{2});
+TEST(deferred_free_reports_pool_id) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(5, true);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true, 0, Pool::kNextRank, 5);
+  Block* block = fixture.pool.try_allocate(512, 0, 0, 5);
+  fixture.pool.record_stream(block, 2);
+  fixture.pool.free(block);
+  const auto deferred = fixture.pool.deferred();
+  CHECK(deferred.size() == 1 && deferred[0].pool_id == 5 && deferred[0].users == std::vector<uint64_t>{2});
 }
 
-TEST(a_home_may_have_growing_segments) {
-  Scene scene;
-  scene.pool.set_policy(growing());
-  scene.pool.make_home(1, true);
-  scene.pool.adopt_space(kHere, 4 * kPage, kPage, 0, false, 0, 1);
-  CHECK(is(scene.pool.room(2 * kMiB, 0, 0), 0, 0));
-  const Piece piece = scene.pool.room(2 * kMiB, 0, 1);
-  CHECK(is(piece, kHere, kPage));
-  scene.pool.give(scene.pool.came(piece.address, 2 * kMiB, 0));
-  CHECK(scene.pool.reserved_by(1, kAll).current == static_cast<int64_t>(kPage) && scene.sound());
-  CHECK(scene.pool.idle_pages(false, 0).empty() && scene.pool.idle_pages(false, 1).size() == 1);
-  CHECK(scene.pool.leave(piece) && scene.pool.left(kHere) && !scene.pool.drop_home(1));
-  CHECK(scene.pool.evict_space(kHere) && scene.pool.drop_home(1) && scene.sound());
+TEST(partition_supports_expandable_segments) {
+  PoolFixture fixture;
+  fixture.pool.set_policy(expandable_policy());
+  fixture.pool.create_partition(1, true);
+  fixture.pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, false, 0, 1);
+  CHECK(equals(fixture.pool.choose_pages(2 * kMiB, 0, 0), 0, 0));
+  const PageRange range = fixture.pool.choose_pages(2 * kMiB, 0, 1);
+  CHECK(equals(range, kBase, kPage));
+  fixture.pool.free(fixture.pool.commit_done(range.address, 2 * kMiB, 0));
+  CHECK(fixture.pool.reserved_by(1, kAllSizes).current == static_cast<int64_t>(kPage) && fixture.is_consistent());
+  CHECK(fixture.pool.idle_pages(false, 0).empty() && fixture.pool.idle_pages(false, 1).size() == 1);
+  CHECK(fixture.pool.begin_decommit(range) && fixture.pool.decommit_done(kBase) && !fixture.pool.remove_partition(1));
+  CHECK(fixture.pool.evict_expandable(kBase) && fixture.pool.remove_partition(1) && fixture.is_consistent());
 }
 
 // Policy
 
-TEST(sizes_are_rounded_to_parts_of_powers_of_two) {
+TEST(sizes_are_rounded_to_power_of_two_divisions) {
   Policy policy;
   policy.divisions.fill(4);
-  policy.divides = true;
+  policy.has_divisions = true;
   CHECK(policy.block_size(1) == 512 && policy.block_size(1200) == 1536);  // too small to be divided
   CHECK(policy.block_size(4097) == 5 * 1024 && policy.block_size(5 * kMiB) == 5 * kMiB);
   CHECK(policy.block_size(5 * kMiB + 1) == 6 * kMiB);
@@ -477,279 +492,284 @@ TEST(sizes_are_rounded_to_parts_of_powers_of_two) {
   CHECK(policy.block_size(4097) == 4608);
 }
 
-TEST(a_block_is_as_large_as_the_policy_says) {
-  Scene scene;
+TEST(block_size_follows_policy) {
+  PoolFixture fixture;
   Policy policy;
   policy.divisions.fill(2);
-  policy.divides = true;
-  scene.pool.set_policy(policy);
-  scene.pool.adopt(kHere, kSmallSegment, 0, true);
-  Block* block = scene.pool.take(5000, 0);
-  CHECK(block->size == 6144 && block->requested == 5000 && scene.sound());
-  scene.pool.set_policy(Policy{});
-  CHECK(scene.pool.take(5000, 0)->size == 5120 && block->size == 6144 && scene.sound());
+  policy.has_divisions = true;
+  fixture.pool.set_policy(policy);
+  fixture.pool.adopt(kBase, kSmallSegment, 0, true);
+  Block* block = fixture.pool.try_allocate(5000, 0);
+  CHECK(block->size == 6144 && block->requested == 5000 && fixture.is_consistent());
+  fixture.pool.set_policy(Policy{});
+  CHECK(fixture.pool.try_allocate(5000, 0)->size == 5120 && block->size == 6144 && fixture.is_consistent());
 }
 
-TEST(large_blocks_stay_whole_from_max_split_on) {
-  Scene scene;
+TEST(blocks_of_max_split_are_not_split) {
+  PoolFixture fixture;
   Policy policy;
   policy.max_split = 40 * kMiB;
-  scene.pool.set_policy(policy);
-  scene.pool.adopt(kHere, 60 * kMiB, 0, false);
-  CHECK(scene.pool.take(30 * kMiB, 0) == nullptr);  // nor do they go to requests below it
-  CHECK(scene.pool.take(40 * kMiB, 0) == nullptr);  // 20 MiB would be wasted
-  Block* block = scene.pool.take(40 * kMiB + 512, 0);
+  fixture.pool.set_policy(policy);
+  fixture.pool.adopt(kBase, 60 * kMiB, 0, false);
+  CHECK(fixture.pool.try_allocate(30 * kMiB, 0) == nullptr);  // nor do they serve smaller requests
+  CHECK(fixture.pool.try_allocate(40 * kMiB, 0) == nullptr);  // 20 MiB would be wasted
+  Block* block = fixture.pool.try_allocate(40 * kMiB + 512, 0);
   CHECK(block->size == 60 * kMiB);
-  CHECK(scene.pool.oversize(false).current == 1 && scene.pool.oversize(true).current == 1);
-  scene.pool.give(block);
+  CHECK(fixture.pool.oversize(false).current == 1 && fixture.pool.oversize(true).current == 1);
+  fixture.pool.free(block);
   policy.max_non_split_rounding = 20 * kMiB + 512;
-  scene.pool.set_policy(policy);
-  scene.pool.give(scene.pool.take(40 * kMiB, 0));
-  CHECK(scene.pool.evict(kHere) && scene.sound());
-  const Count blocks = scene.pool.oversize(false), segments = scene.pool.oversize(true);
+  fixture.pool.set_policy(policy);
+  fixture.pool.free(fixture.pool.try_allocate(40 * kMiB, 0));
+  CHECK(fixture.pool.evict(kBase) && fixture.is_consistent());
+  const Stat blocks = fixture.pool.oversize(false), segments = fixture.pool.oversize(true);
   CHECK(blocks.current == 0 && blocks.peak == 1 && blocks.allocated == 2 && blocks.freed == 2);
   CHECK(segments.current == 0 && segments.allocated == 1 && segments.freed == 1);
-  scene.pool.reset_peaks();
-  scene.pool.reset_accumulated();
-  CHECK(scene.pool.oversize(false).peak == 0 && scene.pool.oversize(true).freed == 0);
+  fixture.pool.reset_peaks();
+  fixture.pool.reset_accumulated();
+  CHECK(fixture.pool.oversize(false).peak == 0 && fixture.pool.oversize(true).freed == 0);
 }
 
-TEST(blocks_below_max_split_are_split_as_ever) {
-  Scene scene;
+TEST(blocks_below_max_split_are_split) {
+  PoolFixture fixture;
   Policy policy;
   policy.max_split = 40 * kMiB;
-  scene.pool.set_policy(policy);
-  scene.pool.adopt(kHere, kPage, 0, false);
-  CHECK(scene.pool.take(2 * kMiB, 0)->size == 2 * kMiB);
-  CHECK(scene.pool.oversize(false).allocated == 0 && scene.pool.oversize(true).allocated == 0 && scene.sound());
+  fixture.pool.set_policy(policy);
+  fixture.pool.adopt(kBase, kPage, 0, false);
+  CHECK(fixture.pool.try_allocate(2 * kMiB, 0)->size == 2 * kMiB);
+  CHECK(fixture.pool.oversize(false).allocated == 0 && fixture.pool.oversize(true).allocated == 0 &&
+        fixture.is_consistent());
 }
 
-TEST(segments_have_the_size_of_the_policy) {
+TEST(segment_size_follows_policy) {
   Policy policy;
   CHECK(policy.segment_size(512) == kSmallSegment && policy.segment_size(2 * kMiB) == kLargeSegment);
   CHECK(policy.segment_size(11 * kMiB) == 12 * kMiB);
   policy.large_segment = 12 * kMiB;
   CHECK(policy.segment_size(2 * kMiB) == 12 * kMiB && policy.segment_size(10 * kMiB) == 10 * kMiB);
-  policy.fine = true;
+  policy.exact_segments = true;
   CHECK(policy.segment_size(700 * 1024) == 2100 * 1024 + 12 * 1024);  // three blocks, in steps of 64 KiB
   CHECK(policy.segment_size(5 * kMiB) == 5 * kMiB);
 }
 
-TEST(idle_segments_grow_older_with_each_request) {
-  Scene scene;
+TEST(free_segments_age_with_each_request) {
+  PoolFixture fixture;
   Policy policy;
-  policy.ages = true;
-  scene.pool.set_policy(policy);
-  scene.pool.adopt(kHere, kPage, 0, false);
-  Block* block = scene.pool.take(kPage, 0);
-  for (int i = 0; i < 3; ++i) scene.pool.take(2 * kMiB, 0);
-  scene.pool.give(block);
-  CHECK(scene.pool.evictable(false)[0].age == 0);
-  scene.pool.take(kMiB, 0);       // the small kind's clock
-  scene.pool.take(30 * kMiB, 5);  // any queue's request counts
-  scene.pool.take(30 * kMiB, 0);
-  CHECK(scene.pool.evictable(false)[0].age == 2 && !scene.pool.evictable(false)[0].growing);
-  scene.pool.set_policy(Policy{});
-  scene.pool.take(30 * kMiB, 0);
-  CHECK(scene.pool.evictable(false)[0].age == 2 && scene.sound());
+  policy.track_age = true;
+  fixture.pool.set_policy(policy);
+  fixture.pool.adopt(kBase, kPage, 0, false);
+  Block* block = fixture.pool.try_allocate(kPage, 0);
+  for (int i = 0; i < 3; ++i) fixture.pool.try_allocate(2 * kMiB, 0);
+  fixture.pool.free(block);
+  CHECK(fixture.pool.evictable(false)[0].age == 0);
+  fixture.pool.try_allocate(kMiB, 0);       // the small class has its own clock
+  fixture.pool.try_allocate(30 * kMiB, 5);  // any queue's request counts
+  fixture.pool.try_allocate(30 * kMiB, 0);
+  CHECK(fixture.pool.evictable(false)[0].age == 2 && !fixture.pool.evictable(false)[0].expandable);
+  fixture.pool.set_policy(Policy{});
+  fixture.pool.try_allocate(30 * kMiB, 0);
+  CHECK(fixture.pool.evictable(false)[0].age == 2 && fixture.is_consistent());
 }
 
-TEST(who_brought_a_segment_is_served_from_it) {
-  Scene scene;
-  Block* block = scene.pool.adopt_for(2 * kMiB, kHere, kPage, 0, 0, 0);
-  CHECK(block->address == kHere && block->size == 2 * kMiB && scene.now(kReservedBytes) == static_cast<int64_t>(kPage));
-  CHECK(scene.pool.adopt_for(2 * kPage, 2 * kHere, kPage, 0, 0, 0) == nullptr);  // too small, but it is there
-  CHECK(scene.pool.adopt_for(0, 3 * kHere, kPage, 0, 0, 0) == nullptr);
-  CHECK(scene.pool.evictable(false).size() == 1 && scene.pool.evictable(true).size() == 1 && scene.sound());
+TEST(adopt_and_allocate_serves_its_caller) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.adopt_and_allocate(2 * kMiB, kBase, kPage, 0, 0, 0);
+  CHECK(block->address == kBase && block->size == 2 * kMiB &&
+        fixture.current(kReservedBytes) == static_cast<int64_t>(kPage));
+  CHECK(fixture.pool.adopt_and_allocate(2 * kPage, 2 * kBase, kPage, 0, 0, 0) == nullptr);  // too small, but adopted
+  CHECK(fixture.pool.adopt_and_allocate(0, 3 * kBase, kPage, 0, 0, 0) == nullptr);
+  CHECK(fixture.pool.evictable(false).size() == 1 && fixture.pool.evictable(true).size() == 1 &&
+        fixture.is_consistent());
 }
 
-// What broken() finds
+// Corruption that check_invariants() finds
 
-TEST(a_bare_piece_that_is_not_listed_is_found) {
-  OneSpace one;
-  PoolTest::segment(one.pool, kHere).free_list->bare.clear();
-  CHECK(one.fault() == "the bare pieces and the block disagree");
+TEST(check_finds_unlisted_uncommitted_range) {
+  ExpandableFixture fixture;
+  PoolTest::segment(fixture.pool, kBase).free_list->uncommitted.clear();
+  CHECK(fixture.violation() == "the table of uncommitted ranges and the block disagree");
 }
 
-TEST(a_listed_piece_that_has_memory_is_found) {
-  OneSpace one;
-  Block* block = one.take(kPage);
-  block->segment->free_list->bare.emplace(block->address, block);
-  CHECK(one.fault() == "the bare pieces and the block disagree");
+TEST(check_finds_listed_committed_block) {
+  ExpandableFixture fixture;
+  Block* block = fixture.allocate(kPage);
+  block->segment->free_list->uncommitted.emplace(block->address, block);
+  CHECK(fixture.violation() == "the table of uncommitted ranges and the block disagree");
 }
 
-TEST(a_bare_piece_of_nowhere_is_found) {
-  OneSpace one;
+TEST(check_finds_stray_uncommitted_range) {
+  ExpandableFixture fixture;
   Block stray;
-  PoolTest::segment(one.pool, kHere).free_list->bare.emplace(512, &stray);
-  CHECK(one.fault() == "a list of bare pieces holds one of no segment");
+  PoolTest::segment(fixture.pool, kBase).free_list->uncommitted.emplace(512, &stray);
+  CHECK(fixture.violation() == "a table of uncommitted ranges holds one that is in no segment");
 }
 
-TEST(bare_neighbours_that_were_not_merged_are_found) {
-  OneSpace one;
-  one.pool.room(kPage, 0, 0);
-  Segment& segment = PoolTest::segment(one.pool, kHere);
-  segment.first->state = State::Bare;
-  segment.free_list->bare.emplace(kHere, segment.first);
-  CHECK(one.fault() == "two bare neighbours were not merged");
+TEST(check_finds_unmerged_uncommitted_ranges) {
+  ExpandableFixture fixture;
+  fixture.pool.choose_pages(kPage, 0, 0);
+  Segment& segment = PoolTest::segment(fixture.pool, kBase);
+  segment.first->state = State::Uncommitted;
+  segment.free_list->uncommitted.emplace(kBase, segment.first);
+  CHECK(fixture.violation() == "two neighbouring uncommitted ranges were not merged");
 }
 
-TEST(a_piece_that_is_not_made_of_pages_is_found) {
-  OneSpace one;
-  PoolTest::segment(one.pool, kHere).page = 3 * kPage;
-  CHECK(one.fault() == "a piece without memory is not made of pages");
+TEST(check_finds_range_of_partial_pages) {
+  ExpandableFixture fixture;
+  PoolTest::segment(fixture.pool, kBase).page_size = 3 * kPage;
+  CHECK(fixture.violation() == "an uncommitted range does not consist of whole pages");
 }
 
-TEST(a_piece_on_its_way_where_nothing_grows_is_found) {
-  Scene scene;
-  scene.pool.adopt(kHere, kPage, 0, false);
-  Segment& segment = PoolTest::segment(scene.pool, kHere);
+TEST(check_finds_transition_in_plain_segment) {
+  PoolFixture fixture;
+  fixture.pool.adopt(kBase, kPage, 0, false);
+  Segment& segment = PoolTest::segment(fixture.pool, kBase);
   segment.free_list->erase(segment.first);
-  segment.first->state = State::Leaving;
-  CHECK(scene.fault() == "a piece without memory in a segment that does not grow");
+  segment.first->state = State::Decommitting;
+  CHECK(fixture.violation() == "an uncommitted range in a segment that is not expandable");
 }
 
-TEST(a_piece_on_its_way_with_users_is_found) {
-  OneSpace one;
-  one.pool.room(kPage, 0, 0);
-  PoolTest::segment(one.pool, kHere).first->uses.push_back(1);
-  CHECK(one.fault() == "a piece without memory is used by a queue");
+TEST(check_finds_transition_with_users) {
+  ExpandableFixture fixture;
+  fixture.pool.choose_pages(kPage, 0, 0);
+  PoolTest::segment(fixture.pool, kBase).first->users.push_back(1);
+  CHECK(fixture.violation() == "an uncommitted range has users");
 }
 
-TEST(memory_that_nobody_counted_is_found) {
-  OneSpace one;
-  one.pool.room(kPage, 0, 0);
-  PoolTest::segment(one.pool, kHere).first->state = State::Leaving;
-  CHECK(one.fault() == "what a home counts differs from a recount");
+TEST(check_finds_uncounted_memory) {
+  ExpandableFixture fixture;
+  fixture.pool.choose_pages(kPage, 0, 0);
+  PoolTest::segment(fixture.pool, kBase).first->state = State::Decommitting;
+  CHECK(fixture.violation() == "the reserved bytes of a partition differ from a recount");
 }
 
-TEST(a_home_that_counts_wrong_is_found) {
-  Scene scene;
-  scene.pool.make_home(1, true);
-  PoolTest::home(scene.pool, 1).reserved.add(true, 512);
-  CHECK(scene.fault() == "what a home counts differs from a recount");
+TEST(check_finds_wrong_partition_counter) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(1, true);
+  PoolTest::partition(fixture.pool, 1).reserved.add(true, 512);
+  CHECK(fixture.violation() == "the reserved bytes of a partition differ from a recount");
 }
 
-TEST(a_segment_in_a_strange_list_is_found) {
-  Scene scene;
-  scene.pool.make_home(1, true);
-  scene.pool.adopt(kHere, kPage, 0, false);
-  PoolTest::segment(scene.pool, kHere).queue = 4;
-  CHECK(scene.fault() == "a segment's free list is not its queue's");
+TEST(check_finds_segment_in_wrong_list) {
+  PoolFixture fixture;
+  fixture.pool.create_partition(1, true);
+  fixture.pool.adopt(kBase, kPage, 0, false);
+  PoolTest::segment(fixture.pool, kBase).queue = 4;
+  CHECK(fixture.violation() == "a segment is in the free list of another queue");
 }
 
-TEST(growing_segments_that_are_miscounted_are_found) {
-  OneSpace one;
-  ++PoolTest::growing(one.pool);
-  CHECK(one.fault() == "the growing segments are not as many as counted");
+TEST(check_finds_wrong_expandable_count) {
+  ExpandableFixture fixture;
+  ++PoolTest::expandable_segments(fixture.pool);
+  CHECK(fixture.violation() == "the number of expandable segments differs from a recount");
 }
 
-TEST(a_rule_that_is_forgotten_is_found) {
-  OneSpace one;
-  PoolTest::plain(one.pool) = true;
-  CHECK(one.fault() == "a rule that chooses blocks is forgotten");
+TEST(check_finds_outdated_policy_cache) {
+  ExpandableFixture fixture;
+  PoolTest::best_fit_only(fixture.pool) = true;
+  CHECK(fixture.violation() == "the cached best_fit_only_ is outdated");
 }
 
 // Threads
 
-// Everything that two threads may do at once: growing segments, plain ones, homes, lending, waiting, other rules.
-TEST(eight_threads_share_growing_segments_and_homes) {
+// All operations that threads may run concurrently: expandable and plain segments, partitions, borrowing, pending
+// frees, policy changes.
+TEST(expandable_pool_is_thread_safe) {
   Pool pool;
-  pool.set_policy(growing());
-  for (const uint32_t home : {1, 2}) pool.make_home(home, home == 1);
-  for (uint64_t number = 0; number < 3; ++number)  // of homes 0 to 2
-    pool.adopt_space((1 + number) * 100 * kPage, 8 * kPage, kPage, 0, false, 0, static_cast<uint32_t>(number));
-  pool.record(1000);
+  pool.set_policy(expandable_policy());
+  for (const uint32_t pool_id : {1, 2}) pool.create_partition(pool_id, pool_id == 1);
+  for (uint64_t number = 0; number < 3; ++number)  // of pools 0 to 2
+    pool.adopt_expandable((1 + number) * 100 * kPage, 8 * kPage, kPage, 0, false, 0, static_cast<uint32_t>(number));
+  pool.record_history(1000);
   std::vector<std::thread> threads;
   for (uint64_t number = 0; number < 8; ++number) {
     threads.emplace_back([&pool, number] {
       std::mt19937_64 chance(number);
-      const uint32_t home = static_cast<uint32_t>(number % 3), own = static_cast<uint32_t>(10 + number);
-      const uint64_t plain = (1000 + number) * 100 * kPage;  // a segment that is not growing, when it is there
-      bool is_there = false;
-      std::vector<Block*> mine;
+      const uint32_t pool_id = static_cast<uint32_t>(number % 3), own = static_cast<uint32_t>(10 + number);
+      const uint64_t plain = (1000 + number) * 100 * kPage;  // address of a plain segment, present or not
+      bool adopted = false;
+      std::vector<Block*> held;
       for (int step = 0; step < 2'000; ++step) {
         const uint64_t nbytes = kMiB + 1 + chance() % (2 * kPage);
-        if (mine.size() < 4 && chance() % 2) {
-          const uint32_t lender = static_cast<uint32_t>(chance() % 3);
-          Block* block = lender == home ? pool.take(nbytes, 0, 0, home) : pool.take(nbytes, 0, 0, lender, true);
+        if (held.size() < 4 && chance() % 2) {
+          const uint32_t source = static_cast<uint32_t>(chance() % 3);
+          Block* block = source == pool_id ? pool.try_allocate(nbytes, 0, 0, pool_id)
+                                           : pool.try_allocate(nbytes, 0, 0, source, true);
           if (block == nullptr) {
-            const Piece piece = pool.room(nbytes, 0, home);
-            if (piece.size > 0 && chance() % 8 == 0) {
-              pool.stayed(piece.address);
-            } else if (piece.address != 0) {
-              block = piece.size == 0 ? pool.take_at(piece.address, nbytes, 0, 0, home)
-                                      : pool.came(piece.address, nbytes, 0);
+            const PageRange range = pool.choose_pages(nbytes, 0, pool_id);
+            if (range.size > 0 && chance() % 8 == 0) {
+              pool.rollback(range.address);
+            } else if (range.address != 0) {
+              block = range.size == 0 ? pool.allocate_at(range.address, nbytes, 0, 0, pool_id)
+                                      : pool.commit_done(range.address, nbytes, 0);
             }
           }
-          if (block != nullptr) mine.push_back(block);
-        } else if (!mine.empty()) {
-          std::swap(mine[chance() % mine.size()], mine.back());
-          if (chance() % 4 == 0) pool.use(mine.back(), 9);
-          pool.give(mine.back());
-          mine.pop_back();
+          if (block != nullptr) held.push_back(block);
+        } else if (!held.empty()) {
+          std::swap(held[chance() % held.size()], held.back());
+          if (chance() % 4 == 0) pool.record_stream(held.back(), 9);
+          pool.free(held.back());
+          held.pop_back();
         }
         if (chance() % 8 == 0) {
-          for (const Deferred& waiting : pool.deferred()) {  // anybody's
-            pool.heard(waiting.serial);
-            pool.settle(waiting.serial);
+          for (const DeferredFree& deferred : pool.deferred()) {  // of any thread
+            pool.acknowledge_deferred(deferred.serial);
+            pool.complete_free(deferred.serial);
           }
         }
         if (chance() % 16 == 0) {
-          if (is_there) {
-            is_there = !pool.evict(plain);
-          } else if (Block* block = pool.adopt_for(nbytes, plain, 2 * kPage, 0, 0, home)) {
-            is_there = true;
-            mine.push_back(block);
+          if (adopted) {
+            adopted = !pool.evict(plain);
+          } else if (Block* block = pool.adopt_and_allocate(nbytes, plain, 2 * kPage, 0, 0, pool_id)) {
+            adopted = true;
+            held.push_back(block);
           } else {
-            is_there = true;  // and too small for that
+            adopted = true;  // but too small for the request
           }
         }
         if (chance() % 64 == 0) {
-          Policy policy = growing();
-          policy.ages = chance() % 2 == 0;
+          Policy policy = expandable_policy();
+          policy.track_age = chance() % 2 == 0;
           policy.max_split = chance() % 2 == 0 ? kUnlimited : kPage;
-          policy.growing = chance() % 4 != 0;
+          policy.expandable = chance() % 4 != 0;
           pool.set_policy(policy);
-          pool.make_home(own, true);
-          pool.drop_home(own);
+          pool.create_partition(own, true);
+          pool.remove_partition(own);
         }
         if (chance() % 16 == 0) {
-          for (const Piece piece : pool.idle_pages(false, home)) {
-            if (!pool.leave(piece)) continue;
+          for (const PageRange range : pool.idle_pages(false, pool_id)) {
+            if (!pool.begin_decommit(range)) continue;
             if (chance() % 4 == 0) {
-              pool.stayed(piece.address);
+              pool.rollback(range.address);
             } else {
-              pool.left(piece.address);
+              pool.decommit_done(range.address);
             }
           }
         }
         if (step % 200 == 0) {
-          pool.evictable(false, home, true, true);
-          pool.record(step % 400 == 0 ? 100 : 1000, true, 0, true);
-          pool.reserved_by(home, kAll);
-          pool.idle_in(home);
+          pool.evictable(false, pool_id, true, true);
+          pool.record_history(step % 400 == 0 ? 100 : 1000, true, 0, true);
+          pool.reserved_by(pool_id, kAllSizes);
+          pool.free_bytes(pool_id);
           rows_of(pool);
         }
       }
-      for (Block* block : mine) pool.give(block);
+      for (Block* block : held) pool.free(block);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  CHECK(pool.broken() == nullptr);
-  for (const Deferred& waiting : pool.deferred()) CHECK(pool.settle(waiting.serial));
+  CHECK(pool.check_invariants() == nullptr);
+  for (const DeferredFree& deferred : pool.deferred()) CHECK(pool.complete_free(deferred.serial));
   for (uint64_t number = 0; number < 8; ++number) {
     pool.evict((1000 + number) * 100 * kPage);
     CHECK(!pool.owns((1000 + number) * 100 * kPage));
   }
   for (uint64_t number = 0; number < 3; ++number) {
-    for (const Piece piece : pool.idle_pages(false, static_cast<uint32_t>(number))) {
-      CHECK(pool.leave(piece));
-      pool.left(piece.address);
+    for (const PageRange range : pool.idle_pages(false, static_cast<uint32_t>(number))) {
+      CHECK(pool.begin_decommit(range));
+      pool.decommit_done(range.address);
     }
-    CHECK(pool.evict_space((1 + number) * 100 * kPage));
+    CHECK(pool.evict_expandable((1 + number) * 100 * kPage));
   }
-  CHECK(pool.count(kReservedBytes, kAll).current == 0 && pool.broken() == nullptr);
+  CHECK(pool.count(kReservedBytes, kAllSizes).current == 0 && pool.check_invariants() == nullptr);
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

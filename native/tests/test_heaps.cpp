@@ -1,14 +1,14 @@
-// Heaps: which buffer serves, which heap a new one is put into, what becomes of a released one.
+// Tests of heaps: reuse, placement and release of buffers.
 #include <random>
 #include <vector>
 
-#include "pool/check.hpp"
 #include "pool/pool.hpp"
 #include "pool/tables.hpp"
+#include "tests/check.hpp"
 
 namespace forebay {
 
-// Lets a test break what broken() must find.
+// Gives tests access to tables that check_invariants() must find corrupted.
 struct PoolTest {
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
 };
@@ -20,199 +20,200 @@ using namespace forebay;
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kHere = 64 * kMiB, kThere = 4096 * kMiB;
+constexpr uint64_t kBase = 64 * kMiB, kOther = 4096 * kMiB;
 constexpr uint64_t kHeap = 8 * kMiB;
 
-struct Heaps {
+struct HeapsFixture {
   Pool pool;
 
-  explicit Heaps(bool ages = false, uint64_t limit = 0) {
+  explicit HeapsFixture(bool track_age = false, uint64_t heap_limit = 0) {
     const std::vector<uint64_t> steps(16, 0);
-    pool.set_policy(Policy(steps, kUnlimited, 0, 0, false, ages, false, kGrain, limit));
+    pool.set_policy(Policy(steps, kUnlimited, 0, 0, false, track_age, false, kMinAlignment, heap_limit));
   }
 
-  Block* make(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue = 0) {
-    return pool.adopt_for(nbytes, address, size, queue, 0, 0);
+  Block* add_heap(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue = 0) {
+    return pool.adopt_and_allocate(nbytes, address, size, queue, 0, 0);
   }
-  uint64_t reserved() const { return static_cast<uint64_t>(pool.count(kReservedBytes, kAll).current); }
-  bool sound() const { return pool.broken() == nullptr; }
-  std::string fault() const {
-    const char* rule = pool.broken();
-    return rule == nullptr ? "" : rule;
+  uint64_t reserved() const { return static_cast<uint64_t>(pool.count(kReservedBytes, kAllSizes).current); }
+  bool is_consistent() const { return pool.check_invariants() == nullptr; }
+  std::string violation() const {
+    const char* invariant = pool.check_invariants();
+    return invariant == nullptr ? "" : invariant;
   }
 };
 
 }  // namespace
 
-TEST(buffers_lie_one_after_another_at_multiples_of_their_alignment) {
-  Heaps heaps;
-  Block* first = heaps.make(1, kHere, kHeap);
-  Block* second = heaps.pool.place(257, 0, 0, 0);
-  CHECK(first->address == kHere && first->size == 256);
-  CHECK(second->address == kHere + 256 && second->size == 512);
-  CHECK(heaps.pool.live_at(kHere + 256) == second);
-  CHECK(heaps.reserved() == kHeap && heaps.sound());
+TEST(buffers_are_adjacent_and_aligned) {
+  HeapsFixture heaps;
+  Block* first = heaps.add_heap(1, kBase, kHeap);
+  Block* second = heaps.pool.new_buffer(257, 0, 0, 0);
+  CHECK(first->address == kBase && first->size == 256);
+  CHECK(second->address == kBase + 256 && second->size == 512);
+  CHECK(heaps.pool.live_at(kBase + 256) == second);
+  CHECK(heaps.reserved() == kHeap && heaps.is_consistent());
 }
 
-TEST(a_free_buffer_stays_whole_and_serves_a_smaller_request) {
-  Heaps heaps;
-  Block* first = heaps.make(1000, kHere, kHeap);
-  Block* second = heaps.pool.place(1000, 0, 0, 0);
-  heaps.pool.give(first);
-  heaps.pool.give(second);  // beside it, and not joined with it
-  CHECK(heaps.sound());
-  CHECK(heaps.pool.take(300, 0)->size == 1024);
-  CHECK(heaps.pool.take(1025, 0) == nullptr);
-  CHECK(heaps.sound());
+TEST(free_buffer_serves_smaller_request_unsplit) {
+  HeapsFixture heaps;
+  Block* first = heaps.add_heap(1000, kBase, kHeap);
+  Block* second = heaps.pool.new_buffer(1000, 0, 0, 0);
+  heaps.pool.free(first);
+  heaps.pool.free(second);  // adjacent, but not merged
+  CHECK(heaps.is_consistent());
+  CHECK(heaps.pool.try_allocate(300, 0)->size == 1024);
+  CHECK(heaps.pool.try_allocate(1025, 0) == nullptr);
+  CHECK(heaps.is_consistent());
 }
 
-TEST(one_that_is_far_too_large_is_for_the_ladder_to_decide) {
-  Heaps heaps;
-  heaps.pool.give(heaps.make(40 * kMiB, kHere, 40 * kMiB));
-  CHECK(heaps.pool.take(8 * kMiB - 256, 0) == nullptr);
-  const Nearest nearest = heaps.pool.nearest(8 * kMiB - 256, 0, 0);
-  CHECK(nearest.address == kHere && nearest.size == 40 * kMiB && !nearest.room);
-  CHECK(heaps.pool.take(8 * kMiB, 0)->size == 40 * kMiB);
-  CHECK(heaps.sound());
+TEST(oversized_buffer_is_not_reused_automatically) {
+  HeapsFixture heaps;
+  heaps.pool.free(heaps.add_heap(40 * kMiB, kBase, 40 * kMiB));
+  CHECK(heaps.pool.try_allocate(8 * kMiB - 256, 0) == nullptr);
+  const BestFitBuffer best = heaps.pool.best_fit_buffer(8 * kMiB - 256, 0, 0);
+  CHECK(best.address == kBase && best.size == 40 * kMiB && !best.has_gap);
+  CHECK(heaps.pool.try_allocate(8 * kMiB, 0)->size == 40 * kMiB);
+  CHECK(heaps.is_consistent());
 }
 
-TEST(a_released_buffer_becomes_room_with_what_is_beside_it) {
-  Heaps heaps;
-  std::vector<Block*> made{heaps.make(kMiB, kHere, 4 * kMiB)};
-  for (int i = 0; i < 3; ++i) made.push_back(heaps.pool.place(kMiB, 0, 0, 0));
-  CHECK(heaps.pool.place(kMiB, 0, 0, 0) == nullptr);
-  for (Block* block : made) heaps.pool.give(block);
-  CHECK(heaps.pool.release(kHere + kMiB, kMiB) == 0);
-  CHECK(heaps.pool.release(kHere + 3 * kMiB, kMiB) == 0);
-  CHECK(heaps.sound());
-  CHECK(heaps.pool.release(kHere + 2 * kMiB, kMiB) == 0);
-  CHECK(heaps.sound());
-  CHECK(heaps.pool.release(kHere, kMiB) == kHere);  // empty
-  CHECK(heaps.pool.release(kHere, kMiB) == 0);      // there is none any more
-  CHECK(heaps.sound() && heaps.reserved() == 4 * kMiB);
-  CHECK(heaps.pool.evict(kHere) && heaps.reserved() == 0 && heaps.sound());
+TEST(released_buffer_merges_with_neighbouring_gaps) {
+  HeapsFixture heaps;
+  std::vector<Block*> buffers{heaps.add_heap(kMiB, kBase, 4 * kMiB)};
+  for (int i = 0; i < 3; ++i) buffers.push_back(heaps.pool.new_buffer(kMiB, 0, 0, 0));
+  CHECK(heaps.pool.new_buffer(kMiB, 0, 0, 0) == nullptr);
+  for (Block* block : buffers) heaps.pool.free(block);
+  CHECK(heaps.pool.release_buffer(kBase + kMiB, kMiB) == 0);
+  CHECK(heaps.pool.release_buffer(kBase + 3 * kMiB, kMiB) == 0);
+  CHECK(heaps.is_consistent());
+  CHECK(heaps.pool.release_buffer(kBase + 2 * kMiB, kMiB) == 0);
+  CHECK(heaps.is_consistent());
+  CHECK(heaps.pool.release_buffer(kBase, kMiB) == kBase);  // empty
+  CHECK(heaps.pool.release_buffer(kBase, kMiB) == 0);      // no longer a buffer
+  CHECK(heaps.is_consistent() && heaps.reserved() == 4 * kMiB);
+  CHECK(heaps.pool.evict(kBase) && heaps.reserved() == 0 && heaps.is_consistent());
 }
 
-TEST(the_heap_with_the_least_room_that_is_enough_gets_a_new_buffer) {
-  Heaps heaps;
-  heaps.make(kMiB, kHere, kHeap);
-  heaps.make(kMiB, kThere, 4 * kMiB);
-  CHECK(heaps.pool.place(kMiB, 0, 0, 0)->address == kThere + kMiB);
-  CHECK(heaps.pool.place(kMiB, 0, 0, 0)->address == kThere + 2 * kMiB);
-  CHECK(heaps.pool.place(kMiB, 0, 0, 0)->address == kThere + 3 * kMiB);
-  CHECK(heaps.pool.place(kMiB, 0, 0, 0)->address == kHere + kMiB);
-  CHECK(heaps.sound());
+TEST(new_buffer_uses_heap_with_smallest_sufficient_gap) {
+  HeapsFixture heaps;
+  heaps.add_heap(kMiB, kBase, kHeap);
+  heaps.add_heap(kMiB, kOther, 4 * kMiB);
+  CHECK(heaps.pool.new_buffer(kMiB, 0, 0, 0)->address == kOther + kMiB);
+  CHECK(heaps.pool.new_buffer(kMiB, 0, 0, 0)->address == kOther + 2 * kMiB);
+  CHECK(heaps.pool.new_buffer(kMiB, 0, 0, 0)->address == kOther + 3 * kMiB);
+  CHECK(heaps.pool.new_buffer(kMiB, 0, 0, 0)->address == kBase + kMiB);
+  CHECK(heaps.is_consistent());
 }
 
-TEST(in_its_heap_a_buffer_takes_the_smallest_room_that_is_enough) {
-  Heaps heaps;
-  Block* first = heaps.make(kMiB, kHere, kHeap);
-  Block* second = heaps.pool.place(kMiB / 2, 0, 0, 0);
-  Block* gap = heaps.pool.place(kMiB / 4, 0, 0, 0);
-  heaps.pool.place(256, 0, 0, 0);
-  heaps.pool.give(gap);
-  heaps.pool.release(gap->address, kMiB / 4);
-  CHECK(heaps.pool.place(1000, 0, 0, 0)->address == second->address + second->size);
-  CHECK(first->address == kHere && heaps.sound());
+TEST(new_buffer_uses_smallest_sufficient_gap) {
+  HeapsFixture heaps;
+  Block* first = heaps.add_heap(kMiB, kBase, kHeap);
+  Block* second = heaps.pool.new_buffer(kMiB / 2, 0, 0, 0);
+  Block* gap = heaps.pool.new_buffer(kMiB / 4, 0, 0, 0);
+  heaps.pool.new_buffer(256, 0, 0, 0);
+  heaps.pool.free(gap);
+  heaps.pool.release_buffer(gap->address, kMiB / 4);
+  CHECK(heaps.pool.new_buffer(1000, 0, 0, 0)->address == second->address + second->size);
+  CHECK(first->address == kBase && heaps.is_consistent());
 }
 
-TEST(what_belongs_to_one_queue_serves_no_other) {
-  Heaps heaps;
-  heaps.pool.give(heaps.make(1000, kHere, kHeap, 1));
-  CHECK(heaps.pool.take(1000, 2) == nullptr);
-  CHECK(heaps.pool.place(1000, 2, 0, 0) == nullptr);
-  CHECK(!heaps.pool.nearest(1000, 2, 0).room && heaps.pool.nearest(1000, 1, 0).room);
+TEST(buffers_are_not_shared_between_queues) {
+  HeapsFixture heaps;
+  heaps.pool.free(heaps.add_heap(1000, kBase, kHeap, 1));
+  CHECK(heaps.pool.try_allocate(1000, 2) == nullptr);
+  CHECK(heaps.pool.new_buffer(1000, 2, 0, 0) == nullptr);
+  CHECK(!heaps.pool.best_fit_buffer(1000, 2, 0).has_gap && heaps.pool.best_fit_buffer(1000, 1, 0).has_gap);
 }
 
-TEST(at_the_limit_not_even_a_free_buffer_serves) {
-  Heaps heaps(false, kHeap + 1024);
-  heaps.pool.give(heaps.make(1025, kHere, kHeap));
-  CHECK(heaps.pool.take(1025, 0) == nullptr);
-  CHECK(heaps.pool.take(1024, 0) != nullptr);
+TEST(heap_limit_applies_to_free_buffers) {
+  HeapsFixture heaps(false, kHeap + 1024);
+  heaps.pool.free(heaps.add_heap(1025, kBase, kHeap));
+  CHECK(heaps.pool.try_allocate(1025, 0) == nullptr);
+  CHECK(heaps.pool.try_allocate(1024, 0) != nullptr);
 }
 
-TEST(large_buffers_grow_old_with_each_request_and_young_again_when_they_served) {
-  Heaps heaps(true);
-  heaps.pool.give(heaps.make(2 * kMiB, kHere, 32 * kMiB));
-  heaps.pool.take(64 * kMiB, 0);
-  heaps.pool.take(1, 0);  // small ones do not count
+TEST(large_buffer_age_counts_requests_since_last_free) {
+  HeapsFixture heaps(true);
+  heaps.pool.free(heaps.add_heap(2 * kMiB, kBase, 32 * kMiB));
+  heaps.pool.try_allocate(64 * kMiB, 0);
+  heaps.pool.try_allocate(1, 0);  // small requests do not count
   CHECK(heaps.pool.evictable(false, 0, false, true).at(0).age == 1);
-  heaps.pool.give(heaps.pool.take(2 * kMiB, 0));
+  heaps.pool.free(heaps.pool.try_allocate(2 * kMiB, 0));
   CHECK(heaps.pool.evictable(false, 0, false, true).at(0).age == 0);
 }
 
-TEST(in_a_home_that_waits_a_buffer_comes_back_after_its_own_queue) {
-  Heaps heaps;
-  heaps.pool.make_home(7, true, true);
-  Block* block = heaps.pool.adopt_for(8, kHere, kHeap, 3, 0, 7);
-  CHECK(heaps.pool.give(block));
-  const auto waiting = heaps.pool.deferred();
-  CHECK(waiting.size() == 1 && waiting[0].uses == std::vector<uint64_t>{3});
-  CHECK(heaps.pool.take(8, 3, 0, 7) == nullptr);
-  CHECK(heaps.pool.settle(waiting[0].serial) && heaps.pool.take(8, 3, 0, 7) == block);
-  CHECK(heaps.sound());
+TEST(deferring_partition_waits_for_own_queue) {
+  HeapsFixture heaps;
+  heaps.pool.create_partition(7, true, true);
+  Block* block = heaps.pool.adopt_and_allocate(8, kBase, kHeap, 3, 0, 7);
+  CHECK(heaps.pool.free(block));
+  const auto deferred = heaps.pool.deferred();
+  CHECK(deferred.size() == 1 && deferred[0].users == std::vector<uint64_t>{3});
+  CHECK(heaps.pool.try_allocate(8, 3, 0, 7) == nullptr);
+  CHECK(heaps.pool.complete_free(deferred[0].serial) && heaps.pool.try_allocate(8, 3, 0, 7) == block);
+  CHECK(heaps.is_consistent());
 }
 
-TEST(a_snapshot_shows_room_as_free) {
-  Heaps heaps;
-  heaps.make(1000, kHere, kHeap);
+TEST(snapshot_shows_gap_as_free) {
+  HeapsFixture heaps;
+  heaps.add_heap(1000, kBase, kHeap);
   const Rows rows = rows_of(heaps.pool);
   CHECK(rows.segments.size() == 1 && rows.segments[0].nbytes == kHeap);
   CHECK(rows.blocks.size() == 2 && rows.blocks[1].state == static_cast<uint64_t>(State::Free));
 }
 
-TEST(what_a_heap_forgets_is_found) {
-  Heaps heaps;
-  heaps.make(1000, kHere, kHeap);
-  Segment& heap = PoolTest::segment(heaps.pool, kHere);
-  const auto node = heap.rooms->extract(heap.rooms->begin());
-  CHECK(heaps.fault() == "a heap is not filed by its room");
+TEST(check_finds_missing_gap) {
+  HeapsFixture heaps;
+  heaps.add_heap(1000, kBase, kHeap);
+  Segment& heap = PoolTest::segment(heaps.pool, kBase);
+  const auto node = heap.gaps->extract(heap.gaps->begin());
+  CHECK(heaps.violation() == "a heap is not sorted by its largest gap");
 }
 
-TEST(an_alignment_is_a_power_of_two) {
+TEST(buffer_alignment_must_be_power_of_two) {
   const std::vector<uint64_t> steps(16, 0);
-  for (const uint64_t wrong : {128, 768}) {
-    const auto make = [&] { Policy(steps, kUnlimited, 0, 0, false, false, false, wrong); };
-    CHECK(check::refusal(make) == "buffers are aligned to a power of two, 256 or more");
+  for (const uint64_t alignment : {128, 768}) {
+    const auto make = [&] { Policy(steps, kUnlimited, 0, 0, false, false, false, alignment); };
+    CHECK(check::error_of(make) == "the buffer alignment must be a power of two of at least 256");
   }
 }
 
-TEST(ten_thousand_steps_leave_every_rule_in_force) {
-  Heaps heaps(true);
+TEST(random_operations_keep_heaps_consistent) {
+  HeapsFixture heaps(true);
   std::mt19937 chance(7);
-  const auto up_to = [&](uint64_t most) { return chance() % most; };
+  const auto below = [&](uint64_t limit) { return chance() % limit; };
   std::vector<Block*> live;
-  uint64_t next = kHere;
+  uint64_t next = kBase;
   for (int step = 0; step < 10000; ++step) {
-    const uint64_t nbytes = 1 + up_to(uint64_t{1} << (1 + up_to(21))), queue = up_to(2);
-    if (up_to(3) > 0 || live.empty()) {
-      Block* block = heaps.pool.take(nbytes, queue);
-      if (block == nullptr) block = heaps.pool.place(nbytes, queue, 0, 0);
-      if (block == nullptr) block = heaps.make(nbytes, next, kHeap, queue), next += kHeap;
-      CHECK(block != nullptr && block->size >= nbytes && block->address % kGrain == 0);
+    const uint64_t nbytes = 1 + below(uint64_t{1} << (1 + below(21))), queue = below(2);
+    if (below(3) > 0 || live.empty()) {
+      Block* block = heaps.pool.try_allocate(nbytes, queue);
+      if (block == nullptr) block = heaps.pool.new_buffer(nbytes, queue, 0, 0);
+      if (block == nullptr) block = heaps.add_heap(nbytes, next, kHeap, queue), next += kHeap;
+      CHECK(block != nullptr && block->size >= nbytes && block->address % kMinAlignment == 0);
       live.push_back(block);
     } else {
-      std::swap(live[up_to(live.size())], live.back());
-      heaps.pool.give(live.back());
+      std::swap(live[below(live.size())], live.back());
+      heaps.pool.free(live.back());
       live.pop_back();
     }
-    if (up_to(10) == 0) {
+    if (below(10) == 0) {
       for (const bool small : {true, false}) {
         for (const Evictable& row : heaps.pool.evictable(small, 0, false, true)) {
-          if (up_to(2)) continue;
-          const uint64_t empty = heaps.pool.release(row.address, row.size);
+          if (below(2)) continue;
+          const uint64_t empty = heaps.pool.release_buffer(row.address, row.size);
           if (empty != 0) CHECK(heaps.pool.evict(empty));
         }
       }
     }
-    if (step % 50 == 0) CHECK(heaps.sound());
+    if (step % 50 == 0) CHECK(heaps.is_consistent());
   }
-  for (Block* block : live) heaps.pool.give(block);
+  for (Block* block : live) heaps.pool.free(block);
   for (const bool small : {true, false}) {
-    for (const Evictable& row : heaps.pool.evictable(small, 0, false, true)) heaps.pool.release(row.address, row.size);
+    for (const Evictable& row : heaps.pool.evictable(small, 0, false, true))
+      heaps.pool.release_buffer(row.address, row.size);
     for (const Evictable& row : heaps.pool.evictable(small)) CHECK(heaps.pool.evict(row.address));
   }
-  CHECK(heaps.sound() && heaps.reserved() == 0);
+  CHECK(heaps.is_consistent() && heaps.reserved() == 0);
 }
 
 int main(int count, char** words) { return check::run_all(count > 1 ? words[1] : ""); }

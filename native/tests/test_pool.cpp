@@ -1,4 +1,4 @@
-// Small stories about the pool and each table it stands on; over 400 lines, as one binary is built three times.
+// Tests of the pool and of each table it uses. Over 400 lines: a separate binary would be built three more times.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -10,20 +10,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "pool/check.hpp"
 #include "pool/pool.hpp"
 #include "pool/stacks.hpp"
 #include "pool/tables.hpp"
+#include "tests/check.hpp"
 
 namespace forebay {
 
-// Lets a test break what broken() must find.
+// Gives tests access to tables that check_invariants() must find corrupted.
 struct PoolTest {
-  static Ledger& ledger(Pool& pool) { return pool.ledger_; }
+  static Statistics& statistics(Pool& pool) { return pool.statistics_; }
   static LiveTable& live(Pool& pool) { return pool.live_; }
   static Segment& segment(Pool& pool, uint64_t address) { return pool.segments_.at(address); }
   static bool overlaps(const Pool& pool, uint64_t address, uint64_t size) { return pool.overlaps(address, size); }
-  static void await(Pool& pool, Block* block) { pool.awaiting_.emplace(block->serial, block); }
+  static void add_pending(Pool& pool, Block* block) { pool.pending_frees_.emplace(block->serial, block); }
 };
 
 }  // namespace forebay
@@ -33,31 +33,31 @@ using namespace forebay;
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kHere = 64 * kMiB;  // where most stories' first segment lies
+constexpr uint64_t kBase = 64 * kMiB;  // address of the first segment
 
-// Blocks that are in no pool, all of the oldest segment unless told otherwise.
-struct Loose {
+// Blocks outside any pool, of rank 0 by default.
+struct LooseBlocks {
   std::deque<Block> blocks;
 
   Block* block(uint64_t size, uint64_t address) {
-    Block& made = blocks.emplace_back();
-    made.size = size;
-    made.address = address;
-    return &made;
+    Block& added = blocks.emplace_back();
+    added.size = size;
+    added.address = address;
+    return &added;
   }
 };
 
-// A pool with one segment of the small kind for queue 0.
-struct OneSegment {
+// A pool with one segment of the small class for queue 0.
+struct PoolFixture {
   Pool pool;
 
-  OneSegment() { pool.adopt(kHere, kSmallSegment, 0, true); }
+  PoolFixture() { pool.adopt(kBase, kSmallSegment, 0, true); }
 
-  int64_t now(Metric metric) const { return pool.count(metric, kAll).current; }
-  bool sound() const { return pool.broken() == nullptr; }
-  std::string fault() const {
-    const char* rule = pool.broken();
-    return rule == nullptr ? "" : rule;
+  int64_t current(Metric metric) const { return pool.count(metric, kAllSizes).current; }
+  bool is_consistent() const { return pool.check_invariants() == nullptr; }
+  std::string violation() const {
+    const char* invariant = pool.check_invariants();
+    return invariant == nullptr ? "" : invariant;
   }
 };
 
@@ -65,8 +65,8 @@ struct OneSegment {
 
 // FreeList
 
-TEST(best_fit_is_the_smallest_that_is_large_enough) {
-  Loose loose;
+TEST(best_fit_is_smallest_sufficient_block) {
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   Block* small = loose.block(1024, 0x4000);
   Block* large = loose.block(8192, 0x1000);
@@ -79,8 +79,8 @@ TEST(best_fit_is_the_smallest_that_is_large_enough) {
   CHECK(list.count() == 2);
 }
 
-TEST(of_equal_blocks_the_lowest_address_is_best) {
-  Loose loose;
+TEST(best_fit_prefers_lowest_address) {
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   Block* high = loose.block(1024, 0x8000);
   Block* low = loose.block(1024, 0x2000);
@@ -93,8 +93,8 @@ TEST(of_equal_blocks_the_lowest_address_is_best) {
   CHECK(list.best_fit(1024) == nullptr);
 }
 
-TEST(of_equal_blocks_that_of_the_oldest_segment_is_best) {  // as PyTorch has it since 2.10
-  Loose loose;
+TEST(best_fit_prefers_oldest_segment) {  // as in PyTorch since 2.10
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   Block* low = loose.block(1024, 0x2000);
   Block* older = loose.block(1024, 0x8000);
@@ -104,8 +104,8 @@ TEST(of_equal_blocks_that_of_the_oldest_segment_is_best) {  // as PyTorch has it
   CHECK(list.best_fit(1024) == older);
 }
 
-TEST(a_block_in_the_middle_of_a_bin_can_be_erased) {
-  Loose loose;
+TEST(block_in_middle_of_bin_can_be_erased) {
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   std::vector<Block*> blocks;
   for (uint64_t at = 1; at <= 100; ++at) list.insert(blocks.emplace_back(loose.block(1024, at * 1024)));
@@ -115,8 +115,8 @@ TEST(a_block_in_the_middle_of_a_bin_can_be_erased) {
   CHECK(list.count() == 99);
 }
 
-TEST(sizes_beyond_every_bin_boundary_are_told_apart) {
-  Loose loose;
+TEST(bin_boundaries_separate_sizes) {
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   for (unsigned log = 9; log < 60; ++log) {
     for (const int64_t off : {-512, 0, 512}) {
@@ -131,18 +131,18 @@ TEST(sizes_beyond_every_bin_boundary_are_told_apart) {
   }
 }
 
-TEST(a_free_list_is_an_ordered_set) {
+TEST(free_list_matches_ordered_set) {
   const auto key = [](const Block* b) { return std::make_tuple(b->size, b->rank, b->address); };
   const auto before = [&](const Block* a, const Block* b) { return key(a) < key(b); };
   std::set<Block*, decltype(before)> expected(before);
   std::mt19937_64 chance(1);
-  Loose loose;
+  LooseBlocks loose;
   FreeList list{nullptr, true};
   std::vector<Block*> listed;
   for (uint64_t step = 0; step < 10'000; ++step) {
     if (listed.empty() || chance() % 5 < 3) {
       const uint64_t quanta = chance() % 2 ? 1 + chance() % 8 : uint64_t{1} << chance() % 20;
-      Block* block = loose.block(quanta * kQuantum, (1 + chance() % 4096) * kMiB + step * kQuantum);
+      Block* block = loose.block(quanta * kMinBlockSize, (1 + chance() % 4096) * kMiB + step * kMinBlockSize);
       block->rank = chance() % 2;
       listed.push_back(block);
       list.insert(block);
@@ -153,17 +153,17 @@ TEST(a_free_list_is_an_ordered_set) {
       expected.erase(listed.back());
       listed.pop_back();
     }
-    Loose wish;
-    const auto found = expected.lower_bound(wish.block((1 + chance() % 512) * kQuantum, 0));
-    CHECK(list.best_fit(wish.blocks.front().size) == (found == expected.end() ? nullptr : *found));
+    LooseBlocks wanted;
+    const auto found = expected.lower_bound(wanted.block((1 + chance() % 512) * kMinBlockSize, 0));
+    CHECK(list.best_fit(wanted.blocks.front().size) == (found == expected.end() ? nullptr : *found));
     CHECK(list.count() == expected.size());
   }
 }
 
 // LiveTable
 
-TEST(an_address_is_found_exactly) {
-  Loose loose;
+TEST(live_table_finds_exact_addresses) {
+  LooseBlocks loose;
   LiveTable table;
   Block* block = loose.block(1024, 0x4000);
   table.insert(block);
@@ -174,20 +174,20 @@ TEST(an_address_is_found_exactly) {
   CHECK(table.count() == 0);
 }
 
-TEST(a_live_table_is_a_map) {  // few addresses, so runs collide, wrap and are shifted back; many, so it grows
+TEST(live_table_matches_hash_map) {  // few addresses: runs collide, wrap and shift back; many: the table grows
   for (const uint64_t addresses : {48, 100'000}) {
     std::unordered_map<uint64_t, Block*> expected;
     std::mt19937_64 chance(addresses);
     std::deque<Block> blocks;
     LiveTable table;
     for (int step = 0; step < 50'000; ++step) {
-      const uint64_t address = (1 + chance() % addresses) * kQuantum;
+      const uint64_t address = (1 + chance() % addresses) * kMinBlockSize;
       const auto at = expected.find(address);
       CHECK(table.find(address) == (at == expected.end() ? nullptr : at->second));
       if (at == expected.end()) {
-        Block& made = blocks.emplace_back();
-        made.address = address;
-        table.insert(expected[address] = &made);
+        Block& added = blocks.emplace_back();
+        added.address = address;
+        table.insert(expected[address] = &added);
       } else {
         table.erase(at->second);
         expected.erase(at);
@@ -198,49 +198,49 @@ TEST(a_live_table_is_a_map) {  // few addresses, so runs collide, wrap and are s
   }
 }
 
-// Ledger
+// Statistics
 
-TEST(a_ledger_counts_what_came_and_what_went) {
-  Ledger ledger;
-  ledger.add(kActiveBytes, true, 100);
-  ledger.add(kActiveBytes, true, -30);
-  ledger.add(kActiveBytes, false, 50);
-  const Count small = ledger.read(kActiveBytes, kSmallKind), all = ledger.read(kActiveBytes, kAll);
+TEST(statistics_count_allocated_and_freed) {
+  Statistics statistics;
+  statistics.add(kActiveBytes, true, 100);
+  statistics.add(kActiveBytes, true, -30);
+  statistics.add(kActiveBytes, false, 50);
+  const Stat small = statistics.read(kActiveBytes, kSmallClass), all = statistics.read(kActiveBytes, kAllSizes);
   CHECK(small.current == 70 && small.peak == 100 && small.allocated == 100 && small.freed == 30);
   CHECK(all.current == 120 && all.peak == 120 && all.allocated == 150 && all.freed == 30);
-  CHECK(ledger.read(kActive, kAll).peak == 0);
+  CHECK(statistics.read(kActive, kAllSizes).peak == 0);
 }
 
-TEST(the_peak_of_all_is_not_the_sum_of_the_peaks) {
-  Ledger ledger;
-  ledger.add(kActive, true, 10);
-  ledger.add(kActive, true, -10);
-  ledger.add(kActive, false, 10);
-  CHECK(ledger.read(kActive, kSmallKind).peak == 10);
-  CHECK(ledger.read(kActive, kLargeKind).peak == 10);
-  CHECK(ledger.read(kActive, kAll).peak == 10);
+TEST(overall_peak_is_not_sum_of_class_peaks) {
+  Statistics statistics;
+  statistics.add(kActive, true, 10);
+  statistics.add(kActive, true, -10);
+  statistics.add(kActive, false, 10);
+  CHECK(statistics.read(kActive, kSmallClass).peak == 10);
+  CHECK(statistics.read(kActive, kLargeClass).peak == 10);
+  CHECK(statistics.read(kActive, kAllSizes).peak == 10);
 }
 
-TEST(resets_forget_the_past_and_keep_the_present) {
-  Ledger ledger;
-  ledger.add(kActive, true, 10);
-  ledger.add(kActive, true, -7);
-  ledger.reset_peaks();
-  ledger.reset_accumulated();
-  ledger.add(kActive, true, -1);
-  const Count count = ledger.read(kActive, kAll);
+TEST(resets_keep_current_values) {
+  Statistics statistics;
+  statistics.add(kActive, true, 10);
+  statistics.add(kActive, true, -7);
+  statistics.reset_peaks();
+  statistics.reset_accumulated();
+  statistics.add(kActive, true, -1);
+  const Stat count = statistics.read(kActive, kAllSizes);
   CHECK(count.current == 2 && count.peak == 3 && count.allocated == 0 && count.freed == 1);
 }
 
 // Ring
 
-TEST(a_ring_keeps_the_newest) {
-  for (const uint64_t most : {1, 3, 16384, 16385, 40000}) {
-    Ring<Entry> ring(most);
+TEST(ring_keeps_newest_entries) {
+  for (const uint64_t capacity : {1, 3, 16384, 16385, 40000}) {
+    Ring<Entry> ring(capacity);
     CHECK(ring.size() == 0 && ring.lost() == 0);
     for (uint64_t n = 0; n < 100'000; ++n) {
-      ring.push(Entry{n, 0, 0, 0, 0, Action::Take, 0, 0});
-      CHECK(ring.size() == std::min(n + 1, most));
+      ring.push(Entry{n, 0, 0, 0, 0, Action::Alloc, 0, 0});
+      CHECK(ring.size() == std::min(n + 1, capacity));
       CHECK(ring.size() + ring.lost() == n + 1);
       CHECK(ring[0].time_ns == ring.lost());
       CHECK(ring[ring.size() - 1].time_ns == n);
@@ -248,37 +248,37 @@ TEST(a_ring_keeps_the_newest) {
   }
 }
 
-// Stacks
+// StackTable
 
 TEST(equal_stacks_have_equal_numbers) {
-  Stacks stacks;
-  const Place one[] = {{0x10, 1}, {0x20, 2}, {0x30, 3}};  // innermost first
-  const Place two[] = {{0x10, 9}, {0x20, 2}, {0x30, 3}};
+  StackTable stacks;
+  const StackFrame one[] = {{0x10, 1}, {0x20, 2}, {0x30, 3}};  // innermost first
+  const StackFrame two[] = {{0x10, 9}, {0x20, 2}, {0x30, 3}};
   CHECK(stacks.intern(nullptr, 0) == 0);
   const uint32_t first = stacks.intern(one, 3), second = stacks.intern(two, 3);
   CHECK(first != second);
   CHECK(stacks.intern(one, 3) == first);
   CHECK(stacks.intern(two, 3) == second);
-  CHECK(stacks[first].parent == stacks[second].parent);  // the callers are kept once
+  CHECK(stacks[first].parent == stacks[second].parent);  // shared callers are stored once
   CHECK(stacks.size() == 1 + 4);
   CHECK(stacks.intern(one + 1, 2) == stacks[first].parent);
 }
 
-TEST(a_number_leads_back_to_its_stack) {
-  Stacks stacks;
+TEST(stack_number_identifies_its_frames) {
+  StackTable stacks;
   std::mt19937_64 chance(2);
-  std::vector<std::pair<std::vector<Place>, uint32_t>> interned;
+  std::vector<std::pair<std::vector<StackFrame>, uint32_t>> interned;
   for (int step = 0; step < 5'000; ++step) {
-    std::vector<Place> places(chance() % 12);
-    for (Place& place : places) place = {(1 + chance() % 6) * 64, static_cast<int32_t>(chance() % 4)};
-    interned.emplace_back(places, stacks.intern(places.data(), places.size()));
+    std::vector<StackFrame> frames(chance() % 12);
+    for (StackFrame& frame : frames) frame = {(1 + chance() % 6) * 64, static_cast<int32_t>(chance() % 4)};
+    interned.emplace_back(frames, stacks.intern(frames.data(), frames.size()));
   }
-  CHECK(stacks.size() > 10'000);  // it has grown
-  for (const auto& [places, number] : interned) {
-    CHECK(stacks.intern(places.data(), places.size()) == number);
+  CHECK(stacks.size() > 10'000);  // the table has grown
+  for (const auto& [frames, number] : interned) {
+    CHECK(stacks.intern(frames.data(), frames.size()) == number);
     uint32_t at = number;
-    for (const Place& place : places) {
-      CHECK(stacks[at].place == place);
+    for (const StackFrame& frame : frames) {
+      CHECK(stacks[at].frame == frame);
       CHECK(stacks[at].parent < at);
       at = stacks[at].parent;
     }
@@ -288,303 +288,307 @@ TEST(a_number_leads_back_to_its_stack) {
 
 // Pool
 
-TEST(a_taken_block_is_split_from_the_front) {
-  OneSegment one;
-  Block* first = one.pool.take(1000, 0);
-  Block* second = one.pool.take(1, 0);
-  CHECK(first->address == kHere && first->size == 1024 && first->requested == 1000);
-  CHECK(second->address == kHere + 1024 && second->size == 512);
-  CHECK(one.now(kInactiveSplitBytes) == static_cast<int64_t>(kSmallSegment - 1536));
-  CHECK(one.sound());
+TEST(allocation_splits_block_from_front) {
+  PoolFixture fixture;
+  Block* first = fixture.pool.try_allocate(1000, 0);
+  Block* second = fixture.pool.try_allocate(1, 0);
+  CHECK(first->address == kBase && first->size == 1024 && first->requested == 1000);
+  CHECK(second->address == kBase + 1024 && second->size == 512);
+  CHECK(fixture.current(kInactiveSplitBytes) == static_cast<int64_t>(kSmallSegment - 1536));
+  CHECK(fixture.is_consistent());
 }
 
-TEST(a_large_block_keeps_a_rest_of_a_mebibyte) {
+TEST(large_block_is_not_split_for_small_remainder) {
   Pool pool;
-  pool.adopt(kHere, 20 * kMiB, 0, false);
-  Block* block = pool.take(19 * kMiB, 0);
+  pool.adopt(kBase, 20 * kMiB, 0, false);
+  Block* block = pool.try_allocate(19 * kMiB, 0);
   CHECK(block->size == 20 * kMiB);
-  pool.give(block);
-  CHECK(pool.take(19 * kMiB - 512, 0)->size == 19 * kMiB - 512);
-  CHECK(pool.broken() == nullptr);
+  pool.free(block);
+  CHECK(pool.try_allocate(19 * kMiB - 512, 0)->size == 19 * kMiB - 512);
+  CHECK(pool.check_invariants() == nullptr);
 }
 
-TEST(a_given_block_merges_with_both_neighbours) {
-  OneSegment one;
-  Block* left = one.pool.take(512, 0);
-  Block* middle = one.pool.take(512, 0);
-  Block* right = one.pool.take(512, 0);
-  one.pool.give(left);
-  CHECK(one.pool.take(1024, 0)->address == kHere + 1536);  // 512 free bytes on the left are too few
-  one.pool.give(right);
-  one.pool.give(middle);
-  CHECK(one.sound());
-  CHECK(one.pool.take(1536, 0)->address == kHere);
+TEST(freed_block_merges_with_both_neighbours) {
+  PoolFixture fixture;
+  Block* left = fixture.pool.try_allocate(512, 0);
+  Block* middle = fixture.pool.try_allocate(512, 0);
+  Block* right = fixture.pool.try_allocate(512, 0);
+  fixture.pool.free(left);
+  CHECK(fixture.pool.try_allocate(1024, 0)->address == kBase + 1536);  // the 512 free bytes before are too small
+  fixture.pool.free(right);
+  fixture.pool.free(middle);
+  CHECK(fixture.is_consistent());
+  CHECK(fixture.pool.try_allocate(1536, 0)->address == kBase);
 }
 
-TEST(of_equal_blocks_one_of_the_segment_that_came_first_is_taken) {
+TEST(allocation_prefers_first_adopted_segment) {
   Pool by_arrival, by_address;
-  for (const uint64_t address : {kHere + kSmallSegment, kHere}) {
+  for (const uint64_t address : {kBase + kSmallSegment, kBase}) {
     by_arrival.adopt(address, kSmallSegment, 0, true);
     by_address.adopt(address, kSmallSegment, 0, true, 0, address);
   }
-  CHECK(by_arrival.take(512, 0)->address == kHere + kSmallSegment);
-  CHECK(by_address.take(512, 0)->address == kHere);
+  CHECK(by_arrival.try_allocate(512, 0)->address == kBase + kSmallSegment);
+  CHECK(by_address.try_allocate(512, 0)->address == kBase);
 }
 
-TEST(no_queue_gets_another_queues_block) {
-  OneSegment one;
-  CHECK(one.pool.take(512, 1) == nullptr);
-  CHECK(one.pool.take(2 * kMiB, 0) == nullptr);  // nor the large kind one of the small
+TEST(blocks_are_not_shared_between_queues) {
+  PoolFixture fixture;
+  CHECK(fixture.pool.try_allocate(512, 1) == nullptr);
+  CHECK(fixture.pool.try_allocate(2 * kMiB, 0) == nullptr);  // nor does the large class use small segments
 }
 
-TEST(nothing_and_too_much_are_never_there) {
-  OneSegment one;
-  CHECK(one.pool.take(0, 0) == nullptr);
-  CHECK(one.pool.take(kMost, 0) == nullptr);
-  CHECK(one.pool.take(~uint64_t{0}, 0) == nullptr);
+TEST(zero_and_excessive_sizes_do_not_fit) {
+  PoolFixture fixture;
+  CHECK(fixture.pool.try_allocate(0, 0) == nullptr);
+  CHECK(fixture.pool.try_allocate(kMaxRequest, 0) == nullptr);
+  CHECK(fixture.pool.try_allocate(~uint64_t{0}, 0) == nullptr);
 }
 
-TEST(a_segment_leaves_when_all_of_it_is_free) {
-  OneSegment one;
-  Block* block = one.pool.take(512, 0);
-  CHECK(!one.pool.evict(kHere));
-  CHECK(one.pool.evictable(true).empty());
-  one.pool.give(block);
-  const auto found = one.pool.evictable(true);
-  CHECK(found.size() == 1 && found[0].address == kHere && found[0].size == kSmallSegment);
-  CHECK(!one.pool.evict(kHere + 512));
-  CHECK(one.pool.evict(kHere));
-  CHECK(!one.pool.evict(kHere));
-  CHECK(one.pool.take(512, 0) == nullptr);
-  CHECK(one.now(kReservedBytes) == 0 && one.now(kSegment) == 0);
-  CHECK(one.sound());
+TEST(segment_is_evicted_when_wholly_free) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(512, 0);
+  CHECK(!fixture.pool.evict(kBase));
+  CHECK(fixture.pool.evictable(true).empty());
+  fixture.pool.free(block);
+  const auto found = fixture.pool.evictable(true);
+  CHECK(found.size() == 1 && found[0].address == kBase && found[0].size == kSmallSegment);
+  CHECK(!fixture.pool.evict(kBase + 512));
+  CHECK(fixture.pool.evict(kBase));
+  CHECK(!fixture.pool.evict(kBase));
+  CHECK(fixture.pool.try_allocate(512, 0) == nullptr);
+  CHECK(fixture.current(kReservedBytes) == 0 && fixture.current(kSegment) == 0);
+  CHECK(fixture.is_consistent());
 }
 
-TEST(a_pool_owns_its_segments_to_the_byte) {
-  OneSegment one;
-  CHECK(!one.pool.owns(kHere - 1) && one.pool.owns(kHere));
-  CHECK(one.pool.owns(kHere + kSmallSegment - 1) && !one.pool.owns(kHere + kSmallSegment));
-  const auto overlaps = [&](uint64_t address, uint64_t size) { return PoolTest::overlaps(one.pool, address, size); };
-  CHECK(overlaps(kHere - 512, 513) && !overlaps(kHere - 512, 512));
-  CHECK(overlaps(0, ~uint64_t{0}) && !overlaps(kHere + kSmallSegment, kMiB));
-}
-
-TEST(a_segment_is_aligned_and_overlaps_no_other) {
-  OneSegment one;
-  const auto adopts = [&](uint64_t address, uint64_t size) {
-    return check::refusal([&] { one.pool.adopt(address, size, 0, true); }).empty();
+TEST(pool_owns_exactly_its_segments) {
+  PoolFixture fixture;
+  CHECK(!fixture.pool.owns(kBase - 1) && fixture.pool.owns(kBase));
+  CHECK(fixture.pool.owns(kBase + kSmallSegment - 1) && !fixture.pool.owns(kBase + kSmallSegment));
+  const auto overlaps = [&](uint64_t address, uint64_t size) {
+    return PoolTest::overlaps(fixture.pool, address, size);
   };
-  CHECK(!adopts(0, 512) && !adopts(513, 512) && !adopts(512, 0) && !adopts(512, 511));
-  CHECK(!adopts(~uint64_t{511}, 1024));  // beyond the end of all addresses
-  CHECK(!adopts(kHere - 512, 1024) && !adopts(kHere + kSmallSegment - 512, 512));
-  CHECK(one.now(kSegment) == 1 && one.sound());
-  CHECK(adopts(kHere - 512, 512) && adopts(kHere + kSmallSegment, 512));
-  CHECK(check::refusal([&] { one.pool.adopt(kHere, 512, 0, true); }) ==
+  CHECK(overlaps(kBase - 512, 513) && !overlaps(kBase - 512, 512));
+  CHECK(overlaps(0, ~uint64_t{0}) && !overlaps(kBase + kSmallSegment, kMiB));
+}
+
+TEST(misaligned_or_overlapping_segment_is_rejected) {
+  PoolFixture fixture;
+  const auto is_accepted = [&](uint64_t address, uint64_t size) {
+    return check::error_of([&] { fixture.pool.adopt(address, size, 0, true); }).empty();
+  };
+  CHECK(!is_accepted(0, 512) && !is_accepted(513, 512) && !is_accepted(512, 0) && !is_accepted(512, 511));
+  CHECK(!is_accepted(~uint64_t{511}, 1024));  // past the end of the address space
+  CHECK(!is_accepted(kBase - 512, 1024) && !is_accepted(kBase + kSmallSegment - 512, 512));
+  CHECK(fixture.current(kSegment) == 1 && fixture.is_consistent());
+  CHECK(is_accepted(kBase - 512, 512) && is_accepted(kBase + kSmallSegment, 512));
+  CHECK(check::error_of([&] { fixture.pool.adopt(kBase, 512, 0, true); }) ==
         "a segment at 0x4000000 of 512 bytes would overlap another");
 }
 
-TEST(the_ledger_is_read_by_numbers_that_exist) {
-  OneSegment one;
-  CHECK(one.pool.counts().size() == kMetrics * kKinds * 4);
-  CHECK(one.pool.counts()[kReservedBytes * kKinds * 4] == kSmallSegment);
-  CHECK(!check::refusal([&] { one.pool.count(kMetrics, 0); }).empty());
-  CHECK(!check::refusal([&] { one.pool.count(0, kKinds); }).empty());
+TEST(invalid_metric_or_size_class_is_rejected) {
+  PoolFixture fixture;
+  CHECK(fixture.pool.counts().size() == kMetrics * kSizeClasses * 4);
+  CHECK(fixture.pool.counts()[kReservedBytes * kSizeClasses * 4] == kSmallSegment);
+  CHECK(!check::error_of([&] { fixture.pool.count(kMetrics, 0); }).empty());
+  CHECK(!check::error_of([&] { fixture.pool.count(0, kSizeClasses); }).empty());
 }
 
-TEST(a_block_that_others_use_waits_until_it_is_settled) {
-  OneSegment one;
-  Block* block = one.pool.take(512, 0);
-  one.pool.use(block, 0);  // its own queue does not count
-  one.pool.use(block, 7);
-  one.pool.use(block, 7);
-  CHECK(block->uses == std::vector<uint64_t>{7});
-  CHECK(one.pool.give(block));
-  CHECK(one.now(kAllocation) == 0 && one.now(kActive) == 1);
-  const auto waiting = one.pool.deferred();
-  CHECK(waiting.size() == 1 && waiting[0].serial == block->serial && waiting[0].uses == std::vector<uint64_t>{7});
-  CHECK(one.pool.deferred().size() == 1);  // told until it was heard
-  one.pool.heard(waiting[0].serial);
-  CHECK(one.pool.deferred().empty());
-  CHECK(one.pool.take(512, 0)->address == kHere + 512);
-  CHECK(one.sound());
-  CHECK(one.pool.settle(waiting[0].serial));
-  CHECK(!one.pool.settle(waiting[0].serial));
-  CHECK(one.pool.take(512, 0)->address == kHere);
-  CHECK(one.sound());
+TEST(block_with_users_is_pending_until_free_completes) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(512, 0);
+  fixture.pool.record_stream(block, 0);  // the block's own queue is ignored
+  fixture.pool.record_stream(block, 7);
+  fixture.pool.record_stream(block, 7);
+  CHECK(block->users == std::vector<uint64_t>{7});
+  CHECK(fixture.pool.free(block));
+  CHECK(fixture.current(kAllocation) == 0 && fixture.current(kActive) == 1);
+  const auto deferred = fixture.pool.deferred();
+  CHECK(deferred.size() == 1 && deferred[0].serial == block->serial && deferred[0].users == std::vector<uint64_t>{7});
+  CHECK(fixture.pool.deferred().size() == 1);  // reported until acknowledged
+  fixture.pool.acknowledge_deferred(deferred[0].serial);
+  CHECK(fixture.pool.deferred().empty());
+  CHECK(fixture.pool.try_allocate(512, 0)->address == kBase + 512);
+  CHECK(fixture.is_consistent());
+  CHECK(fixture.pool.complete_free(deferred[0].serial));
+  CHECK(!fixture.pool.complete_free(deferred[0].serial));
+  CHECK(fixture.pool.try_allocate(512, 0)->address == kBase);
+  CHECK(fixture.is_consistent());
 }
 
-TEST(a_settled_block_is_no_longer_deferred) {
-  OneSegment one;
-  Block* block = one.pool.take(512, 0);
-  one.pool.use(block, 1);
-  one.pool.give(block);
-  one.pool.settle(block->serial);
-  CHECK(one.pool.deferred().empty());
+TEST(completed_free_is_no_longer_deferred) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(512, 0);
+  fixture.pool.record_stream(block, 1);
+  fixture.pool.free(block);
+  fixture.pool.complete_free(block->serial);
+  CHECK(fixture.pool.deferred().empty());
 }
 
-TEST(a_block_is_resized_in_place_where_its_size_stays) {
-  OneSegment one;
-  Block* block = one.pool.take(1000, 0);
-  CHECK(one.pool.resize(block, 600, 0));
-  CHECK(block->requested == 600 && one.now(kRequestedBytes) == 600);
-  CHECK(!one.pool.resize(block, 1025, 0));  // does not fit
-  CHECK(!one.pool.resize(block, 512, 0));   // would leave a block's worth unused
-  CHECK(!one.pool.resize(block, 0, 0));
-  CHECK(block->requested == 600 && one.sound());
+TEST(resize_in_place_keeps_block_size) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(1000, 0);
+  CHECK(fixture.pool.resize(block, 600, 0));
+  CHECK(block->requested == 600 && fixture.current(kRequestedBytes) == 600);
+  CHECK(!fixture.pool.resize(block, 1025, 0));  // does not fit
+  CHECK(!fixture.pool.resize(block, 512, 0));   // would leave a splittable remainder
+  CHECK(!fixture.pool.resize(block, 0, 0));
+  CHECK(block->requested == 600 && fixture.is_consistent());
 }
 
-TEST(memory_is_untouched_until_it_was_handed_out_once) {
-  OneSegment one;
-  Block* first = one.pool.take(512, 0);
+TEST(memory_is_untouched_until_first_allocation) {
+  PoolFixture fixture;
+  Block* first = fixture.pool.try_allocate(512, 0);
   CHECK(first->untouched);
-  Block* second = one.pool.take(512, 0);
+  Block* second = fixture.pool.try_allocate(512, 0);
   CHECK(second->untouched);
-  one.pool.give(first);
-  CHECK(!one.pool.take(512, 0)->untouched);
-  one.pool.give(second);  // merges with the rest, which nobody had
-  CHECK(!one.pool.take(4096, 0)->untouched);
+  fixture.pool.free(first);
+  CHECK(!fixture.pool.try_allocate(512, 0)->untouched);
+  fixture.pool.free(second);  // merges with untouched memory
+  CHECK(!fixture.pool.try_allocate(4096, 0)->untouched);
 }
 
-TEST(only_a_live_blocks_first_byte_names_it) {
-  OneSegment one;
-  Block* block = one.pool.take(2048, 0);
-  CHECK(one.pool.live_at(kHere) == block);
-  CHECK(one.pool.live_at(kHere + 512) == nullptr);
-  CHECK(one.pool.live_at(kHere + 1) == nullptr);
-  one.pool.give(block);
-  CHECK(one.pool.live_at(kHere) == nullptr);
+TEST(live_at_finds_blocks_by_exact_address) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(2048, 0);
+  CHECK(fixture.pool.live_at(kBase) == block);
+  CHECK(fixture.pool.live_at(kBase + 512) == nullptr);
+  CHECK(fixture.pool.live_at(kBase + 1) == nullptr);
+  fixture.pool.free(block);
+  CHECK(fixture.pool.live_at(kBase) == nullptr);
 }
 
-TEST(a_history_tells_what_happened) {
-  OneSegment one;
-  one.pool.record(10);
-  Block* block = one.pool.take(1000, 0, 5);
-  one.pool.use(block, 1);
-  one.pool.give(block);
-  one.pool.settle(block->serial);
-  one.pool.evict(kHere);
+TEST(history_records_block_lifetime) {
+  PoolFixture fixture;
+  fixture.pool.record_history(10);
+  Block* block = fixture.pool.try_allocate(1000, 0, 5);
+  fixture.pool.record_stream(block, 1);
+  fixture.pool.free(block);
+  fixture.pool.complete_free(block->serial);
+  fixture.pool.evict(kBase);
   uint64_t lost = 1;
-  std::vector<std::tuple<Action, uint64_t, uint32_t>> told;
-  for (const Entry& entry : one.pool.history(&lost)) told.emplace_back(entry.action, entry.nbytes, entry.stack);
-  const std::vector<std::tuple<Action, uint64_t, uint32_t>> expected = {
-      {Action::Take, 1000, 5}, {Action::Give, 1000, 5}, {Action::Given, 1000, 5}, {Action::Release, kSmallSegment, 0}};
-  CHECK(told == expected);
+  std::vector<std::tuple<Action, uint64_t, uint32_t>> recorded;
+  for (const Entry& entry : fixture.pool.history(&lost)) recorded.emplace_back(entry.action, entry.nbytes, entry.stack);
+  const std::vector<std::tuple<Action, uint64_t, uint32_t>> expected = {{Action::Alloc, 1000, 5},
+                                                                        {Action::FreeRequested, 1000, 5},
+                                                                        {Action::FreeCompleted, 1000, 5},
+                                                                        {Action::Release, kSmallSegment, 0}};
+  CHECK(recorded == expected);
   CHECK(lost == 0);
 }
 
-TEST(tables_list_blocks_under_their_segments) {
-  OneSegment one;
-  one.pool.adopt(kHere - 20 * kMiB, 20 * kMiB, 3, false);
-  one.pool.take(512, 0);
-  const auto [segments, blocks] = rows_of(one.pool);
+TEST(tables_list_blocks_by_segment) {
+  PoolFixture fixture;
+  fixture.pool.adopt(kBase - 20 * kMiB, 20 * kMiB, 3, false);
+  fixture.pool.try_allocate(512, 0);
+  const auto [segments, blocks] = rows_of(fixture.pool);
   CHECK(segments.size() == 2 && segments[0].queue == 3 && segments[0].small == 0 && segments[1].small == 1);
   CHECK(blocks.size() == 3 && blocks[0].segment == 0 && blocks[1].segment == 1 && blocks[2].segment == 1);
   CHECK(blocks[1].state == 1 && blocks[2].state == 0);
 }
 
-TEST(a_broken_ledger_is_found) {
-  OneSegment one;
-  PoolTest::ledger(one.pool).add(kActive, true, 1);
-  CHECK(one.fault() == "the ledger differs from a recount");
+TEST(check_finds_wrong_statistics) {
+  PoolFixture fixture;
+  PoolTest::statistics(fixture.pool).add(kActive, true, 1);
+  CHECK(fixture.violation() == "the statistics differ from a recount");
 }
 
-TEST(a_lost_live_block_is_found) {
-  OneSegment one;
-  Block* block = one.pool.take(512, 0);
-  PoolTest::live(one.pool).erase(block);
-  CHECK(one.fault() == "the live table and the block disagree");
+TEST(check_finds_lost_live_block) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(512, 0);
+  PoolTest::live(fixture.pool).erase(block);
+  CHECK(fixture.violation() == "the live table and the block disagree");
 }
 
-TEST(a_gap_between_blocks_is_found) {
-  OneSegment one;
-  one.pool.take(512, 0)->size = 1024;
-  CHECK(one.fault() == "a gap or an overlap between neighbours");
+TEST(check_finds_gap_between_blocks) {
+  PoolFixture fixture;
+  fixture.pool.try_allocate(512, 0)->size = 1024;
+  CHECK(fixture.violation() == "neighbouring blocks are not adjacent");
 }
 
-TEST(blocks_that_do_not_fill_their_segment_are_found) {
-  OneSegment one;
-  PoolTest::segment(one.pool, kHere).size += 512;
-  CHECK(one.fault() == "the blocks do not cover the segment");
+TEST(check_finds_uncovered_segment) {
+  PoolFixture fixture;
+  PoolTest::segment(fixture.pool, kBase).size += 512;
+  CHECK(fixture.violation() == "the blocks do not cover the segment");
 }
 
-TEST(segments_that_overlap_are_found) {
-  OneSegment one;
-  one.pool.adopt(kHere + kSmallSegment, kSmallSegment, 0, true);
-  one.pool.take(kMiB, 0);
-  one.pool.take(kMiB, 0)->size += 512;
-  PoolTest::segment(one.pool, kHere).size += 512;
-  CHECK(one.fault() == "two segments overlap");
+TEST(check_finds_overlapping_segments) {
+  PoolFixture fixture;
+  fixture.pool.adopt(kBase + kSmallSegment, kSmallSegment, 0, true);
+  fixture.pool.try_allocate(kMiB, 0);
+  fixture.pool.try_allocate(kMiB, 0)->size += 512;
+  PoolTest::segment(fixture.pool, kBase).size += 512;
+  CHECK(fixture.violation() == "two segments overlap");
 }
 
-TEST(a_block_that_only_thinks_it_waits_is_found) {
-  OneSegment one;
-  Block* block = one.pool.take(512, 0);
-  PoolTest::await(one.pool, block);
-  CHECK(one.fault() == "the waiting list and the block disagree");
+TEST(check_finds_wrong_pending_entry) {
+  PoolFixture fixture;
+  Block* block = fixture.pool.try_allocate(512, 0);
+  PoolTest::add_pending(fixture.pool, block);
+  CHECK(fixture.violation() == "the table of pending frees and the block disagree");
 }
 
-TEST(a_free_block_with_users_is_found) {
-  OneSegment one;
-  PoolTest::segment(one.pool, kHere).first->uses.push_back(1);
-  CHECK(one.fault() == "a free block is used by a queue");
+TEST(check_finds_free_block_with_users) {
+  PoolFixture fixture;
+  PoolTest::segment(fixture.pool, kBase).first->users.push_back(1);
+  CHECK(fixture.violation() == "a free block has users");
 }
 
-TEST(a_block_of_another_rank_than_its_segment_is_found) {
-  OneSegment one;
-  PoolTest::segment(one.pool, kHere).first->rank = 7;
-  CHECK(one.fault() == "a block names another segment");
+TEST(check_finds_wrong_rank) {
+  PoolFixture fixture;
+  PoolTest::segment(fixture.pool, kBase).first->rank = 7;
+  CHECK(fixture.violation() == "a block refers to another segment");
 }
 
-TEST(a_free_block_that_is_not_listed_is_found) {
-  OneSegment one;
-  Segment& segment = PoolTest::segment(one.pool, kHere);
+TEST(check_finds_unlisted_free_block) {
+  PoolFixture fixture;
+  Segment& segment = PoolTest::segment(fixture.pool, kBase);
   segment.free_list->erase(segment.first);
-  CHECK(one.fault() == "the free list and the block disagree");
+  CHECK(fixture.violation() == "the free list and the block disagree");
 }
 
-TEST(a_request_larger_than_its_block_is_found) {
-  OneSegment one;
-  one.pool.take(512, 0)->requested = 513;
-  CHECK(one.fault() == "a block is smaller than what was asked");
+TEST(check_finds_request_larger_than_block) {
+  PoolFixture fixture;
+  fixture.pool.try_allocate(512, 0)->requested = 513;
+  CHECK(fixture.violation() == "a block is smaller than its request");
 }
 
-TEST(neighbours_that_disagree_are_found) {
-  OneSegment one;
-  one.pool.take(512, 0)->next->prev = nullptr;
-  CHECK(one.fault() == "neighbours do not agree");
+TEST(check_finds_unlinked_neighbours) {
+  PoolFixture fixture;
+  fixture.pool.try_allocate(512, 0)->next->prev = nullptr;
+  CHECK(fixture.violation() == "neighbouring blocks are not linked to each other");
 }
 
-TEST(eight_threads_share_a_pool) {
+TEST(pool_is_thread_safe) {
   Pool pool;
-  for (uint64_t queue = 0; queue < 2; ++queue) pool.adopt(kHere + queue * 64 * kMiB, 64 * kMiB, queue, true);
-  pool.record(1000);
+  for (uint64_t queue = 0; queue < 2; ++queue) pool.adopt(kBase + queue * 64 * kMiB, 64 * kMiB, queue, true);
+  pool.record_history(1000);
   std::vector<std::thread> threads;
   for (uint64_t number = 0; number < 8; ++number) {
     threads.emplace_back([&pool, number] {
       std::mt19937_64 chance(number);
-      std::vector<Block*> mine;
+      std::vector<Block*> held;
       for (int step = 0; step < 5'000; ++step) {
-        if (mine.size() < 20 && chance() % 2) {
-          if (Block* block = pool.take(1 + chance() % 8192, number % 2)) mine.push_back(block);
-        } else if (!mine.empty()) {
-          std::swap(mine[chance() % mine.size()], mine.back());
-          if (chance() % 4 == 0) pool.use(mine.back(), 9);
-          if (pool.give(mine.back())) pool.settle(mine.back()->serial);
-          mine.pop_back();
+        if (held.size() < 20 && chance() % 2) {
+          if (Block* block = pool.try_allocate(1 + chance() % 8192, number % 2)) held.push_back(block);
+        } else if (!held.empty()) {
+          std::swap(held[chance() % held.size()], held.back());
+          if (chance() % 4 == 0) pool.record_stream(held.back(), 9);
+          if (pool.free(held.back())) pool.complete_free(held.back()->serial);
+          held.pop_back();
         }
         if (step % 500 == 0) {
           uint64_t lost;
           pool.history(&lost);
-          pool.count(kActive, kAll);
+          pool.count(kActive, kAllSizes);
           rows_of(pool);
         }
       }
-      for (Block* block : mine) pool.give(block);
+      for (Block* block : held) pool.free(block);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  CHECK(pool.broken() == nullptr);
-  CHECK(pool.count(kActive, kAll).current == 0);
+  CHECK(pool.check_invariants() == nullptr);
+  CHECK(pool.count(kActive, kAllSizes).current == 0);
   CHECK(pool.evictable(true).size() + pool.evictable(false).size() == 2);
 }
 

@@ -1,55 +1,55 @@
-// Programs: their steps in order, conditions that are looked at in their turn, and bytes that are none.
+// Tests of programs: order of steps, conditions, and validation.
 #include <cstring>
 #include <vector>
 
-#include "pool/check.hpp"
-#include "random/draw.hpp"
 #include "queue/program.hpp"
 #include "queue/worker.hpp"
+#include "random/draw.hpp"
+#include "tests/check.hpp"
 
 using namespace forebay;
 
 namespace {
 
 template <class T>
-uint64_t at(T* pointer) {
+uint64_t address_of(T* pointer) {
   return reinterpret_cast<uint64_t>(pointer);
 }
 
-struct Bytes : std::vector<char> {
-  size_t add(What what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0) {
-    const Step step{what, sizeof(Step), a, b, c};
+struct ProgramBytes : std::vector<char> {
+  size_t add(Opcode opcode, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0) {
+    const Step step{opcode, sizeof(Step), a, b, c};
     const char* bytes = reinterpret_cast<const char*>(&step);
     insert(end(), bytes, bytes + sizeof step);
     return size() - sizeof step;
   }
-  void behind(size_t step, size_t field, uint64_t value) { std::memcpy(data() + step + field, &value, sizeof value); }
+  void patch(size_t step, size_t field, uint64_t value) { std::memcpy(data() + step + field, &value, sizeof value); }
 };
 
 int count_down(void* argument) { return --*static_cast<char*>(argument), 0; }
-int seven(void*) { return 7; }
+int return_seven(void*) { return 7; }
 
 }  // namespace
 
-TEST(steps_run_in_their_order) {
+TEST(program_runs_steps_in_order) {
   char from[8] = "penstoc", to[8] = {};
-  Bytes program;
-  program.add(What::Copy, at(to), at(from), 8);
-  program.add(What::Fill, at(from), 'x', 8);
-  program.add(What::Fill, at(to), 'P', 1);
+  ProgramBytes program;
+  program.add(Opcode::Copy, address_of(to), address_of(from), 8);
+  program.add(Opcode::Fill, address_of(from), 'x', 8);
+  program.add(Opcode::Fill, address_of(to), 'P', 1);
   Worker queue;
   queue.program(program.data(), program.size());
-  program.assign(program.size(), 0);  // it has its own
+  program.assign(program.size(), 0);  // the queue has its own copy
   CHECK(queue.wait(queue.signal()) == Wait::Reached);
   CHECK(std::string(to) == "Penstoc");
   CHECK(from[0] == 'x' && from[7] == 'x');
 }
 
-TEST(a_step_that_fails_is_told_and_the_rest_runs) {
+TEST(program_reports_failed_step_and_continues) {
   char byte = 0;
-  Bytes program;
-  program.add(What::Native, reinterpret_cast<uint64_t>(&seven), 0);
-  program.add(What::Fill, at(&byte), 5, 1);
+  ProgramBytes program;
+  program.add(Opcode::Call, reinterpret_cast<uint64_t>(&return_seven), 0);
+  program.add(Opcode::Fill, address_of(&byte), 5, 1);
   Worker queue;
   queue.program(program.data(), program.size());
   CHECK(queue.wait(queue.signal()) == Wait::Reached);
@@ -57,16 +57,16 @@ TEST(a_step_that_fails_is_told_and_the_rest_runs) {
   CHECK(byte == 5);
 }
 
-TEST(a_body_runs_if_its_byte_is_not_zero_when_it_is_set) {
+TEST(if_body_runs_when_condition_is_nonzero) {
   for (const char on : {0, 1}) {
     char condition = 0, byte = 0;
-    Bytes program;
-    program.add(What::Fill, at(&condition), static_cast<uint64_t>(on), 1);
-    const size_t set = program.add(What::Set, at(&condition));
-    const size_t what = program.add(What::If);
-    program.behind(set, offsetof(Step, b), what);
-    program.add(What::Fill, at(&byte), 9, 1);
-    program.behind(what, offsetof(Step, b), sizeof(Step));
+    ProgramBytes program;
+    program.add(Opcode::Fill, address_of(&condition), static_cast<uint64_t>(on), 1);
+    const size_t set = program.add(Opcode::SetCondition, address_of(&condition));
+    const size_t condition_step = program.add(Opcode::If);
+    program.patch(set, offsetof(Step, b), condition_step);
+    program.add(Opcode::Fill, address_of(&byte), 9, 1);
+    program.patch(condition_step, offsetof(Step, b), sizeof(Step));
     Worker queue;
     queue.program(program.data(), program.size());
     CHECK(queue.wait(queue.signal()) == Wait::Reached);
@@ -74,18 +74,18 @@ TEST(a_body_runs_if_its_byte_is_not_zero_when_it_is_set) {
   }
 }
 
-TEST(a_loop_runs_until_its_byte_is_zero) {
+TEST(while_loop_runs_until_condition_is_zero) {
   char rounds = 5, left = 5, seen = 0;
-  Bytes program;
-  const size_t set = program.add(What::Set, at(&left));
-  const size_t loop = program.add(What::While);
-  program.behind(set, offsetof(Step, b), loop);
-  program.add(What::Native, reinterpret_cast<uint64_t>(&count_down), at(&left));
-  program.add(What::Copy, at(&seen), at(&left), 1);
-  program.add(What::Set, at(&left), loop);
-  const size_t again = program.add(What::Again);
-  program.behind(again, offsetof(Step, a), program.size() - loop);
-  program.behind(loop, offsetof(Step, b), program.size() - loop - sizeof(Step));
+  ProgramBytes program;
+  const size_t set = program.add(Opcode::SetCondition, address_of(&left));
+  const size_t loop = program.add(Opcode::While);
+  program.patch(set, offsetof(Step, b), loop);
+  program.add(Opcode::Call, reinterpret_cast<uint64_t>(&count_down), address_of(&left));
+  program.add(Opcode::Copy, address_of(&seen), address_of(&left), 1);
+  program.add(Opcode::SetCondition, address_of(&left), loop);
+  const size_t again = program.add(Opcode::EndWhile);
+  program.patch(again, offsetof(Step, a), program.size() - loop);
+  program.patch(loop, offsetof(Step, b), program.size() - loop - sizeof(Step));
   Worker queue;
   for (int i = 0; i < 2; ++i) {
     left = rounds;
@@ -96,32 +96,32 @@ TEST(a_loop_runs_until_its_byte_is_zero) {
   }
 }
 
-TEST(an_endless_loop_ends_with_its_queue) {
+TEST(endless_loop_ends_when_queue_is_discarded) {
   static char on = 1;  // the queue's thread may read it after the test
-  Bytes program;
-  const size_t set = program.add(What::Set, at(&on));
-  const size_t loop = program.add(What::While);
-  program.behind(set, offsetof(Step, b), loop);
-  program.add(What::Again, 2 * sizeof(Step));
-  program.behind(loop, offsetof(Step, b), sizeof(Step));
+  ProgramBytes program;
+  const size_t set = program.add(Opcode::SetCondition, address_of(&on));
+  const size_t loop = program.add(Opcode::While);
+  program.patch(set, offsetof(Step, b), loop);
+  program.add(Opcode::EndWhile, 2 * sizeof(Step));
+  program.patch(loop, offsetof(Step, b), sizeof(Step));
   Worker queue;
   queue.program(program.data(), program.size());
   CHECK(!queue.close(1'000'000));
 }
 
-TEST(what_is_no_program_is_refused) {
+TEST(invalid_programs_are_rejected) {
   char byte = 0;
-  std::vector<Bytes> wrong(6);
-  wrong[0].resize(5);
-  wrong[1].add(static_cast<What>(8));
-  wrong[2].add(What::Draw);               // nothing behind it
-  wrong[3].add(What::Set, at(&byte), 0);  // of what is no condition
-  wrong[4].add(What::If, 0, 8);           // out of it
-  wrong[5].add(What::Fill, at(&byte), 1, 1);
-  wrong[5].add(What::Again, 2 * sizeof(Step));  // back to what is no loop
+  std::vector<ProgramBytes> invalid(6);
+  invalid[0].resize(5);
+  invalid[1].add(static_cast<Opcode>(8));
+  invalid[2].add(Opcode::Draw);                                // without operands
+  invalid[3].add(Opcode::SetCondition, address_of(&byte), 0);  // no condition there
+  invalid[4].add(Opcode::If, 0, 8);                            // jumps out of the program
+  invalid[5].add(Opcode::Fill, address_of(&byte), 1, 1);
+  invalid[5].add(Opcode::EndWhile, 2 * sizeof(Step));  // jumps to a step that is no loop
   Worker queue;
-  for (const Bytes& bytes : wrong) {
-    CHECK(check::refusal([&] { queue.program(bytes.data(), bytes.size()); }) == "these bytes are no program");
+  for (const ProgramBytes& bytes : invalid) {
+    CHECK(check::error_of([&] { queue.program(bytes.data(), bytes.size()); }) == "invalid program");
   }
   CHECK(queue.idle());
 }

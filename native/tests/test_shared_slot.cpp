@@ -1,4 +1,4 @@
-// Two sides of a slot, as threads and as processes, and queues that pause. None sleeps: limits end waits.
+// Tests of shared slots between threads and processes, and of pausing queues. No test sleeps: timeouts end all waits.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,46 +6,46 @@
 #include <thread>
 #include <vector>
 
-#include "pool/check.hpp"
 #include "queue/shared_slot.hpp"
 #include "queue/worker.hpp"
+#include "tests/check.hpp"
 
 using namespace forebay;
 
 namespace {
 
 constexpr int64_t kLimit = 20'000'000'000;
-constexpr int64_t kMoment = 2'000'000;
+constexpr int64_t kShort = 2'000'000;
 
-uint64_t me() { return static_cast<uint64_t>(getpid()); }
+uint64_t process_id() { return static_cast<uint64_t>(getpid()); }
 void reach(Slot* slot, uint64_t word) { forebay_reach(forebay_errand(slot, word)); }
 
-// A slot that a forked child shares.
-struct Page {
+// A slot in memory shared with forked children.
+struct SharedPage {
   Slot* slot;
-  Page() {
+  SharedPage() {
     void* memory = mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     slot = new (memory) Slot();
   }
-  ~Page() { munmap(slot, sizeof(Slot)); }
+  ~SharedPage() { munmap(slot, sizeof(Slot)); }
 };
 
 }  // namespace
 
-TEST(a_record_is_reached_once_and_for_all_before_it) {
+TEST(reaching_a_record_includes_earlier_ones) {
   Slot slot{};
-  const uint64_t first = forebay_record(&slot, me()), second = forebay_record(&slot, me());
-  CHECK(number_in(first) == 1 && number_in(second) == 2 && process_in(second) == me());
-  CHECK(forebay_wait(&slot, first, kMoment) == kNotYet);
+  const uint64_t first = forebay_record(&slot, process_id()), second = forebay_record(&slot, process_id());
+  CHECK(number_in(first) == 1 && number_in(second) == 2 && process_in(second) == process_id());
+  CHECK(forebay_wait(&slot, first, kShort) == kNotYet);
   reach(&slot, second);
-  reach(&slot, first);  // comes late, and takes nothing back
+  reach(&slot, first);  // late: must not lower the number
   CHECK(forebay_wait(&slot, first, 0) == kReached);
   CHECK(forebay_wait(&slot, second, 0) == kReached);
 }
 
-TEST(a_waiter_in_another_process_is_woken) {
-  Page page;
-  const uint64_t word = forebay_record(page.slot, me());
+TEST(waiter_in_another_process_is_woken) {
+  SharedPage page;
+  const uint64_t word = forebay_record(page.slot, process_id());
   const pid_t child = fork();
   if (!child) _exit(forebay_wait(page.slot, word, kLimit));
   reach(page.slot, word);
@@ -54,42 +54,42 @@ TEST(a_waiter_in_another_process_is_woken) {
   CHECK(status == 0);
 }
 
-TEST(whoever_waits_for_a_process_that_ended_hears_of_it) {
-  Page page;
+TEST(waiting_for_ended_process_reports_orphaned) {
+  SharedPage page;
   const pid_t child = fork();
   if (!child) _exit(0);
   const uint64_t word = forebay_record(page.slot, static_cast<uint64_t>(child));
-  CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);  // be it a zombie
+  CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);  // a zombie
   CHECK(waitpid(child, nullptr, 0) == child);
   CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);
   CHECK(forebay_since(static_cast<uint64_t>(child)) == 0);
-  CHECK(forebay_since(me()) == forebay_since(me()));
-  CHECK(forebay_since(me()) != 0);
+  CHECK(forebay_since(process_id()) == forebay_since(process_id()));
+  CHECK(forebay_since(process_id()) != 0);
 }
 
-TEST(a_queue_waits_for_another_and_fails_when_that_ends) {
+TEST(queue_waits_for_record_and_fails_if_orphaned) {
   Slot slot{};
   Worker one, other;
-  const uint64_t word = forebay_record(&slot, me());
+  const uint64_t word = forebay_record(&slot, process_id());
   one.run(forebay_await, forebay_errand(&slot, word));
   const uint64_t behind = one.signal();
-  CHECK(one.wait(behind, kMoment) == Wait::TimedOut);
+  CHECK(one.wait(behind, kShort) == Wait::TimedOut);
   other.run(forebay_reach, forebay_errand(&slot, word));
   CHECK(one.wait(behind, kLimit) == Wait::Reached);
   CHECK(!one.failed());
-  one.run(forebay_await, forebay_errand(&slot, forebay_record(&slot, 0)));  // no process is number 0
+  one.run(forebay_await, forebay_errand(&slot, forebay_record(&slot, 0)));  // no process has id 0
   CHECK(one.wait(one.signal(), kLimit) == Wait::Reached);
   CHECK(one.take_failure().code == kOrphaned);
   CHECK(one.close() && other.close());
 }
 
-TEST(eight_threads_record_and_reach) {
+TEST(record_and_reach_are_thread_safe) {
   Slot slot{};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 2000; ++round) {
-        const uint64_t word = forebay_record(&slot, me());
+        const uint64_t word = forebay_record(&slot, process_id());
         reach(&slot, word);
         CHECK(forebay_wait(&slot, word, 0) == kReached);
       }
@@ -99,13 +99,13 @@ TEST(eight_threads_record_and_reach) {
   CHECK(number_in(slot.recorded) == 16000 && slot.reached == 16000);
 }
 
-TEST(memory_is_claimed_once_and_given_back_by_who_did) {
+TEST(lease_is_claimed_once_and_returned_by_claimant) {
   Slot slot{};
   const uint64_t use = word_of(7, 0);
   slot.lease = lease_of(use, kSent);
   CHECK(!forebay_claim(&slot, word_of(6, 41), 1));  // of an earlier use
   CHECK(forebay_claim(&slot, use | 41, 5));
-  CHECK(slot.since == 5);
+  CHECK(slot.borrower_start == 5);
   CHECK(!forebay_claim(&slot, use | 42, 6));
   forebay_give_back(forebay_errand(&slot, use | 42));
   CHECK(slot.lease == lease_of(use | 41, kBorrowed));
@@ -113,17 +113,17 @@ TEST(memory_is_claimed_once_and_given_back_by_who_did) {
   CHECK(slot.lease == lease_of(use | 41, kReturned));
 }
 
-TEST(a_paused_queue_begins_nothing) {
+TEST(paused_queue_starts_no_work) {
   Worker queue;
   std::atomic<int> ran{0};
   const Function count = [](void* argument) { return ++*static_cast<std::atomic<int>*>(argument), 0; };
-  CHECK(queue.pause(kLimit));  // before its thread starts
+  CHECK(queue.pause(kLimit));  // before the thread starts
   queue.run(count, &ran);
   const uint64_t tick = queue.signal();
-  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
-  CHECK(queue.pause(kLimit));  // by a second
+  CHECK(queue.wait(tick, kShort) == Wait::TimedOut);
+  CHECK(queue.pause(kLimit));  // a second time
   queue.resume();
-  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(queue.wait(tick, kShort) == Wait::TimedOut);
   CHECK(ran == 0);
   queue.resume();
   CHECK(queue.wait(tick, kLimit) == Wait::Reached);
@@ -131,7 +131,7 @@ TEST(a_paused_queue_begins_nothing) {
   CHECK(queue.close());
 }
 
-TEST(a_pause_waits_for_work_but_not_for_a_wait) {
+TEST(pause_waits_for_running_work_but_not_for_waits) {
   Worker queue, held;
   struct Gate {
     std::atomic<bool> entered{false}, open{false};
@@ -147,7 +147,7 @@ TEST(a_pause_waits_for_work_but_not_for_a_wait) {
   CHECK(spin_until(kLimit, [&] { return std::this_thread::yield(), gate.entered.load(); }));
   CHECK(queue.wait_for(held.timeline(), held.signal()));
   CHECK(queue.pause(kLimit));
-  CHECK(!held.pause(kMoment));
+  CHECK(!held.pause(kShort));
   gate.open = true;
   CHECK(held.pause(kLimit));
   held.resume();
@@ -157,23 +157,23 @@ TEST(a_pause_waits_for_work_but_not_for_a_wait) {
   CHECK(queue.close() && held.close());
 }
 
-TEST(a_pause_does_not_wait_for_an_event_of_another_process) {
+TEST(pause_does_not_wait_for_ipc_event) {
   Slot slot{};
   Worker queue;
-  const uint64_t word = forebay_record(&slot, me());
+  const uint64_t word = forebay_record(&slot, process_id());
   queue.run(forebay_await, forebay_errand(&slot, word));
   CHECK(queue.pause(kLimit));
   reach(&slot, word);
   const uint64_t tick = queue.signal();
-  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(queue.wait(tick, kShort) == Wait::TimedOut);
   queue.resume();
   CHECK(queue.wait(tick, kLimit) == Wait::Reached);
   CHECK(queue.close());
 }
 
-TEST(nothing_is_written_while_it_is_paused) {
+TEST(paused_queue_writes_nothing) {
   Worker queue;
-  long written = 0;  // no atomic: the sanitizer would see a race
+  long written = 0;  // not atomic, so that the sanitizer reports a race
   std::thread pauser([&] {
     for (int round = 0; round < 300; ++round) {
       CHECK(queue.pause(kLimit));

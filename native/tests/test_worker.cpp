@@ -1,4 +1,5 @@
-// The queue's life as small stories; their number makes the lines. None sleeps: gates hold a queue, limits end waits.
+// Tests of in-order queues. No test sleeps: gates hold queues, and timeouts end all waits. Over 400 lines because of
+// the number of tests.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,14 +11,14 @@
 #include <thread>
 #include <vector>
 
-#include "pool/check.hpp"
 #include "queue/worker.hpp"
+#include "tests/check.hpp"
 
 using namespace forebay;
 
 static std::atomic<long> allocations{0};
 
-// Not inlined, or the compiler sees malloc where it looks for operator new.
+// Not inlined, else the compiler reports mismatched allocation functions.
 [[gnu::noinline]] void* operator new(size_t nbytes) {
   ++allocations;
   if (void* memory = std::malloc(nbytes)) return memory;
@@ -28,17 +29,17 @@ static std::atomic<long> allocations{0};
 
 namespace {
 
-constexpr int64_t kLimit = 20'000'000'000;  // no wait lasts longer, so a broken queue fails and does not hang
-constexpr int64_t kMoment = 2'000'000;      // for waits that are to run out
+constexpr int64_t kLimit = 20'000'000'000;  // of all waits, so that a broken queue fails instead of hanging
+constexpr int64_t kShort = 2'000'000;       // for waits that must time out
 
 bool reaches(Worker& queue, uint64_t tick) { return queue.wait(tick, kLimit) == Wait::Reached; }
 bool finishes(Worker& queue) { return reaches(queue, queue.signal()); }
 template <class Ready>
-bool soon(Ready ready) {
+bool becomes_true(Ready ready) {
   return spin_until(kLimit, [&] { return std::this_thread::yield(), ready(); });
 }
 
-// Work that holds its queue until the test opens it, or leaves.
+// Work that blocks its queue until the test opens the gate or destroys it.
 struct Gate {
   std::atomic<bool> placed{false}, entered{false}, open{false}, passed{false};
 
@@ -49,19 +50,19 @@ struct Gate {
   }
   ~Gate() {
     open = true;
-    soon([&] { return passed == placed; });
+    becomes_true([&] { return passed == placed; });
   }
   void place(Worker& queue) {
     queue.run(pass, this);
     placed = true;
   }
   bool is_entered() {
-    return soon([&] { return entered.load(); });
+    return becomes_true([&] { return entered.load(); });
   }
   static int pass(void* argument) {
     auto& gate = *static_cast<Gate*>(argument);
     gate.entered = true;
-    soon([&] { return gate.open.load(); });
+    becomes_true([&] { return gate.open.load(); });
     gate.passed = true;
     return 0;
   }
@@ -73,7 +74,7 @@ int count(void* counter) {
 }
 int fail(void* code) { return *static_cast<int*>(code); }
 
-// What a forked child returns as its exit status, or -1.
+// Runs `body` in a forked child. Returns the exit status, or -1.
 template <class Body>
 int in_child(Body body) {
   const pid_t child = fork();
@@ -130,19 +131,19 @@ TEST(ticks_count_from_one) {
   CHECK(queue.reached() == 2);
 }
 
-TEST(a_wait_gives_up_at_its_limit) {
+TEST(wait_times_out) {
   Worker queue;
   Gate gate(queue);
   const uint64_t tick = queue.signal();
   CHECK(queue.wait(tick, 0) == Wait::TimedOut);
-  CHECK(queue.wait(tick, kMoment) == Wait::TimedOut);
-  CHECK(!queue.soon(tick));
+  CHECK(queue.wait(tick, kShort) == Wait::TimedOut);
+  CHECK(!queue.reached_soon(tick));
   gate.open = true;
   CHECK(queue.wait(tick, std::numeric_limits<int64_t>::max()) == Wait::Reached);
-  CHECK(queue.soon(tick));
+  CHECK(queue.reached_soon(tick));
 }
 
-TEST(many_waiters_wake_at_their_ticks) {
+TEST(waiters_wake_at_their_ticks) {
   Worker queue;
   Gate gate(queue);
   std::array<uint64_t, 6> ticks;
@@ -150,28 +151,28 @@ TEST(many_waiters_wake_at_their_ticks) {
   std::atomic<int> woken{0};
   std::vector<std::thread> waiters;
   for (uint64_t tick : ticks) waiters.emplace_back([&, tick] { woken += reaches(queue, tick); });
-  CHECK(queue.wait(ticks[0], kMoment) == Wait::TimedOut);
+  CHECK(queue.wait(ticks[0], kShort) == Wait::TimedOut);
   gate.open = true;
   for (std::thread& waiter : waiters) waiter.join();
   CHECK(woken == 6);
 }
 
-TEST(a_sleeping_queue_wakes) {
+TEST(sleeping_queue_wakes_for_work) {
   Worker queue;
   for (int round = 0; round < 100; ++round) {
     CHECK(finishes(queue));
-    spin_until(kSpinNanos * (round % 4), [] { return false; });  // awake, falling asleep and asleep
+    spin_until(kSpinNanos * (round % 4), [] { return false; });  // while awake, falling asleep and asleep
   }
 }
 
-TEST(a_queue_waits_for_another) {
+TEST(queue_waits_for_another_queue) {
   std::atomic<int> done{0};
   Worker first, second;
   Gate gate(first);
   CHECK(second.wait_for(first.timeline(), first.signal()));
   second.run(count, &done);
   const uint64_t tick = second.signal();
-  CHECK(second.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(second.wait(tick, kShort) == Wait::TimedOut);
   CHECK(done == 0);
   gate.open = true;
   CHECK(reaches(second, tick));
@@ -179,11 +180,11 @@ TEST(a_queue_waits_for_another) {
   CHECK(!second.failed());
 }
 
-TEST(two_queues_play_ping_pong) {
+TEST(alternating_waits_order_two_queues) {
   struct Hit {
     std::vector<int>* ball;
     static int run(void* argument) {
-      auto& ball = *static_cast<Hit*>(argument)->ball;  // no lock: the waits order the hits
+      auto& ball = *static_cast<Hit*>(argument)->ball;  // no lock: the waits order the accesses
       ball.push_back(static_cast<int>(ball.size()));
       return 0;
     }
@@ -201,7 +202,7 @@ TEST(two_queues_play_ping_pong) {
   CHECK(ball.size() == 1000);
 }
 
-TEST(a_tick_nobody_signalled_is_refused) {
+TEST(waiting_for_unsignalled_tick_is_rejected) {
   Worker first, second;
   CHECK(first.wait(1, kLimit) == Wait::Never);
   CHECK(!second.wait_for(first.timeline(), 1));
@@ -212,33 +213,33 @@ TEST(a_tick_nobody_signalled_is_refused) {
   CHECK(!first.wait_for(first.timeline(), tick + 1));
 }
 
-TEST(a_queue_does_not_wait_for_itself) {
-  struct Scene {
+TEST(queue_does_not_wait_for_itself) {
+  struct Fixture {
     Worker queue;
     std::atomic<bool> open{false};
     Wait waited = Wait::Reached;
     bool closed = true;
     static int run(void* argument) {
-      auto& scene = *static_cast<Scene*>(argument);
-      soon([&] { return scene.open.load(); });
-      scene.waited = scene.queue.wait(1, kLimit);
-      scene.closed = scene.queue.close(kLimit);
+      auto& fixture = *static_cast<Fixture*>(argument);
+      becomes_true([&] { return fixture.open.load(); });
+      fixture.waited = fixture.queue.wait(1, kLimit);
+      fixture.closed = fixture.queue.close(kLimit);
       return 0;
     }
-  } scene;
+  } fixture;
   std::atomic<int> done{0};
-  scene.queue.run(Scene::run, &scene);
-  scene.queue.run(count, &done);
-  const uint64_t tick = scene.queue.signal();
-  scene.open = true;
-  CHECK(reaches(scene.queue, tick));
-  CHECK(scene.waited == Wait::Never);
-  CHECK(!scene.closed);
+  fixture.queue.run(Fixture::run, &fixture);
+  fixture.queue.run(count, &done);
+  const uint64_t tick = fixture.queue.signal();
+  fixture.open = true;
+  CHECK(reaches(fixture.queue, tick));
+  CHECK(fixture.waited == Wait::Never);
+  CHECK(!fixture.closed);
   CHECK(done == 1);
-  CHECK(scene.queue.close(kLimit));
+  CHECK(fixture.queue.close(kLimit));
 }
 
-TEST(the_first_failure_is_kept_and_work_goes_on) {
+TEST(first_failure_is_kept_and_work_continues) {
   int seven = 7, nine = 9;
   std::atomic<int> done{0};
   Worker queue;
@@ -258,7 +259,7 @@ TEST(the_first_failure_is_kept_and_work_goes_on) {
   CHECK(queue.take_failure().cause == Failure::None);
 }
 
-TEST(a_host_call_is_pending_until_it_has_run) {
+TEST(host_call_is_pending_until_it_has_run) {
   int code = -1;
   Worker queue;
   CHECK(!queue.calls_pending());
@@ -272,7 +273,7 @@ TEST(a_host_call_is_pending_until_it_has_run) {
   CHECK(queue.take_failure().cause == Failure::HostCall);
 }
 
-TEST(marks_increase) {
+TEST(mark_times_increase) {
   Worker queue;
   const auto start = queue.mark();
   CHECK(reaches(queue, start->tick));
@@ -288,32 +289,33 @@ TEST(marks_increase) {
   CHECK(end->nanoseconds <= steady_nanos());
 }
 
-TEST(a_log_knows_when_work_ran) {
+TEST(log_records_work_times) {
   Worker queue;
   char byte = 0;
   queue.fill(&byte, 1, 1);
-  const uint64_t before = queue.given();
-  const auto log = queue.log(2), more = queue.log(100);
+  const uint64_t before = queue.submitted();
+  const auto log = queue.log(2), long_log = queue.log(100);
   CHECK(before == 1);
-  const int64_t asked = steady_nanos();
+  const int64_t start = steady_nanos();
   {
     Gate gate(queue);
-    CHECK(queue.given() == 2 && more->times(2).first != 0 && more->times(2).second == 0);
-    CHECK(more->times(3).first == 0);
+    CHECK(queue.submitted() == 2 && long_log->times(2).first != 0 && long_log->times(2).second == 0);
+    CHECK(long_log->times(3).first == 0);
     for (int i = 0; i < 2; ++i) queue.fill(&byte, 1, 1);
   }
-  CHECK(reaches(queue, queue.signal()) && queue.given() == 4);
-  int64_t last = asked;
+  CHECK(reaches(queue, queue.signal()) && queue.submitted() == 4);
+  int64_t last = start;
   for (uint64_t number = 2; number <= 4; ++number) {
-    const auto [begin, end] = more->times(number);
+    const auto [begin, end] = long_log->times(number);
     CHECK(last <= begin && begin <= end);
     last = end;
   }
   CHECK(last <= steady_nanos());
-  CHECK(log->times(2).first == 0 && log->times(3) == more->times(3) && log->times(5).first == 0);  // two are kept
+  CHECK(log->times(2).first == 0 && log->times(3) == long_log->times(3) &&
+        log->times(5).first == 0);  // the log keeps two
 }
 
-TEST(four_threads_queue_a_hundred_thousand) {
+TEST(concurrent_submission_keeps_each_threads_order) {
   struct Turn {
     int* last;
     int number;
@@ -345,7 +347,7 @@ TEST(four_threads_queue_a_hundred_thousand) {
   CHECK((last == std::array<int, 4>{kEach, kEach, kEach, kEach}));
 }
 
-TEST(a_steady_state_allocates_nothing) {
+TEST(steady_state_does_not_allocate) {
   Worker queue;
   std::array<char, 64> from{}, to{};
   const auto round = [&] {
@@ -354,13 +356,13 @@ TEST(a_steady_state_allocates_nothing) {
     gate.open = true;
     return finishes(queue);
   };
-  for (int i = 0; i < 9; ++i) CHECK(round());  // three rooms rotate, each grows to what it has to hold
+  for (int i = 0; i < 9; ++i) CHECK(round());  // three buffers rotate, and each grows to its final size
   const long before = allocations;
   for (int i = 0; i < 9; ++i) CHECK(round());
   CHECK(allocations == before);
 }
 
-TEST(close_finishes_what_is_queued_and_twice_is_once) {
+TEST(close_finishes_work_and_is_idempotent) {
   std::atomic<int> done{0};
   char byte = 0;
   Worker queue(3), idle;
@@ -372,17 +374,17 @@ TEST(close_finishes_what_is_queued_and_twice_is_once) {
   CHECK(queue.closed());
   CHECK(done == 100);
   CHECK(queue.wait(tick, 0) == Wait::Reached);
-  const auto refuses = [](auto call) { return check::refusal(call) == "queue 3 was closed"; };
-  CHECK(refuses([&] { queue.copy(&byte, &byte, 1); }));
-  CHECK(refuses([&] { queue.fill(&byte, 1, 1); }));
-  CHECK(refuses([&] { queue.run(count, &done); }));
-  CHECK(refuses([&] { queue.wait_for(queue.timeline(), tick); }));
-  CHECK(refuses([&] { queue.signal(); }));
-  CHECK(refuses([&] { queue.mark(); }));
+  const auto is_rejected = [](auto call) { return check::error_of(call) == "queue 3 was closed"; };
+  CHECK(is_rejected([&] { queue.copy(&byte, &byte, 1); }));
+  CHECK(is_rejected([&] { queue.fill(&byte, 1, 1); }));
+  CHECK(is_rejected([&] { queue.run(count, &done); }));
+  CHECK(is_rejected([&] { queue.wait_for(queue.timeline(), tick); }));
+  CHECK(is_rejected([&] { queue.signal(); }));
+  CHECK(is_rejected([&] { queue.mark(); }));
   CHECK(idle.close(0));
 }
 
-TEST(a_queue_is_idle_when_all_is_done) {
+TEST(queue_is_idle_when_work_is_done) {
   std::atomic<int> done{0};
   Worker queue;
   CHECK(queue.idle());
@@ -390,15 +392,15 @@ TEST(a_queue_is_idle_when_all_is_done) {
     Gate gate(queue);
     CHECK(!queue.idle());
   }
-  CHECK(soon([&] { return queue.idle(); }));
+  CHECK(becomes_true([&] { return queue.idle(); }));
   for (int i = 0; i < 50; ++i) {
     queue.run(count, &done);
     CHECK(finishes(queue));
-    CHECK(queue.idle());  // at once: a tick reached leaves nothing to wait for
+    CHECK(queue.idle());  // immediately after the tick is reached
   }
 }
 
-TEST(a_queue_that_has_finished_closes_at_once) {
+TEST(finished_queue_closes_immediately) {
   for (int i = 0; i < 50; ++i) {
     Worker queue;
     CHECK(finishes(queue));
@@ -406,19 +408,19 @@ TEST(a_queue_that_has_finished_closes_at_once) {
   }
 }
 
-TEST(two_threads_close_at_once) {
+TEST(concurrent_close_succeeds_twice) {
   Worker queue;
   Gate gate(queue);
   std::atomic<int> clean{0};
   std::thread first([&] { clean += queue.close(kLimit); }), second([&] { clean += queue.close(kLimit); });
-  CHECK(soon([&] { return queue.closed(); }));
+  CHECK(becomes_true([&] { return queue.closed(); }));
   gate.open = true;
   first.join();
   second.join();
   CHECK(clean == 2);
 }
 
-TEST(close_past_its_limit_drops_the_rest) {
+TEST(close_timeout_discards_remaining_work) {
   std::atomic<int> done{0}, outcome{0};
   std::vector<void*> dropped;
   Worker queue, other;
@@ -426,7 +428,7 @@ TEST(close_past_its_limit_drops_the_rest) {
   gate.place(queue);
   for (int i = 0; i < 50; ++i) queue.run(count, &done, i % 2);
   first.open = true;
-  CHECK(gate.is_entered());  // the thread has taken these 50 already, and not begun them
+  CHECK(gate.is_entered());  // the thread has these 50 in its batch, but has not started them
   for (int i = 0; i < 100; ++i) queue.run(count, &done, i % 4 == 0);
   const auto mark = queue.mark();
   CHECK(other.wait_for(queue.timeline(), mark->tick));
@@ -434,40 +436,40 @@ TEST(close_past_its_limit_drops_the_rest) {
   const uint64_t after = other.signal();
   std::thread waiter([&] { outcome += 10 * (queue.wait(mark->tick, kLimit) == Wait::Never); });
 
-  CHECK(!queue.close(kMoment, &dropped));
+  CHECK(!queue.close(kShort, &dropped));
   waiter.join();
   CHECK(done == 0);
-  CHECK(dropped == std::vector<void*>(50, &done));  // the host-language calls', 25 of them taken and 25 waiting
+  CHECK(dropped == std::vector<void*>(50, &done));  // of the host-language calls: 25 in the batch, 25 in the inbox
   CHECK(!queue.calls_pending());
   CHECK(queue.timeline()->ended());
   CHECK(mark->nanoseconds == 0);
-  CHECK(reaches(other, after));  // the other queue is released, is told, and goes on
+  CHECK(reaches(other, after));  // the other queue's wait fails, and it continues
   CHECK(outcome == 11);
   CHECK(other.take_failure().cause == Failure::LostQueue);
   CHECK(!other.wait_for(queue.timeline(), mark->tick));
   CHECK(!queue.close(kLimit));
   gate.open = true;
-  CHECK(soon([&] { return gate.passed.load(); }));  // its thread comes back to shared state only
+  CHECK(becomes_true([&] { return gate.passed.load(); }));  // its thread returns to shared state only
   CHECK(queue.reached() == 0);
 }
 
-TEST(close_past_its_limit_ends_a_wait_for_another_queue) {
+TEST(close_timeout_ends_wait_for_another_queue) {
   std::atomic<int> done{0};
   std::vector<void*> dropped;
   Worker stuck;
   auto waiting = std::make_unique<Worker>();
-  const std::weak_ptr<Timeline> thread = waiting->timeline();  // its thread has a share in it
+  const std::weak_ptr<Timeline> thread = waiting->timeline();  // shared with the queue's thread
   Gate gate(stuck);
   waiting->wait_for(stuck.timeline(), stuck.signal());
   waiting->run(count, &done, true);
-  CHECK(!waiting->close(kMoment, &dropped));
+  CHECK(!waiting->close(kShort, &dropped));
   CHECK(dropped.size() == 1 && done == 0);
   CHECK(waiting->take_failure().cause == Failure::None);
   waiting.reset();
-  CHECK(soon([&] { return thread.expired(); }));
+  CHECK(becomes_true([&] { return thread.expired(); }));
 }
 
-TEST(close_joins) {
+TEST(close_joins_the_thread) {
   for (int i = 0; i < 20; ++i) {
     auto queue = std::make_unique<Worker>();
     const std::weak_ptr<Timeline> thread = queue->timeline();
@@ -478,7 +480,7 @@ TEST(close_joins) {
   }
 }
 
-TEST(a_queue_destroyed_while_another_waits_finishes_first) {
+TEST(destroyed_queue_finishes_for_waiting_queue) {
   std::atomic<int> done{0};
   auto queue = std::make_unique<Worker>();
   Worker other;
@@ -487,34 +489,34 @@ TEST(a_queue_destroyed_while_another_waits_finishes_first) {
   CHECK(other.wait_for(queue->timeline(), queue->signal()));
   queue.reset();
   const uint64_t tick = other.signal();
-  CHECK(other.wait(tick, kMoment) == Wait::TimedOut);
+  CHECK(other.wait(tick, kShort) == Wait::TimedOut);
   gate.open = true;
   CHECK(reaches(other, tick));
   CHECK(done == 1);
   CHECK(!other.failed());
 }
 
-TEST(a_queue_may_be_destroyed_on_its_own_thread) {
-  struct Scene {
+TEST(queue_may_be_destroyed_on_its_own_thread) {
+  struct Fixture {
     Worker* queue;
-    std::atomic<bool> open{false}, gone{false};
+    std::atomic<bool> open{false}, destroyed{false};
     static int run(void* argument) {
-      auto& scene = *static_cast<Scene*>(argument);
-      soon([&] { return scene.open.load(); });
-      delete scene.queue;
-      scene.gone = true;
+      auto& fixture = *static_cast<Fixture*>(argument);
+      becomes_true([&] { return fixture.open.load(); });
+      delete fixture.queue;
+      fixture.destroyed = true;
       return 0;
     }
-  } scene{new Worker};
-  const auto timeline = scene.queue->timeline();
-  scene.queue->run(Scene::run, &scene);
-  const uint64_t tick = scene.queue->signal();
-  scene.open = true;
+  } fixture{new Worker};
+  const auto timeline = fixture.queue->timeline();
+  fixture.queue->run(Fixture::run, &fixture);
+  const uint64_t tick = fixture.queue->signal();
+  fixture.open = true;
   CHECK(timeline->wait(tick, kLimit) == Wait::Reached);
-  CHECK(scene.gone);
+  CHECK(fixture.destroyed);
 }
 
-TEST(priority_is_a_niceness_within_five) {
+TEST(priority_is_clamped_niceness) {
   const auto niceness = [](void* seen) {
     *static_cast<int*>(seen) = getpriority(PRIO_PROCESS, 0);
     return 0;
@@ -531,29 +533,29 @@ TEST(priority_is_a_niceness_within_five) {
 #endif
 }
 
-TEST(a_forked_child_is_refused_and_never_hangs) {
+TEST(forked_child_is_rejected_and_does_not_hang) {
   std::atomic<int> done{0};
   auto* queue = new Worker(7);
   CHECK(finishes(*queue));
   Gate gate(*queue);
   queue->run(count, &done);
   const uint64_t tick = queue->signal();
-  std::thread waiter([&] { reaches(*queue, tick); });  // asleep on the timeline while we fork, as likely as not
-  CHECK(queue->wait(tick, kMoment) == Wait::TimedOut);
+  std::thread waiter([&] { reaches(*queue, tick); });  // probably asleep on the timeline during the fork
+  CHECK(queue->wait(tick, kShort) == Wait::TimedOut);
 
   const int status = in_child([&] {
-    const auto refuses = [](auto call) {
-      return check::refusal(call) == "queue 7 belongs to the process this one was forked from";
+    const auto is_rejected = [](auto call) {
+      return check::error_of(call) == "queue 7 belongs to the process this one was forked from";
     };
     if (queue->alive() || queue->failed()) return 1;
-    if (!refuses([&] { queue->signal(); }) || !refuses([&] { queue->mark(); })) return 1;
-    if (!refuses([&] { queue->run(count, &done); })) return 1;
-    if (!refuses([&] { queue->wait_for(queue->timeline(), 1); })) return 1;
+    if (!is_rejected([&] { queue->signal(); }) || !is_rejected([&] { queue->mark(); })) return 1;
+    if (!is_rejected([&] { queue->run(count, &done); })) return 1;
+    if (!is_rejected([&] { queue->wait_for(queue->timeline(), 1); })) return 1;
     if (queue->wait(tick, kForever) != Wait::Never || queue->wait(1, kForever) != Wait::Reached) return 2;
     if (queue->close(kForever) || queue->take_failure().cause != Failure::None) return 3;
     const auto timeline = queue->timeline();
     delete queue;
-#ifndef __SANITIZE_THREAD__  // it refuses to start threads in the child of a process that had some
+#ifndef __SANITIZE_THREAD__  // TSan cannot start threads in the child of a multithreaded process
     Worker fresh;
     if (fresh.wait_for(timeline, tick) || !fresh.wait_for(timeline, 1)) return 4;
     fresh.run(count, &done);
@@ -568,16 +570,18 @@ TEST(a_forked_child_is_refused_and_never_hangs) {
   gate.open = true;
   waiter.join();
   CHECK(done == 1);
-  CHECK(queue->close(kLimit));  // the parent has noticed nothing
+  CHECK(queue->close(kLimit));  // the parent is unaffected
   delete queue;
 }
 
-TEST(work_that_forks_leaves_the_rest_to_the_parent) {
+TEST(forking_work_leaves_remaining_work_to_parent) {
   const auto forks = [](void* status) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);
-      std::atexit([] { _exit(42); });  // the child's only thread returns into the queue, which ends it and the process
+      std::atexit([] {
+        _exit(42);
+      });  // the child's only thread returns into the queue, which ends the thread and so the process
       return 0;
     }
     return waitpid(child, static_cast<int*>(status), 0) == child ? 0 : 1;
@@ -598,12 +602,12 @@ TEST(work_that_forks_leaves_the_rest_to_the_parent) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
-TEST(an_abandoned_queue_is_left_alone) {
+TEST(abandoned_queue_can_be_destroyed) {
   const int status = in_child([] {
     auto* queue = new Worker;
     queue->abandon();
     if (queue->alive() || queue->close(kForever)) return 1;
-    if (check::refusal([&] { queue->signal(); }).empty()) return 1;
+    if (check::error_of([&] { queue->signal(); }).empty()) return 1;
     delete queue;
     return 42;
   });

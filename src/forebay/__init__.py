@@ -1,4 +1,4 @@
-"""One accelerator runtime: devices, streams, events, a caching allocator, and the story of where the memory went."""
+"""One accelerator runtime: devices, streams, events, a caching allocator, and where the memory went."""
 
 from typing import Any as _Any
 
@@ -8,11 +8,11 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import _oom_advice, memory, random  # noqa: F401 -- the first is there to be asked
+    from forebay import _oom_advice, memory, random  # noqa: F401 - the first registers itself
     from forebay.backends import why_not
-    from forebay.device_spec import Device
+    from forebay.device_spec import Device as device  # noqa: N813 - PyTorch's name
+    from forebay.dtypes import DType as dtype  # noqa: N813 - as above
     from forebay.dtypes import (
-        bool_,
         complex64,
         complex128,
         float16,
@@ -36,24 +36,43 @@ else:
         Unsupported,
         WrongState,
     )
-    from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 -- it tells Python's of tensors
-    from forebay.runtime.devices.current import current_device, reopen, set_device, use_device
+    from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
+    from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, strided
+    from forebay.runtime.devices.current import (
+        current_device,
+        get_default_device,
+        reopen,
+        set_default_device,
+        set_device,
+        use_device,
+    )
     from forebay.runtime.devices.open_device import device_count
     from forebay.runtime.lifecycle.emulation import emulate
-    from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 -- its handlers are there now
-    from forebay.runtime.random.generator import Generator, manual_seed
+    from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS as _EXIT_SECONDS  # noqa: F401 - registers handlers
+    from forebay.runtime.random.generator import (
+        Generator,
+        get_rng_state,
+        initial_seed,
+        manual_seed,
+        seed,
+        set_rng_state,
+    )
     from forebay.runtime.streams.event import Event
     from forebay.runtime.streams.stream import Stream, current_stream, default_stream, set_stream, synchronize
     from forebay.runtime.tensors.creation import (
         allocate,
+        arange,
+        as_tensor,
         empty,
         empty_pinned,
         from_dlpack,
         from_numpy,
         full,
+        ones,
         tensor,
         zeros,
     )
+    from forebay.runtime.tensors.creation_like import empty_like, full_like, ones_like, zeros_like
     from forebay.runtime.tensors.random_creation import (
         bernoulli,
         exponential,
@@ -67,14 +86,16 @@ else:
     from forebay.runtime.tensors.random_permutation import randperm
     from forebay.runtime.tensors.tensor import Tensor
 
+    AcceleratorError, OutOfMemoryError = DeviceError, OutOfMemory
+
     # A traceback shows the name that a program catches.
     for _error in (DeviceError, Forked, OutOfMemory, ForebayError, ForebayWarning, Unsupported, WrongState):
         _error.__module__ = "forebay"
 
-# Without `bfloat16`, see below: `from forebay import *` must not need its package.
+# Names that hide Python's (`bool`, `float`, `int`) and `bfloat16`, which needs a package, are in __getattr__ only.
 __all__ = [
+    "AcceleratorError",
     "Block",
-    "Device",
     "DeviceError",
     "Event",
     "ForebayError",
@@ -82,21 +103,28 @@ __all__ = [
     "Forked",
     "Generator",
     "OutOfMemory",
+    "OutOfMemoryError",
+    "Size",
     "Stream",
     "Tensor",
     "Unsupported",
     "WrongState",
     "__version__",
     "allocate",
+    "arange",
+    "as_tensor",
     "bernoulli",
-    "bool_",
     "complex64",
     "complex128",
+    "contiguous_format",
     "current_device",
     "current_stream",
     "default_stream",
+    "device",
     "device_count",
+    "dtype",
     "empty",
+    "empty_like",
     "empty_pinned",
     "emulate",
     "exponential",
@@ -106,12 +134,21 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "full",
+    "full_like",
+    "get_default_device",
+    "get_rng_state",
+    "initial_seed",
     "int8",
     "int16",
     "int32",
     "int64",
+    "layout",
     "manual_seed",
     "memory",
+    "memory_format",
+    "ones",
+    "ones_like",
+    "preserve_format",
     "rand",
     "rand_like",
     "randint",
@@ -121,8 +158,12 @@ __all__ = [
     "random",
     "randperm",
     "reopen",
+    "seed",
+    "set_default_device",
     "set_device",
+    "set_rng_state",
     "set_stream",
+    "strided",
     "synchronize",
     "tensor",
     "uint8",
@@ -132,35 +173,37 @@ __all__ = [
     "use_device",
     "why_not",
     "zeros",
+    "zeros_like",
 ]
 
 
-_FACES = ("accelerator", "cuda", "mps", "mtia")  # imported when they are asked for
+_FACES = ("accelerator", "cuda", "mps", "mtia")  # imported at their first use
 
 
 def __getattr__(name: str) -> _Any:
-    """What costs an import that most programs do not need.
+    """Import what most programs do not need, at its first use.
 
-    Without the compiled core there is nothing else: the package can be imported, so that `forebay doctor` runs, and
-    every public name raises the reason.
+    Without the compiled core the package can still be imported, so that `forebay doctor` runs; every public name then
+    raises the reason.
     """
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
         try:
             return version("forebay")
-        except PackageNotFoundError:  # it runs from its sources, which does not make it fail
+        except PackageNotFoundError:  # a source tree that is not installed
             return "0+source"
-    if _why_no_core is not None and name in {*__all__, "bfloat16"}:
-        said = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
-        message = f"forebay's compiled core does not load ({said}); `forebay doctor` says what to do"
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    dtypes = import_module("forebay.dtypes")  # an import from the package would call this function again
+    if _why_no_core is not None and name in {*__all__, *dtypes.NAMES}:
+        reason = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
+        message = f"forebay's compiled core does not load ({reason}); `forebay doctor` says what to do"
         raise ImportError(message, name="forebay._core") from _why_no_core
     if name in _FACES:
-        from importlib import import_module
-
         return import_module(f"forebay.{name}")
-    if name == "bfloat16":
-        from forebay import dtypes
-
-        return dtypes.bfloat16
+    if name in dtypes.NAMES:
+        return dtypes.named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m forebay` is `forebay`."""
+"""Entry point of `python -m forebay`, which is equivalent to the `forebay` command."""
 
 from __future__ import annotations
 

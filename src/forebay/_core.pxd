@@ -1,4 +1,4 @@
-# What the face stands on: native/, Python's frames, NumPy's data-allocation handler, which NumPy's own .pxd leaves out.
+# Declarations for _core.pyx: native/, Python's frames, and NumPy's data-allocation handler (missing in NumPy's .pxd).
 
 from cpython.buffer cimport PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -17,12 +17,12 @@ from libcpp.vector cimport vector
 
 
 cdef extern from "pool/policy.hpp" namespace "forebay" nogil:
-    const uint64_t kQuantum, kMost
+    const uint64_t kMinBlockSize, kMaxRequest
 
     cppclass Policy:
         Policy(const vector[uint64_t]& divisions, uint64_t max_split, uint64_t max_non_split_rounding,
-               uint64_t large_segment, cbool growing, cbool ages, cbool fine, uint64_t buffers,
-               uint64_t limit) except +
+               uint64_t large_segment, cbool expandable, cbool track_age, cbool exact_segments,
+               uint64_t buffer_alignment, uint64_t heap_limit) except +
         uint64_t block_size(uint64_t nbytes)
         pair[uint64_t, cbool] segment_for(uint64_t nbytes)
 
@@ -42,13 +42,13 @@ cdef extern from "pool/block.hpp" namespace "forebay" nogil:
         uint32_t stack
         State state
         cbool untouched
-        vector[uint64_t] uses
+        vector[uint64_t] users
 
 
-cdef extern from "pool/ledger.hpp" namespace "forebay" nogil:
+cdef extern from "pool/statistics.hpp" namespace "forebay" nogil:
     vector[string] metric_names() except +
 
-    cppclass Count:
+    cppclass Stat:
         int64_t current, peak, allocated, freed
 
 
@@ -59,99 +59,100 @@ cdef extern from "pool/history.hpp" namespace "forebay" nogil:
 
 cdef extern from "pool/stacks.hpp" namespace "forebay" nogil:
     enum:
-        kDeepest
+        kMaxDepth
 
-    cppclass Place:
+    cppclass StackFrame:
         uintptr_t code
         int32_t offset
 
-    cppclass StackNode "forebay::Stacks::Node":
-        Place place
+    cppclass StackNode "forebay::StackTable::Node":
+        StackFrame frame
         uint32_t parent
 
-    cppclass Stacks:
-        Stacks() except +
-        uint32_t intern(const Place* places, size_t count) except +
+    cppclass StackTable:
+        StackTable() except +
+        uint32_t intern(const StackFrame* frames, size_t count) except +
         size_t size()
         const StackNode& operator[](size_t index)
         vector[StackNode] nodes() except +
 
 
 cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
-    const uint64_t kArrival "forebay::Pool::kArrival", kAnyQueue "forebay::Pool::kAnyQueue"
+    const uint64_t kNextRank "forebay::Pool::kNextRank", kAnyQueue "forebay::Pool::kAnyQueue"
 
-    struct Moving:
+    struct PageTransition:
         uint64_t address, size
-        cbool leaving
+        cbool decommitting
 
-    cppclass Piece:
-        Piece()
-        Piece(uint64_t address, uint64_t size)
+    cppclass PageRange:
+        PageRange()
+        PageRange(uint64_t address, uint64_t size)
         uint64_t address, size
 
     cppclass Evictable:
         uint64_t address, size, queue, age
-        cbool growing
+        cbool expandable
 
-    struct Nearest:
+    struct BestFitBuffer:
         uint64_t address, size
-        cbool room
+        cbool has_gap
 
-    cppclass Deferred:
+    cppclass DeferredFree:
         uint64_t serial
-        uint32_t home
-        vector[uint64_t] uses
+        uint32_t pool_id
+        vector[uint64_t] users
 
     cppclass NativePool "forebay::Pool":
         void set_policy(const Policy& policy)
         Policy policy()
-        Record* take(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home, cbool borrowed) except +
-        cbool give(Record* block, uint32_t stack) except +
-        void use(Record* block, uint64_t queue) except +
-        vector[Deferred] deferred() except +
-        void heard(uint64_t serial)
-        cbool settle(uint64_t serial) except +
+        Record* try_allocate(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id, cbool borrowed) except +
+        cbool free(Record* block, uint32_t stack) except +
+        void record_stream(Record* block, uint64_t queue) except +
+        vector[DeferredFree] deferred() except +
+        void acknowledge_deferred(uint64_t serial)
+        cbool complete_free(uint64_t serial) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank,
-                   uint32_t home) except +
-        Record* adopt_for(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
-                          uint32_t home) except +
+                   uint32_t pool_id) except +
+        Record* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
+                                   uint32_t pool_id) except +
         cbool evict(uint64_t address) except +
-        vector[Evictable] evictable(cbool small, uint32_t home, cbool growing, cbool pieces) except +
+        vector[Evictable] evictable(cbool small, uint32_t pool_id, cbool expandable, cbool parts) except +
         cbool owns(uint64_t address)
-        void adopt_space(uint64_t address, uint64_t size, uint64_t page, uint64_t queue, cbool small, uint32_t stack,
-                         uint32_t home) except +
-        Piece room(uint64_t nbytes, uint64_t queue, uint32_t home) except +
-        Record* take_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
-        Record* came(uint64_t address, uint64_t nbytes, uint32_t stack) except +
-        vector[Piece] idle_pages(cbool small, uint32_t home) except +
-        cbool come(Piece piece) except +
-        cbool leave(Piece piece) except +
-        cbool left(uint64_t address) except +
-        void stayed(uint64_t address) except +
-        vector[Moving] on_the_way() except +
-        cbool evict_space(uint64_t address) except +
-        Record* place(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t home) except +
-        Nearest nearest(uint64_t nbytes, uint64_t queue, uint32_t home) except +
-        uint64_t release(uint64_t address, uint64_t size) except +
-        void make_home(uint32_t number, cbool splits, cbool waits) except +
-        cbool drop_home(uint32_t number) except +
-        uint64_t idle_in(uint32_t home)
-        vector[int64_t] reserved_by(uint32_t home) except +
-        Count count(unsigned metric, unsigned kind) except +
+        void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, cbool small,
+                              uint32_t stack, uint32_t pool_id) except +
+        PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
+        Record* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack,
+                            uint32_t pool_id) except +
+        Record* commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) except +
+        vector[PageRange] idle_pages(cbool small, uint32_t pool_id) except +
+        cbool begin_commit(PageRange pages) except +
+        cbool begin_decommit(PageRange pages) except +
+        cbool decommit_done(uint64_t address) except +
+        void rollback(uint64_t address) except +
+        vector[PageTransition] page_transitions() except +
+        cbool evict_expandable(uint64_t address) except +
+        Record* new_buffer(uint64_t nbytes, uint64_t queue, uint32_t stack, uint32_t pool_id) except +
+        BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
+        uint64_t release_buffer(uint64_t address, uint64_t size) except +
+        void create_partition(uint32_t pool_id, cbool allows_splits, cbool defers_frees) except +
+        cbool remove_partition(uint32_t pool_id) except +
+        uint64_t free_bytes(uint32_t pool_id)
+        vector[int64_t] reserved_by(uint32_t pool_id) except +
+        Stat count(unsigned metric, unsigned size_class) except +
         vector[int64_t] counts() except +
         vector[int64_t] oversize() except +
         uint64_t begin_meter() except +
         vector[int64_t] meter(uint64_t number, bint end) except +
         void reset_peaks()
         void reset_accumulated()
-        void record(size_t most, cbool stacks, uint32_t skip, cbool keep) except +
+        void record_history(size_t capacity, cbool stacks, uint32_t skip, cbool keep) except +
         void set_note(uint32_t note)
         cbool recording()
-        void note_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t home) except +
-        void note_look() except +
-        void note_block(const Record* block, uint32_t stack) except +
+        void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) except +
+        void record_snapshot_event() except +
+        void record_annotation(const Record* block, uint32_t stack) except +
         vector[Entry] history(uint64_t* lost) except +
-        const char* broken()
+        const char* check_invariants()
 
 
 cdef extern from "pool/tables.hpp" namespace "forebay" nogil:
@@ -169,8 +170,8 @@ cdef extern from "pool/tables.hpp" namespace "forebay" nogil:
 
 
 cdef extern from "random/draw.hpp" namespace "forebay" nogil:
-    cbool readable(const void* packed, size_t nbytes)
-    int draw_packed(const void* packed)
+    cbool is_valid_draw(const void* packed, size_t nbytes)
+    int run_packed_draw(const void* packed)
 
 
 cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
@@ -196,7 +197,7 @@ cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
         int code
 
     cppclass Worker:
-        Worker(uint64_t handle, int priority, int watch) except +
+        Worker(uint64_t handle, int priority, int memory_checks) except +
         void copy(void* dst, const void* src, size_t nbytes) except +
         void fill(void* dst, int byte, size_t nbytes) except +
         void draw(const void* packed, size_t nbytes) except +
@@ -204,13 +205,13 @@ cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
         void run(Function function, void* argument, cbool host_call) except +
         uint64_t signal() except +
         shared_ptr[NativeMark] mark() except +
-        uint64_t given()
+        uint64_t submitted()
         cbool wait_for(const shared_ptr[Timeline]& other, uint64_t tick) except +
         const shared_ptr[Timeline]& timeline()
         uint64_t reached()
         cbool idle() except +
         vector[int64_t] busy() except +
-        cbool soon(uint64_t tick)
+        cbool reached_soon(uint64_t tick)
         Wait wait(uint64_t tick, int64_t timeout_ns) except +
         cbool failed()
         Failure take_failure() except +
@@ -221,19 +222,19 @@ cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
 
 
 cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
-    ctypedef struct Functions:
+    ctypedef struct AllocatorFunctions:
         void* ctx
 
     cppclass Handler:
-        Functions functions
+        AllocatorFunctions functions
 
-    ctypedef Record* (*Ask)(void* owner, uint64_t queue, size_t size, cbool* refused) noexcept
+    ctypedef Record* (*AllocateFn)(void* owner, uint64_t queue, size_t size, cbool* refused) noexcept
 
-    cppclass Lender:
-        Lender(NativePool* pool, uint64_t queue, Ask ask, void* owner, cbool pages) except +
-        Functions stand_before(const Functions& below) except +
+    cppclass NumpyAllocator:
+        NumpyAllocator(NativePool* pool, uint64_t queue, AllocateFn allocate, void* owner, cbool zero_pages) except +
+        AllocatorFunctions install_over(const AllocatorFunctions& previous) except +
         void* owner()
-        void serve(cbool on)
+        void set_serving(cbool on)
         cbool serving()
         void set_smallest(size_t size)
         size_t smallest()
@@ -241,10 +242,10 @@ cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
 
 cdef extern from "numpy/arrayobject.h":
     """
-    static_assert(sizeof(forebay::Handler) == sizeof(PyDataMem_Handler), "as large as NumPy's");
-    static_assert(offsetof(forebay::Handler, version) == offsetof(PyDataMem_Handler, version), "in its place");
-    static_assert(offsetof(forebay::Handler, functions) == offsetof(PyDataMem_Handler, allocator), "in their place");
-    static_assert(sizeof(forebay::Functions) == sizeof(PyDataMemAllocator), "the same five words");
+    static_assert(sizeof(forebay::Handler) == sizeof(PyDataMem_Handler), "same size");
+    static_assert(offsetof(forebay::Handler, version) == offsetof(PyDataMem_Handler, version), "same offset");
+    static_assert(offsetof(forebay::Handler, functions) == offsetof(PyDataMem_Handler, allocator), "same offset");
+    static_assert(sizeof(forebay::AllocatorFunctions) == sizeof(PyDataMemAllocator), "same size");
     """
     int _import_array() except -1
     object PyDataMem_SetHandler(object handler)
@@ -272,7 +273,7 @@ cdef extern from *:
     void PyErr_SetObject(object kind, object error)
     int Py_AddPendingCall(int (*function)(void*) noexcept with gil, void* argument)
     void Py_XDECREF(void*)
-    void Py_XSETREF(PyFrameObject*, PyFrameObject*)  # a macro: the first one is a variable
+    void Py_XSETREF(PyFrameObject*, PyFrameObject*)  # a macro: the first argument is a variable
 
     void PyObject_GC_UnTrack(object)
     PyThreadState* PyThreadState_Get()

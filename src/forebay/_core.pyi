@@ -1,4 +1,4 @@
-"""The native core's face: a pool of blocks with its ledger and history, and in-order queues on native threads."""
+"""Native core: a memory pool with statistics and history, and in-order queues on native threads."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,155 +6,174 @@ from typing import Any, Final, Self, final
 
 from typing_extensions import disjoint_base
 
-QUANTUM: Final[int]  # bytes; every block is a multiple of it
-METRICS: Final[tuple[str, ...]]  # the ledger's rows, under PyTorch's names
+MIN_BLOCK_SIZE: Final[int]  # bytes; every block is a multiple of it
+METRICS: Final[tuple[str, ...]]  # PyTorch's names of the statistics, in the order of `Pool.counts`
 
-# Of leaves nothing leads back to them: the garbage collector never looks at them, however many there are.
-def dicts(
+# Return a copy of the template per row of the columns, which are stored under the keys. With `leaves` the dicts contain
+# no reference cycles and are untracked by the garbage collector.
+def make_dicts(
     template: dict[str, Any], keys: list[str], columns: list[list[Any]], leaves: bool
 ) -> list[dict[str, Any]]: ...
 
 @final
 class Block:
-    """Memory handed out by a pool; dropping the last reference gives it back."""
+    """Memory allocated from a pool; freed when the last reference is dropped."""
 
     @property
     def address(self) -> int: ...
     @property
-    def nbytes(self) -> int: ...  # what was asked for
+    def nbytes(self) -> int: ...  # requested
     @property
-    def size(self) -> int: ...  # what was handed out, a multiple of QUANTUM
+    def size(self) -> int: ...  # allocated, a multiple of MIN_BLOCK_SIZE
     @property
     def queue(self) -> int: ...
     @property
     def pool(self) -> Pool: ...
     @property
     def freed(self) -> bool: ...
-    def used_on(self, queue: int) -> None: ...
+    def record_stream(self, queue: int) -> None: ...
     def free(self) -> None: ...
 
 @disjoint_base
 class Pool:
-    """Best fit by queue, size, age of the segment, address; it touches its own tables and calls nobody.
+    """Best-fit pool of memory blocks, ordered by size, segment age and address. It makes no driver calls.
 
-    `allocate` is `take`, or when that gives None, the subclass's `_refill`; a block given back after `used_on` waits
-    until `settle` is called with its token, which `deferred` tells once, and the subclass's `_defer` hears of it.
-    Blocks of one home never serve another; 0 is there from the start.
+    `allocate` returns `try_allocate`, or if no free block fits, the result of the subclass's `_refill`. A block
+    freed after `record_stream` is pending until `complete_free` is called with its token; `deferred` lists such
+    blocks until `acknowledge_deferred`, and `_defer` is called for each. `partition` is the id of a private pool,
+    whose blocks serve no other pool; 0 is the default.
     """
 
     def __init__(self) -> None: ...
-    def take(self, nbytes: int, queue: int = 0, home: int = 0, borrowed: bool = False) -> Block | None: ...
+    # `borrowed`: for a request of another pool, which gets no block of an expandable segment.
+    def try_allocate(self, nbytes: int, queue: int = 0, partition: int = 0, borrowed: bool = False) -> Block | None: ...
     def allocate(self, nbytes: int, queue: int = 0) -> Block: ...
-    def _home(self, queue: int) -> int: ...
-    def _refill(self, nbytes: int, queue: int, home: int) -> Block: ...
+    def _route(self, queue: int) -> int: ...  # the private pool for an allocation by this thread
+    def _refill(self, nbytes: int, queue: int, partition: int) -> Block: ...
     def _defer(self) -> None: ...
-    def _settle(self, queue: int) -> None: ...
-    waiting: bool  # `allocate` calls `_settle` first
-    routed: bool  # `allocate` asks `_home`
-    def deferred(self) -> list[tuple[int, list[int], int]]: ...  # token, the queues that use it, home
-    def heard(self, token: int) -> None: ...  # `deferred` need not tell of it again, nor of any before
-    def settle(self, token: int) -> bool: ...  # False: no block waits under it, or not any more
+    def _process_pending_frees(self, queue: int) -> None: ...  # process pending frees
+    has_pending_frees: bool  # `allocate` calls `_process_pending_frees` first
+    routed: bool  # `allocate` calls `_route`
+    def deferred(self) -> list[tuple[int, list[int], int]]: ...  # token, queues that use the block, pool id
+    def acknowledge_deferred(self, token: int) -> None: ...  # acknowledge this and all earlier entries of `deferred`
+    def complete_free(self, token: int) -> bool: ...  # complete the free; False if none is pending under the token
 
-    # The sizes, in bytes; _core's policy.hpp says what each means.
+    # Sizes in bytes; the parameters are explained in native/pool/policy.hpp.
     def set_policy(
         self,
         divisions: Sequence[int],  # 16 of them
         max_split: int,
         max_non_split_rounding: int,
         large_segment: int,
-        growing: bool,
-        ages: bool,
-        fine: bool,
-        buffers: int = 0,  # their alignment; not 0: segments are heaps
-        limit: int = 0,  # of bytes in heaps; 0: none
+        expandable: bool,
+        track_age: bool,
+        exact_segments: bool,
+        buffer_alignment: int = 0,  # nonzero: segments are heaps
+        heap_limit: int = 0,  # bytes in heaps; 0: unlimited
     ) -> None: ...
-    def rounded(self, nbytes: int) -> int: ...
-    def segment_size(self, nbytes: int) -> tuple[int, bool]: ...  # and whether it is of the small kind
+    def block_size(self, nbytes: int) -> int: ...  # block size
+    def segment_size(self, nbytes: int) -> tuple[int, bool]: ...  # and whether it is of the small class
 
     # Segments
     def adopt(
-        self, address: int, nbytes: int, queue: int, small: bool, rank: int | None = None, home: int = 0
+        self, address: int, nbytes: int, queue: int, small: bool, rank: int | None = None, partition: int = 0
     ) -> None: ...
-    def adopt_for(self, wanted: int, address: int, nbytes: int, queue: int, home: int = 0) -> Block | None: ...
-    # Address, size, queue, age and whether it grows, of each that is wholly free; those that grow when asked for.
+    def adopt_and_allocate(
+        self, need: int, address: int, size: int, queue: int, partition: int = 0
+    ) -> Block | None: ...
+    # Address, size, queue, age, and whether it is expandable, of each wholly free segment. `growing` adds expandable
+    # segments and heaps; `pieces` also lists free parts of segments in use.
     def evictable(
-        self, small: bool, home: int = 0, growing: bool = False, pieces: bool = False
+        self, small: bool, partition: int = 0, expandable: bool = False, parts: bool = False
     ) -> list[tuple[int, int, int, int, bool]]: ...
-    def evict(self, address: int) -> bool: ...  # False: none wholly free starts there
+    def evict(self, address: int) -> bool: ...  # False unless a wholly free segment starts there
     def owns(self, address: int) -> bool: ...
 
-    # Growing segments: address and size of what must come (`room`), and whether or what came of it.
-    def adopt_space(self, address: int, nbytes: int, page: int, queue: int, small: bool, home: int = 0) -> None: ...
-    def room(self, nbytes: int, queue: int, home: int = 0) -> tuple[int, int]: ...  # size 0: `take_at` there
-    def come(self, address: int, nbytes: int) -> bool: ...  # these pages, as in a recording; False: some are there
-    def take_at(self, address: int, nbytes: int, queue: int = ..., home: int = 0) -> Block | None: ...  # or anybody's
-    def came(self, address: int, nbytes: int) -> Block | None: ...
-    def idle_pages(self, small: bool, home: int = 0) -> list[tuple[int, int]]: ...
-    def leave(self, address: int, nbytes: int) -> bool: ...  # False: not all of it is free any more
-    def left(self, address: int) -> bool: ...  # True: its segment has no memory any more
-    def stayed(self, address: int) -> None: ...
-    def on_the_way(self) -> list[tuple[int, int, bool]]: ...  # address, size, and whether it leaves or comes
-    def evict_space(self, address: int) -> bool: ...
+    # Expandable segments. `choose_pages` chooses an (address, size) range to commit. Size 0: the block there
+    # suffices, and `allocate_at` allocates it; address 0: more address space is needed. A transition begins with
+    # `choose_pages`, `begin_commit` (commit exactly this range) or `begin_decommit` (decommit), and ends with
+    # `commit_done`, `decommit_done` or `rollback` (roll back).
+    def adopt_expandable(
+        self, address: int, nbytes: int, page: int, queue: int, small: bool, partition: int = 0
+    ) -> None: ...
+    def choose_pages(self, nbytes: int, queue: int, partition: int = 0) -> tuple[int, int]: ...
+    def begin_commit(self, address: int, size: int) -> bool: ...  # False unless all of the range is uncommitted
+    def allocate_at(
+        self, address: int, nbytes: int, queue: int = ..., partition: int = 0
+    ) -> Block | None: ...  # any queue
+    def commit_done(self, address: int, nbytes: int) -> Block | None: ...
+    def idle_pages(self, small: bool, partition: int = 0) -> list[tuple[int, int]]: ...
+    def begin_decommit(self, address: int, size: int) -> bool: ...  # False unless all of the range is free
+    def decommit_done(self, address: int) -> bool: ...  # True if the segment is now wholly uncommitted
+    def rollback(self, address: int) -> None: ...
+    def page_transitions(self) -> list[tuple[int, int, bool]]: ...  # address, size, True if decommitting
+    def evict_expandable(self, address: int) -> bool: ...
 
-    # Heaps: the smallest free buffer that is large enough (size 0: none), and whether a heap has room for a new one.
-    def nearest(self, nbytes: int, queue: int, home: int = 0) -> tuple[int, int, bool]: ...
-    def place(self, nbytes: int, queue: int, home: int = 0) -> Block | None: ...  # a new one; None: no heap has room
-    def release(self, address: int, nbytes: int) -> int: ...  # a free one; its heap, if that is empty now, or 0
+    # Heaps: `best_fit_buffer` returns the best-fitting free buffer (size 0: none) and whether a heap has a gap for a
+    # new one.
+    def best_fit_buffer(self, nbytes: int, queue: int, partition: int = 0) -> tuple[int, int, bool]: ...
+    def new_buffer(
+        self, nbytes: int, queue: int, partition: int = 0
+    ) -> Block | None: ...  # a new buffer; None if no gap fits
+    def release_buffer(
+        self, address: int, nbytes: int
+    ) -> int: ...  # a free buffer; returns its heap if now empty, else 0
 
-    # Homes
-    # `waits`: what is given back waits for its own queue, too.
-    def make_home(self, home: int, splits: bool = True, waits: bool = False) -> None: ...
-    def drop_home(self, home: int) -> bool: ...  # False: it has segments, or there is none
-    def idle_in(self, home: int) -> int: ...
-    def reserved_by(self, home: int) -> list[int]: ...  # as a metric's part of `counts`
+    # Private pools
+    # `waits`: a free is pending until the block's own queue has reached it, too.
+    def create_partition(self, partition: int, splits: bool = True, waits: bool = False) -> None: ...
+    def remove_partition(self, partition: int) -> bool: ...  # False if the pool is unknown or has segments
+    def free_bytes(self, partition: int) -> int: ...  # bytes in free blocks
+    def reserved_by(self, partition: int) -> list[int]: ...  # laid out as one metric of `counts`
 
-    # What is counted
-    def current(self, metric: int, kind: int = 0) -> int: ...
+    # Statistics
+    def current(self, metric: int, kind: int = 0) -> int: ...  # kind: 0 all sizes, 1 small, 2 large
     def peak(self, metric: int, kind: int = 0) -> int: ...
-    def counts(self) -> list[int]: ...  # metrics, then kinds, then current, peak, allocated and freed
-    def oversize(self) -> list[int]: ...  # the same four of blocks, then of segments
-    def begin_meter(self) -> int: ...  # a number
-    # The highest allocated and reserved bytes since it began, and what they were then; IndexError for one that ended.
+    def counts(self) -> list[int]: ...  # by metric, then size class: current, peak, allocated, freed
+    def oversize(self) -> list[int]: ...  # the same four numbers of blocks, then of segments
+    def begin_meter(self) -> int: ...  # returns the number of the meter
+    # Peak allocated and reserved bytes since the meter began, and both values at that time; IndexError if it has ended.
     def meter(self, number: int, end: bool = False) -> list[int]: ...
     def reset_peaks(self) -> None: ...
     def reset_accumulated(self) -> None: ...
-    def broken(self) -> str | None: ...
+    def check_invariants(self) -> str | None: ...  # the first violated invariant
 
-    # The history
-    def record(
+    # Memory history
+    def record_history(
         self,
-        max_entries: int,
+        max_entries: int,  # 0: stop recording and clear the history
         depth: int = 64,
-        stacks: bool = True,  # of entries
-        frees: bool = False,  # their own, not where the block was taken
-        skip: int = 0,  # a bit for each Action
-        keep: bool = False,  # what was recorded before
+        stacks: bool = True,
+        frees: bool = False,  # frees record their own stack instead of the allocation's
+        skip: int = 0,  # a bit for each Action that is not recorded
+        keep: bool = False,  # the entries of the previous recording
     ) -> None: ...
     @property
     def recording(self) -> bool: ...
-    noting: bool  # entries carry the number that `_note` gives
-    def _note(self) -> int: ...
-    def note_look(self) -> None: ...
-    def note_block(self, block: Block) -> None: ...
-    def note_oom(self, nbytes: int, queue: int, free: int, home: int = 0) -> None: ...
+    annotating: bool  # entries carry the number that `_annotation_id` returns
+    def _annotation_id(self) -> int: ...
+    def record_snapshot_event(self) -> None: ...  # records that a snapshot was taken
+    def record_annotation(self, block: Block) -> None: ...  # records an annotation
+    def record_oom(self, nbytes: int, queue: int, free: int, partition: int = 0) -> None: ...
+    # Segments, blocks, history, lost entries, and (parent, file, name, line) of each stack node, all of one moment.
     def tables(self, trace: bool = True) -> tuple[bytes, bytes, bytes, int, list[tuple[int, str, str, int]]]: ...
 
 class Exporter:
-    """Lends the buffer of the NumPy array that `_export` gives."""
+    """Buffer exporter: exports the NumPy array that `_export` returns. Python classes cannot do so before 3.12."""
 
     def _export(self) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class NumpyHook:
-    """Stands between NumPy and a pool; serves from `smallest` bytes on and forwards the rest to what stood there.
+    """NumPy allocation hook: serves requests of at least `smallest` bytes from a pool and forwards all others.
 
-    `everywhere` is for good (only `serving` can end what it serves), `in_context` gives the handler before it.
-    `queue` names the free memory it takes: of one with work, memory is free in that queue's order only.
-    `pages` says that the memory is anonymous and the process's own: fresh and dropped pages are zero.
+    `everywhere` installs the hook permanently (`serving` turns it off); `in_context` returns the previous handler.
+    `queue` selects the free memory; it must be a queue without work. `pages`: the memory is anonymous and private to
+    the process, so new and discarded pages are zero.
     """
 
-    serving: bool  # never in a child forked after it was made
+    serving: bool  # always False in a child forked later
     smallest: int
     def __new__(cls, pool: Pool, queue: int, smallest: int, pages: bool = False) -> Self: ...
     @property
@@ -162,13 +181,13 @@ class NumpyHook:
     def everywhere(self) -> None: ...
     def in_context(self) -> object: ...
 
-numpy_refusals: Final[threading.local]  # .last: how many bytes this thread wanted for NumPy in vain, and the error
+numpy_failures: Final[threading.local]  # .last: bytes of this thread's last failed NumPy request, and the error
 
 def restore_numpy_handler(handler: object) -> None: ...
 
 @final
 class Mark:
-    """A tick and the moment at which its queue reached it."""
+    """A tick and the time at which its queue reached it."""
 
     @property
     def tick(self) -> int: ...
@@ -177,11 +196,11 @@ class Mark:
 
 @disjoint_base
 class Queue:
-    """An in-order queue on a native thread, which starts with the first work.
+    """In-order queue on a native thread, which starts with the first work.
 
-    ValueError for work that it does not take any more, or that could never end. `watch` is 1 where copies and fills
-    raise MemoryError for memory that is not counted yet (see `backends.emulated_memory`), 2 where work is done inside
-    the guard, 3 for both.
+    Work submitted after closing, or that could never end, raises ValueError. `watch` is a sum of flags: 1, copies and
+    fills raise MemoryError for memory that is not counted yet (see `backends.emulated.memory_budget`); 2, work runs
+    inside the access guard.
     """
 
     def __new__(cls, handle: int = 0, priority: int = 0, watch: int = 0) -> Self: ...
@@ -196,18 +215,21 @@ class Queue:
     def signal(self) -> int: ...
     def mark(self) -> Mark: ...
     def reached(self) -> int: ...
-    def given(self) -> int: ...  # how many pieces of work, signals aside: the number of the last one
+    def last_work_number(
+        self,
+    ) -> int: ...  # number of work items submitted, signals excluded: the number of the last one
     def idle(self) -> bool: ...
-    def busy(self) -> list[int]: ...  # nanoseconds at work in each of the last twenty full slots of 50 ms; [] if forked
-    def wait_within(self, tick: int, nanoseconds: int) -> bool: ...  # was it reached in time?
+    def busy(self) -> list[int]: ...  # busy nanoseconds in each of the last twenty full slots of 50 ms; [] if forked
+    def wait_within(self, tick: int, nanoseconds: int) -> bool: ...  # False on timeout
     def wait_for(self, other: Queue, tick: int) -> None: ...
-    def take_failure(self) -> BaseException | int | None: ...  # 0: it waited for a queue that was closed before
-    def finish_within(self, nanoseconds: int) -> bool | None: ...  # takes no more work; False: not in time; None: never
-    def close_within(self, nanoseconds: int) -> bool: ...  # finishes, and drops what is not done in time
+    def take_failure(self) -> BaseException | int | None: ...  # 0: it waited for ticks that another queue discarded
+    # Finish the submitted work and accept no more. False on timeout; None if it can never finish.
+    def finish_within(self, nanoseconds: int) -> bool | None: ...
+    def close_within(self, nanoseconds: int) -> bool: ...  # as finish_within, but discards the work left at the timeout
     def abandon(self) -> None: ...
-    def native(self) -> int: ...  # its address, for functions that ctypes calls
+    def native(self) -> int: ...  # address of the native queue, for ctypes functions
     @property
     def closed(self) -> bool: ...
 
-# What a queue draws in its turn, here and now. Not 0: a probability was none.
+# Fill memory immediately, as `Queue.draw_packed` does in order. A nonzero result means an invalid probability.
 def draw_now(packed: bytes) -> int: ...

@@ -1,67 +1,66 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # distutils: language = c++
-"""The native core's face; _core.pyi says what each name does, _core.pxd declares what it stands on.
+"""Python bindings of the native core; documented in _core.pyi, declared in _core.pxd.
 
-A pool's lock is taken with the interpreter's lock held, which is safe because the pool calls nobody. Whatever may block
-(waiting for a queue, closing one) lets the interpreter's lock go first.
+A pool's lock is taken while the GIL is held, which is safe because the pool makes no callbacks. Calls that may block
+(waiting for a queue, closing a queue) release the GIL first.
 """
 
 cimport cython
 
-QUANTUM = kQuantum
+MIN_BLOCK_SIZE = kMinBlockSize
 METRICS = tuple([name.decode() for name in metric_names()])
 
 
 @cython.final
 @cython.freelist(64)
-@cython.no_gc  # it refers to its pool only, and a pool never to a block
+@cython.no_gc  # refers to its pool only, and a pool never refers to a block
 cdef class Block:
-    cdef Record* record  # null once given back
+    cdef Record* record  # null once freed
     cdef readonly Pool pool
     cdef readonly uint64_t address
 
-    def __init__(self): raise TypeError("a Block comes from a pool's take() or allocate()")
+    def __init__(self): raise TypeError("a Block is created by a pool's take() or allocate()")
 
     def __dealloc__(self):
         if self.record is not NULL:
-            self.pool.give(self.record)
+            self.pool.free(self.record)
 
     def free(self):
         cdef Record* record = self.record
         self.record = NULL
         if record is not NULL:
-            self.pool.give(record)
+            self.pool.free(record)
 
-    def used_on(self, uint64_t queue): self.pool.native.use(self.alive(), queue)
+    def record_stream(self, uint64_t queue): self.pool.native.record_stream(self.live_record(), queue)
 
-    cdef Record* alive(self) except NULL:
+    cdef Record* live_record(self) except NULL:
         if self.record is NULL:
-            raise ValueError(f"the block at {self.address:#x} was given back already")
+            raise ValueError(f"the block at {self.address:#x} was already freed")
         return self.record
 
     @property
-    def nbytes(self): return self.alive().requested
+    def nbytes(self): return self.live_record().requested
     @property
-    def size(self): return self.alive().size
+    def size(self): return self.live_record().size
     @property
-    def queue(self): return self.alive().segment.queue
+    def queue(self): return self.live_record().segment.queue
     @property
     def freed(self): return self.record is NULL
 
     def __repr__(self):
-        state = "given back" if self.record is NULL else f"{self.record.requested} bytes"
+        state = "freed" if self.record is NULL else f"{self.record.requested} bytes"
         return f"<Block at {self.address:#x}, {state}>"
 
 
 cdef class Pool:
     cdef NativePool native
-    cdef Stacks stacks  # empty unless it is recording
-    cdef list codes  # of stack 1, 2, ...: keeps what the stacks name alive
+    cdef StackTable stacks  # empty unless recording
+    cdef list codes  # of stack node 1, 2, ...: keeps the code objects of the stacks alive
     cdef size_t depth
-    cdef bint frees  # whether a free has a stack of its own
-    cdef public bint waiting  # blocks given back wait for other queues
-    cdef public bint routed  # some allocations go to homes of their own
-    cdef public bint noting  # entries of the history say something more, which `_note` knows
+    cdef bint frees  # a free records its own stack
+    cdef public bint has_pending_frees, routed  # some frees are pending; some allocations go to private pools
+    cdef public bint annotating  # history entries carry the number that `_annotation_id` returns
     cdef object __weakref__
 
     cdef Block wrap(self, Record* record):
@@ -71,126 +70,134 @@ cdef class Pool:
         block.record, block.pool, block.address = record, self, record.address
         return block
 
-    cdef void give(self, Record* record) noexcept:
+    cdef void free(self, Record* record) noexcept:
         cdef uint32_t stack = 0
-        if self.frees or self.noting:
+        if self.frees or self.annotating:
             try:
-                stack = self.here()
-            except BaseException as failure:  # a signal's handler, or no memory: the block goes back all the same
+                stack = self.current_stack()
+            except BaseException as failure:  # from a signal handler, or MemoryError: the block is freed regardless
                 PyErr_SetObject(type(failure), failure)
                 PyErr_WriteUnraisable(None)
-        if self.native.give(record, stack if self.frees else 0):  # other queues use it
-            self._defer()  # what it raises goes to sys.unraisablehook: a destructor has nobody else to tell
+        if self.native.free(record, stack if self.frees else 0):  # pending: other queues use the block
+            self._defer()  # exceptions go to sys.unraisablehook, as this may run in a destructor
 
-    cdef uint32_t here(self):
-        """The number of the current Python stack; 0 while nothing is recorded."""
+    cdef uint32_t current_stack(self):
+        """Return the number of the current Python stack; 0 unless recording."""
         if not self.native.recording():
             return 0
-        if self.noting:
-            self.native.set_note(self._note())
+        if self.annotating:
+            self.native.set_note(self._annotation_id())
         if self.depth == 0:
             return 0
-        cdef Place[kDeepest] places
+        cdef StackFrame[kMaxDepth] frames
         cdef size_t count = 0, at
         cdef PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())
         cdef PyCodeObject* code
         while frame is not NULL and count < self.depth:
             code = PyFrame_GetCode(frame)
-            places[count].code = <uintptr_t>code
-            places[count].offset = PyFrame_GetLasti(frame)
+            frames[count].code = <uintptr_t>code
+            frames[count].offset = PyFrame_GetLasti(frame)
             count += 1
-            Py_XDECREF(code)  # the frame keeps it, and `codes` will
+            Py_XDECREF(code)  # kept alive by the frame, and then by `codes`
             Py_XSETREF(frame, PyFrame_GetBack(frame))
         Py_XDECREF(frame)
-        if not self.native.recording():  # to walk frames may collect garbage, whose finalizer may have stopped it
+        if not self.native.recording():  # walking frames may run a finalizer, which may have stopped the recording
             return 0
-        cdef uint32_t number = self.stacks.intern(places, count)
+        cdef uint32_t number = self.stacks.intern(frames, count)
         for at in range(1 + len(self.codes), self.stacks.size()):
-            self.codes.append(<object><PyObject*>self.stacks[at].place.code)
+            self.codes.append(<object><PyObject*>self.stacks[at].frame.code)
         return number
 
-    cpdef Block take(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t home=0, bint borrowed=False):
+    cpdef Block try_allocate(self, Py_ssize_t nbytes, uint64_t queue=0, uint32_t partition=0, bint borrowed=False):
         if nbytes <= 0:
-            raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
-        return self.wrap(self.native.take(nbytes, queue, self.here(), home, borrowed))
+            raise ValueError(f"cannot allocate {nbytes} bytes: a block has at least 1")
+        return self.wrap(self.native.try_allocate(nbytes, queue, self.current_stack(), partition, borrowed))
 
     def allocate(self, Py_ssize_t nbytes, uint64_t queue=0):
-        if self.waiting and <uint64_t>nbytes < kMost:  # which is refused at once
-            self._settle(queue)
-        cdef uint32_t home = self._home(queue) if self.routed else 0
-        cdef Block block = self.take(nbytes, queue, home)
-        return self._refill(nbytes, queue, home) if block is None else block
+        if self.has_pending_frees and <uint64_t>nbytes < kMaxRequest:  # larger requests always fail
+            self._process_pending_frees(queue)
+        cdef uint32_t partition = self._route(queue) if self.routed else 0
+        cdef Block block = self.try_allocate(nbytes, queue, partition)
+        return self._refill(nbytes, queue, partition) if block is None else block
 
-    def _refill(self, nbytes, queue, home):
-        raise MemoryError(f"the pool has no free block of {nbytes} bytes and nobody to ask for more")
+    def _refill(self, nbytes, queue, partition):
+        raise MemoryError(f"the pool has no free block of {nbytes} bytes and cannot grow")
 
     def _defer(self): pass
-    def _settle(self, queue): pass
-    def _home(self, queue): return 0
-    def _note(self): return 0
+    def _process_pending_frees(self, queue): pass
+    def _route(self, queue): return 0
+    def _annotation_id(self): return 0
 
     def set_policy(self, vector[uint64_t] divisions, uint64_t max_split, uint64_t max_non_split_rounding,
-                   uint64_t large_segment, bint growing, bint ages, bint fine, uint64_t buffers=0, uint64_t limit=0):
-        self.native.set_policy(Policy(divisions, max_split, max_non_split_rounding, large_segment, growing, ages, fine,
-                                      buffers, limit))
+                   uint64_t large_segment, bint expandable, bint track_age, bint exact_segments,
+                   uint64_t buffer_alignment=0, uint64_t heap_limit=0):
+        self.native.set_policy(Policy(divisions, max_split, max_non_split_rounding, large_segment, expandable,
+                                      track_age, exact_segments, buffer_alignment, heap_limit))
 
-    def rounded(self, uint64_t nbytes): return self.native.policy().block_size(nbytes)
+    def block_size(self, uint64_t nbytes): return self.native.policy().block_size(nbytes)
     def segment_size(self, uint64_t nbytes): return self.native.policy().segment_for(nbytes)
 
-    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t home=0):
-        cdef uint64_t place = kArrival if rank is None else <uint64_t>rank
-        self.native.adopt(address, nbytes, queue, small, self.here(), place, home)
+    def adopt(self, uint64_t address, uint64_t nbytes, uint64_t queue, bint small, rank=None, uint32_t partition=0):
+        cdef uint64_t native_rank = kNextRank if rank is None else <uint64_t>rank
+        self.native.adopt(address, nbytes, queue, small, self.current_stack(), native_rank, partition)
 
-    def adopt_for(self, uint64_t wanted, uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t home=0):
-        return self.wrap(self.native.adopt_for(wanted, address, nbytes, queue, self.here(), home))
+    def adopt_and_allocate(self, uint64_t need, uint64_t address, uint64_t size, uint64_t queue, uint32_t partition=0):
+        return self.wrap(self.native.adopt_and_allocate(need, address, size, queue, self.current_stack(), partition))
 
-    def evictable(self, bint small, uint32_t home=0, bint growing=False, bint pieces=False):
-        rows = self.native.evictable(small, home, growing, pieces)
-        return [(row.address, row.size, row.queue, row.age, row.growing) for row in rows]
+    def evictable(self, bint small, uint32_t partition=0, bint expandable=False, bint parts=False):
+        rows = self.native.evictable(small, partition, expandable, parts)
+        return [(row.address, row.size, row.queue, row.age, row.expandable) for row in rows]
 
     def evict(self, uint64_t address): return self.native.evict(address)
     def owns(self, uint64_t address): return self.native.owns(address)
-    def deferred(self): return [(row.serial, row.uses, row.home) for row in self.native.deferred()]
-    def heard(self, uint64_t token): self.native.heard(token)
-    def settle(self, uint64_t token): return self.native.settle(token)
+    def deferred(self): return [(row.serial, row.users, row.pool_id) for row in self.native.deferred()]
+    def acknowledge_deferred(self, uint64_t token): self.native.acknowledge_deferred(token)
+    def complete_free(self, uint64_t token): return self.native.complete_free(token)
 
-    def adopt_space(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
-                    uint32_t home=0):
-        self.native.adopt_space(address, nbytes, page, queue, small, self.here(), home)
+    def adopt_expandable(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
+                         uint32_t partition=0):
+        self.native.adopt_expandable(address, nbytes, page, queue, small, self.current_stack(), partition)
 
-    def room(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
-        cdef Piece piece = self.native.room(nbytes, queue, home)
-        return piece.address, piece.size
+    def choose_pages(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
+        cdef PageRange pages = self.native.choose_pages(nbytes, queue, partition)
+        return pages.address, pages.size
 
-    def take_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t home=0):
-        return self.wrap(self.native.take_at(address, nbytes, queue, self.here(), home))
+    def allocate_at(self, uint64_t address, uint64_t nbytes, uint64_t queue=kAnyQueue, uint32_t partition=0):
+        return self.wrap(self.native.allocate_at(address, nbytes, queue, self.current_stack(), partition))
 
-    def came(self, uint64_t address, uint64_t nbytes):
-        return self.wrap(self.native.came(address, nbytes, self.here()))
+    def commit_done(self, uint64_t address, uint64_t nbytes):
+        return self.wrap(self.native.commit_done(address, nbytes, self.current_stack()))
 
-    def idle_pages(self, bint small, uint32_t home=0):
-        return [(piece.address, piece.size) for piece in self.native.idle_pages(small, home)]
+    def idle_pages(self, bint small, uint32_t partition=0):
+        return [(pages.address, pages.size) for pages in self.native.idle_pages(small, partition)]
 
-    def on_the_way(self): return [(piece.address, piece.size, piece.leaving) for piece in self.native.on_the_way()]
-    def come(self, uint64_t address, uint64_t nbytes): return self.native.come(Piece(address, nbytes))
-    def leave(self, uint64_t address, uint64_t nbytes): return self.native.leave(Piece(address, nbytes))
-    def left(self, uint64_t address): return self.native.left(address)
-    def stayed(self, uint64_t address): self.native.stayed(address)
-    def evict_space(self, uint64_t address): return self.native.evict_space(address)
+    def page_transitions(self):
+        return [(pages.address, pages.size, pages.decommitting) for pages in self.native.page_transitions()]
 
-    def place(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
-        return self.wrap(self.native.place(nbytes, queue, self.here(), home))
+    def begin_commit(self, uint64_t address, uint64_t size): return self.native.begin_commit(PageRange(address, size))
 
-    def nearest(self, uint64_t nbytes, uint64_t queue, uint32_t home=0):
-        cdef Nearest found = self.native.nearest(nbytes, queue, home)
-        return found.address, found.size, found.room
+    def begin_decommit(self, uint64_t address, uint64_t size):
+        return self.native.begin_decommit(PageRange(address, size))
 
-    def release(self, uint64_t address, uint64_t nbytes): return self.native.release(address, nbytes)
+    def decommit_done(self, uint64_t address): return self.native.decommit_done(address)
+    def rollback(self, uint64_t address): self.native.rollback(address)
+    def evict_expandable(self, uint64_t address): return self.native.evict_expandable(address)
 
-    def make_home(self, uint32_t home, bint splits=True, bint waits=False): self.native.make_home(home, splits, waits)
-    def drop_home(self, uint32_t home): return self.native.drop_home(home)
-    def idle_in(self, uint32_t home): return self.native.idle_in(home)
-    def reserved_by(self, uint32_t home): return self.native.reserved_by(home)
+    def new_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
+        return self.wrap(self.native.new_buffer(nbytes, queue, self.current_stack(), partition))
+
+    def best_fit_buffer(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
+        cdef BestFitBuffer found = self.native.best_fit_buffer(nbytes, queue, partition)
+        return found.address, found.size, found.has_gap
+
+    def release_buffer(self, uint64_t address, uint64_t nbytes): return self.native.release_buffer(address, nbytes)
+
+    def create_partition(self, uint32_t partition, bint splits=True, bint waits=False):
+        self.native.create_partition(partition, splits, waits)
+
+    def remove_partition(self, uint32_t partition): return self.native.remove_partition(partition)
+    def free_bytes(self, uint32_t partition): return self.native.free_bytes(partition)
+    def reserved_by(self, uint32_t partition): return self.native.reserved_by(partition)
 
     def current(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).current
     def peak(self, unsigned metric, unsigned kind=0): return self.native.count(metric, kind).peak
@@ -203,70 +210,68 @@ cdef class Pool:
     @property
     def recording(self): return self.native.recording()
 
-    def broken(self):
-        cdef const char* rule = self.native.broken()
-        return None if rule is NULL else rule.decode()
+    def check_invariants(self):
+        cdef const char* invariant = self.native.check_invariants()
+        return None if invariant is NULL else invariant.decode()
 
-    def record(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0,
-               bint keep=False):
+    def record_history(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0,
+                       bint keep=False):
         keep = keep and max_entries and self.native.recording()
-        self.native.record(max_entries, stacks, skip, keep)
+        self.native.record_history(max_entries, stacks, skip, keep)
         if not keep:
-            self.stacks, self.codes = Stacks(), []
-        self.depth, self.frees = min(depth, <size_t>kDeepest), frees
+            self.stacks, self.codes = StackTable(), []
+        self.depth, self.frees = min(depth, <size_t>kMaxDepth), frees
 
-    def note_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t home=0):
-        self.native.note_oom(nbytes, queue, free, self.here(), home)
+    def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t partition=0):
+        self.native.record_oom(nbytes, queue, free, self.current_stack(), partition)
 
-    def note_look(self): self.native.note_look()
-    def note_block(self, Block block not None): self.native.note_block(block.alive(), self.here())
+    def record_snapshot_event(self): self.native.record_snapshot_event()
+
+    def record_annotation(self, Block block not None):
+        self.native.record_annotation(block.live_record(), self.current_stack())
 
     def tables(self, bint trace=True):
-        """Segments, blocks, history, its lost entries, and each stack's caller, file, name and line: one moment's."""
         cdef uint64_t lost = 0
-        cdef list places = []  # first: to make a list may collect garbage, whose finalizers allocate
+        cdef list nodes = []  # created first: creating a list may run finalizers, which may allocate blocks
         cdef Rows rows = rows_of(self.native)
-        cdef vector[StackNode] nodes = self.stacks.nodes()
+        cdef vector[StackNode] native_nodes = self.stacks.nodes()
         cdef vector[Entry] history
-        cdef list _held = self.codes  # as what follows may collect garbage that ends the recording
+        cdef list _codes = self.codes  # kept alive: the loop below may run a finalizer that ends the recording
         if trace:
             history = self.native.history(&lost)
-        for node in nodes:
-            code = <object><PyObject*>node.place.code
-            line = PyCode_Addr2Line(<PyCodeObject*>node.place.code, node.place.offset)
-            places.append((node.parent, code.co_filename, code.co_qualname, max(line, 0)))
+        for node in native_nodes:
+            code = <object><PyObject*>node.frame.code
+            line = PyCode_Addr2Line(<PyCodeObject*>node.frame.code, node.frame.offset)
+            nodes.append((node.parent, code.co_filename, code.co_qualname, max(line, 0)))
         return (
             PyBytes_FromStringAndSize(<char*>rows.segments.data(), rows.segments.size() * sizeof(SegmentRow)),
             PyBytes_FromStringAndSize(<char*>rows.blocks.data(), rows.blocks.size() * sizeof(BlockRow)),
             PyBytes_FromStringAndSize(<char*>history.data(), history.size() * sizeof(Entry)),
             lost,
-            places,
+            nodes,
         )
 
 
-def dicts(dict template, list keys, list columns, bint leaves):
-    """A copy of the template for each row of the columns, which are lists and stand under these keys."""
+def make_dicts(dict template, list keys, list columns, bint leaves):
     cdef Py_ssize_t row, at
-    cdef dict made
+    cdef dict filled
     cdef list rows = [], column
     for row in range(len(columns[0])):
-        made = PyDict_Copy(template)
+        filled = PyDict_Copy(template)
         for at in range(len(columns)):
             column = columns[at]
-            made[keys[at]] = column[row]
+            filled[keys[at]] = column[row]
         if leaves:
-            PyObject_GC_UnTrack(made)
-        rows.append(made)
+            PyObject_GC_UnTrack(filled)
+        rows.append(filled)
     return rows
 
 
 cdef class Exporter:
-    """Lends the buffer of the NumPy array that `_export` gives; a class of Python's own could not before 3.12."""
-
-    def _export(self): raise BufferError(f"{type(self).__name__} has no memory to lend")
+    def _export(self): raise BufferError(f"{type(self).__name__} cannot export its memory")
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyObject_GetBuffer(self._export(), buffer, flags)  # which makes the array its owner: that one releases it
+        PyObject_GetBuffer(self._export(), buffer, flags)  # the array becomes the buffer's owner and releases it
 
 
 include "_numpy_hook.pxi"

@@ -1,63 +1,63 @@
-# NumPy's data allocations served from a pool (NEP 49), by native/numpy/numpy_allocator.hpp. Part of _core.pyx.
+# NumPy data allocations from a pool (NEP 49), implemented in native/numpy/numpy_allocator.hpp. Part of _core.pyx.
 
 import threading
 
 _import_array()
-numpy_refusals = threading.local()  # .last: how many bytes NumPy wanted in vain, and why
+numpy_failures = threading.local()
 
 
 @cython.final
 cdef class NumpyHook:
-    cdef unique_ptr[Lender] lender
+    cdef unique_ptr[NumpyAllocator] allocator
     cdef readonly Pool pool
-    cdef Handler handler  # what NumPy has of it where it stands in a context
-    cdef object below  # keeps what stood there before alive
+    cdef Handler handler  # NumPy's handler struct if the hook is installed in a context
+    cdef object previous  # keeps the previous handler alive
 
     def __cinit__(self, Pool pool not None, uint64_t queue, size_t smallest, bint pages=False):
         self.pool = pool
-        self.lender.reset(new Lender(&pool.native, queue, take_in_python, <void*>self, pages))
+        self.allocator.reset(new NumpyAllocator(&pool.native, queue, allocate_in_python, <void*>self, pages))
         self.smallest = smallest
 
     @property
-    def serving(self): return self.lender.get().serving()
+    def serving(self): return self.allocator.get().serving()
     @serving.setter
-    def serving(self, bint on): self.lender.get().serve(on)
+    def serving(self, bint on): self.allocator.get().set_serving(on)
     @property
-    def smallest(self): return self.lender.get().smallest()
+    def smallest(self): return self.allocator.get().smallest()
     @smallest.setter
-    def smallest(self, size_t nbytes): self.lender.get().set_smallest(nbytes)
+    def smallest(self, size_t nbytes): self.allocator.get().set_smallest(nbytes)
 
     def everywhere(self):
         default = <object>PyDataMem_DefaultHandler
-        self.stand_before(default, handler_in(default))
+        self.install_over(default, handler_in(default))
 
     def in_context(self):
-        before = PyDataMem_GetHandler()
-        self.stand_before(before, &self.handler)
-        return PyDataMem_SetHandler(PyCapsule_New(&self.handler, "mem_handler", drop_hook))
+        previous = PyDataMem_GetHandler()
+        self.install_over(previous, &self.handler)
+        return PyDataMem_SetHandler(PyCapsule_New(&self.handler, "mem_handler", release_hook))
 
-    cdef stand_before(self, object below, Handler* place):
-        place.functions = self.lender.get().stand_before(handler_in(below).functions)
-        self.below = below
-        Py_INCREF(self)  # everywhere: for good. In a context: until the last array made there is gone
+    cdef install_over(self, object previous, Handler* target):
+        target.functions = self.allocator.get().install_over(handler_in(previous).functions)
+        self.previous = previous
+        Py_INCREF(self)  # `everywhere`: forever; `in_context`: until the last array of the context is freed
 
-    cdef Record* ask(self, uint64_t queue, size_t size, cbool* refused) noexcept:
+    cdef Record* allocate(self, uint64_t queue, size_t size, cbool* refused) noexcept:
         cdef Block block
         cdef Record* record = NULL
         try:
-            if self.pool.waiting:
-                self.pool._settle(queue)
-            record = self.pool.native.take(size, queue, self.pool.here(), 0, False)
+            if self.pool.has_pending_frees:
+                self.pool._process_pending_frees(queue)
+            record = self.pool.native.try_allocate(size, queue, self.pool.current_stack(), 0, False)
             if record is NULL:
-                block = self.pool._refill(size, queue, 0)  # in no home but the common one, wherever the program is
+                block = self.pool._refill(size, queue, 0)  # from the default pool, even inside a private pool
                 record = block.record
-                block.record = NULL  # NumPy's now
+                block.record = NULL  # owned by NumPy now
         except MemoryError as failure:
             failure.__context__ = None
-            numpy_refusals.last = (size, failure.with_traceback(None))
+            numpy_failures.last = (size, failure.with_traceback(None))
             refused[0] = True
         except RecursionError:
-            pass  # the program has no stack left for this
+            pass  # no stack left for the refill: the previous allocator serves the request
         except BaseException as failure:
             raise_later(failure)
         return record
@@ -70,12 +70,12 @@ cdef Handler* handler_in(object capsule) except NULL:
     return <Handler*>PyCapsule_GetPointer(capsule, "mem_handler")
 
 
-cdef void drop_hook(object capsule) noexcept:
-    Py_XDECREF((<Lender*>handler_in(capsule).functions.ctx).owner())
+cdef void release_hook(object capsule) noexcept:
+    Py_XDECREF((<NumpyAllocator*>handler_in(capsule).functions.ctx).owner())
 
 
 cdef void raise_later(object failure) noexcept:
-    """Ctrl-C, or what a signal's handler raised: it only happened while we asked. Raised when NumPy has its memory."""
+    """Raise an unrelated exception (Ctrl-C, a signal handler's) in the main thread once NumPy has its memory."""
     if threading.get_ident() == threading.main_thread().ident and Py_AddPendingCall(raise_now, <void*>failure) == 0:
         Py_INCREF(failure)
     else:
@@ -89,13 +89,13 @@ cdef int raise_now(void* failure) noexcept with gil:
     return -1
 
 
-cdef Record* take_in_python(void* hook, uint64_t queue, size_t size, cbool* refused) noexcept with gil:
-    """With a stack, or after growing. Null and not refused: this is no moment for Python, so ask below."""
+cdef Record* allocate_in_python(void* hook, uint64_t queue, size_t size, cbool* refused) noexcept with gil:
+    """Allocate with a recorded stack, or after a refill. Null without `refused`: Python cannot run now."""
     cdef PyObject* pending[3]
     cdef Record* record
     if forebay_finalizing():
         return NULL
-    PyErr_Fetch(&pending[0], &pending[1], &pending[2])  # NumPy may be on its way out with an error
-    record = (<NumpyHook>hook).ask(queue, size, refused)
+    PyErr_Fetch(&pending[0], &pending[1], &pending[2])  # NumPy may allocate while an exception propagates
+    record = (<NumpyHook>hook).allocate(queue, size, refused)
     PyErr_Restore(pending[0], pending[1], pending[2])
     return record

@@ -1,5 +1,6 @@
-"""Adds to the text of an OutOfMemory the setting that would have helped. Imported, it is there: the ladder is below the
-replay that it needs, and cannot ask for it by itself.
+"""Adviser that adds to an OutOfMemory text the allocator setting that would have avoided the error.
+
+Importing this module registers it: the adviser needs `snapshot.replay`, which `runtime.allocator` must not import.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from forebay.spi import Growable
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
-    from forebay.runtime.allocator.expandable_segments import Request
+    from forebay.runtime.allocator.request import AllocRequest
 
-_busy = local()  # the arrays made here may run out of memory as well, where NumPy's are lent
+_thread = local()  # guards against recursion: the arrays made here may be allocated from the exhausted pool
 
 
-def advise(snapshot: Snapshot, allocator: Allocator, request: Request) -> list[str]:
-    """Lines for the text; none where nothing is shown to help, and never an error."""
-    if getattr(_busy, "now", False) or request.home != 0:  # where it went, only the program knows
+def advise(snapshot: Snapshot, allocator: Allocator, request: AllocRequest) -> list[str]:
+    """Return lines for the error text; none if no setting is known to help. Never raises an exception."""
+    if getattr(_thread, "advising", False) or request.partition != 0:  # a private pool's use is up to the program
         return []
-    _busy.now = True
+    _thread.advising = True
     try:
-        from forebay.snapshot.replay.advice import lines
+        from forebay.snapshot.replay.advice import suggest_settings
 
         free, total = allocator.port.memory_info()
-        return lines(
-            replace(snapshot, notes=allocator.rules()),
+        return suggest_settings(
+            replace(snapshot, notes=allocator.snapshot_notes()),
             capacity=total,
             other_used=max(total - free - allocator.current(RESERVED_BYTES), 0),
-            limit=None if allocator.port.props.heaps else allocator.limit,  # of heaps it is a setting
+            limit=None if allocator.port.props.heaps else allocator.limit,  # for heaps the limit is a setting
             growable=isinstance(allocator.port, Growable),
         )
-    except Exception:  # noqa: BLE001 -- nothing may hide the error that is being told
+    except Exception:  # noqa: BLE001 -- nothing may hide the OutOfMemory that is being reported
         return []
     finally:
-        _busy.now = False
+        _thread.advising = False
 
 
 ADVISERS.append(advise)

@@ -1,4 +1,4 @@
-# In-order queues on native threads, which refuse work with ValueError. Part of _core.pyx.
+# In-order queues on native threads. Submitting work raises ValueError if the queue rejects it. Part of _core.pyx.
 
 
 @cython.final
@@ -32,7 +32,7 @@ cdef class Queue:
 
     def call(self, function):
         call = (self, function)
-        Py_INCREF(call)  # for run_callable, or for close_within
+        Py_INCREF(call)  # owned by run_callable, or by close_within if discarded
         try:
             self.worker.get().run(run_callable, <void*>call, True)
         except BaseException:
@@ -49,8 +49,8 @@ cdef class Queue:
 
     def wait_within(self, uint64_t tick, int64_t nanoseconds):
         cdef Wait outcome
-        # A waiter that lets the interpreter go gets it back only after 5 ms when another thread computes: first spin.
-        if self.worker.get().soon(tick):
+        # Spin first: a thread that releases the GIL reacquires it only after 5 ms if another thread computes.
+        if self.worker.get().reached_soon(tick):
             return True
         with nogil:
             outcome = self.worker.get().wait(tick, nanoseconds)
@@ -77,7 +77,7 @@ cdef class Queue:
 
     def close_within(self, int64_t nanoseconds):
         cdef bint done
-        cdef vector[void*] dropped  # to take the interpreter for each would cost 5 ms beside a thread that computes
+        cdef vector[void*] dropped  # released together: taking the GIL costs 5 ms if another thread computes
         with nogil:
             done = self.worker.get().close(nanoseconds, &dropped)
         for call in dropped:
@@ -86,7 +86,7 @@ cdef class Queue:
 
     def signal(self): return self.worker.get().signal()
     def reached(self): return self.worker.get().reached()
-    def given(self): return self.worker.get().given()
+    def last_work_number(self): return self.worker.get().submitted()
     def idle(self): return self.worker.get().idle()
     def busy(self): return self.worker.get().busy()
     def abandon(self): self.worker.get().abandon()
@@ -110,10 +110,10 @@ cdef int run_callable(void* argument) noexcept with gil:
 
 
 def draw_now(bytes packed not None):
-    cdef const char* what = packed
+    cdef const char* draw = packed
     cdef int code
-    if not readable(what, len(packed)):
-        raise ValueError("these bytes say not what to draw")
+    if not is_valid_draw(draw, len(packed)):
+        raise ValueError("invalid packed draw")
     with nogil:
-        code = draw_packed(what)
+        code = run_packed_draw(draw)
     return code

@@ -1,20 +1,37 @@
-"""Addresses with no memory behind them, handed out lowest first."""
+"""First-fit allocator of addresses that have no memory behind them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-__all__ = ["ALIGNMENT", "Addresses"]
+__all__ = ["ALIGNMENT", "AddressAllocator"]
 
 ALIGNMENT = 2 << 20
 
-_Holes = tuple[tuple[int, int], ...]  # where each begins and ends, in order; as a rule there are few
+_Holes = tuple[tuple[int, int], ...]  # start and end of each free range, in order; there are usually few
 
 
-class Addresses:
-    """The addresses from `base` on, `room` bytes of them, in steps of ALIGNMENT.
+class AddressAllocator:
+    """First-fit allocator of an address range, in multiples of ALIGNMENT (2 MiB).
 
-    A signal's handler or a destructor may come in between anywhere, but no other thread.
+    Parameters
+    ----------
+    base : int
+        The first address.
+    room : int
+        Size of the range in bytes.
+
+    Notes
+    -----
+    Signal handlers and destructors may use the object at any point. It is not thread-safe.
+
+    Examples
+    --------
+    >>> addresses = Addresses(0x200000, 4 * ALIGNMENT)
+    >>> hex(addresses.allocate(100)), hex(addresses.allocate(100))
+    ('0x200000', '0x400000')
+    >>> addresses.free(0x200000)
+    100
     """
 
     def __init__(self, base: int, room: int) -> None:
@@ -22,28 +39,55 @@ class Addresses:
         self._taken: dict[int, int] = {}  # sizes by address
         self._holes: _Holes = ((self._base, self._end),)
 
-    def take(self, nbytes: int) -> int:
-        """The lowest hole that is large enough; MemoryError when there is none."""
-        size = _steps(nbytes)
+    def allocate(self, nbytes: int) -> int:
+        """Allocate from the lowest free range that is large enough.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes to allocate.
+
+        Returns
+        -------
+        int
+            The address, a multiple of ALIGNMENT above `base`.
+
+        Raises
+        ------
+        MemoryError
+            If no free range is large enough.
+        """
+        size = _aligned(nbytes)
         while True:
             holes = self._holes
             at = next((at for at, (start, end) in enumerate(holes) if end - start >= size), None)
             if at is None:
-                raise MemoryError(f"no hole of {nbytes} bytes among the addresses")
+                raise MemoryError(f"no free address range of {nbytes} bytes")
             start, end = holes[at]
             changed = (*holes[:at], *([(start + size, end)] if end - start > size else []), *holes[at + 1 :])
-            if self._holes is holes:  # else somebody came in between
+            if self._holes is holes:  # otherwise a signal handler changed the ranges: retry
                 self._holes = changed
                 self._taken[start] = nbytes
                 return start
 
-    def give(self, address: int) -> int | None:
-        """How many bytes were taken there, and now are not; None if nothing was."""
+    def free(self, address: int) -> int | None:
+        """Free the range at an address.
+
+        Parameters
+        ----------
+        address : int
+            As returned by `allocate`.
+
+        Returns
+        -------
+        int or None
+            The bytes that were allocated there; None if nothing was.
+        """
         nbytes = self._taken.pop(address, None)
         while nbytes is not None:
             holes = self._holes
             low = high = bisect_left(holes, (address,))
-            start, end = address, address + _steps(nbytes)
+            start, end = address, address + _aligned(nbytes)
             if low and holes[low - 1][1] == start:
                 low -= 1
                 start = holes[low][0]
@@ -56,8 +100,21 @@ class Addresses:
                 return nbytes
         return None
 
-    def lost(self, address: int, nbytes: int) -> bool:
-        """Whether these bytes are of ours, and not all of them are taken, in one piece."""
+    def outside_allocation(self, address: int, nbytes: int) -> bool:
+        """Return True if the bytes are inside this range but not inside a single allocation.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first byte.
+        nbytes : int
+            Number of bytes.
+
+        Returns
+        -------
+        bool
+            False also for addresses outside the range.
+        """
         if not self._base <= address < self._end:
             return False
         starts = sorted(self._taken)
@@ -65,9 +122,10 @@ class Addresses:
         return at < 0 or address + nbytes > starts[at] + self._taken[starts[at]]
 
     def clear(self) -> None:
+        """Free all ranges."""
         self._taken.clear()
         self._holes = ((self._base, self._end),)
 
 
-def _steps(nbytes: int) -> int:
+def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,4 +1,4 @@
-"""Sizes in words: `format_bytes` and `parse_bytes`, the only two places that know what a KiB is."""
+"""Conversion between byte counts and texts such as "16 MiB": `format_bytes` and `parse_bytes`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ __all__ = ["format_bytes", "parse_bytes"]
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SPELLING = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
-_LIMIT = 1 << 63  # what fits a signed 64-bit size, as drivers count
+_LIMIT = 1 << 63  # drivers use signed 64-bit sizes
 
 
 def format_bytes(n: int) -> str:
-    """The size with the largest fitting unit and two decimals; plain bytes have none.
+    """Return a size as text, in the largest fitting unit with two decimals; plain bytes have none.
 
+    Parameters
+    ----------
+    n : int
+        Bytes; may be negative.
+
+    Returns
+    -------
+    str
+        The text, such as "1.50 KiB".
+
+    Examples
+    --------
     >>> format_bytes(512), format_bytes(1536), format_bytes(20 << 20), format_bytes(-(3 << 30))
     ('512 B', '1.50 KiB', '20.00 MiB', '-3.00 GiB')
     >>> format_bytes((1 << 20) - 1)  # never "1024.00 KiB"
@@ -29,10 +41,25 @@ def format_bytes(n: int) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """A size that a person wrote, as bytes (> 0); a fraction of a byte is cut off.
+    """Parse a size such as "16MiB" and return its bytes.
 
-    K, KB and KiB all mean 1024 (M, G and T follow): memory is bought and reserved in powers of two.
+    Parameters
+    ----------
+    text : str
+        A number above 0, optionally with a unit. K, KB and KiB all mean 1024 bytes; M, G and T likewise.
 
+    Returns
+    -------
+    int
+        Bytes, rounded down.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a size, or the size does not fit a signed 64-bit integer.
+
+    Examples
+    --------
     >>> parse_bytes("16MiB") == parse_bytes("16 mb") == parse_bytes("16m") == parse_bytes("16777216")
     True
     >>> parse_bytes("1.5G")
@@ -43,10 +70,10 @@ def parse_bytes(text: str) -> int:
     """
     if match := _SPELLING.fullmatch(text.strip()):
         number, unit = match[1], (match[2] or "").lower()
-        # Whole and broken part apart: a float would lose bytes above 2^53.
-        whole, _, broken = number.partition(".")
+        # Integer arithmetic: a float would lose bytes above 2^53.
+        whole, _, fraction = number.partition(".")
         scale = 1024 ** _POWERS[unit]
-        nbytes: int = int(whole) * scale + int(broken or "0") * scale // 10 ** len(broken)
+        nbytes: int = int(whole) * scale + int(fraction or "0") * scale // 10 ** len(fraction)
         if 0 < nbytes < _LIMIT:
             return nbytes
     raise ValueError(

@@ -1,53 +1,223 @@
-"""The name of a device: a kind and, perhaps, an index."""
+"""The device class: a kind and an optional index, and the default device of each thread."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Collection
+from functools import cache
+from typing import Any, Final, NoReturn, Self
 
-__all__ = ["Device"]
+__all__ = ["CPU", "NO_ACCELERATOR", "Device", "canonical", "default_device", "set_default"]
 
-_SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
+_SPELLING = re.compile(r"([a-zA-Z_]+)(?::(0|[1-9][0-9]*))?")
+_TORCH_KINDS = (
+    "cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, "
+    "privateuseone"
+)
+_KNOWN = frozenset(_TORCH_KINDS.split(", "))
+NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Device:
-    """Which device is meant: `Device("host:0")`, `Device("host", 0)`, or `Device("host")` for the current one.
+    """A device name: a kind and an optional index.
 
-    A name only: making one opens nothing, and the device need not exist. Raises ValueError for a spelling that
-    cannot name a device. (`torch.device`)
+    Constructing one opens nothing, and the device need not exist. As a context manager or decorator it sets the
+    default device of tensor factories in the calling thread.
 
-    >>> Device("host:1")
-    device('host:1')
-    >>> Device("host", 1) == Device("host:1")
+    Parameters
+    ----------
+    type : str or device or int
+        A kind (`"cuda"`), a kind with an index (`"cuda:1"`), another device, or an index of the current accelerator.
+    index : int, optional
+        The index, if `type` is a kind alone. Without one, `"cuda"` is the current CUDA device of the calling thread
+        and `"cpu"` is the first CPU device.
+    device : device or str or int, optional
+        Another spelling of `type` alone.
+
+    Raises
+    ------
+    RuntimeError
+        If the string or the index is malformed, or if an index is given and there is no accelerator.
+    TypeError
+        If an argument has another type.
+
+    Notes
+    -----
+    As `torch.device`, with its messages. Kinds of installed backends are accepted besides PyTorch's. Unlike PyTorch,
+    an index above 127 does not wrap around, and a device can decorate a function.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.device("cuda:1")
+    device(type='cuda', index=1)
+    >>> forebay.device("cuda", 1) == forebay.device("cuda:1")
     True
     """
 
-    kind: str
-    index: int | None
+    __slots__ = ("index", "kind")
+    kind: Final[str]  # type: ignore[misc]  # assigned through object.__setattr__
+    index: Final[int | None]  # type: ignore[misc]  # as above
 
-    def __init__(self, name: str | Device, index: int | None = None) -> None:
-        if isinstance(name, Device):
-            kind, spelled = name.kind, name.index
+    def __init__(
+        self,
+        type: str | Device | int | None = None,  # noqa: A002 - PyTorch's name
+        index: int | None = None,
+        *,
+        device: Any = None,
+    ) -> None:
+        spec = device if type is None and device is not None else type
+        if spec.__class__ is str:
+            kind, found = _parsed(spec)
+            if index is not None:
+                if index.__class__ is bool or not isinstance(index, int):
+                    raise TypeError(
+                        f"device(): argument 'index' (position 2) must be int, not {index.__class__.__name__}"
+                    )
+                if found is not None:
+                    raise RuntimeError(
+                        f"type (string) must not include an index because index was passed explicitly: {spec}"
+                    )
+                found = _checked(index)
+        elif isinstance(spec, Device):
+            if index is not None:
+                raise TypeError("device(): argument 'type' (position 1) must be str, not forebay.device")
+            kind, found = spec.kind, spec.index
+        elif isinstance(spec, int) and spec.__class__ is not bool and index is None:
+            found = _checked(spec)
+            accelerator = _hooks.accelerator()
+            if accelerator is None:
+                raise RuntimeError(NO_ACCELERATOR)
+            kind = accelerator
         else:
-            match = _SPELLING.fullmatch(name) if isinstance(name, str) else None
-            if match is None:
-                raise ValueError(f"invalid device {name!r}: expected a kind and perhaps an index, like 'host:0'")
-            kind, spelled = match[1], int(match[2]) if match[2] else None
-        if index is not None and spelled is not None:
-            raise ValueError(f"device {name!r} has an index already, so index={index!r} cannot be given too")
-        if index is not None and (not isinstance(index, int) or isinstance(index, bool) or index < 0):
-            raise ValueError(f"invalid device index {index!r}: expected an int that is not negative")
+            _reject(spec)
         object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "index", spelled if index is None else index)
+        object.__setattr__(self, "index", found)
 
     @property
     def type(self) -> str:
-        """The kind, under PyTorch's name for it."""
+        """The kind, such as `"cuda"` or `"cpu"`."""
         return self.kind
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"attribute {name!r} of 'forebay.device' objects is not writable")
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Device and self.kind == other.kind and self.index == other.index
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Device, (self.kind,) if self.index is None else (self.kind, self.index)
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        return self
 
     def __str__(self) -> str:
         return self.kind if self.index is None else f"{self.kind}:{self.index}"
 
     def __repr__(self) -> str:
-        return f"device({str(self)!r})"
+        return (
+            f"device(type={self.kind!r})" if self.index is None else f"device(type={self.kind!r}, index={self.index})"
+        )
+
+    def __enter__(self) -> Self:
+        _thread.entered.append(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not _thread.entered:
+            raise RuntimeError(f"{self!r} was not entered by this thread")
+        _thread.entered.pop()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, running with this default device."""
+        from functools import wraps
+
+        @wraps(function)
+        def on_device(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return on_device
+
+
+Device.__module__, Device.__name__, Device.__qualname__ = "forebay", "device", "device"  # its public name
+
+
+class _Hooks:
+    """Functions of the packages above: kinds of installed backends, and the kind of the current accelerator."""
+
+    installed: Callable[[], Collection[str]] = staticmethod(tuple)
+    accelerator: Callable[[], str | None] = staticmethod(lambda: None)
+
+
+_hooks = _Hooks
+
+
+class _Thread(threading.local):
+    """Default devices of one thread: the one that was set, and those of entered `with device:` blocks."""
+
+    def __init__(self) -> None:
+        self.base: Device | None = None
+        self.entered: list[Device] = []
+
+
+_thread = _Thread()
+
+
+def canonical(device: Device) -> Device:
+    """Return the one spelling of a device that the runtime uses: the first CPU device has no index."""
+    return CPU if device.index == 0 and device.kind == "cpu" else device
+
+
+def default_device() -> Device:
+    """Return the device on which factories of this thread create tensors, as it was spelled."""
+    entered = _thread.entered
+    return entered[-1] if entered else _thread.base or CPU
+
+
+def set_default(device: Device | None) -> None:
+    """Set the default device of this thread; None restores the CPU."""
+    _thread.base = device
+
+
+@cache
+def _parsed(text: str) -> tuple[str, int | None]:
+    if not text:
+        raise RuntimeError("Device string must not be empty")
+    match = _SPELLING.fullmatch(text)
+    if match is None:
+        raise RuntimeError(f"Invalid device string: '{text}'")
+    kind, index = match[1], match[2]
+    if kind not in _KNOWN and kind not in _hooks.installed():
+        raise RuntimeError(f"Expected one of {_TORCH_KINDS} device type at start of device string: {text}")
+    if index is not None and len(index) > len(str(1 << 31)):
+        raise RuntimeError(f"Could not parse device index '{index}' in device string '{text}'")
+    return kind, None if index is None else int(index)
+
+
+def _checked(index: int) -> int:
+    if index < 0:
+        raise RuntimeError("Device index must not be negative")
+    return index
+
+
+def _reject(spec: object) -> NoReturn:
+    name = spec.__class__.__name__
+    if spec is None:
+        got, note = "", ""
+    else:
+        got, note = name, f"\n      didn't match because some of the arguments have invalid types: (!{name}!)"
+    raise TypeError(
+        f"device() received an invalid combination of arguments - got ({got}), but expected one of:\n"
+        f" * (forebay.device device){note}\n * (str type, int index = -1)\n"
+    )
+
+
+CPU = Device("cpu")

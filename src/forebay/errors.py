@@ -1,13 +1,13 @@
-"""Every exception forebay raises.
+"""Exceptions and warnings of forebay.
 
 ForebayError (a RuntimeError, as PyTorch's are)
-├── DeviceError          the driver said no                     .code .call .device
+├── DeviceError          a driver call failed                   .code .call .device
 │   └── OutOfMemory      the device is full (also MemoryError)  .wanted .free .reserved .capacity
-├── Unsupported          this backend cannot do that            .ability
-├── WrongState           allowed, but not now
+├── Unsupported          the backend lacks an ability           .ability
+├── WrongState           the call is valid, but not now
 └── Forked               this process was forked after the device was opened
 
-A destructor, an exit handler or a fork handler never raises: it complains, with a ForebayWarning.
+Destructors, exit handlers and fork handlers never raise: they emit a ForebayWarning with `warn_unraisable`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,29 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "WrongState",
-    "complain",
     "user_frame",
+    "warn_unraisable",
 ]
 
 
 class ForebayError(RuntimeError):
-    """The root of everything forebay raises on purpose."""
+    """Base class of forebay's exceptions."""
 
 
 class DeviceError(ForebayError):
-    """The driver refused; `code` is its own number, `call` the function that failed, `device` the device's name."""
+    """A driver call failed.
+
+    Parameters
+    ----------
+    message : str
+        Text of the error.
+    code : int, default 0
+        The driver's own error code; 0 if it has none.
+    call : str, default ""
+        Name of the function that failed.
+    device : str, default ""
+        Name of the device, for example "cuda:0".
+    """
 
     def __init__(self, message: str, *, code: int = 0, call: str = "", device: str = "") -> None:
         super().__init__(message)
@@ -44,12 +56,32 @@ class DeviceError(ForebayError):
 
     @property
     def error_code(self) -> int:
-        """`code`, under the name that it has in `torch.AcceleratorError`."""
+        """The driver's error code, under its name in `torch.AcceleratorError`."""
         return self.code
 
 
 class OutOfMemory(DeviceError, MemoryError):
-    """The device has no room; the fields are bytes: asked for, free on the device, held by our segments, in all."""
+    """The device has not enough free memory.
+
+    Parameters
+    ----------
+    message : str
+        Text of the error.
+    wanted : int, default 0
+        Requested bytes.
+    free : int, default 0
+        Free bytes of the device.
+    reserved : int, default 0
+        Bytes in this process's segments.
+    capacity : int, default 0
+        Total bytes of the device.
+    code : int, default 0
+        The driver's own error code; 0 if it has none.
+    call : str, default ""
+        Name of the function that failed.
+    device : str, default ""
+        Name of the device.
+    """
 
     def __init__(
         self,
@@ -71,7 +103,15 @@ class OutOfMemory(DeviceError, MemoryError):
 
 
 class Unsupported(ForebayError):
-    """The backend lacks an ability; `ability` is the name of its protocol in `forebay.spi`."""
+    """The backend lacks an ability.
+
+    Parameters
+    ----------
+    message : str
+        Text of the error.
+    ability : str, default ""
+        Name of the ability's protocol in `forebay.spi`.
+    """
 
     def __init__(self, message: str, *, ability: str = "") -> None:
         super().__init__(message)
@@ -79,27 +119,33 @@ class Unsupported(ForebayError):
 
 
 class WrongState(ForebayError):
-    """The call is allowed, but not now: the message says what must happen first."""
+    """The call is valid, but not in the current state; the message says what must happen first."""
 
 
 class Forked(ForebayError):
-    """This process was forked after the device was opened, so its queues are gone."""
+    """The device was opened before this process was forked, so its queues do not exist here."""
 
 
 class ForebayWarning(UserWarning):
-    """What a destructor, an exit handler or a fork handler could not do."""
+    """A failure in a place that cannot raise, or a questionable configuration."""
 
 
-def complain(message: str) -> None:
-    """Warn from where nothing may be raised; also where warnings are errors."""
+def warn_unraisable(message: str) -> None:
+    """Emit a ForebayWarning where no exception can propagate, such as in a destructor.
+
+    Parameters
+    ----------
+    message : str
+        Text of the warning. If warnings are errors it is passed to `sys.unraisablehook`.
+    """
     try:
         warnings.warn(message, ForebayWarning, stacklevel=3)
     except ForebayWarning as error:
-        _Complaint(error.with_traceback(None))
+        _Unraisable(error.with_traceback(None))
 
 
-class _Complaint:
-    """Its end tells sys.unraisablehook: only the interpreter can make what that takes."""
+class _Unraisable:
+    """Raise an error from `__del__`: only the interpreter can build the argument of sys.unraisablehook."""
 
     def __init__(self, error: ForebayWarning) -> None:
         self.error = error
@@ -109,7 +155,13 @@ class _Complaint:
 
 
 def user_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that is not forebay's own, if any, and the `stacklevel` of it for a warning of who asks."""
+    """Return the innermost frame outside forebay.
+
+    Returns
+    -------
+    tuple of frame or None and int
+        The frame, None if there is none, and the `stacklevel` with which the caller's warning names that frame.
+    """
     frame, level = sys._getframe(1), 1  # noqa: SLF001 -- the documented way
     while frame.f_globals.get("__name__", "").partition(".")[0] in ("forebay", "contextlib", "functools"):
         if frame.f_back is None:

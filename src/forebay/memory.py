@@ -1,4 +1,7 @@
-"""A device's memory: what is allocated, what is reserved, the history, snapshots. PyTorch's names where it has them."""
+"""Memory of a device: statistics, peaks, limits, history, snapshots, private pools. Names as in PyTorch if it has them.
+
+Over 400 lines because of the docstrings of its public functions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from forebay._core import Block
 from forebay.byte_sizes import parse_bytes
 from forebay.device_spec import Device
 from forebay.runtime.allocator import statistics
-from forebay.runtime.allocator.caching_allocator import Observer
+from forebay.runtime.allocator.caching_allocator import OutOfMemoryObserver
 from forebay.runtime.allocator.summary import memory_summary as summary_of
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import annotations as history_annotations
@@ -65,67 +68,221 @@ __all__ = [
 
 
 def memory_allocated(device: Device | str | int | None = None) -> int:
-    """Bytes in blocks handed out now, each rounded up as the allocator does. Opens the device."""
+    """Return the bytes of memory in use by live blocks.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes, rounded up to the allocator's block sizes.
+
+    Notes
+    -----
+    As `torch.cuda.memory_allocated`. Opens the device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.memory.memory_allocated("cpu") >= 0
+    True
+    """
     return opened_for(device).allocator.current(statistics.ALLOCATED_BYTES)
 
 
 def max_memory_allocated(device: Device | str | int | None = None) -> int:
-    """The most `memory_allocated` has been since the start or `reset_peak_memory_stats`."""
+    """Return the peak of `memory_allocated`.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes, since the device was opened or `reset_peak_memory_stats` was called.
+
+    Notes
+    -----
+    As `torch.cuda.max_memory_allocated`. Opens the device.
+    """
     return opened_for(device).allocator.peak(statistics.ALLOCATED_BYTES)
 
 
 def memory_reserved(device: Device | str | int | None = None) -> int:
-    """Bytes in segments taken from the device now, handed out or not."""
+    """Return the bytes of memory in segments, live or cached.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes that the allocator has reserved on the device.
+
+    Notes
+    -----
+    As `torch.cuda.memory_reserved`. Opens the device.
+    """
     return opened_for(device).allocator.current(statistics.RESERVED_BYTES)
 
 
 def max_memory_reserved(device: Device | str | int | None = None) -> int:
-    """The most `memory_reserved` has been since the start or `reset_peak_memory_stats`."""
+    """Return the peak of `memory_reserved`.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes, since the device was opened or `reset_peak_memory_stats` was called.
+
+    Notes
+    -----
+    As `torch.cuda.max_memory_reserved`. Opens the device.
+    """
     return opened_for(device).allocator.peak(statistics.RESERVED_BYTES)
 
 
 def memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
-    """Everything the allocator counts, as PyTorch's flat keys ("allocated_bytes.all.current").
+    """Return all statistics of the allocator under PyTorch's flat keys.
 
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict of str to int
+        Counts and bytes under keys such as "allocated_bytes.all.current".
+
+    Notes
+    -----
+    As `torch.cuda.memory_stats`. Opens the device.
+
+    Examples
+    --------
     >>> import forebay
-    >>> block = forebay.allocate(1000, "host:0")
-    >>> forebay.memory.memory_stats("host:0")["requested_bytes.all.current"] >= 1000
+    >>> block = forebay.allocate(1000, "cpu")
+    >>> forebay.memory.memory_stats("cpu")["requested_bytes.all.current"] >= 1000
     True
     """
-    return statistics.flat(opened_for(device).allocator)
+    return statistics.flat_stats(opened_for(device).allocator)
 
 
 def memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:
-    """The same as dicts of dicts, `["allocated_bytes"]["all"]["current"]`. (`torch.cuda` has it under this name)"""
-    return statistics.nested(memory_stats(device))
+    """Return all statistics of the allocator as nested dicts.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict
+        Counts and bytes as `["allocated_bytes"]["all"]["current"]`.
+
+    Notes
+    -----
+    As `torch.cuda.memory_stats_as_nested_dict`. Opens the device.
+    """
+    return statistics.nested_stats(memory_stats(device))
 
 
 def memory_summary(device: Device | str | int | None = None, abbreviated: bool = False) -> str:
-    """The numbers as a table for people (`torch.cuda.memory_summary`); abbreviated, without small and large pools."""
+    """Return the statistics of the allocator as a readable table.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+    abbreviated : bool, default False
+        Omit the rows of the small and large pools.
+
+    Returns
+    -------
+    str
+        The table.
+
+    Notes
+    -----
+    As `torch.cuda.memory_summary`. Opens the device.
+    """
     opened = opened_for(device)
-    numbers, (kind, index) = statistics.flat(opened.allocator), (opened.device.kind, opened.device.index or 0)
+    numbers, (kind, index) = statistics.flat_stats(opened.allocator), (opened.device.kind, opened.device.index or 0)
     return summary_of(numbers, index, kind=kind, abbreviated=abbreviated)
 
 
 def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:
-    """Every peak becomes what is there now."""
+    """Reset all peak statistics of the allocator to the current values.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Notes
+    -----
+    As `torch.cuda.reset_peak_memory_stats`. Opens the device. Does not affect `peak`.
+    """
     opened_for(device).allocator.reset_peaks()
 
 
 def reset_accumulated_memory_stats(device: Device | str | int | None = None) -> None:
-    """Everything counted since the start becomes 0: "allocated", "freed", retries, ooms."""
+    """Reset all accumulated statistics of the allocator to 0: "allocated", "freed", retries and ooms.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Notes
+    -----
+    As `torch.cuda.reset_accumulated_memory_stats`. Opens the device.
+    """
     opened_for(device).allocator.reset_accumulated()
 
 
 def peak(device: Device | str | int | None = None) -> Peak:
-    """Measure the most memory that a part of the program has on the device, all threads together. Opens it.
+    """Measure the peak memory of a part of the program.
 
-    `.allocated`, `.reserved`: the most bytes at once; `.allocated_above`, `.reserved_above`: above what there was. They
-    nest, and neither they nor `reset_peak_memory_stats` disturb each other.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
 
+    Returns
+    -------
+    Peak
+        A context manager with the peaks in bytes: `allocated` and `reserved`, and `allocated_above` and
+        `reserved_above` relative to the start of the `with` block.
+
+    Raises
+    ------
+    Unsupported
+        If a pluggable allocator serves the device.
+
+    Notes
+    -----
+    Includes the allocations of all threads. Peaks nest, and are independent of `reset_peak_memory_stats`. Opens the
+    device.
+
+    Examples
+    --------
     >>> import forebay
-    >>> with forebay.memory.peak("host:0") as p:
-    ...     forebay.zeros(1 << 20, dtype="uint8", device="host:0").tolist()[:1]
+    >>> with forebay.memory.peak("cpu") as p:
+    ...     forebay.zeros(1 << 20, dtype="uint8", device="cpu").tolist()[:1]
     [0]
     >>> p.allocated_above
     1048576
@@ -134,59 +291,178 @@ def peak(device: Device | str | int | None = None) -> Peak:
 
 
 def empty_cache(device: Device | str | int | None = None) -> None:
-    """Give back to the device all segments of which nothing is in use.
+    """Release all segments without live blocks to the device.
 
-    Waits for all work on the device, which may still be at it there.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Notes
+    -----
+    As `torch.cuda.empty_cache`. Opens the device and synchronises it, as pending work may still use the segments.
     """
     opened_for(device).allocator.empty()
 
 
 def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
-    """What is counted of pinned host memory, which the devices of a kind share, as PyTorch's flat keys.
+    """Return all statistics of pinned host memory under PyTorch's flat keys.
 
-    What is active is in use, or waits for a copy; what is allocated is that, and what is cached. Sizes are bytes as
-    handed out, times µs. Raises Unsupported where the device lends none.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        A device of the kind, which shares its pinned memory; the current one by default.
 
+    Returns
+    -------
+    dict of str to int
+        Sizes in bytes as handed out, times in µs. "active" blocks are in use or wait for a copy; "allocated" ones are
+        active or cached.
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned host memory.
+
+    Notes
+    -----
+    As `torch.cuda.host_memory_stats`. Opens the device.
+
+    Examples
+    --------
     >>> import forebay
-    >>> array = forebay.empty_pinned(1000, dtype="uint8", device="host:0")
-    >>> forebay.memory.host_memory_stats("host:0")["active_bytes.current"] >= 1024
+    >>> array = forebay.empty_pinned(1000, dtype="uint8", device="cpu")
+    >>> forebay.memory.host_memory_stats("cpu")["active_bytes.current"] >= 1024
     True
     """
     return opened_for(device).pinned.stats()
 
 
 def host_memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:
-    """The same as a dict of dicts: `["active_bytes"]["current"]`."""
+    """Return all statistics of pinned host memory as nested dicts.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        A device of the kind; the current one by default.
+
+    Returns
+    -------
+    dict
+        The values of `host_memory_stats` as `["active_bytes"]["current"]`.
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned host memory.
+
+    Notes
+    -----
+    As `torch.cuda.host_memory_stats_as_nested_dict`. Opens the device.
+    """
     return opened_for(device).pinned.stats_as_nested_dict()
 
 
 def reset_peak_host_memory_stats(device: Device | str | int | None = None) -> None:
-    """Every peak of pinned host memory becomes what is there now; the longest and shortest time become 0."""
+    """Reset all peak statistics of pinned host memory to the current values, and the longest and shortest times to 0.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        A device of the kind; the current one by default.
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned host memory.
+
+    Notes
+    -----
+    As `torch.cuda.reset_peak_host_memory_stats`. Opens the device.
+    """
     opened_for(device).pinned.reset_peaks()
 
 
 def reset_accumulated_host_memory_stats(device: Device | str | int | None = None) -> None:
-    """What was counted of pinned host memory since the start becomes 0: "allocated", "freed", calls and their time."""
+    """Reset all accumulated statistics of pinned host memory to 0: "allocated", "freed", calls and their total time.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        A device of the kind; the current one by default.
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned host memory.
+
+    Notes
+    -----
+    As `torch.cuda.reset_accumulated_host_memory_stats`. Opens the device.
+    """
     opened_for(device).pinned.reset_accumulated()
 
 
 def empty_host_cache(device: Device | str | int | None = None) -> None:
-    """Give back to the system all pinned host memory that is free. (`torch.accelerator.empty_host_cache`)
+    """Unpin all cached pinned host memory.
 
-    Never waits: what a copy still uses stays in the cache.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        A device of the kind; the current one by default.
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned host memory.
+
+    Notes
+    -----
+    As `torch.accelerator.empty_host_cache`. Opens the device. Does not block: memory that a pending copy uses is kept.
     """
     opened_for(device).pinned.empty()
 
 
 def mem_get_info(device: Device | str | int | None = None) -> tuple[int, int]:
-    """Bytes free on the device, bytes in all; what others reserved there is not free."""
+    """Return the free and the total memory of the device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    tuple of int
+        Free bytes, without what this or another process has reserved, and total bytes.
+
+    Notes
+    -----
+    As `torch.cuda.mem_get_info`. Opens the device.
+    """
     return opened_for(device).port.memory_info()
 
 
 def set_capacity(capacity: int | str, device: Device | str | int | None = None) -> None:
-    """How many bytes the device has in all: an int, or a size like "16MiB". Opens the device.
+    """Set the total memory of the device.
 
-    Raises Unsupported where the memory is what it is, WrongState below what is reserved now.
+    Parameters
+    ----------
+    capacity : int or str
+        Bytes, or a size such as "16MiB".
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    Unsupported
+        If the device's capacity cannot be changed.
+    WrongState
+        If more than `capacity` is reserved.
+
+    Notes
+    -----
+    Opens the device.
     """
     nbytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
     opened_for(device).set_capacity(nbytes)
@@ -204,21 +480,46 @@ def record_history(
     pinned: bool = False,
     device: Device | str | int | None = None,
 ) -> None:
-    """Record every allocation and free; None stops and forgets. (`torch.cuda.memory._record_memory_history`)
+    """Start or stop recording every allocation and free.
 
-    The newest `max_entries` are kept (48 bytes each), those of an earlier recording too with `keep`. `context` says
-    which Python stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees their own
-    ("all"), or none; of each the innermost `depth` frames, at most 256. `skip_actions` are PyTorch's words ("alloc",
-    "free_requested", …) for what is not recorded, `annotations` and `compile_context` ask for what `annotate` and
-    `compile_context` say, `pinned` for pinned host memory, too. Opens the device. Raises ForebayError for unknown
-    words.
+    Parameters
+    ----------
+    max_entries : int or None, default 1_000_000
+        Number of entries of the history, 48 bytes each; the newest are kept. None stops recording and discards them.
+    depth : int, default 64
+        Frames per Python stack, innermost first, at most 256.
+    context : {"state", "alloc", "all"} or None, default "alloc"
+        Stacks to capture: of live blocks ("state"), also of entries ("alloc"), also of frees ("all"), or none.
+    keep : bool, default False
+        Keep the entries of an earlier recording.
+    skip_actions : collection of str, optional
+        Actions that are not recorded, by PyTorch's names ("alloc", "free_requested", ...).
+    annotations : bool, default False
+        Record the spans of `annotate`.
+    compile_context : bool, default False
+        Record the contexts of `compile_context` in the entries.
+    pinned : bool, default False
+        Record pinned host memory, too.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    ForebayError
+        If `context` or an action is unknown.
+    TypeError, ValueError
+        If a number is invalid.
+
+    Notes
+    -----
+    As `torch.cuda.memory._record_memory_history`. Opens the device.
     """
     if max_entries is not None and not isinstance(max_entries, int):
         raise TypeError(f"max_entries must be an int or None, not {type(max_entries).__name__}")
     if max_entries is not None and max_entries < 1:
-        raise ValueError(f"max_entries is at least 1, or None to stop; got {max_entries}")
+        raise ValueError(f"max_entries must be at least 1, or None to stop; got {max_entries}")
     if depth < 0:
-        raise ValueError(f"depth is a number of frames, not {depth}")
+        raise ValueError(f"depth must be a number of frames, not {depth}")
     opened = opened_for(device)
     recording.start(
         opened.allocator,
@@ -231,16 +532,30 @@ def record_history(
         skip_actions=skip_actions,
         depth=depth,
     )
-    if pinned or isinstance(opened.port, PinnedHost):  # it is on or off with every recording, as in PyTorch
-        wanted = "all" if pinned and max_entries is not None else None
-        opened.pinned.history.start(wanted, context, max_entries or 0, clear_history=not keep, depth=depth)
+    if pinned or isinstance(opened.port, PinnedHost):  # started or stopped with every recording, as in PyTorch
+        enabled = "all" if pinned and max_entries is not None else None
+        opened.pinned.history.start(enabled, context, max_entries or 0, clear_history=not keep, depth=depth)
 
 
 def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
-    """Segments, blocks, statistics and the recorded history of this moment. `notes` (JSON-able) go along.
+    """Return the segments, blocks, statistics and recorded history of the device.
 
-    Some are there already, for `forebay replay`: the settings, and whether memory comes as segments, how fine ones, or
-    as heaps.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+    notes : mapping, optional
+        JSON-serialisable values to store in the snapshot, beside the allocator's policy, which `forebay replay` needs:
+        the settings, and whether the memory consists of segments (and their granularity) or of heaps.
+
+    Returns
+    -------
+    Snapshot
+        The state at one moment.
+
+    Notes
+    -----
+    Opens the device.
     """
     opened = opened_for(device)
     _, total = opened.port.memory_info()
@@ -249,34 +564,80 @@ def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, An
         allocator,
         str(opened.device),
         total,
-        stats=statistics.flat(allocator),
-        notes={**allocator.rules(), **(notes or {})},
+        stats=statistics.flat_stats(allocator),
+        notes={**allocator.snapshot_notes(), **(notes or {})},
         labels=allocator.labels.table,
     )
 
 
 def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:
-    """The same in PyTorch's schema (`torch.cuda.memory._snapshot`): segments, blocks, history and settings as dicts."""
+    """Return the segments, blocks, history and settings in PyTorch's schema.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict
+        Snapshot of dicts and lists.
+
+    Notes
+    -----
+    As `torch.cuda.memory._snapshot`. Opens the device.
+    """
     opened = opened_for(device)
     pinned = opened.pinned if isinstance(opened.port, PinnedHost) else None
-    return torch_schema.of_allocators([opened.allocator], pinned)
+    return torch_schema.snapshot_allocators([opened.allocator], pinned)
 
 
 def annotate_tensor(tensor: Tensor, said: str) -> None:
-    """Note in the history what the tensor's memory is. (`torch.cuda.memory._annotate_tensor`)"""
+    """Add an annotation of the tensor's memory to the history.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor.
+    said : str
+        Metadata of the entry.
+
+    Raises
+    ------
+    ValueError
+        If the tensor's memory is not from the allocator.
+
+    Notes
+    -----
+    As `torch.cuda.memory._annotate_tensor`.
+    """
     block = tensor.storage.block
     if not isinstance(block, Block):
         raise ValueError(f"expected a tensor whose memory is the allocator's, got {tensor!r}")  # noqa: TRY004 -- PyTorch's
-    with history_annotations.metadata_for_now(said):
-        block.pool.note_block(block)
+    with history_annotations.temporary_metadata(said):
+        block.pool.record_annotation(block)
 
 
 def set_allocator_settings(settings: str) -> None:
-    """New settings for the allocators of all devices (`torch.cuda.memory._set_allocator_settings`).
+    """Change the settings of the allocators of all devices.
 
-    FOREBAY_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, in this order, say what holds at the start.
-    Raises ValueError with PyTorch's words; what stands before the mistake holds in spite of it.
+    Parameters
+    ----------
+    settings : str
+        Pairs of key and value, such as "max_split_size_mb:64,garbage_collection_threshold:0.8".
 
+    Raises
+    ------
+    ValueError
+        With PyTorch's text if the string is invalid. Keys before the error take effect.
+
+    Notes
+    -----
+    As `torch.cuda.memory._set_allocator_settings`. The initial settings are those of the first environment variable set
+    of FOREBAY_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.
+
+    Examples
+    --------
     >>> import forebay
     >>> forebay.memory.set_allocator_settings("max_split_size_mb:64")
     >>> forebay.memory.set_allocator_settings("")
@@ -285,35 +646,83 @@ def set_allocator_settings(settings: str) -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device | str | int | None = None) -> None:
-    """Reserve at most this share (0 to 1) of the device's memory; 1 is without a limit. Opens the device.
+    """Limit the reserved memory to a fraction of the device's memory.
 
-    Of an MPS device: take no more where this share (0 to 2) of the recommended memory is taken; 0 is without a limit.
+    Parameters
+    ----------
+    fraction : float
+        From 0 to 1, where 1 is no limit. For an MPS device from 0 to 2, a fraction of the recommended working set,
+        where 0 is no limit.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    ValueError
+        If the fraction is out of range.
+
+    Notes
+    -----
+    As `torch.cuda.set_per_process_memory_fraction`. Opens the device.
     """
     opened_for(device).allocator.set_memory_fraction(fraction)
 
 
 def get_per_process_memory_fraction(device: Device | str | int | None = None) -> float:
-    """The limit as a share of the device's memory, 1.0 without one; of an MPS device what was set, at first 1.7."""
+    """Return the limit of the reserved memory as a fraction of the device's memory.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    float
+        The fraction; 1.0 without a limit. For an MPS device the value that was set, initially 1.7.
+
+    Notes
+    -----
+    As `torch.cuda.get_per_process_memory_fraction`. Opens the device.
+    """
     return opened_for(device).allocator.memory_fraction()
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Whether memory given back is kept for later, on all devices from now on. (`torch.cuda.caching_allocator_enable`)
+    """Enable or disable the caching allocator for all devices.
 
-    Without, every allocation is the device's own, which is slow and uncounted, and finds a program's mistakes sooner.
-    No limit of the allocator's holds then: no fraction, no watermark, no longest buffer of MPS.
-    FOREBAY_NO_MEMORY_CACHING=1, or PyTorch's PYTORCH_NO_CUDA_MEMORY_CACHING=1, says so from the start.
+    Parameters
+    ----------
+    value : bool, default True
+        True to enable the cache, False to disable it.
+
+    Notes
+    -----
+    As `torch.cuda.caching_allocator_enable`. Without the cache every allocation is a separate allocation of the device:
+    slow and not counted, but it exposes use after free sooner. The limits of the allocator (fraction, watermarks, MPS's
+    maximum buffer length) do not apply. FOREBAY_NO_MEMORY_CACHING=1, or PyTorch's PYTORCH_NO_CUDA_MEMORY_CACHING=1,
+    disables the cache from the start.
     """
     process_settings.enable_caching(value)
 
 
 @contextmanager
 def caching_allocator_disabled() -> Iterator[None]:
-    """Without the cache meanwhile. (`torch.cuda.caching_allocator_disabled`)
+    """Disable the caching allocator for all devices inside the `with` block.
 
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    As `torch.cuda.caching_allocator_disabled`. Restores the previous setting on exit.
+
+    Examples
+    --------
     >>> import forebay
     >>> with forebay.memory.caching_allocator_disabled():
-    ...     block = forebay.allocate(1000, "host:0")
+    ...     block = forebay.allocate(1000, "cpu")
     >>> block
     <UncachedBlock at 0x..., 1000 bytes>
     """
@@ -325,12 +734,28 @@ def caching_allocator_disabled() -> Iterator[None]:
         process_settings.enable_caching(before)
 
 
-def attach_out_of_memory_observer(observer: Observer, device: Device | str | int | None = None) -> Callable[[], None]:
-    """Call `observer(index, asked, total, free)`, all but the index bytes, before OutOfMemory is raised.
+def attach_out_of_memory_observer(
+    observer: OutOfMemoryObserver, device: Device | str | int | None = None
+) -> Callable[[], None]:
+    """Register a function that is called before OutOfMemory is raised.
 
-    `total` is the device's memory, or the limit. Gives a function that ends it. What an observer raises is raised
-    instead. Opens the device. (`torch._C._cuda_attach_out_of_memory_observer`)
+    Parameters
+    ----------
+    observer : callable
+        Called as `observer(index, asked, total, free)`: the device index, then in bytes the requested memory, the
+        device's memory or the limit, and its free memory. An exception that it raises replaces OutOfMemory.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    callable
+        Function without arguments that removes the observer.
+
+    Notes
+    -----
+    As `torch._C._cuda_attach_out_of_memory_observer`. Opens the device.
     """
-    observers = opened_for(device).allocator.observers
+    observers = opened_for(device).allocator.oom_observers
     observers.append(observer)
     return lambda: observers.remove(observer) if observer in observers else None

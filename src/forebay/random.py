@@ -1,10 +1,11 @@
-"""Random numbers: generators, their seeds and their states. PyTorch's names where it has them.
+"""Random number generators, seeds and states, under PyTorch's names where it has them.
 
-A device without a name in the call is the current one. No function here opens a device.
+Functions called without a device use the CPU, as PyTorch's. No function here opens a device.
 """
 
 from __future__ import annotations
 
+from forebay.runtime.random.fork_rng import fork_rng
 from forebay.runtime.random.generator import (
     Generator,
     default_generator,
@@ -24,6 +25,7 @@ __all__ = [
     "Generator",
     "Geometry",
     "default_generator",
+    "fork_rng",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",

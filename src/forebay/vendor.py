@@ -1,36 +1,36 @@
-"""What those who write a backend need besides the contract, `forebay.spi`, and the errors.
+"""Building blocks for vendor backends, beside the contract `forebay.spi` and the exceptions in `forebay.errors`.
 
-Checks of arguments, books of addresses and pages, recordings, and random numbers that are PyTorch's.
+Argument validation, address and page bookkeeping, graph capture, and PyTorch-exact random numbers.
 """
 
 from __future__ import annotations
 
-from forebay.address_allocator import Addresses
+from forebay.address_allocator import AddressAllocator
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import address_of, byte_of, index_of, integer_of, size_of
-from forebay.backends.common.capture_recorder import CapturedMark, Recorder, Records, recorded_wait
+from forebay.backends.common.capture_recorder import CapturedMark, CaptureMixin, CaptureRecorder, wait_in_capture
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import draw_now
-from forebay.backends.common.page_ledger import Space, Spaces, space_of
-from forebay.backends.common.recorded_work import reseeded, steps
+from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
+from forebay.backends.common.recorded_work import executed_nodes, reseeded_draw
 
 __all__ = [
-    "Addresses",
+    "AddressAllocator",
+    "AddressSpace",
+    "CaptureMixin",
+    "CaptureRecorder",
     "CapturedMark",
-    "Recorder",
-    "Records",
-    "Space",
-    "Spaces",
+    "PageLedger",
     "accelerator_error",
     "address_of",
     "byte_of",
+    "check_space_arguments",
     "draw_now",
+    "executed_nodes",
     "index_of",
     "integer_of",
-    "recorded_wait",
     "recorded_work",
-    "reseeded",
+    "reseeded_draw",
     "size_of",
-    "space_of",
-    "steps",
+    "wait_in_capture",
 ]

@@ -1,4 +1,4 @@
-"""CUDA's runtime library: streams, registered memory, codes; and ranges in the queues of devices."""
+"""CUDA runtime functions: streams, registered memory, error codes; and NVTX ranges in device queues."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def memory():
     return whole[start : start + 4 * 4096]
 
 
-def test_all_of_cudas_codes_are_known():
+def test_all_cuda_error_codes_are_known():
     assert len(codes()) == 136
     assert codes()[700] == ("cudaErrorIllegalAddress", "an illegal memory access was encountered")
     assert text_of(12345) == "unrecognized error code"
 
 
-def test_an_accelerator_error_says_it_as_pytorch():
+def test_accelerator_error_has_pytorchs_text():
     error = accelerator_error(101, device="cuda:9", note="There is 1.")
     assert (
         str(error)
@@ -47,74 +47,74 @@ def test_an_accelerator_error_says_it_as_pytorch():
     assert isinstance(error, AcceleratorError)
 
 
-def test_an_error_is_raised_for_what_is_no_success(runtime):
+def test_check_error_raises_unless_success(runtime):
     check_error(runtime.cudaError.success)
     with pytest.raises(CudaError, match=r"^out of memory \(2\)$"):
         check_error(runtime.cudaError(2))
 
 
-def made(runtime):
+def create_stream(runtime):
     handle = ctypes.c_uint64()
     check_error(runtime.cudaStreamCreate(ctypes.addressof(handle)))
     return handle.value
 
 
-def test_streams_are_unlike_all_others_and_their_queues_serve_again(runtime):
-    first, second = made(runtime), made(runtime)
+def test_created_streams_are_distinct_and_queues_are_reused(runtime):
+    first, second = create_stream(runtime), create_stream(runtime)
     pool = {forebay.Stream("cuda:0").handle for _ in range(32)}
     assert len({first, second, 0, *pool}) == 35
     check_error(runtime.cudaStreamDestroy(first))
-    assert made(runtime) == first
+    assert create_stream(runtime) == first
     assert [runtime.cudaStreamDestroy(handle) for handle in (second, second, 0, 5)] == [0, 400, 400, 400]
     assert runtime.cudaStreamCreate(0) == 1
 
 
-def test_a_destroyed_streams_queue_serves_no_other_device(runtime):
+def test_destroyed_streams_queue_is_not_reused_on_other_device(runtime):
     forebay.set_device("cuda:0")
-    first = made(runtime)
+    first = create_stream(runtime)
     runtime.cudaStreamDestroy(first)
     forebay.set_device("cuda:1")
-    other = made(runtime)
+    other = create_stream(runtime)
     assert other != first
     forebay.set_device("cuda:0")
-    assert made(runtime) == first
+    assert create_stream(runtime) == first
 
 
-def test_streams_end_with_their_emulation():
+def test_streams_are_not_reused_after_emulation_ends():
     with forebay.emulate("cuda"):
-        handle, destroyed = made(cudart()), made(cudart())
+        handle, destroyed = create_stream(cudart()), create_stream(cudart())
         cudart().cudaStreamDestroy(destroyed)
     with forebay.emulate("cuda"):
-        assert made(cudart()) != destroyed
-        assert cudart().cudaStreamDestroy(handle) == 0  # known still, and of no use to anybody
+        assert create_stream(cudart()) != destroyed
+        assert cudart().cudaStreamDestroy(handle) == 0  # still known, though unusable
 
 
-def registered(runtime, array):
+def register(runtime, array):
     return runtime.cudaHostRegister(array.ctypes.data, array.nbytes, 0)
 
 
-def test_memory_is_registered_once(runtime, memory):
+def test_overlapping_registration_is_rejected(runtime, memory):
     inside = memory[100:200]
-    assert [registered(runtime, memory), registered(runtime, memory), registered(runtime, inside)] == [0, 712, 712]
+    assert [register(runtime, memory), register(runtime, memory), register(runtime, inside)] == [0, 712, 712]
     assert runtime.cudaHostUnregister(inside.ctypes.data) == 713
     assert [runtime.cudaHostUnregister(memory.ctypes.data) for _ in range(2)] == [0, 713]
-    assert [registered(runtime, inside), runtime.cudaHostUnregister(inside.ctypes.data)] == [0, 0]
+    assert [register(runtime, inside), runtime.cudaHostUnregister(inside.ctypes.data)] == [0, 0]
 
 
 @pytest.mark.parametrize(
     ("pointer", "size", "flags"), [(0, 4096, 0), (4096, 0, 0), (4096, -1, 0), (1 << 62, 1 << 62, 0), (4096, 4096, 16)]
 )
-def test_nonsense_is_not_registered(runtime, pointer, size, flags):
+def test_register_rejects_invalid_arguments(runtime, pointer, size, flags):
     assert runtime.cudaHostRegister(pointer, size, flags) == 1
 
 
-def test_memory_that_is_not_there_is_not_registered(runtime, memory):
+def test_register_rejects_unmapped_memory(runtime, memory):
     assert runtime.cudaHostRegister(1 << 46, 4096, 0) == 2
     assert runtime.cudaHostUnregister(1 << 46) == 713
 
 
-def locked(array):
-    """Bytes of the mapping around the array that the system has locked."""
+def locked_bytes(array):
+    """Return the locked bytes of the mapping that contains the array."""
     address, inside = array.ctypes.data, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         head = line.split()[0]
@@ -126,46 +126,46 @@ def locked(array):
     return 0
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell what is locked")
-def test_pages_that_two_registrations_share_stay_locked(runtime, memory):
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not report locked memory")
+def test_page_shared_by_two_registrations_stays_locked(runtime, memory):
     low, high = memory[: 4096 + 100], memory[4096 + 200 : 3 * 4096]
-    assert [registered(runtime, low), registered(runtime, high)] == [0, 0]
+    assert [register(runtime, low), register(runtime, high)] == [0, 0]
     assert runtime.cudaHostUnregister(low.ctypes.data) == 0
-    assert (locked(low), locked(high)) == (0, 2 * 4096)
+    assert (locked_bytes(low), locked_bytes(high)) == (0, 2 * 4096)
     assert runtime.cudaHostUnregister(high.ctypes.data) == 0
-    assert locked(high) == 0
+    assert locked_bytes(high) == 0
 
 
-@pytest.mark.parametrize(("pinned", "arrived"), [(True, 9), (False, 7)], ids=["registered", "pageable"])
-def test_a_queued_copy_reads_registered_memory_when_its_turn_comes(runtime, memory, pinned, arrived):
-    stream, may = forebay.Stream("cuda:0"), threading.Event()
+@pytest.mark.parametrize(("pinned", "expected"), [(True, 9), (False, 7)], ids=["registered", "pageable"])
+def test_queued_copy_reads_registered_memory_when_it_runs(runtime, memory, pinned, expected):
+    stream, gate = forebay.Stream("cuda:0"), threading.Event()
     target = forebay.empty(memory.size, dtype="uint8", device="cuda:0")
     if pinned:
-        registered(runtime, memory)
+        register(runtime, memory)
     memory[:] = 7
-    stream.queue.call(lambda: may.wait(30))
+    stream.queue.call(lambda: gate.wait(30))
     with stream:
         target.copy_(memory, non_blocking=True)
-        memory[:] = 9  # what is not pinned was staged
-        may.set()
-        assert set(target.tolist()) == {arrived}
+        memory[:] = 9  # pageable memory was staged before
+        gate.set()
+        assert set(target.tolist()) == {expected}
     assert runtime.cudaHostUnregister(memory.ctypes.data) == (0 if pinned else 713)
 
 
-def test_an_emulations_end_lets_go_of_registered_memory(memory):
+def test_memory_is_unregistered_when_emulation_ends(memory):
     with forebay.emulate("cuda"):
-        registered(cudart(), memory)
+        register(cudart(), memory)
     with forebay.emulate("cuda"):
-        assert [registered(cudart(), memory), cudart().cudaHostUnregister(memory.ctypes.data)] == [0, 0]
+        assert [register(cudart(), memory), cudart().cudaHostUnregister(memory.ctypes.data)] == [0, 0]
 
 
-def test_a_range_begins_and_ends_in_the_queue(runtime):
-    may, stream = threading.Event(), forebay.Stream("cuda:0")
-    stream.queue.call(lambda: may.wait(30))
+def test_device_range_begins_and_ends_in_queue_order(runtime):
+    gate, stream = threading.Event(), forebay.Stream("cuda:0")
+    stream.queue.call(lambda: gate.wait(30))
     with ranges.recorded() as found:
         started = nvtx._device_range_start("in the queue", stream.handle)
         ranges.mark("on the host")
-        may.set()
+        gate.set()
         nvtx._device_range_end(started, stream.handle)
         stream.synchronize()
     assert [each.name for each in found] == ["on the host", "in the queue"]
@@ -175,7 +175,7 @@ def test_a_range_begins_and_ends_in_the_queue(runtime):
         nvtx._device_range_end(5)
 
 
-def test_the_profilers_switch_is_a_mark(runtime):
+def test_profiler_start_and_stop_are_marks(runtime):
     with ranges.recorded() as found, profiler.profile():
         pass
     assert [each.name for each in found] == ["cudaProfilerStart", "cudaProfilerStop"]

@@ -1,4 +1,4 @@
-"""`python -m forebay.cuda._memory_viz` and its pages; the scenes compare its texts with PyTorch's."""
+"""`python -m forebay.cuda._memory_viz` and its pages; the scenes compare its text output with PyTorch's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture
-def recorded(clean):
-    """A snapshot of two devices; only the first has a history."""
+def snapshot(clean):
+    """Yield a snapshot of two devices, of which only the first has a history."""
     with forebay.emulate("cuda", count=2, memory="64MiB"):
         other = forebay.zeros(30 << 20, dtype="uint8", device="cuda:1")
         memory._record_memory_history(stacks="python")
@@ -28,8 +28,8 @@ def recorded(clean):
 
 
 @pytest.fixture
-def dumped(recorded, tmp_path):
-    (tmp_path / "dump.pickle").write_bytes(pickle.dumps(recorded))
+def dumped(snapshot, tmp_path):
+    (tmp_path / "dump.pickle").write_bytes(pickle.dumps(snapshot))
     return str(tmp_path / "dump.pickle")
 
 
@@ -37,69 +37,69 @@ def run(*arguments):
     _memory_viz._main(list(arguments))
 
 
-@pytest.mark.parametrize(("action", "begins"), [("stats", "Summary of segments >= 20.0MiB"), ("trace", "Device 0 ---")])
-def test_texts(dumped, capsys, action, begins):
+@pytest.mark.parametrize(("action", "start"), [("stats", "Summary of segments >= 20.0MiB"), ("trace", "Device 0 ---")])
+def test_stats_and_trace_print_text(dumped, capsys, action, start):
     run(action, dumped)
-    assert capsys.readouterr().out.startswith(begins)
+    assert capsys.readouterr().out.startswith(start)
 
 
 @pytest.mark.parametrize("action", ["segments", "memory"])
-def test_flame_graphs(dumped, tmp_path, action):
-    run(action, dumped, "-o", str(tmp_path / "made.svg"))
-    text = (tmp_path / "made.svg").read_text("utf-8")
+def test_segments_and_memory_write_flame_graphs(dumped, tmp_path, action):
+    run(action, dumped, "-o", str(tmp_path / "output.svg"))
+    text = (tmp_path / "output.svg").read_text("utf-8")
     assert text.startswith("<svg ")
     assert "test_memory_viz.py" in text
 
 
-def test_a_comparison(dumped, recorded, tmp_path, capsys):
-    (tmp_path / "later.pickle").write_bytes(pickle.dumps({**recorded, "segments": recorded["segments"][:1]}))
-    run("compare", dumped, str(tmp_path / "later.pickle"), "-o", str(tmp_path / "made.svg"))
-    address = recorded["segments"][1]["address"]
+def test_compare_draws_segments_of_one_snapshot_only(dumped, snapshot, tmp_path, capsys):
+    (tmp_path / "later.pickle").write_bytes(pickle.dumps({**snapshot, "segments": snapshot["segments"][:1]}))
+    run("compare", dumped, str(tmp_path / "later.pickle"), "-o", str(tmp_path / "output.svg"))
+    address = snapshot["segments"][1]["address"]
     assert capsys.readouterr().out == f"only_before = [{address}]\nonly_after = []\n"
-    assert "only_before: 30.00 MiB, 100.0%" in (tmp_path / "made.svg").read_text("utf-8")
+    assert "only_before: 30.00 MiB, 100.0%" in (tmp_path / "output.svg").read_text("utf-8")
 
 
 @pytest.mark.parametrize("arguments", ["trace_plot", "trace_plot -s -f", "segment_plot -d 1"])
-def test_pages(dumped, tmp_path, arguments):
-    run(*arguments.split(), dumped, "-o", str(tmp_path / "made.html"))
-    text = (tmp_path / "made.html").read_text("utf-8")
+def test_plots_write_offline_pages(dumped, tmp_path, arguments):
+    run(*arguments.split(), dumped, "-o", str(tmp_path / "output.html"))
+    text = (tmp_path / "output.html").read_text("utf-8")
     assert f"Memory of cuda:{1 if '1' in arguments else 0}" in text
     assert "cdn." not in text
 
 
-def test_a_page_needs_one_device(recorded):
-    recorded["device_traces"][1] = [dict(entry) for entry in recorded["device_traces"][0]]
-    with pytest.raises(ValueError, match="there are histories of devices 0, 1: name one with `device`"):
-        _memory_viz.trace_plot(recorded)
-    with pytest.raises(ValueError, match="the snapshot tells nothing of device 7"):
-        _memory_viz.trace_plot(recorded, 7)
-    assert "Memory of cuda:1" in _memory_viz.segment_plot(recorded, 1)
+def test_page_requires_selection_of_one_device(snapshot):
+    snapshot["device_traces"][1] = [dict(entry) for entry in snapshot["device_traces"][0]]
+    with pytest.raises(ValueError, match="the snapshot has histories of devices 0, 1: select one with `device`"):
+        _memory_viz.trace_plot(snapshot)
+    with pytest.raises(ValueError, match="the snapshot has no data for device 7"):
+        _memory_viz.trace_plot(snapshot, 7)
+    assert "Memory of cuda:1" in _memory_viz.segment_plot(snapshot, 1)
 
 
-def test_an_empty_snapshot_has_a_page():
+def test_page_of_empty_snapshot():
     assert "Memory of cuda:0" in _memory_viz.trace_plot({"segments": [], "device_traces": []})
 
 
-def test_the_standard_input(recorded, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(recorded["segments"]))))
+def test_dash_reads_standard_input(snapshot, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(snapshot["segments"]))))
     run("stats", "-")
     assert "segments: 2\n" in capsys.readouterr().out
 
 
-def test_a_pickle_that_would_run_something_is_refused(tmp_path):
+def test_pickle_with_callable_is_rejected(tmp_path):
     (tmp_path / "evil.pickle").write_bytes(pickle.dumps(print))
     with pytest.raises(BadSnapshot, match="names a global"):
         run("stats", str(tmp_path / "evil.pickle"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["stats"]], ids=repr)
-def test_arguments_that_make_no_sense(arguments, capsys):
+def test_invalid_arguments_print_usage(arguments, capsys):
     with pytest.raises(SystemExit):
         run(*arguments)
     assert "usage: python -m forebay.cuda._memory_viz" in capsys.readouterr().err
 
 
-def test_a_script_of_the_users_draws_instead(tmp_path):
+def test_format_flamegraph_runs_given_script(tmp_path):
     script = tmp_path / "draw.sh"
     script.write_text('#!/bin/sh\necho "$@"; cat\n')
     script.chmod(0o755)
@@ -109,6 +109,6 @@ def test_a_script_of_the_users_draws_instead(tmp_path):
         _memory_viz.format_flamegraph("a;b 5\n", str(script))
 
 
-def test_profiles_of_pytorch_are_not_read():
-    with pytest.raises(forebay.Unsupported, match=r"reads what torch\.profiler recorded"):
+def test_profile_plot_is_unsupported():
+    with pytest.raises(forebay.Unsupported, match=r"reads profiles of torch\.profiler"):
         _memory_viz.profile_plot(None)

@@ -1,4 +1,4 @@
-"""What needs operators, or a GPU: it is there, says why it cannot work, and works as far as it can without."""
+"""Functions that need operators or a GPU: they exist, raise Unsupported with a reason, and check their arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay.cuda import amp, gds, green_contexts, jiterator, tunable
-from forebay.faces.unsupported import unsupported, unsupported_class
+from forebay.faces.unsupported import REASONS, unsupported, unsupported_class
 
 libraries = importlib.import_module("forebay.cuda._libraries")
 KERNEL = "template <typename T> T twice(T x, T factor) { return factor * x; }"
@@ -22,7 +22,7 @@ def two_gpus():
 
 
 @pytest.fixture(autouse=True)
-def fresh_switches(monkeypatch):
+def reset_tunable_state(monkeypatch):
     monkeypatch.setattr(tunable, "_state", tunable._State())
 
 
@@ -50,19 +50,19 @@ def fresh_switches(monkeypatch):
         tunable.write_file,
     ],
 )
-def test_it_says_what_is_not_supported_why_and_what_to_do(call):
+def test_unsupported_error_contains_name_reason_and_advice(call):
     with pytest.raises(forebay.Unsupported, match=r"^forebay\.cuda\.[\w.]+ is not supported: .+\. \w.+\.$"):
         call()
 
 
-def test_what_does_not_fit_the_signature_is_a_type_error():
+def test_signature_mismatch_raises_type_error():
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_smss'"):
         green_contexts.GreenContext(num_smss=3)
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         tunable.tune_gemm_in_file()
 
 
-def test_a_file_for_gpudirect_is_not_made(tmp_path):
+def test_gds_file_is_not_created(tmp_path):
     path = tmp_path / "new"
     with pytest.raises(forebay.Unsupported, match=r"^forebay\.cuda\.gds\.GdsFile is not"):
         gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
@@ -70,30 +70,33 @@ def test_a_file_for_gpudirect_is_not_made(tmp_path):
     assert not gds.is_available()
 
 
-def test_members_of_each_kind_name_themselves():
-    refused = unsupported_class(
+def test_members_of_unsupported_class_raise_with_their_names(monkeypatch):
+    monkeypatch.setitem(REASONS, "m", "no. Do that instead.")
+    cls = unsupported_class(
         "m",
         "C",
-        "no. Why not.",
         "call(self, x=1)",
         "@staticmethod make()",
         "@classmethod find(cls)",
         "@property size(self)",
     )
-    scene = refused()  # no __init__ was named
+    instance = cls()  # __init__ is not in the list
     for call, name in (
-        (scene.call, "call"),
-        (refused.make, "make"),
-        (refused.find, "find"),
-        (lambda: scene.size, "size"),
+        (instance.call, "call"),
+        (cls.make, "make"),
+        (cls.find, "find"),
+        (lambda: instance.size, "size"),
     ):
-        with pytest.raises(forebay.Unsupported, match=rf"^m\.C\.{name} is not supported: no\. Why not\.$"):
+        with pytest.raises(forebay.Unsupported, match=rf"^m\.C\.{name} is not supported: no\. Do that instead\.$"):
             call()
-    assert refused.__doc__ == "Not supported: no. Why not."
-    assert unsupported("m", "f(a, *, b=2)", "no.").__name__ == "f"
+    assert cls.__doc__ == "Raise Unsupported: no. Do that instead."
+    function = unsupported("m", "f(a, *, b=2)")
+    assert (function.__name__, "b : object, optional" in function.__doc__) == ("f", True)
+    with pytest.raises(LookupError, match=r"n\.f has no reason"):
+        unsupported("n", "f()")
 
 
-def test_no_device_is_divided():
+def test_devices_have_one_locality_domain():
     assert green_contexts.get_num_locality_domains() == 1
     assert green_contexts.is_localization_supported(0) is False
 
@@ -103,12 +106,12 @@ class Optimizer:
         return args, kwargs
 
 
-def test_mixed_precision_that_is_off_does_nothing():
+def test_disabled_mixed_precision_does_nothing():
     assert amp.amp_definitely_not_available()
     with amp.autocast(enabled=False) as entered:
         assert isinstance(entered, amp.autocast)
     with pytest.raises(ZeroDivisionError), amp.autocast(False):
-        1 / 0  # noqa: B018 -- it passes through
+        1 / 0  # noqa: B018 -- must propagate
     assert amp.autocast(enabled=False)(lambda x: x + 1)(2) == 3
     scaler, outputs = amp.GradScaler(enabled=False), object()
     assert scaler.scale(outputs) is outputs
@@ -119,7 +122,7 @@ def test_mixed_precision_that_is_off_does_nothing():
     assert (scaler.is_enabled(), scaler.get_scale(), scaler.state_dict()) == (False, 1.0, {})
 
 
-def test_a_scaler_that_is_off_keeps_its_numbers():
+def test_disabled_scaler_stores_factors():
     scaler = amp.GradScaler(growth_factor=3.0, enabled=False)
     assert (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()) == (3.0, 0.5, 2000)
     scaler.set_growth_factor(4.0)
@@ -138,7 +141,7 @@ def test_a_scaler_that_is_off_keeps_its_numbers():
         ("template <typename T, typename U> T f(T x) {return x;}", "f"),
     ],
 )
-def test_a_kernel_is_the_last_function_of_its_code(code, name):
+def test_kernel_is_last_function_in_code(code, name):
     kernel = jiterator._create_jit_fn(code, factor=2)
     assert (kernel.kernel_name, kernel.code_string, kernel.kwargs_dict) == (name, code, {"factor": 2})
     assert (kernel.return_by_ref, kernel.num_outputs) == (False, 1)
@@ -155,19 +158,19 @@ def test_a_kernel_is_the_last_function_of_its_code(code, name):
         "template <class T> unsigned int f(T x) {return 1;}",
     ],
 )
-def test_code_that_is_no_template_is_refused(code):
+def test_code_without_template_raises(code):
     with pytest.raises(Exception, match=r"^Couldn't parse code, please check correctness:\n ") as caught:
         jiterator._create_jit_fn(code)
     assert type(caught.value) is Exception
     assert str(caught.value).endswith(code)
 
 
-def test_code_that_is_no_text_is_a_type_error():
+def test_code_must_be_a_string():
     with pytest.raises(TypeError):
         jiterator._create_jit_fn(3)
 
 
-def test_a_kernel_without_a_gpu_says_so_when_it_is_called():
+def test_kernel_call_without_gpu_raises():
     with pytest.raises(
         AssertionError, match=r"^Jiterator is only supported on CUDA and ROCm GPUs, none are available\.$"
     ):
@@ -175,19 +178,19 @@ def test_a_kernel_without_a_gpu_says_so_when_it_is_called():
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_kernel_checks_its_arguments_before_it_says_why_it_cannot_run():
+def test_kernel_call_checks_arguments_before_raising_unsupported():
     kernel = jiterator._create_multi_output_jit_fn(KERNEL, 2, factor=1)
     assert (kernel.return_by_ref, kernel.num_outputs) == (True, 2)
     with pytest.raises(AssertionError, match=r"^jiterator only supports up to 8 tensor inputs, got 9$"):
         kernel(*range(9))
     with pytest.raises(KeyError, match=r"factr is not declared in function definition"):
         kernel(1, factr=3)
-    with pytest.raises(forebay.Unsupported, match=r"^the kernel twice cannot run: CUDA C needs"):
+    with pytest.raises(forebay.Unsupported, match=r"^forebay\.cuda\.jiterator\.twice is not supported: CUDA C needs"):
         kernel(1, factor=3)
 
 
 @pytest.mark.parametrize(
-    ("switch", "state", "first", "name"),
+    ("setter", "getter", "initial", "name"),
     [
         (tunable.enable, tunable.is_enabled, False, "tunableop_enable"),
         (tunable.tuning_enable, tunable.tuning_is_enabled, True, "tunableop_tuning_enable"),
@@ -200,38 +203,38 @@ def test_a_kernel_checks_its_arguments_before_it_says_why_it_cannot_run():
         ),
     ],
 )
-def test_a_switch_keeps_what_is_set(switch, state, first, name):
-    assert state() is first
-    switch(not first)
-    assert state() is not first
+def test_switch_is_stored(setter, getter, initial, name):
+    assert getter() is initial
+    setter(not initial)
+    assert getter() is not initial
     with pytest.raises(RuntimeError, match=f"^cuda_{name} expects a bool, but got int$"):
-        switch(1)
-    assert state() is not first
-    switch()
-    assert state() is True
+        setter(1)
+    assert getter() is not initial
+    setter()
+    assert getter() is True
 
 
 @pytest.mark.parametrize(
-    ("setter", "getter", "first", "least"),
+    ("setter", "getter", "initial", "minimum"),
     [
         ("set_max_tuning_duration", "get_max_tuning_duration", 30, 0),
         ("set_max_tuning_iterations", "get_max_tuning_iterations", 100, 0),
         ("set_cublaslt_requested_algo_count", "get_cublaslt_requested_algo_count", 8, 1),
     ],
 )
-def test_a_number_is_kept_and_not_below_its_least(setter, getter, first, least):
+def test_number_is_stored_and_clamped(setter, getter, initial, minimum):
     get, change = getattr(tunable, getter), getattr(tunable, setter)
-    assert get() == first
+    assert get() == initial
     change(5)
     assert get() == 5
     change(-3)
-    assert get() == least
+    assert get() == minimum
     for bad, word in ((1.5, "float"), ("a", "str"), (True, "bool"), (None, "NoneType")):
         with pytest.raises(RuntimeError, match=f"^cuda_tunableop_{setter} expects an int, but got {word}$"):
             change(bad)
 
 
-def test_the_rotating_buffer_is_in_mib_when_set_and_in_bytes_when_read(two_gpus):
+def test_rotating_buffer_size_is_set_in_mib_and_returned_in_bytes(two_gpus):
     tunable.set_rotating_buffer_size(5)
     assert tunable.get_rotating_buffer_size() == 5 << 20
     tunable.set_rotating_buffer_size(0)
@@ -242,7 +245,7 @@ def test_the_rotating_buffer_is_in_mib_when_set_and_in_bytes_when_read(two_gpus)
 
 
 @pytest.mark.parametrize(
-    ("name", "numbered"),
+    ("name", "expected"),
     [
         ("f.csv", "f1.csv"),
         ("f%d.csv", "f1.csv"),
@@ -254,15 +257,15 @@ def test_the_rotating_buffer_is_in_mib_when_set_and_in_bytes_when_read(two_gpus)
         ("a.", "a1."),
     ],
 )
-def test_the_file_name_gets_the_current_devices_index(two_gpus, name, numbered):
+def test_filename_contains_current_device_index(two_gpus, name, expected):
     with forebay.use_device("cuda:1"):
         tunable.set_filename(name)
         assert tunable.get_filename() == name
         tunable.set_filename(name, insert_device_ordinal=True)
-        assert tunable.get_filename() == numbered
+        assert tunable.get_filename() == expected
 
 
-def test_nothing_is_tuned_read_or_written(tmp_path):
+def test_results_are_never_read_or_written(tmp_path):
     results = tmp_path / "results.csv"
     results.write_text("GemmTunableOp_float_NT,nt_2_2_2,Gemm_1,0.1\n")
     assert (tunable.get_filename(), tunable.get_results(), tunable.get_validators()) == ("", (), ())
@@ -276,7 +279,7 @@ def test_nothing_is_tuned_read_or_written(tmp_path):
             call(3)
 
 
-def test_tolerances_are_checked():
+def test_tolerance_arguments_are_checked():
     tunable.set_numerical_check_tolerances(True)
     with pytest.raises(RuntimeError, match=r"^First argument must be a boolean, got str$"):
         tunable.set_numerical_check_tolerances("x")

@@ -1,28 +1,29 @@
-"""Makes the golden traces of tests/data/golden with the real PyTorch allocator, where there is no GPU.
+"""Record the golden traces of tests/data/golden with PyTorch's allocator over a stand-in CUDA runtime.
 
     python3 make_golden.py ORACLE [NAME...]
 
-ORACLE is the folder of the stand-in CUDA runtime's run.sh and replay.py, NAME a trace; without one, all are made.
-The format is replay.py's: a header, then a line an operation, {"i", "op", "result", "device_used", "stats" or
-"stats_delta", "segments"} or {"i", "op"} for one that was not recorded. Three things are added to it:
+ORACLE is the folder of the stand-in's run.sh and replay.py, NAME a trace (all by default). The format is that of
+replay.py: a header, then one line per operation, {"i", "op", "result", "device_used", "stats" or "stats_delta",
+"segments"}, or {"i", "op"} if the operation was not recorded, with three additions:
 
-* statistics and `device_used` come after every n-th operation, and segments after every m-th, where the header's
-  `config` says "stats_every": n, "segments_every": m;
-* `stats_gone` names statistics that are no longer there ("stats:num_ooms");
-* pinned memory's statistics are `host_stats` and `host_stats_delta`, without times, and its traces hold nothing else.
+* if the header's `config` has "stats_every": n or "segments_every": m, statistics and `device_used` are recorded after
+  every n-th operation, segments after every m-th;
+* `stats_gone` lists statistics that no longer exist ("stats:num_ooms");
+* statistics of pinned memory are `host_stats` and `host_stats_delta`, without times; traces of pinned memory contain
+  nothing else.
 
-And these operations, besides replay.py's:
+Operations besides those of replay.py:
 
   pool_new pool [use_on_oom] [no_split] [device]     pool_enter pool       pool_leave pool
-      entering is use_mem_pool, and nests; `alloc` with "pool" enters for itself
+      entering is use_mem_pool and nests; `alloc` with "pool" enters the pool for one allocation
   capture_begin graph stream [pool] [device]         capture_end graph     graph_del graph
-      "pool" is a pool or an earlier graph; what is allocated on the stream until the end belongs to the graph
+      "pool" is a pool or an earlier graph; allocations on the stream until the end belong to the graph
   host_alloc id size     host_free id     host_record id stream     host_empty_cache     host_reset_peak
   host_reset_accumulated
-      pinned memory: the result {"block": k} says that it was the k-th block taken from the system; host_record is a
-      copy on the stream that does not wait
-  trace [device] [keys]    `keys` are those of the history's entries that are wanted, too
-  fail_next n [device]     the failures are counted over all devices: only one device allocates until they have happened
+      pinned memory: the result {"block": k} identifies the k-th block allocated from the system; host_record is an
+      asynchronous copy on the stream
+  trace [device] [keys]    `keys` are additional keys of history entries to include
+  fail_next n [device]     failures count over all devices: only one device may allocate until they have occurred
 """
 
 from __future__ import annotations
@@ -59,28 +60,28 @@ SETTINGS = {
 CHANGES = [*SETTINGS.values(), "expandable_segments:False", "expandable_segments:True", "max_split_size_mb:25"]
 
 
-def size_of(draw):
-    kind = draw.random()
+def size_of(rng):
+    kind = rng.random()
     if kind < 0.3:
-        return draw.randint(1, 4096)
+        return rng.randint(1, 4096)
     if kind < 0.5:
-        return draw.randint(4096, MIB)
+        return rng.randint(4096, MIB)
     if kind < 0.75:
-        return draw.randint(MIB, 12 * MIB)
+        return rng.randint(MIB, 12 * MIB)
     if kind < 0.96:
-        return draw.randint(10 * MIB, 80 * MIB)
+        return rng.randint(10 * MIB, 80 * MIB)
     edges = [512, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 12 * MIB, 20 * MIB, 32 * MIB, 40 * MIB, 64 * MIB]
-    return draw.choice([*edges, 200 * MIB, 300 * MIB, 500 * MIB, 900 * MIB])
+    return rng.choice([*edges, 200 * MIB, 300 * MIB, 500 * MIB, 900 * MIB])
 
 
 def mixed(name, conf="", n=600, *, devices=1, pools=False, graphs=False, changes=(), total_mb=1024):
-    """Operations drawn with the name as the seed."""
-    draw = random.Random(name)
+    """Yield random operations; the name is the seed."""
+    rng = random.Random(name)
     config = {"op": "config", "conf": conf, "total_mb": total_mb, "context_mb": 16, "devices": devices, "streams": 4}
     yield config | {"stats_every": 3, "segments_every": 12}
     weights = {"alloc": 46, "free": 33, "record_stream": 6, "empty_cache": 2, "synchronize": 1, "set_fraction": 1}
     weights |= {"reset_peak": 0.7, "reset_accumulated": 0.7, "set_other_used": 0.7, "mem_get_info": 0.4, "summary": 0.3}
-    if devices == 1:  # what one device does to another's held work, no single device can do again
+    if devices == 1:  # the effect of one device on held work of another cannot be replayed on one device
         weights |= {"hold": 1.6, "release": 2, "fail_next": 1}
     if pools:
         weights |= {"pool_new": 2, "pool_del": 1.5, "pool_enter": 5, "pool_leave": 5}
@@ -88,10 +89,10 @@ def mixed(name, conf="", n=600, *, devices=1, pools=False, graphs=False, changes
         weights |= {"capture_begin": 2, "capture_end": 3, "graph_del": 1}
     if changes:
         weights["set_allocator_settings"] = 2
-    live, known, entered, made, capturing, finished = [], [], [], 0, None, []
+    live, known, entered, created, capturing, finished = [], [], [], 0, None, []
     for i in range(n):
-        op = draw.choices([*weights], [*weights.values()])[0]
-        device = draw.randrange(devices)
+        op = rng.choices([*weights], [*weights.values()])[0]
+        device = rng.randrange(devices)
         place = {"device": device} if devices > 1 else {}
         if capturing and op in {
             "empty_cache",
@@ -106,82 +107,82 @@ def mixed(name, conf="", n=600, *, devices=1, pools=False, graphs=False, changes
             case "free" | "record_stream" if not live:
                 continue
             case "alloc":
-                stream = capturing[1] if capturing and draw.random() < 0.8 else draw.choice((0, 0, 1, 2, 3))
+                stream = capturing[1] if capturing and rng.random() < 0.8 else rng.choice((0, 0, 1, 2, 3))
                 live.append((i, device))
-                yield {"op": op, "id": i, "size": size_of(draw), "stream": stream} | place
+                yield {"op": op, "id": i, "size": size_of(rng), "stream": stream} | place
             case "free":
-                yield {"op": op, "id": live.pop(draw.randrange(len(live)))[0]}
+                yield {"op": op, "id": live.pop(rng.randrange(len(live)))[0]}
             case "record_stream":
-                block, device = draw.choice(live)
-                yield {"op": op, "id": block, "stream": draw.randrange(4)} | ({"device": device} if devices > 1 else {})
+                block, device = rng.choice(live)
+                yield {"op": op, "id": block, "stream": rng.randrange(4)} | ({"device": device} if devices > 1 else {})
             case "hold":
-                yield {"op": op, "level": draw.choice((1, 1, 2))}
+                yield {"op": op, "level": rng.choice((1, 1, 2))}
             case "release":
-                yield {"op": op} | ({"stream": draw.randrange(4)} if draw.random() < 0.6 else {})
+                yield {"op": op} | ({"stream": rng.randrange(4)} if rng.random() < 0.6 else {})
             case "set_fraction":
-                yield {"op": op, "fraction": draw.choice((0.3, 0.5, 0.7, 0.9, 1.0))} | place
+                yield {"op": op, "fraction": rng.choice((0.3, 0.5, 0.7, 0.9, 1.0))} | place
             case "fail_next":
-                yield {"op": op, "n": draw.choice((1, 1, 2))}
+                yield {"op": op, "n": rng.choice((1, 1, 2))}
             case "set_other_used":
-                yield {"op": op, "bytes": draw.choice((0, 16, 100, 400)) * MIB} | place
+                yield {"op": op, "bytes": rng.choice((0, 16, 100, 400)) * MIB} | place
             case "set_allocator_settings":
-                yield {"op": op, "conf": draw.choice(changes)}
+                yield {"op": op, "conf": rng.choice(changes)}
             case "summary":
-                yield {"op": op, "abbreviated": draw.random() < 0.5} | place
+                yield {"op": op, "abbreviated": rng.random() < 0.5} | place
             case "empty_cache":
                 yield {"op": op}
             case "pool_new":
-                made += 1
-                known.append(f"p{made}")
-                yes = {key: True for key in ("use_on_oom", "no_split") if draw.random() < 0.35}
-                yield {"op": op, "pool": known[-1]} | yes
+                created += 1
+                known.append(f"p{created}")
+                options = {key: True for key in ("use_on_oom", "no_split") if rng.random() < 0.35}
+                yield {"op": op, "pool": known[-1]} | options
             case "pool_del" if [pool for pool in known if pool not in entered]:
-                known.remove(pool := draw.choice([pool for pool in known if pool not in entered]))
+                known.remove(pool := rng.choice([pool for pool in known if pool not in entered]))
                 yield {"op": op, "pool": pool}
             case "pool_enter" if [pool for pool in known if pool not in entered] and len(entered) < 3:
-                entered.append(draw.choice([pool for pool in known if pool not in entered]))
+                entered.append(rng.choice([pool for pool in known if pool not in entered]))
                 yield {"op": op, "pool": entered[-1]}
             case "pool_leave" if entered:
                 yield {"op": op, "pool": entered.pop()}
             case "capture_begin" if not capturing:
-                made += 1
-                capturing = f"g{made}", draw.randrange(1, 4)
-                of = {"pool": draw.choice(finished)} if finished and draw.random() < 0.4 else {}
+                created += 1
+                capturing = f"g{created}", rng.randrange(1, 4)
+                of = {"pool": rng.choice(finished)} if finished and rng.random() < 0.4 else {}
                 yield {"op": op, "graph": capturing[0], "stream": capturing[1]} | of
             case "capture_end" if capturing:
                 finished.append(capturing[0])
                 capturing = None
                 yield {"op": op, "graph": finished[-1]}
             case "graph_del" if finished:
-                yield {"op": op, "graph": finished.pop(draw.randrange(len(finished)))}
+                yield {"op": op, "graph": finished.pop(rng.randrange(len(finished)))}
             case "synchronize" | "reset_peak" | "reset_accumulated" | "mem_get_info":
                 yield {"op": op} | place
     yield {"op": "snapshot"} if not capturing else {"op": "capture_end", "graph": capturing[0]}
 
 
 def pinned(name, conf="", n=300):
-    """Pinned memory: sizes that round up, blocks kept by copies, marks that are held."""
-    draw = random.Random(name)
+    """Yield operations on pinned memory: rounded sizes, blocks in use by copies, held events."""
+    rng = random.Random(name)
     yield {"op": "config", "conf": conf, "total_mb": 64, "streams": 4, "pinned": True}
     live = []
     for i in range(n):
-        kind = draw.random()
+        kind = rng.random()
         if kind < 0.5 or not live:
-            size = draw.choice((draw.randint(0, 9000), draw.randint(1, MIB), draw.randint(MIB, 9 * MIB), 4096, MIB))
+            size = rng.choice((rng.randint(0, 9000), rng.randint(1, MIB), rng.randint(MIB, 9 * MIB), 4096, MIB))
             live.append(i)
             yield {"op": "host_alloc", "id": i, "size": size}
         elif kind < 0.78:
-            yield {"op": "host_free", "id": live.pop(draw.randrange(len(live)))}
+            yield {"op": "host_free", "id": live.pop(rng.randrange(len(live)))}
         elif kind < 0.9:
-            yield {"op": "host_record", "id": draw.choice(live), "stream": draw.randrange(4)}
+            yield {"op": "host_record", "id": rng.choice(live), "stream": rng.randrange(4)}
         else:
-            held = {"op": "release"} | ({"stream": draw.randrange(4)} if draw.random() < 0.5 else {})
+            held = {"op": "release"} | ({"stream": rng.randrange(4)} if rng.random() < 0.5 else {})
             others = ("host_empty_cache", "host_reset_peak", "host_reset_accumulated")
-            yield draw.choice(({"op": "hold"}, held, {"op": draw.choice(others)}))
+            yield rng.choice(({"op": "hold"}, held, {"op": rng.choice(others)}))
 
 
 def scripted(name):
-    """A scene of golden_scenes.jsonl: its lines from the config of that name on."""
+    """Yield a scene of golden_scenes.jsonl: the lines from the config with this name to the next config."""
     wanted = False
     for line in (Path(__file__).parent / "golden_scenes.jsonl").read_text().splitlines():
         if not line or line.startswith("#"):
@@ -194,7 +195,7 @@ def scripted(name):
 
 
 def traces():
-    """Every trace's name, and a function that gives its operations."""
+    """Return a generator function of operations for each trace name."""
     found = {f"mixed_{of}": lambda n, conf=conf: mixed(n, conf) for of, conf in SETTINGS.items()}
     found |= {f"changes_{k}": lambda n: mixed(n, changes=CHANGES) for k in (1, 2, 3)}
     found |= {
@@ -218,7 +219,7 @@ def traces():
 
 
 def recorder(replay):
-    """The class that does operations on PyTorch: replay.py's, and the ones above."""
+    """Return the class that runs the operations of replay.py and those above on PyTorch."""
 
     class Recorder(replay.Replay):
         def __init__(self, config):
@@ -313,7 +314,7 @@ def recorder(replay):
 
 
 def record(oracle, operations, output):
-    """Runs in the process that has PyTorch and the stand-in runtime."""
+    """Run the operations and write the trace, in the process that has PyTorch and the stand-in runtime."""
     sys.path.insert(0, oracle)
     import replay
 
@@ -356,7 +357,7 @@ def record(oracle, operations, output):
         lines.append(line)
     output.write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     output.flush()
-    os._exit(0)  # what is alive is not torn down
+    os._exit(0)  # skip the destruction of live objects
 
 
 def make(oracle, name, operations):

@@ -1,12 +1,12 @@
-"""Asks the real PyTorch what each text of allocator settings does, for tests/runtime/settings/test_parser.py.
+"""Record the effect of allocator settings strings in PyTorch, for tests/runtime/settings/test_parser.py.
 
-Run it under the oracle, which is not part of this repository (its README tells how to set it up):
+Run it under the oracle, which is not part of this repository (see its README):
 
     ../shared/torch-oracle/run.sh tests/data/make_settings.py ../shared/torch-oracle/fake/inc
 
-It writes allocator_settings.json.xz beside itself: the texts below and some hundred random ones, each tried in a forked
-process of its own. A small C++ probe, compiled against the wheel's headers (the argument is a folder with the few of
-CUDA's headers that the wheel lacks), reads the settings that Python cannot see.
+Writes allocator_settings.json.xz: the strings of settings_texts.py and 400 random ones, each applied in a forked
+process. A C++ probe reads the settings that Python cannot access. It is compiled against the headers of the wheel; the
+argument is a folder with the CUDA headers that the wheel lacks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":  # whoever looks for doctests has neither
+if __name__ == "__main__":  # not available where doctests are collected
     import torch
-    from settings_texts import SEQUENCES, STARTS, pieces
+    from settings_texts import SEQUENCES, STARTS, random_text
 
 HERE = Path(__file__).parent
-TOTAL = 1 << 40  # the device that reserves are told for
+TOTAL = 1 << 40  # device memory for which reserves are computed
 PROBE = r"""
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <sstream>
@@ -81,9 +81,9 @@ def number(text: str) -> int | str:
 
 
 def state(probe: ctypes.CDLL, names: list[str]) -> dict[str, object]:
-    room = ctypes.create_string_buffer(4096)
-    probe.settings(room)
-    found = {key: number(value) for key, value in map(str.split, room.value.decode().splitlines())}
+    buffer = ctypes.create_string_buffer(4096)
+    probe.settings(buffer)
+    found = {key: number(value) for key, value in map(str.split, buffer.value.decode().splitlines())}
     found["roundup_power2_divisions"] = [probe.divisions((1 << 20) << slot) for slot in range(16)]
     found["reserves"] = {name: probe.reserve(name.encode(), TOTAL) for name in names}
     found["text"] = torch._C._accelerator_getAllocatorSettings()
@@ -91,22 +91,22 @@ def state(probe: ctypes.CDLL, names: list[str]) -> dict[str, object]:
 
 
 def attempt(probe: ctypes.CDLL, texts: list[str]) -> dict[str, object]:
-    """What the texts do one after the other in a process of their own; the state after the last one."""
+    """Apply the texts one after the other. Return their errors and the state after the last one."""
     names = ["", *sorted({word for text in texts if "by_class" in text for word in re.findall(r"[\w.]+|[,\[]", text)})]
     errors: list[list[str] | None] = []
     for text in texts:
         try:
             torch._C._accelerator_setAllocatorSettings(text)
             errors.append(None)
-        except Exception as error:  # noqa: BLE001 -- which one it is, is what we ask
+        except Exception as error:  # noqa: BLE001 -- the error is the result
             errors.append([type(error).__name__, re.sub(r"^.* INTERNAL ASSERT FAILED .*?PyTorch\. ", "", str(error))])
     found = {"texts": texts, "errors": errors, "state": state(probe, names)}
     found["snapshot"] = torch._C._cuda_memorySnapshot(None)["allocator_settings"]
     return found
 
 
-def started(probe: ctypes.CDLL) -> dict[str, object]:
-    """What a process sees whose environment has a text: its first use of the device, and the state after it."""
+def initialise(probe: ctypes.CDLL) -> dict[str, object]:
+    """Initialise CUDA with the settings of the environment. Return the error or the state."""
     try:
         torch.cuda.init()
         return {"error": None, "backend": torch.cuda.get_allocator_backend(), "state": state(probe, [""])}
@@ -115,7 +115,7 @@ def started(probe: ctypes.CDLL) -> dict[str, object]:
 
 
 def block(conf: str, nbytes: int) -> list[int]:
-    """The block that a request takes, and what the device gave for it."""
+    """Return the bytes of the block and of the segment that a request allocates."""
     torch._C._accelerator_setAllocatorSettings(conf)
     address = torch._C._cuda_cudaCachingAllocator_raw_alloc(nbytes, 0)
     stats = torch._C._cuda_memoryStats(0)
@@ -124,43 +124,43 @@ def block(conf: str, nbytes: int) -> list[int]:
 
 
 def forked(work, *args):
-    """The result of `work` in a forked process, and the warnings that it printed."""
-    reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as said:
+    """Run `work` in a forked process. Return its result and the warnings that it printed."""
+    read_end, write_end = os.pipe()
+    with tempfile.TemporaryFile() as stderr:
         if not (child := os.fork()):
-            os.dup2(said.fileno(), 2)
-            with os.fdopen(writing, "w") as out:
+            os.dup2(stderr.fileno(), 2)
+            with os.fdopen(write_end, "w") as out:
                 json.dump(work(*args), out)
             os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as results:
+        os.close(write_end)
+        with os.fdopen(read_end) as results:
             result = json.loads(results.read())
         os.waitpid(child, 0)
-        said.seek(0)
-        return result, re.findall(r"Warning: (.*?) \((?:function|Triggered)", said.read().decode())
+        stderr.seek(0)
+        return result, re.findall(r"Warning: (.*?) \((?:function|Triggered)", stderr.read().decode())
 
 
-def in_a_process(environ: dict[str, str]) -> dict[str, object]:
-    """A new Python, as the backend is chosen when the library is loaded. Some texts end it at once: then None."""
+def in_new_process(environ: dict[str, str]) -> dict[str, object]:
+    """Initialise in a new interpreter, as loading the library selects the backend. The result is None if it crashes."""
     run = subprocess.run(
         [sys.executable, __file__, *sys.argv[1:2], "start"], env=os.environ | environ, capture_output=True, check=False
     )
-    said = re.findall(r"Warning: (.*?) \((?:function|Triggered)", run.stderr.decode())
+    printed = re.findall(r"Warning: (.*?) \((?:function|Triggered)", run.stderr.decode())
     result = json.loads(run.stdout) if run.returncode == 0 else None
-    return {"environ": environ, "result": result, "warnings": said}
+    return {"environ": environ, "result": result, "warnings": printed}
 
 
-def fuzzed(count: int) -> list[list[str]]:
+def random_sequences(count: int) -> list[list[str]]:
     rng = random.Random(3)
-    return [[pieces(rng) for _ in range(rng.choice((1, 1, 2)))] for _ in range(count)]
+    return [[random_text(rng) for _ in range(rng.choice((1, 1, 2)))] for _ in range(count)]
 
 
 def main(probe: ctypes.CDLL) -> None:
     torch.cuda.init()
     rows = []
-    for texts in [*SEQUENCES, *fuzzed(400)]:
-        row, said = forked(attempt, probe, texts)
-        rows.append(row | {"warnings": said})
+    for texts in [*SEQUENCES, *random_sequences(400)]:
+        row, printed = forked(attempt, probe, texts)
+        rows.append(row | {"warnings": printed})
     sizes = [1, 511, 512, 513, 1024, 1200, 2048, 2049, 4097, 5000, 1 << 19, (1 << 20) - 1, 1 << 20, (1 << 20) + 1]
     sizes += [(3 << 20) + 5, (9 << 20) + 1, (10 << 20) - 512, (10 << 20) - 511, 10 << 20, 11 << 20, (30 << 20) + 7]
     confs = ["", "large_segment_size_mb:64", "large_segment_size_mb:11"]
@@ -168,7 +168,7 @@ def main(probe: ctypes.CDLL) -> None:
     confs += ["roundup_power2_divisions:[1:2,4:8,>:16]", "large_segment_size_mb:33,roundup_power2_divisions:[16:4]"]
     blocks = [[conf, size, *forked(block, conf, size)[0]] for conf in confs for size in sizes]
     table = {"torch": torch.__version__, "total": TOTAL, "rows": rows, "blocks": blocks}
-    table["starts"] = [in_a_process(environ) for environ in STARTS]
+    table["starts"] = [in_new_process(environ) for environ in STARTS]
     text = json.dumps(table, ensure_ascii=True, separators=(",", ":"))
     Path(HERE, "allocator_settings.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
     print(len(rows), "sequences,", len(blocks), "blocks,", len(STARTS), "starts")
@@ -178,6 +178,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         the_probe = compile_probe(folder)
         if sys.argv[2:] == ["start"]:
-            print(json.dumps(started(the_probe)))
+            print(json.dumps(initialise(the_probe)))
         else:
             main(the_probe)

@@ -1,14 +1,14 @@
-"""Writes torch_names.json beside itself: the names and signatures of PyTorch 2.15's runtime modules, for tests/faces.
+"""Write torch_names.json: the names and signatures of PyTorch 2.15's runtime modules, for tests/faces.
 
-Run it under the oracle, which is not part of this repository (its README tells how to set it up):
+Run it under the oracle, which is not part of this repository (see its README):
 
     ../shared/torch-oracle/run.sh tests/data/make_torch_names.py
 
-A line is a name: what it is, and its signature without annotations. A member stands under its class as "Class.member";
-members that a class inherits stand under the base that has them when that base is in the file, which "bases" names. A
-name that its module takes from another of these modules is "same as" there. "builtin" marks what is written in C: its
-signature is that of PyTorch's stub file, and there is none where the stub has none. "seed" marks the names that 2.4 had
-and 2.15 has not. Left out: private names but those listed below, aliases for typing's sake, imports.
+Each line is a name with its kind and its signature without annotations. Members have names such as "Class.member"; an
+inherited member is listed under its base class if that class is in the file ("bases" names it). A name that its module
+imports from another of these modules is "same as" that one. "builtin" marks names implemented in C; their signature is
+that of PyTorch's stub file, if it has one. "seed" marks names of 2.4 that 2.15 lacks. Not listed: private names except
+those below, aliases for typing, imports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # whoever looks for doctests has it not
+if __name__ == "__main__":  # not installed where doctests are collected
     import torch
     from signatures import signature_text
 
@@ -37,8 +37,8 @@ torch.cuda._device_limits torch.accelerator torch.accelerator.memory torch.accel
 torch.accelerator._utils torch.mps torch.mps.profiler torch.mps.event torch.mps.streams torch.mtia torch.mtia.memory
 torch.mtia.mtia_graph torch.mtia._utils torch.storage
 """
-ONLY = {"torch.storage": {"TypedStorage", "_LegacyStorage"}}  # the bases of torch.cuda.FloatStorage and the like
-# The private names that programs use: those of the reference, sections 1.2, 1.3, 1.5 to 1.8 and 2.
+ONLY = {"torch.storage": {"TypedStorage", "_LegacyStorage"}}  # base classes of torch.cuda.FloatStorage and similar
+# Private names that programs use: sections 1.2, 1.3, 1.5 to 1.8 and 2 of the reference.
 PRIVATE = {
     "torch.cuda": """
         _AMDSMI_ERR _CompatInterval _CompatSet _CudaBase _CudaDeviceProperties _DeviceGuard _HAS_AMDSMI _HAS_PYNVML
@@ -70,7 +70,7 @@ PRIVATE = {
         _set_stream_by_id _tls""",
     "torch.mtia._utils": "_get_device_index",
 }
-SEED = {  # section 1.2, 1.3 and 1.5 of the reference
+SEED = {  # sections 1.2, 1.3 and 1.5 of the reference
     "torch.cuda": {"_device_t": {"is": "value"}},
     "torch.cuda.memory": {"_free_mutex": {"is": "context function", "signature": "()"}},
     "torch.cuda.tunable": {
@@ -78,7 +78,7 @@ SEED = {  # section 1.2, 1.3 and 1.5 of the reference
         "write_file_on_exit": {"is": "function", "signature": "(val)"},
     },
 }
-VALUES = {"builtins", "torch", "collections", "_thread"}  # where the types of values come from
+VALUES = {"builtins", "torch", "collections", "_thread"}  # modules of the types of values
 MEMBERS = """
 __enter__ __exit__ __call__ __eq__ __hash__ __repr__ __len__ __iter__ __getitem__ __cuda_stream__
 _as_parameter_ _dtype _retain_pool _new_with_weak_ptr _new_shared_filename
@@ -86,7 +86,7 @@ _as_parameter_ _dtype _retain_pool _new_with_weak_ptr _new_shared_filename
 
 
 def own_names(body: list[ast.stmt]) -> Iterator[str]:
-    """What a module makes itself, rather than imports."""
+    """Yield the names that a module defines, not those that it imports."""
     for statement in body:
         match statement:
             case ast.FunctionDef(name) | ast.ClassDef(name) | ast.AnnAssign(target=ast.Name(name)):
@@ -99,7 +99,7 @@ def own_names(body: list[ast.stmt]) -> Iterator[str]:
 
 
 class Stub:
-    """PyTorch's stub of its C module."""
+    """Signatures in the stub file of PyTorch's C module."""
 
     def __init__(self, path: Path) -> None:
         self.functions: dict[str, ast.FunctionDef] = {}
@@ -140,7 +140,7 @@ def is_torch(cls: type) -> bool:
 
 
 def is_written_in_torch(found: object) -> bool:
-    """A function of PyTorch's, whether in Python or in C (those say no module)."""
+    """Return True for PyTorch's functions in Python and in C; the latter have no `__module__`."""
     is_function = isinstance(found, types.FunctionType | types.BuiltinFunctionType) or hasattr(found, "cache_clear")
     return is_function and (getattr(found, "__module__", None) or "torch").partition(".")[0] == "torch"
 
@@ -167,7 +167,7 @@ def member_line(cls: type, name: str, found: object, stub: Stub) -> dict[str, ob
             return {"is": "static method"} | signature_of(found, stub, full)
         case None if name == "__hash__":
             return {"is": "value", "type": "NoneType"}
-        case _ if type(found).__name__ == "instancemethod":  # pybind11's
+        case _ if type(found).__name__ == "instancemethod":  # of pybind11
             return {"is": "method"} | signature_of(found.__func__, stub, full, bound=True)
         case _ if callable(found) and hasattr(found, "__wrapped__"):
             return {"is": "method"} | signature_of(found, stub, full, bound=True)
@@ -177,15 +177,17 @@ def member_line(cls: type, name: str, found: object, stub: Stub) -> dict[str, ob
             return value_line(found)
 
 
-def class_lines(name: str, cls: type, homes: dict[type, str], stub: Stub) -> Iterator[tuple[str, dict[str, object]]]:
+def class_lines(
+    name: str, cls: type, definitions: dict[type, str], stub: Stub
+) -> Iterator[tuple[str, dict[str, object]]]:
     if issubclass(cls, BaseException):
         bases = [base.__name__ for base in cls.__mro__[1:] if issubclass(base, Exception)]
         yield name, {"is": "exception", "bases": bases}
         return
-    bases = [homes[base] for base in cls.__mro__[1:] if base in homes]
-    known = {ancestor for base in cls.__mro__[1:] if base in homes for ancestor in base.__mro__}
-    line: dict[str, object] = {"is": what_it_is(cls)}
-    if not issubclass(cls, enum.Enum):  # whose signature is the Python version's
+    bases = [definitions[base] for base in cls.__mro__[1:] if base in definitions]
+    known = {ancestor for base in cls.__mro__[1:] if base in definitions for ancestor in base.__mro__}
+    line: dict[str, object] = {"is": kind_of(cls)}
+    if not issubclass(cls, enum.Enum):  # the signature of an enum depends on the Python version
         line |= signature_of(cls, stub, f"{cls.__name__}.__init__")
     if line.get("builtin") and line.get("signature") is None and (text := stub.signature(f"{cls.__name__}.__new__")):
         line["signature"] = text
@@ -202,18 +204,20 @@ def class_lines(name: str, cls: type, homes: dict[type, str], stub: Stub) -> Ite
                 yield f"{name}.{member}", entry
 
 
-def lines_of(module: types.ModuleType, homes: dict[Any, str], stub: Stub) -> Iterator[tuple[str, dict[str, object]]]:
+def lines_of(
+    module: types.ModuleType, definitions: dict[Any, str], stub: Stub
+) -> Iterator[tuple[str, dict[str, object]]]:
     own = set(own_names(ast.parse(inspect.getsource(module)).body))
     listed = set(getattr(module, "__all__", ()))
     private = set(PRIVATE.get(module.__name__, "").split())
     public = {name for name in own if not name.startswith("_") and hasattr(module, name)}
     for name in sorted(ONLY.get(module.__name__, public | listed | private)):
-        found = getattr(module, name)  # a listed name that is gone is an error
+        found = getattr(module, name)  # raises if a listed name is missing
         found = found.__func__ if isinstance(found, staticmethod) else found
-        here = f"{module.__name__}.{name}"
-        home = homes.get(found) if isinstance(found, type | types.FunctionType) else None
-        if home is not None and home != here:
-            yield name, {"is": what_it_is(found), "same as": home}
+        full_name = f"{module.__name__}.{name}"
+        definition = definitions.get(found) if isinstance(found, type | types.FunctionType) else None
+        if definition is not None and definition != full_name:
+            yield name, {"is": kind_of(found), "same as": definition}
         elif isinstance(found, types.ModuleType):
             if found.__name__ in {*MODULES.split(), "torch._C._cudart"}:
                 yield name, {"is": "module"}
@@ -221,17 +225,17 @@ def lines_of(module: types.ModuleType, homes: dict[Any, str], stub: Stub) -> Ite
             yield name, {"is": "tensor type"}
         elif isinstance(found, type):
             if is_torch(found):
-                yield from class_lines(name, found, homes, stub)
+                yield from class_lines(name, found, definitions, stub)
         elif is_written_in_torch(found):
-            yield name, {"is": what_it_is(found)} | signature_of(found, stub, getattr(found, "__name__", name))
+            yield name, {"is": kind_of(found)} | signature_of(found, stub, getattr(found, "__name__", name))
         elif not callable(found) and type(found).__module__.partition(".")[0] in VALUES:
             line = value_line(found)
-            if name.startswith("_"):  # it is state
+            if name.startswith("_"):  # state
                 line.pop("value", None)
             yield name, line
 
 
-def what_it_is(found: object) -> str:
+def kind_of(found: object) -> str:
     if isinstance(found, type):
         if issubclass(found, BaseException):
             return "exception"
@@ -240,25 +244,25 @@ def what_it_is(found: object) -> str:
     return "context function" if is_context else "function"
 
 
-def homes_of(modules: list[types.ModuleType]) -> dict[Any, str]:
-    """The module of this file in which a class or function is written."""
+def defining_names(modules: list[types.ModuleType]) -> dict[Any, str]:
+    """Map each class and function to the module that defines it, as "module.name"."""
     found: dict[Any, str] = {}
     for module in modules:
         for name in own_names(ast.parse(inspect.getsource(module)).body):
             value = getattr(module, name, None)
-            is_here = getattr(value, "__module__", None) == module.__name__
-            if isinstance(value, type | types.FunctionType) and is_here and value.__name__ == name:
+            defined_here = getattr(value, "__module__", None) == module.__name__
+            if isinstance(value, type | types.FunctionType) and defined_here and value.__name__ == name:
                 found.setdefault(value, f"{module.__name__}.{name}")
     return found
 
 
 def main() -> None:
     modules = [importlib.import_module(name) for name in MODULES.split()]
-    homes, stub = homes_of(modules), Stub(Path(torch.__file__).parent / "_C/__init__.pyi")
+    definitions, stub = defining_names(modules), Stub(Path(torch.__file__).parent / "_C/__init__.pyi")
     text = [f'{{"torch": {json.dumps(torch.__version__)}, "modules": {{']
     count = 0
     for index, module in enumerate(modules):
-        lines = dict(lines_of(module, homes, stub))
+        lines = dict(lines_of(module, definitions, stub))
         for name, line in SEED.get(module.__name__, {}).items():
             assert name not in lines, f"{name} is in 2.15 too"
             lines[name] = line | {"seed": "2.4"}

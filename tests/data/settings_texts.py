@@ -1,10 +1,10 @@
-"""The texts that make_settings.py tries, one a line, hence so many lines; and how random ones are put together."""
+"""Allocator settings strings for make_settings.py, one per line (hence over 400 lines), and a random generator."""
 
 from __future__ import annotations
 
 import random
 
-__all__ = ["SEQUENCES", "STARTS", "pieces"]
+__all__ = ["SEQUENCES", "STARTS", "random_text"]
 
 TEXTS = [
     "",
@@ -480,14 +480,14 @@ KEYS = {
 }
 
 
-def pieces(rng: random.Random) -> str:
-    """Mostly pairs of a key and what it may say; now and then a slip of the pen."""
-    text = ",".join(f"{key}:{likely(rng, key)}" for key in rng.choices([*KEYS], k=rng.randrange(1, 5)))
+def random_text(rng: random.Random) -> str:
+    """Return a random string, mostly of valid keys and values, sometimes with a syntax error."""
+    text = ",".join(f"{key}:{random_value(rng, key)}" for key in rng.choices([*KEYS], k=rng.randrange(1, 5)))
     for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
         at = rng.randrange(len(text) + 1)
         text = text[:at] + rng.choice((",", ":", "[", "]", " ", "\t", "7", "é", "x")) + text[at + rng.randrange(2) :]
     return text
 
 
-def likely(rng: random.Random, key: str) -> str:
+def random_value(rng: random.Random, key: str) -> str:
     return rng.choice(KEYS[key if rng.random() < 0.95 else rng.choice([*KEYS])])

@@ -1,4 +1,4 @@
-"""Signatures as comparable text, the same for PyTorch (make_torch_names.py) and for forebay (tests/faces)."""
+"""Signatures as text, for comparing PyTorch (make_torch_names.py) with forebay (tests/faces)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import inspect
 import re
 
 
-class _Shown:
+class _Text:
+    """An object whose repr is the text."""
+
     def __init__(self, text: str) -> None:
         self.text = text
 
@@ -15,20 +17,20 @@ class _Shown:
 
 
 def default_text(value: object) -> str:
-    """A default as it is typed: classes and functions by their name, no addresses."""
+    """Return the repr of a default; for classes and functions their qualified name. Addresses are removed."""
     if isinstance(value, type) or callable(value):
         return f"{value.__module__}.{value.__qualname__}"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def signature_text(signature: inspect.Signature, *, bound: bool = False) -> str:
-    """Parameters without annotations; `bound`: without the first."""
+    """Return the signature as text without annotations, and without the first parameter if `bound`."""
     parameters = [
-        parameter.replace(annotation=parameter.empty, default=_shown(parameter.default))
+        parameter.replace(annotation=parameter.empty, default=_wrapped(parameter.default))
         for parameter in signature.parameters.values()
     ]
     return str(inspect.Signature(parameters[bound:]))
 
 
-def _shown(default: object) -> object:
-    return default if default is inspect.Parameter.empty else _Shown(default_text(default))
+def _wrapped(default: object) -> object:
+    return default if default is inspect.Parameter.empty else _Text(default_text(default))

@@ -1,4 +1,4 @@
-"""The names of torch.cuda.graphs and torch.accelerator.graphs, over the same graphs."""
+"""Graph capture through forebay.cuda.graphs and forebay.accelerator.graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ones(*shape):
     return forebay.full(shape, 1.0, device="cuda")
 
 
-def test_the_context_manager_captures():
+def test_context_manager_captures():
     numbers, graph = forebay.zeros(3), cuda.CUDAGraph()
     with cuda.graph(graph):
         numbers.fill_(4)
@@ -39,17 +39,17 @@ def test_the_context_manager_captures():
     assert numbers.tolist() == [4] * 3
 
 
-def test_its_stream_is_kept_as_long_as_there_is_its_device():
+def test_default_capture_stream_is_reused_while_its_device_exists():
     with cuda.graph(cuda.CUDAGraph()):
         ones(1)
     first = cuda.graph.default_capture_stream
     with cuda.graph(cuda.CUDAGraph()):
         ones(1)
     assert cuda.graph.default_capture_stream is first
-    assert first.opened.gone == ""  # it is another one than the emulation of the test before had
+    assert first.opened.unusable == ""  # not the stream of the previous test's emulation
 
 
-def test_a_body_that_breaks_the_capture():
+def test_invalidated_capture_restores_the_stream():
     before, numbers = cuda.current_stream(), forebay.zeros(1)
     with (
         pytest.raises(DeviceError, match="CUDA error: operation failed due to a previous error"),
@@ -61,7 +61,7 @@ def test_a_body_that_breaks_the_capture():
     assert numbers.tolist() == [1]
 
 
-def test_a_capture_that_cannot_begin_leaves_the_stream():
+def test_failed_capture_begin_restores_the_stream():
     before = cuda.current_stream()
     with (
         pytest.raises(RuntimeError, match="Unknown capture error mode"),
@@ -79,17 +79,17 @@ def test_a_capture_that_cannot_begin_leaves_the_stream():
         ({"record_py_stacks": True}, "record_py_stacks=True could not register CUPTI"),
     ],
 )
-def test_what_takes_a_profiler_in_the_driver(config, message):
+def test_annotation_options_that_need_a_driver_profiler_are_rejected(config, message):
     with (
         pytest.raises(RuntimeError, match=message),
         cuda.graph(cuda.CUDAGraph(), enable_annotations=True, annotation_config=config),
     ):
         pass
-    with cuda.graph(cuda.CUDAGraph(), annotation_config=config):  # nobody wants it
+    with cuda.graph(cuda.CUDAGraph(), annotation_config=config):  # annotations are disabled
         ones(1)
 
 
-def test_annotations_go_with_their_graph():
+def test_annotations_are_removed_with_their_graph():
     graph, numbers = cuda.CUDAGraph(keep_graph=True), forebay.zeros(3)
     with cuda.graph(graph, enable_annotations=True):
         numbers.fill_(1)
@@ -98,8 +98,8 @@ def test_annotations_go_with_their_graph():
             with graph_annotations.mark_kernels("inner"):
                 numbers.uniform_()
     assert dict(graph_annotations.get_kernel_annotations()) == {}
-    told = []
-    with graphs.register_graph_destroy_hook(told.append):
+    destroyed = []
+    with graphs.register_graph_destroy_hook(destroyed.append):
         graph.instantiate()
         graph.instantiate()
         nodes = graph.get_graph_data()["nodes"]
@@ -111,15 +111,15 @@ def test_annotations_go_with_their_graph():
         ]
         assert len(found) == 2
         graph.reset()
-    assert len(told) == 1
-    assert len(told[0]) == 2
+    assert len(destroyed) == 1
+    assert len(destroyed[0]) == 2
     assert dict(found) == {}
 
 
-def test_scopes_where_nothing_is_captured(tmp_path):
+def test_annotation_scopes_outside_an_annotated_capture_record_nothing(tmp_path):
     with graph_annotations.mark_kernels("nothing"):
         ones(1)
-    with cuda.graph(cuda.CUDAGraph()), graph_annotations.mark_kernels("not wanted"):
+    with cuda.graph(cuda.CUDAGraph()), graph_annotations.mark_kernels("disabled"):
         ones(1)
     assert dict(graph_annotations.get_kernel_annotations()) == {}
     graph_annotations.clear_kernel_annotations()
@@ -128,51 +128,51 @@ def test_scopes_where_nothing_is_captured(tmp_path):
     assert graph_annotations.is_available()
 
 
-def test_a_graphed_callable_replays_what_it_did_once():
+def test_graphed_callable_replays_the_captured_work():
     calls, weights = [], ones(2)
 
-    def work(given, more):
+    def work(source, options):
         calls.append(1)
-        out = forebay.empty(2).copy_(given)
-        return {"out": out, "both": (out, more["x"].clone())}
+        out = forebay.empty(2).copy_(source)
+        return {"out": out, "both": (out, options["x"].clone())}
 
     graphed = cuda.make_graphed_callables(work, (forebay.zeros(2), {"x": weights}), num_warmup_iters=2)
     assert len(calls) == 3
-    given = forebay.zeros(2)
+    source = forebay.zeros(2)
     for number in (1, 2):
-        given.fill_(number)
-        made = graphed(given, {"x": weights})
-        assert made["out"].tolist() == made["both"][0].tolist() == [number] * 2
-        assert made["both"][1].tolist() == [1, 1]
+        source.fill_(number)
+        result = graphed(source, {"x": weights})
+        assert result["out"].tolist() == result["both"][0].tolist() == [number] * 2
+        assert result["both"][1].tolist() == [1, 1]
     assert len(calls) == 3
-    with pytest.raises(TypeError, match="captured with 2 tensors as arguments, called with 1"):
-        graphed(given)
+    with pytest.raises(TypeError, match="captured with 2 tensor arguments, called with 1"):
+        graphed(source)
 
 
-def test_several_callables_share_a_pool():
-    one, other = cuda.make_graphed_callables(
+def test_tuple_of_callables_shares_a_pool():
+    first, second = cuda.make_graphed_callables(
         (lambda x: x.clone(), lambda x: forebay.empty(1).copy_(x)), ((ones(1),), (ones(1),))
     )
-    assert one(forebay.zeros(1)).tolist() == [0]
-    assert other(ones(1)).tolist() == [1]
+    assert first(forebay.zeros(1)).tolist() == [0]
+    assert second(ones(1)).tolist() == [1]
 
 
 @pytest.mark.parametrize("sample", [(3,), (ones, 3), ([3],)], ids=["an int", "a function", "a list"])
-def test_samples_are_tensors(sample):
+def test_sample_arguments_must_be_tensors(sample):
     with pytest.raises(AssertionError, match="sample_args for each callable must contain only Tensors"):
         cuda.make_graphed_callables(lambda x: x, sample)
 
 
-def test_a_callable_that_fails_leaves_no_capture():
+def test_failing_callable_ends_the_capture():
     def work(_):
-        raise KeyError("in it")
+        raise KeyError("in work")
 
     with pytest.raises(KeyError), pytest.warns(UserWarning, match="empty"):
         cuda.make_graphed_callables(work, (ones(1),), num_warmup_iters=0)
     assert not cuda.is_current_stream_capturing()
 
 
-def test_exports(tmp_path):
+def test_export_hooks_write_files(tmp_path):
     graph, numbers = cuda.CUDAGraph(), forebay.zeros(2)
     graph.register_capture_end_hook(cuda.export_dot(str(tmp_path / "dot")))
     graph.register_post_instantiate_hook(cuda.export_graph_data(str(tmp_path / "data")))
@@ -184,7 +184,7 @@ def test_exports(tmp_path):
     assert [node["node_type"] for node in data["nodes"]] == ["memset"]
 
 
-def test_an_accelerators_graph():
+def test_accelerator_graph():
     numbers, graph = forebay.zeros(2), AcceleratorGraph(pool=cuda.graph_pool_handle(), capture_error_mode="relaxed")
     with forebay.Stream("cuda:0"), graph:
         numbers.fill_(3)
@@ -196,21 +196,21 @@ def test_an_accelerators_graph():
         forebay.Stream(),
     ):
         AcceleratorGraph(capture_error_mode="x").capture_begin()
-    kept = AcceleratorGraph(keep_graph=True)
-    assert (kept.graph_pool, kept.capture_error_mode) == (None, "default")
+    graph = AcceleratorGraph(keep_graph=True)
+    assert (graph.graph_pool, graph.capture_error_mode) == (None, "default")
 
 
-def test_a_second_device():
+def test_graph_replays_on_its_own_device():
     with cuda.device(1):
         numbers, graph = forebay.zeros(2, device="cuda:1"), cuda.CUDAGraph()
         with cuda.graph(graph, stream=cuda.Stream()):
             numbers.fill_(2)
-    graph.replay()  # on its own device, whatever is current
+    graph.replay()  # cuda:0 is current
     with cuda.device(1):
         cuda.synchronize()
         assert numbers.tolist() == [2, 2]
 
 
-def test_registering_a_generator_is_not_needed_any_more():
+def test_register_generator_state_is_deprecated():
     with pytest.warns(UserWarning, match=r"register_generator_state\(\) is deprecated"):
         cuda.CUDAGraph().register_generator_state(forebay.Generator("cuda"))

@@ -1,4 +1,4 @@
-"""What `on_oracle` itself promises, with a torch of three lines in the oracle's place."""
+"""`support.on_oracle`, with a fake torch module in place of the oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class cuda:
 
 @pytest.fixture
 def scenes(tmp_path, monkeypatch):
-    """Makes a file of scenes, and an oracle that has another torch."""
+    """Return a factory of scene files, with an oracle that imports the fake torch."""
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "run.sh").write_text(f'PYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     (tmp_path / "lib").mkdir()
@@ -31,14 +31,14 @@ def scenes(tmp_path, monkeypatch):
     monkeypatch.setattr(on_oracle, "RECORDS", tmp_path / "records")
 
     def make(source: str) -> SceneFile:
-        path = tmp_path / "told.py"
+        path = tmp_path / "scenes.py"
         path.write_text(dedent(source))
         return SceneFile(path)
 
     return make
 
 
-def test_only_functions_of_the_two_sides_are_scenes(scenes):
+def test_functions_with_cuda_and_torch_like_are_scenes(scenes):
     found = scenes("""
         from os.path import join
         def helper(cuda): ...
@@ -47,14 +47,14 @@ def test_only_functions_of_the_two_sides_are_scenes(scenes):
     assert list(found.scenes) == ["scene"]
 
 
-def test_a_record_is_what_the_oracle_said(scenes):
+def test_write_records_the_oracles_results(scenes):
     found = scenes("def scene(cuda, torch_like): return (cuda.current, {'version': torch_like.__version__})")
     assert found.recorded() == {}
     found.write()
     assert found.recorded() == {"scene": [0, {"version": "0"}]}
 
 
-def test_a_scene_does_not_see_what_another_left(scenes):
+def test_scenes_are_isolated(scenes):
     found = scenes("""
         def first(cuda, torch_like):
             cuda.current += 1
@@ -65,16 +65,16 @@ def test_a_scene_does_not_see_what_another_left(scenes):
     assert found.on("pytorch")["scenes"] == {"first": 1, "second": 1}
 
 
-def test_one_scene_can_be_asked_for(scenes):
+def test_single_scene_can_be_selected(scenes):
     found = scenes("def one(cuda, torch_like): return 1\ndef two(cuda, torch_like): return 2")
     assert found.on("pytorch", "two")["scenes"] == {"two": 2}
 
 
-def test_a_scene_may_print_and_its_environment_is_set(scenes):
+def test_scene_may_print_and_sees_its_environment(scenes):
     found = scenes("""
         import os
-        ENVIRON = {"TOLD": "early"}
-        BEFORE = os.environ.get("TOLD")
+        ENVIRON = {"SCENE_VALUE": "early"}
+        BEFORE = os.environ.get("SCENE_VALUE")
         def scene(cuda, torch_like):
             print("noise", flush=True)
             return BEFORE
@@ -84,35 +84,35 @@ def test_a_scene_may_print_and_its_environment_is_set(scenes):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return cuda.nothing", "scene: Traceback[^$]*has no attribute 'nothing'"),
         ("return object()", "not JSON serializable"),
         ("os._exit(3)", "its process died: wait status 768"),
         ("os.kill(os.getpid(), 9)", "its process died: wait status 9"),
     ],
-    ids=["wrong", "not plain", "leaves", "killed"],
+    ids=["error", "not serializable", "exits", "killed"],
 )
-def test_a_scene_that_fails_is_told_and_nothing_is_recorded(scenes, body, told):
+def test_failing_scene_is_reported_and_not_recorded(scenes, body, message):
     found = scenes(f"import os\ndef scene(cuda, torch_like): {body}")
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=message):
         found.write()
     assert not found.record.exists()
 
 
-def test_a_scene_that_hangs_is_ended(monkeypatch):
+def test_hanging_scene_is_killed(monkeypatch):
     monkeypatch.setattr(on_oracle, "SCENE_SECONDS", 0.1)
-    key, told = on_oracle._fork(signal.pause)
-    assert (key, told) == ("failed", "it took more than 0.1 seconds")
+    key, message = on_oracle._fork(signal.pause)
+    assert (key, message) == ("failed", "it took more than 0.1 seconds")
 
 
-def test_a_difference_of_no_scene_is_refused(scenes):
+def test_difference_without_a_scene_is_rejected(scenes):
     with pytest.raises(ValueError, match=r"\['scone'\], which are no scenes"):
         scenes("DIFFERS = {'scone': 'a reason'}\ndef scene(cuda, torch_like): ...")
 
 
 @pytest.mark.parametrize("missing", ["run.sh", "lib"])
-def test_an_absent_oracle_is_explained(scenes, tmp_path, missing):
+def test_missing_oracle_is_explained(scenes, tmp_path, missing):
     assert on_oracle.why_no_oracle() == ""
     (tmp_path / missing).rename(tmp_path / "elsewhere")
     assert "oracle" in on_oracle.why_no_oracle()
@@ -121,14 +121,14 @@ def test_an_absent_oracle_is_explained(scenes, tmp_path, missing):
 class TestOutcome:
     cuda = SimpleNamespace(OutOfMemoryError=type("OOM", (RuntimeError,), {}))
 
-    def test_of_a_plain_value(self):
+    def test_plain_value_is_returned(self):
         assert outcome(self.cuda, max, 1, 2) == {"value": 2}
 
-    def test_of_another_value_is_its_type(self):
+    def test_other_value_is_its_type_name(self):
         assert outcome(self.cuda, object) == {"value": "object"}
         assert outcome(self.cuda, lambda: [object()]) == {"value": "list"}
 
-    def test_of_an_error_is_the_name_that_a_program_catches(self):
+    def test_error_is_the_public_base_class_name(self):
         def fail(kind):
             raise kind("why")
 
@@ -136,7 +136,7 @@ class TestOutcome:
         assert outcome(self.cuda, fail, hidden) == {"error": "OutOfMemoryError", "says": "why"}
         assert outcome(self.cuda, fail, type("Ours", (ValueError,), {})) == {"error": "ValueError", "says": "why"}
 
-    def test_tells_the_warnings(self):
+    def test_warnings_are_included(self):
         import warnings
 
         def warn():
@@ -158,10 +158,10 @@ class TestOutcome:
         ("a flashtorch", "a flashtorch"),
     ],
 )  # fmt: skip
-def test_what_is_not_compared(theirs, ours):
+def test_comparable_removes_expected_differences(theirs, ours):
     assert comparable({"text": [theirs]}) == {"text": [ours]}
 
 
-def test_forks_of_a_new_process_tell_what_this_one_does():
+def test_forked_scene_equals_scene_in_this_process():
     found = SceneFile(on_oracle.SCENES / "visible_devices.py")
     assert found.on("forebay", "rows")["scenes"] == {"rows": found.here("rows")}

@@ -1,4 +1,4 @@
-"""Emulated GPUs draw published values of real ones (all: tests/runtime/random/test_published_values.py)."""
+"""Random numbers of emulated GPUs equal published values (complete: tests/runtime/random/test_published_values.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import forebay
 from forebay import cuda
 
-ROUNDED = 6e-5  # they were printed with four decimals
+ROUNDED = 6e-5  # published with four decimals
 
 
 def drawn(profile, seed, count, mean=0.0, std=1.0):
@@ -17,7 +17,7 @@ def drawn(profile, seed, count, mean=0.0, std=1.0):
         return forebay.empty(count, device="cuda").normal_(mean, std).cpu().numpy()
 
 
-def test_a_large_fill_is_that_of_the_named_gpu():
+def test_large_fill_equals_the_profiled_gpu():
     found = drawn("rtx_a6000", 43, 3 * 128 * 128)[[0, 16384, 32768]]  # pytorch#62467
     assert np.abs(found - [1.9983, 0.8704, 2.1127]).max() <= ROUNDED * 3
 
@@ -25,13 +25,13 @@ def test_a_large_fill_is_that_of_the_named_gpu():
 @pytest.mark.parametrize(
     ("profile", "last"), [("h100", [-0.6970, -0.7780, 0.3267]), ("a100", [0.1549, -0.6797, -0.1656])]
 )
-def test_many_draws_a_thread_tell_two_gpus_apart(profile, last):
+def test_many_draws_per_thread_depend_on_the_gpu(profile, last):
     found = drawn(profile, 1, 9483264)  # pytorch#143086
     assert np.abs(found[:3] - [-0.2963, 2.6764, -0.1408]).max() <= ROUNDED * 3
     assert np.abs(found[-3:] - last).max() <= ROUNDED
 
 
-def test_two_calls_go_on_where_the_first_ended():
+def test_second_call_continues_the_sequence():
     with forebay.emulate("cuda"):
         cuda.manual_seed(42)
         weight, bias = (forebay.empty(1, device="cuda").uniform_(-1, 1).item() for _ in range(2))

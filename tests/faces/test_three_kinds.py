@@ -1,4 +1,4 @@
-"""Emulated CUDA, MPS and MTIA devices in one process, with the host device, and forebay.accelerator for each kind."""
+"""Emulated CUDA, MPS and MTIA devices and the CPU device in one process, and forebay.accelerator on each kind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pytest
 import forebay
 from forebay import accelerator, cuda, mtia
 
-COUNTS = {"cuda": 2, "mps": 1, "mtia": 2, "host": 1}
-EMULATED = [kind for kind in COUNTS if kind != "host"]
-DEVICES = [f"{kind}:{index}" for kind, count in COUNTS.items() for index in range(count)]
-FACES = {"cuda": cuda, "mtia": mtia}  # those that have their names of forebay.accelerator's
+COUNTS = {"cuda": 2, "mps": 1, "mtia": 2, "cpu": 1}
+EMULATED = [kind for kind in COUNTS if kind != "cpu"]
+DEVICES = [f"{kind}:{index}" for kind, count in COUNTS.items() if kind != "cpu" for index in range(count)] + ["cpu"]
+MODULES = {"cuda": cuda, "mtia": mtia}  # those with the function names of forebay.accelerator
 
 every_kind = pytest.mark.parametrize("kind", COUNTS)
+every_accelerator = pytest.mark.parametrize("kind", EMULATED)
 
 
 @pytest.fixture(autouse=True)
 def three_kinds():
     with (
-        forebay.use_device("host:0"),
+        forebay.use_device("cpu"),
         forebay.emulate("cuda", count=2, memory="64MiB"),
         forebay.emulate("mps", memory="64MiB"),
         forebay.emulate("mtia", count=2, memory="64MiB"),
@@ -36,61 +37,61 @@ def sevens(device, n=1000):
 
 
 def in_thread(work):
-    """What it gives in a thread of its own, where nothing is chosen yet."""
-    given = []
-    thread = threading.Thread(target=lambda: given.append(work()), daemon=True)
+    """Return the result of `work` in a new thread, which has no current device yet."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()
     thread.join(60)
-    return given[0]
+    return results[0]
 
 
 # The accelerator
 
 
-@every_kind
-def test_it_is_the_kind_of_the_current_device(kind):
+@every_accelerator
+def test_accelerator_is_the_kind_of_the_current_device(kind):
     forebay.set_device(f"{kind}:0")
-    assert accelerator.current_accelerator() == accelerator.current_accelerator(True) == forebay.Device(kind)
+    assert accelerator.current_accelerator() == accelerator.current_accelerator(True) == forebay.device(kind)
     assert accelerator.device_count() == forebay.device_count(kind) == COUNTS[kind]
     assert accelerator.is_available()
     assert accelerator.current_device_index() == 0
-    if kind in FACES:
-        face = FACES[kind]
-        assert (face.device_count(), face.is_available(), face.current_device()) == (COUNTS[kind], True, 0)
+    if kind in MODULES:
+        module = MODULES[kind]
+        assert (module.device_count(), module.is_available(), module.current_device()) == (COUNTS[kind], True, 0)
 
 
-@pytest.mark.parametrize("kind", FACES)
-def test_it_and_the_face_change_the_same_device(kind):
-    face = FACES[kind]
-    face.set_device(1)
+@pytest.mark.parametrize("kind", MODULES)
+def test_accelerator_and_module_share_the_current_device(kind):
+    module = MODULES[kind]
+    module.set_device(1)
     assert (accelerator.current_device_index(), accelerator.current_accelerator().type) == (1, kind)
     accelerator.set_device_index(f"{kind}:0")
-    assert face.current_device() == 0
+    assert module.current_device() == 0
     with accelerator.device_index(1):
-        assert face.current_device() == forebay.current_device().index == 1
-    with face.device(1):
+        assert module.current_device() == forebay.current_device().index == 1
+    with module.device(1):
         assert accelerator.current_device_index() == 1
-    assert face.current_device() == accelerator.current_device_index() == 0
+    assert module.current_device() == accelerator.current_device_index() == 0
 
 
-@every_kind
-def test_its_numbers_are_those_of_the_kind(kind):
+@every_accelerator
+def test_accelerator_statistics_are_those_of_the_kind(kind):
     device = f"{kind}:{COUNTS[kind] - 1}"
     forebay.set_device(device)
-    gc.collect()  # on the host device are tensors of other tests
-    accelerator.empty_cache()  # what they gave back while other queues used it is counted no more
+    gc.collect()  # free tensors of other tests on the CPU device
+    accelerator.empty_cache()  # complete frees that were deferred because other queues used the memory
     accelerator.reset_peak_memory_stats()
-    before, held = accelerator.memory_allocated(), forebay.allocate(3 << 20, device)
-    theirs = forebay.memory.memory_stats(device)
-    assert accelerator.memory_stats() == {key: theirs[key] for key in accelerator.memory_stats()}
+    before, block = accelerator.memory_allocated(), forebay.allocate(3 << 20, device)
+    stats = forebay.memory.memory_stats(device)
+    assert accelerator.memory_stats() == {key: stats[key] for key in accelerator.memory_stats()}
     assert accelerator.memory_allocated() == accelerator.max_memory_allocated(device) == before + (3 << 20)
-    assert accelerator.memory_reserved() == forebay.memory.memory_reserved(device) >= before + held.size
+    assert accelerator.memory_reserved() == forebay.memory.memory_reserved(device) >= before + block.size
     assert accelerator.max_memory_reserved() == forebay.memory.max_memory_reserved(device)
     assert accelerator.get_memory_info(device)[1] == forebay.memory.mem_get_info(device)[1]
-    if kind in FACES:
-        face = FACES[kind]
-        assert accelerator.memory_allocated() == face.memory_allocated() == face.max_memory_allocated(device)
-    held.free()
+    if kind in MODULES:
+        module = MODULES[kind]
+        assert accelerator.memory_allocated() == module.memory_allocated() == module.max_memory_allocated(device)
+    block.free()
     accelerator.reset_peak_memory_stats()
     accelerator.reset_accumulated_memory_stats()
     accelerator.empty_cache()
@@ -99,14 +100,14 @@ def test_its_numbers_are_those_of_the_kind(kind):
     assert accelerator.memory_stats()["allocated_bytes.all.allocated"] == 0
 
 
-@every_kind
-def test_its_streams_are_those_of_the_kind(kind):
+@every_accelerator
+def test_accelerator_streams_are_those_of_the_kind(kind):
     forebay.set_device(f"{kind}:0")
     stream = forebay.Stream(kind)
     accelerator.set_stream(stream)
     assert accelerator.current_stream() == accelerator.current_stream(0) == forebay.current_stream(kind) == stream
-    if kind in FACES:
-        assert FACES[kind].current_stream() == stream
+    if kind in MODULES:
+        assert MODULES[kind].current_stream() == stream
     gate = threading.Event()
     stream.queue.call(lambda: gate.wait(60))
     assert not stream.query()
@@ -116,8 +117,8 @@ def test_its_streams_are_those_of_the_kind(kind):
     accelerator.set_stream(forebay.default_stream(kind))
 
 
-@every_kind
-def test_its_seeds_are_those_of_the_kind(kind):
+@every_accelerator
+def test_accelerator_seeds_are_those_of_the_kind(kind):
     forebay.set_device(f"{kind}:0")
     forebay.random.manual_seed_all(11, kind)
     states = accelerator.random.get_rng_state_all()
@@ -125,14 +126,14 @@ def test_its_seeds_are_those_of_the_kind(kind):
     assert (accelerator.random.get_rng_state() == states[0]).all()
     assert (forebay.random.get_rng_state(kind) == states[0]).all()
     assert accelerator.random.initial_seed() == forebay.random.initial_seed(kind) == 11
-    if kind in FACES:
-        assert FACES[kind].initial_seed() == 11
+    if kind in MODULES:
+        assert MODULES[kind].initial_seed() == 11
 
 
-@every_kind
-def test_its_graphs_work_on_the_kind(kind):
+@every_accelerator
+def test_accelerator_graph_captures_on_the_kind(kind):
     forebay.set_device(f"{kind}:0")
-    graph, numbers = accelerator.Graph(), forebay.zeros(3)
+    graph, numbers = accelerator.Graph(), forebay.zeros(3, device=kind)
     with forebay.Stream(), graph:
         numbers.fill_(7)
     assert numbers.tolist() == [0] * 3
@@ -140,8 +141,8 @@ def test_its_graphs_work_on_the_kind(kind):
     assert numbers.tolist() == [7] * 3
 
 
-@every_kind
-def test_it_refuses_other_kinds_and_what_is_not_there(kind):
+@every_accelerator
+def test_accelerator_rejects_other_kinds_and_missing_devices(kind):
     forebay.set_device(f"{kind}:0")
     for other in COUNTS.keys() - {kind}:
         with pytest.raises(ValueError, match=f"{other} doesn't match the current accelerator {kind}"):
@@ -153,23 +154,23 @@ def test_it_refuses_other_kinds_and_what_is_not_there(kind):
     assert accelerator.current_device_index() == 0
 
 
-# All at once
+# All kinds together
 
 
-def test_by_itself_the_best_kind_is_current():
-    assert in_thread(forebay.current_device) == forebay.Device("cuda:0")
+def test_best_kind_is_current_by_default():
+    assert in_thread(forebay.current_device) == forebay.device("cuda:0")
     assert in_thread(lambda: accelerator.current_accelerator().type) == "cuda"
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DEVICES, DEVICES)))
-def test_copies(source, target):
-    there, here = sevens(source), forebay.zeros(1000, dtype=np.uint8, device=target)
-    assert set(here.copy_(there).tolist()) == set(there.to(target).tolist()) == {7}
-    assert forebay.current_device() == forebay.Device("host:0")
+def test_copies_between_all_devices(source, target):
+    source_tensor, target_tensor = sevens(source), forebay.zeros(1000, dtype=np.uint8, device=target)
+    assert set(target_tensor.copy_(source_tensor).tolist()) == set(source_tensor.to(target).tolist()) == {7}
+    assert forebay.current_device() == forebay.device("cpu")
 
 
-def test_a_copy_follows_the_work_on_both_sides():
-    """The source is filled by a held stream, the target read by one of another kind."""
+def test_copy_is_ordered_after_work_on_both_devices():
+    """A blocked stream fills the source; a stream of another kind copies to the target."""
     gate, filling, reading = threading.Event(), forebay.Stream("cuda:1"), forebay.Stream("mtia:1")
     source, target = forebay.zeros(9, device="cuda:1"), forebay.zeros(9, device="mtia:1")
     filling.wait_stream(forebay.current_stream("cuda:1"))
@@ -195,49 +196,49 @@ def test_streams_wait_for_events_of_any_kind(first, second):
     assert done == ["ahead", "behind", "again"]
 
 
-def test_an_event_belongs_to_one_kind():
+def test_event_belongs_to_one_device():
     event = forebay.Event(enable_timing=True)
     event.record(forebay.Stream("mps"))
     with pytest.raises(RuntimeError, match="Event device mps:0 does not match recording stream's device mtia:0"):
         event.record(forebay.Stream("mtia"))
 
 
-def test_each_kind_has_a_current_device_of_its_own():
+def test_current_device_is_per_kind():
     cuda.set_device(1)
     mtia.set_device(1)
     assert (cuda.current_device(), mtia.current_device()) == (1, 1)
-    assert forebay.current_device() == forebay.Device("mtia:1")
+    assert forebay.current_device() == forebay.device("mtia:1")
     mtia.set_device(0)
-    assert [forebay.empty(1, device=kind).device.index for kind in COUNTS] == [1, 0, 0, 0]
+    assert [forebay.empty(1, device=kind).device.index for kind in COUNTS] == [1, 0, 0, None]
 
 
 def test_contexts_nest_across_kinds():
-    places = ["host:0"]
+    devices = ["cpu"]
     with cuda.device(1):
-        places.append(str(forebay.current_device()))
+        devices.append(str(forebay.current_device()))
         with mtia.device(1), forebay.use_device("mps"):
-            places.append(str(forebay.current_device()))
+            devices.append(str(forebay.current_device()))
             with cuda.stream(cuda.Stream(0)):
-                places.append((str(forebay.current_device()), mtia.current_device()))
+                devices.append((str(forebay.current_device()), mtia.current_device()))
                 with mtia.stream(mtia.Stream("mtia:0")):
-                    places.append((str(forebay.current_device()), cuda.current_device()))
-            places.append((str(forebay.current_device()), cuda.current_device(), mtia.current_device()))
-        places.append(str(forebay.current_device()))
-    assert places == ["host:0", "cuda:1", "mps:0", ("cuda:0", 1), ("mtia:0", 0), ("mps:0", 1, 1), "cuda:1"]
-    assert (str(forebay.current_device()), cuda.current_device(), mtia.current_device()) == ("host:0", 0, 0)
+                    devices.append((str(forebay.current_device()), cuda.current_device()))
+            devices.append((str(forebay.current_device()), cuda.current_device(), mtia.current_device()))
+        devices.append(str(forebay.current_device()))
+    assert devices == ["cpu", "cuda:1", "mps:0", ("cuda:0", 1), ("mtia:0", 0), ("mps:0", 1, 1), "cuda:1"]
+    assert (str(forebay.current_device()), cuda.current_device(), mtia.current_device()) == ("cpu", 0, 0)
 
 
 @pytest.mark.parametrize("context", [lambda: mtia.device(1), lambda: mtia.stream(mtia.Stream("mtia:1"))])
-def test_what_was_current_by_itself_is_so_again(context):
-    def look():
+def test_default_current_device_is_restored(context):
+    def use_context():
         with context():
             inside = forebay.current_device()
         return str(inside), str(forebay.current_device())
 
-    assert in_thread(look) == ("mtia:1", "cuda:0")
+    assert in_thread(use_context) == ("mtia:1", "cuda:0")
 
 
-def test_streams_of_each_kind_are_current_beside_each_other():
+def test_current_stream_is_per_kind():
     streams = {kind: forebay.Stream(kind) for kind in COUNTS}
     for stream in streams.values():
         forebay.set_stream(stream)
@@ -246,48 +247,48 @@ def test_streams_of_each_kind_are_current_beside_each_other():
         forebay.set_stream(forebay.default_stream(kind))
 
 
-def test_numbers_are_counted_for_each_kind():
-    held = {device: forebay.allocate((index + 1) << 20, device) for index, device in enumerate(DEVICES[:-1])}
-    assert {device: forebay.memory.memory_allocated(device) for device in held} == {
-        device: (index + 1) << 20 for index, device in enumerate(held)
+def test_statistics_are_per_device():
+    blocks = {device: forebay.allocate((index + 1) << 20, device) for index, device in enumerate(DEVICES[:-1])}
+    assert {device: forebay.memory.memory_allocated(device) for device in blocks} == {
+        device: (index + 1) << 20 for index, device in enumerate(blocks)
     }
     assert [cuda.memory_allocated(0), cuda.memory_allocated(1)] == [1 << 20, 2 << 20]
     assert [mtia.memory_allocated(0), mtia.memory_allocated(1)] == [4 << 20, 5 << 20]
     with pytest.raises(forebay.OutOfMemory, match="MTIA out of memory"):
         forebay.allocate(60 << 20, "mtia:1")
-    assert [forebay.memory.memory_stats(device)["num_ooms"] for device in held] == [0, 0, 0, 0, 1]
-    for block in held.values():
+    assert [forebay.memory.memory_stats(device)["num_ooms"] for device in blocks] == [0, 0, 0, 0, 1]
+    for block in blocks.values():
         block.free()
     cuda.empty_cache()
-    assert [forebay.memory.memory_reserved(device) == 0 for device in held] == [True, True, False, False, False]
+    assert [forebay.memory.memory_reserved(device) == 0 for device in blocks] == [True, True, False, False, False]
 
 
-def test_seeds_are_for_one_kind_or_for_all():
+def test_seeds_apply_to_one_kind_or_to_all():
     cuda.manual_seed_all(3)
     mtia.manual_seed_all(4)
     assert [cuda.initial_seed(), mtia.initial_seed()] == [3, 4]
     forebay.manual_seed(5)
     assert [forebay.random.initial_seed(device) for device in DEVICES] == [5] * len(DEVICES)
     drawn = [forebay.rand(8, device=device).tolist() for device in DEVICES]
-    assert drawn == [drawn[0]] * len(drawn)  # small ones depend on no geometry
+    assert drawn == [drawn[0]] * len(drawn)  # small draws do not depend on the launch geometry
 
 
-def test_a_kind_that_ends_leaves_the_others():
+def test_end_of_one_kind_keeps_the_others():
     tensor, _ = sevens("mtia:1"), sevens("mps")
     with pytest.raises(forebay.WrongState, match="devices of kind 'mps' are in use"):
         forebay.emulate("mps")
     with forebay.use_device("mtia:1"):
-        forebay.runtime.lifecycle.emulation.forget_kind("mps")
-        assert forebay.current_device() == forebay.Device("mtia:1")
+        forebay.runtime.lifecycle.emulation.reset_kind("mps")
+        assert forebay.current_device() == forebay.device("mtia:1")
     assert set(tensor.tolist()) == set(sevens("cuda:1").tolist()) == {7}
 
 
-def test_initialising_one_kind_initialises_no_other():
+def test_kinds_are_initialised_separately():
     mtia.init()
     assert (mtia.is_initialized(), cuda.is_initialized()) == (True, False)
 
 
-def test_a_capture_forbids_waiting_for_its_own_kind_only():
+def test_capture_forbids_synchronization_of_its_own_kind_only():
     graph, numbers = mtia.MTIAGraph(), forebay.zeros(3, device="mtia:0")
     sevens("cuda:0")
     with mtia.graph(graph, stream=mtia.Stream("mtia:0")):
@@ -298,7 +299,7 @@ def test_a_capture_forbids_waiting_for_its_own_kind_only():
     assert numbers.tolist() == [7] * 3
 
 
-def test_threads_each_on_a_kind():
+def test_threads_use_different_kinds():
     failures = []
 
     def work(device):
@@ -307,9 +308,9 @@ def test_threads_each_on_a_kind():
                 for value in range(50):
                     with forebay.Stream(device):
                         made = forebay.full((1000,), value % 7, dtype=np.uint8)
-                        assert made.device == forebay.Device(device)
-                        assert set(made.to("host:0").tolist()) == {value % 7}
-        except BaseException as error:  # noqa: BLE001 -- told to the test
+                        assert made.device == forebay.device(device)
+                        assert set(made.to("cpu").tolist()) == {value % 7}
+        except BaseException as error:  # noqa: BLE001 -- reported by the test
             failures.append((device, error))
 
     threads = [threading.Thread(target=work, args=(device,), daemon=True) for device in DEVICES]

@@ -1,4 +1,4 @@
-"""The example is a program for torch.cuda: with its imports changed back it prints the same on the real one."""
+"""examples/torch_like_program.py prints the same with its imports changed back to torch.cuda."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANGED = re.compile(r"^.*forebay.*  # (.*torch.*)$", re.MULTILINE)  # the impor
 LIMIT = 100  # seconds
 
 
-def printed_by(*command, **settings):
+def output_of(*command, **settings):
     done = subprocess.run(
         [*map(str, command)], capture_output=True, text=True, timeout=LIMIT, check=False, env=os.environ | settings
     )
@@ -23,7 +23,7 @@ def printed_by(*command, **settings):
 
 
 def comparable(line):
-    """Without the numbers that the oracle's stand-in does not compute: it runs no kernels, and replays nothing."""
+    """Return the line without numbers that require kernels: the oracle's fake CUDA neither runs nor replays any."""
     return line.partition(":")[0] if line.startswith(("random:", "replayed:")) else line
 
 
@@ -33,30 +33,30 @@ def example(root):
 
 
 @pytest.fixture(scope="module")
-def ours(example):
-    return printed_by(sys.executable, example, FOREBAY_EMULATE="cuda:2@h200")
+def our_output(example):
+    return output_of(sys.executable, example, FOREBAY_EMULATE="cuda:2@h200")
 
 
-def test_it_runs_on_two_emulated_devices(ours):
-    assert ours[:2] == [f"device {index}: NVIDIA H200, 132 SMs, 143156 MiB" for index in (0, 1)]
-    assert "pipeline: 8 batches came back, unchanged: True" in ours
-    assert "3 MiB are in use; the segments have [20, 30] MiB" in ours
-    assert [line for line in ours if "replayed" in line] == [f"replayed: {[number] * 3}" for number in (1.0, 2.0)]
-    assert "buffer: 128 GiB" in ours
-    assert "random: [0.399, 0.5167, 0.0249, 0.9401, 0.9459]" in ours  # as GPUs gave them, pytorch#47347
+def test_example_runs_on_two_emulated_devices(our_output):
+    assert our_output[:2] == [f"device {index}: NVIDIA H200, 132 SMs, 143156 MiB" for index in (0, 1)]
+    assert "pipeline: 8 batches came back, unchanged: True" in our_output
+    assert "3 MiB are in use; the segments have [20, 30] MiB" in our_output
+    assert [line for line in our_output if "replayed" in line] == [f"replayed: {[number] * 3}" for number in (1.0, 2.0)]
+    assert "buffer: 128 GiB" in our_output
+    assert "random: [0.399, 0.5167, 0.0249, 0.9401, 0.9459]" in our_output  # as on real GPUs, pytorch#47347
 
 
-def test_a_smaller_device_is_enough(example):
-    assert "buffer: 8 GiB" in printed_by(sys.executable, example, FOREBAY_EMULATE="cuda:2@t4")
+def test_example_runs_on_a_smaller_device(example):
+    assert "buffer: 8 GiB" in output_of(sys.executable, example, FOREBAY_EMULATE="cuda:2@t4")
 
 
 @pytest.mark.oracle
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
-def test_pytorch_prints_the_same(example, ours, tmp_path):
+def test_pytorch_prints_the_same(example, our_output, tmp_path):
     source, changes = CHANGED.subn(r"\1", example.read_text())
     assert changes == 2
     assert "forebay" not in source.split('"""')[2]
     program = tmp_path / "program.py"
     program.write_text(source)
-    theirs = printed_by("bash", ORACLE, program, FAKE_CUDA_DEVICES="2")
-    assert [*map(comparable, theirs)] == [*map(comparable, ours)]
+    torch_output = output_of("bash", ORACLE, program, FAKE_CUDA_DEVICES="2")
+    assert [*map(comparable, torch_output)] == [*map(comparable, our_output)]

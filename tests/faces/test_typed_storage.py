@@ -1,4 +1,4 @@
-"""Legacy storages and tensor types beyond what the scenes compare with PyTorch (tests/faces/scenes/storages.py)."""
+"""Legacy storages and tensor types, beyond the comparison with PyTorch in tests/faces/scenes/storages.py."""
 
 from __future__ import annotations
 
@@ -15,92 +15,92 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture(autouse=True)
-def warned_already(monkeypatch):
+def without_deprecation_warnings(monkeypatch):
     monkeypatch.setattr(typed_storage, "_warned", True)
     monkeypatch.setattr(tensor_types, "_warned", {"cuda"})
 
 
-def test_nothing_without_devices():
+def test_constructors_raise_without_a_device():
     for make in (cuda.FloatStorage, cuda.FloatTensor, cuda._CudaBase):
         with pytest.raises(ForebayError, match="Found no NVIDIA driver"):
             make()
 
 
-def test_conversions_convert(emulated):
+def test_conversions_copy_and_convert(emulated):
     storage = cuda.FloatStorage([0, 1.5, -2])
     assert storage.int().tolist() == [0, 1, -2]
     assert storage.bool().tolist() == [False, True, True]
     assert storage.complex_float()[1] == 1.5
     assert storage.type("forebay.cuda.LongStorage").tolist() == storage.type(cuda.LongStorage).tolist() == [0, 1, -2]
-    with pytest.raises(ForebayError, match="'nonsense' is no storage of cuda"):
+    with pytest.raises(ForebayError, match="'nonsense' is not a storage type of cuda"):
         storage.type("nonsense")
 
 
-def test_bfloat16(emulated):
+def test_bfloat16_storage(emulated):
     pytest.importorskip("ml_dtypes", reason="the extra for bfloat16")
     assert cuda.FloatStorage([1.5]).bfloat16().tolist() == [1.5]
     assert cuda.BFloat16Storage(3).nbytes() == 6
 
 
-def test_elements_are_set(emulated):
+def test_elements_can_be_set(emulated):
     storage = cuda.IntStorage(4).fill_(7)
     storage[1] = 5
     storage[2:] = 0
     assert (storage.tolist(), storage[-3], list(storage)) == ([7, 5, 0, 0], 5, [7, 5, 0, 0])
 
 
-def test_it_is_shown(emulated):
+def test_repr_shows_the_elements(emulated):
     assert repr(cuda.IntStorage([1, 2])) == " 1\n 2\n[forebay.cuda.IntStorage(dtype=int32, device=cuda:0) of size 2]"
 
 
-def test_elsewhere_it_is_a_tensor(emulated):
+def test_copies_on_other_kinds_are_tensors(emulated):
     storage = cuda.IntStorage([1, 2])
     assert storage.cpu().numpy().tolist() == [1, 2]
-    assert isinstance(storage.to(device="host:0"), forebay.Tensor)
+    assert isinstance(storage.to(device="cpu"), forebay.Tensor)
     assert storage.to(device="cuda:0") is storage.cuda() is storage
     assert isinstance(storage.to(device="cuda:1"), cuda.IntStorage)
     with pytest.raises(forebay.Unsupported, match="no devices of kind 'hpu'"):
         storage.hpu()
 
 
-def test_memory_of_another_kind_is_not_wrapped(emulated):
-    class HostStorage(typed_storage.TypedStorage):
+def test_wrap_storage_rejects_another_kind(emulated):
+    class CpuStorage(typed_storage.TypedStorage):
         element = "float32"
 
-    host = HostStorage.over(forebay.zeros(3, device="host:0"))
-    with pytest.raises(ForebayError, match="Device of 'wrap_storage' must be cuda, but got host"):
-        cuda.FloatStorage(wrap_storage=host)
+    on_cpu = CpuStorage.from_tensor(forebay.zeros(3, device="cpu"))
+    with pytest.raises(ForebayError, match="Device of 'wrap_storage' must be cuda, but got cpu"):
+        cuda.FloatStorage(wrap_storage=on_cpu)
 
 
 @pytest.mark.parametrize(
     ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, ValueError), (1 << 62, forebay.OutOfMemory)]
 )
-def test_sizes_that_are_none(emulated, size, error):
+def test_invalid_sizes_are_rejected(emulated, size, error):
     with pytest.raises(error):
         cuda.FloatStorage(size)
 
 
-def test_a_file_is_not_a_storage():
+def test_from_file_is_not_available():
     with pytest.raises(ForebayError, match="from_file: Not available for CUDA storage"):
         cuda.FloatStorage.from_file("x", False, 3)
 
 
-def test_a_mixin_of_cuda(emulated):
-    class Beside:
+def test_cuda_base_is_a_mixin(emulated):
+    class Other:
         def type(self, name):
             return name
 
-    class Mixed(cuda._CudaBase, Beside):
+    class Mixed(cuda._CudaBase, Other):
         pass
 
     assert Mixed().type("x") == "x"
     assert cuda.is_initialized()
 
 
-def test_a_tensor_of_its_type_is_itself(emulated):
+def test_tensor_types_construct_tensors(emulated):
     tensor = forebay.zeros(3, device="cuda")
     assert cuda.FloatTensor(tensor) is tensor
     assert cuda.FloatTensor(np.ones((2, 2))).tolist() == [[1, 1], [1, 1]]
-    assert cuda.FloatTensor(2, device=1).device == forebay.Device("cuda:1")
-    with pytest.raises(TypeError, match=re.escape("expected a tensor of float32 on cuda, got <forebay.Tensor")):
-        cuda.FloatTensor(forebay.zeros(3, device="host:0"))
+    assert cuda.FloatTensor(2, device=1).device == forebay.device("cuda:1")
+    with pytest.raises(TypeError, match=re.escape("expected a tensor of float32 on cuda, got tensor(")):
+        cuda.FloatTensor(forebay.zeros(3, device="cpu"))

@@ -1,17 +1,17 @@
-"""The runner of golden traces finds what differs, says where, and tells a bad file from a difference."""
+"""The golden trace runner reports the first difference, and distinguishes invalid files from differences."""
 
 from __future__ import annotations
 
 import json
 import lzma
-import runpy
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 from support.golden import command
-from support.golden.files import Trace, name_of_address, read, text_in_our_words
+from support.golden.files import Trace, as_forebay_text, name_of_address, read
 from support.model.pinned import ModelPinned
 
 from forebay.errors import OutOfMemory
@@ -23,7 +23,7 @@ BY_POOL = "reserved_bytes_by_private_pools.0_%d.all.current"
 
 
 class Bump:
-    """A device of one rule: an allocation is a segment of 2 MiB, after the last one."""
+    """A bump allocator as the device: each allocation is a segment of 2 MiB after the previous one."""
 
     def __init__(self, total_memory, settings, other_used, *, index):
         self.base = 0x100000000000 + index * 0x040000000000
@@ -32,7 +32,7 @@ class Bump:
 
     def allocate(self, nbytes, stream=0):
         if nbytes > 2 << 20:
-            raise OutOfMemory("CUDA out of memory. forebay has 2 MiB.\n  And that is all.")
+            raise OutOfMemory("CUDA out of memory. forebay has 2 MiB.\n  An explanation.")
         self.live.append((self.next, stream))
         self.next += 2 << 20
         return self.live[-1][0]
@@ -62,7 +62,7 @@ class Bump:
 
 
 def trace():
-    """What PyTorch would have written had it Bump's rule: two allocations, a refused one, a pool, the history."""
+    """Return the trace of a PyTorch with Bump's policy: two allocations, an OutOfMemory, a pool, the history."""
 
     def segment(offset, stream):
         blocks = [{"offset": 0, "size": 2 << 20, "requested_size": 5, "state": "active_allocated"}]
@@ -70,15 +70,15 @@ def trace():
 
     one, two = [segment(0, 3)], [segment(0, 3), segment(2 << 20, 0)]
     allocation = {"action": "alloc", "addr": "d0+0x0", "size": 5, "stream": 3}
-    moved = {"allocation.all.current": 1, "reserved_bytes.all.current": 2 << 20}
-    both = {"allocation.all.current": 2, "reserved_bytes.all.current": 4 << 20}
-    refusal = {"error": PROBLEM, "bases": ["RuntimeError"], "message": "CUDA out of memory. PyTorch has 2 MiB."}
+    one_block = {"allocation.all.current": 1, "reserved_bytes.all.current": 2 << 20}
+    two_blocks = {"allocation.all.current": 2, "reserved_bytes.all.current": 4 << 20}
+    oom = {"error": PROBLEM, "bases": ["RuntimeError"], "message": "CUDA out of memory. PyTorch has 2 MiB."}
     lines = [
-        ({"op": "alloc", "id": 1, "size": 5, "stream": 3}, {"addr": "d0+0x0"}, 1, {"stats": STATS | moved}, one),
-        ({"op": "alloc", "id": 2, "size": 5}, {"addr": "d0+0x200000"}, 2, {"stats_delta": both}, two),
-        ({"op": "alloc", "id": 3, "size": 9 << 20}, refusal, 2, {"stats_delta": {}}, two),
+        ({"op": "alloc", "id": 1, "size": 5, "stream": 3}, {"addr": "d0+0x0"}, 1, {"stats": STATS | one_block}, one),
+        ({"op": "alloc", "id": 2, "size": 5}, {"addr": "d0+0x200000"}, 2, {"stats_delta": two_blocks}, two),
+        ({"op": "alloc", "id": 3, "size": 9 << 20}, oom, 2, {"stats_delta": {}}, two),
         ({"op": "free", "id": 3}, {"skipped": "not live"}, 2, {"stats_delta": {}}, two),
-        ({"op": "free", "id": 2}, {}, 1, {"stats_delta": moved}, one),
+        ({"op": "free", "id": 2}, {}, 1, {"stats_delta": one_block}, one),
         ({"op": "pool_new", "pool": "p"}, {"id": [0, 1]}, 1, {"stats_delta": {BY_POOL % 1: 0}}, one),
         ({"op": "trace"}, {"trace": [allocation]}, 1, {"stats_delta": {}}, one),
     ]
@@ -94,7 +94,7 @@ def report_on(recording):
     return command.run_trace(recording, "planted", Bump, Bump)
 
 
-def test_an_equal_trace_is_equal_in_everything():
+def test_equal_trace_is_equal_in_all_aspects():
     report = report_on(trace())
     assert report.equal, str(report)
     assert report.operations == 8
@@ -119,7 +119,7 @@ def set_at(number, value, *keys):
 
 
 @pytest.mark.parametrize(
-    ("aspect", "plant", "equal", "said"),
+    ("aspect", "plant", "equal", "shown"),
     [
         ("addresses", set_at(1, "d0+0x400000", "result", "addr"), 1, "d0+0x400000"),
         ("other results", set_at(2, "PyTorch has 3 MiB.", "result", "message"), 4, "forebay has 3 MiB."),
@@ -134,19 +134,19 @@ def set_at(number, value, *keys):
         ("device memory", set_at(0, [3 << 20], "device_used"), 6, "56623104"),
     ],
 )  # fmt: skip
-def test_a_planted_difference_is_found(aspect, plant, equal, said):
+def test_planted_difference_is_found(aspect, plant, equal, shown):
     recording = trace()
     plant(recording.records)
     report = report_on(recording)
     assert not report.equal
     assert report.first.aspect == aspect
     assert report.counts[aspect][0] == equal
-    assert all(equal == every for name, (equal, every) in report.counts.items() if name != aspect)
+    assert all(equal == total for name, (equal, total) in report.counts.items() if name != aspect)
     assert f"first difference: {aspect} of operation {report.first.number}: " in str(report)
-    assert said in str(report)
+    assert shown in str(report)
 
 
-def test_an_error_that_was_not_recorded_is_a_difference():
+def test_unrecorded_error_is_a_difference():
     recording = trace()
     recording.records[4]["op"] = {"op": "free"}
     report = report_on(recording)
@@ -154,10 +154,10 @@ def test_an_error_that_was_not_recorded_is_a_difference():
     assert "missing 1 required positional argument" in str(report)
 
 
-def test_an_operation_that_nobody_knows_makes_it_no_golden_trace():
+def test_unknown_operation_makes_the_trace_invalid():
     recording = trace()
     recording.records[4]["op"] = {"op": "dance"}
-    with pytest.raises(command.NotGolden, match="planted: no golden trace: operation 'dance' is not known here"):
+    with pytest.raises(command.NotGolden, match="planted: not a golden trace: unknown operation 'dance'"):
         report_on(recording)
 
 
@@ -171,44 +171,44 @@ def test_only_the_first_difference_is_shown_and_all_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("pytorch", "expected"),
     [
         ("2 MiB is allocated by PyTorch", "2 MiB is allocated by forebay"),
         ("Including non-PyTorch memory", "Including non-forebay memory"),
         ("try setting PYTORCH_CUDA_ALLOC_CONF=x", "try setting FOREBAY_ALLOC_CONF=x"),
-        ("| PyTorch CUDA memory summary, device ID 0    |", "| forebay CUDA memory summary, device ID 0   |"),
+        ("| PyTorch CUDA memory summary, device ID 0    |", "| forebay CUDA memory summary, device ID 0    |"),
     ],
 )
-def test_texts_in_our_words(theirs, ours):
-    assert text_in_our_words(theirs) == ours
+def test_text_of_pytorch_is_translated(pytorch, expected):
+    assert as_forebay_text(pytorch) == expected
 
 
 @pytest.mark.parametrize(
     ("address", "name"),
     [(0, "null"), (0x100000200000, "d0+0x200000"), (0x140000000000, "d1+0x0"), (0x200000000400, "v+0x400"), (5, "0x5")],
 )
-def test_names_of_addresses(address, name):
+def test_addresses_have_names(address, name):
     assert name_of_address(address) == name
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("absent.jsonl", None, "No such file"),
-        ("empty.jsonl", b"", "no golden trace"),
-        ("words.jsonl", b"once upon a time\n", "no golden trace"),
-        ("other.jsonl", b'{"a": 1}\n', "no golden trace"),
-        ("broken.jsonl.xz", b"\xfd7zXZ\x00 and then", "no golden trace"),
-        ("cut.jsonl.xz", lzma.compress(b'{"header": {"config": {}}}\n' * 99)[:-9], "no golden trace"),
-        ("list.jsonl", b'{"header": {"config": {}}}\n[1]\n', "no golden trace"),
+        ("empty.jsonl", b"", "not a golden trace"),
+        ("words.jsonl", b"once upon a time\n", "not a golden trace"),
+        ("other.jsonl", b'{"a": 1}\n', "not a golden trace"),
+        ("broken.jsonl.xz", b"\xfd7zXZ\x00 and then", "not a golden trace"),
+        ("cut.jsonl.xz", lzma.compress(b'{"header": {"config": {}}}\n' * 99)[:-9], "not a golden trace"),
+        ("list.jsonl", b'{"header": {"config": {}}}\n[1]\n', "not a golden trace"),
         ("header.jsonl", b'{"header": {"config": {}}}\n', "it has no operations"),
     ],
 )
-def test_a_file_that_is_none_is_said_in_one_line(tmp_path, capsys, monkeypatch, name, data, said):
+def test_invalid_file_is_reported_in_one_line(tmp_path, capsys, monkeypatch, name, data, message):
     path = tmp_path / name
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(command.NotGolden, match=said):
+    with pytest.raises(command.NotGolden, match=message):
         read(path)
     monkeypatch.setattr(command, "simulated", lambda **_: (Bump, Bump))
     assert command.main([str(path)]) == 2
@@ -217,7 +217,7 @@ def test_a_file_that_is_none_is_said_in_one_line(tmp_path, capsys, monkeypatch, 
     assert name in errors
 
 
-def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
+def test_exit_status_distinguishes_equal_and_different(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "simulated", lambda **_: (Bump, Bump))
     header = '{"header": {"config": {"total_mb": 64}}}\n'
     line = '{"i": 0, "op": {"op": "stats"}, "result": %s, "device_used": [0], "stats": {}}\n'
@@ -234,13 +234,13 @@ def test_the_status_tells_equal_from_different(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name.removesuffix(".jsonl.xz"))
-def test_the_model_of_pinned_memory_is_pytorchs(path):
+def test_pinned_memory_model_reproduces_the_trace(path):
     report = command.run(path, lambda *_, **__: MagicMock(), ModelPinned)
     assert report.equal, str(report)
     assert report.counts["statistics"] == [report.operations, report.operations] != [0, 0]
 
 
-def test_it_runs_as_a_module(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["golden", "--help"])
-    with pytest.raises(SystemExit, match="0"), pytest.warns(RuntimeWarning, match="found in sys.modules"):
-        runpy.run_module("support.golden.command", run_name="__main__")
+def test_runner_runs_as_a_module(root):
+    command_line = [sys.executable, "-m", "support.golden.command", "--help"]
+    done = subprocess.run(command_line, cwd=root / "tests", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: ")

@@ -1,4 +1,4 @@
-"""dev.py as a module."""
+"""Fixture: dev.py as a module."""
 
 from __future__ import annotations
 

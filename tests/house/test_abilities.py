@@ -1,4 +1,4 @@
-"""The table of abilities has all of them, says of no hardware what was not seen there, and is the one in the docs."""
+"""The table of abilities is complete, claims only hardware on which abilities were verified, and equals the docs'."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from forebay import backends, spi
 from forebay.backends import EMULATED, ability_table
 from forebay.backends.common.abilities import BY_OWNER
 
-WHOSE = {ability: whose for whose, abilities in BY_OWNER.items() for ability in abilities}
-ALL = tuple(WHOSE)
+OWNERS = {ability: owner for owner, abilities in BY_OWNER.items() for ability in abilities}
+ABILITIES = tuple(OWNERS)
 
 
-def meanings() -> str:
-    """For the page: a list of definitions."""
-    return "\n\n".join(f"`{name}`\n: {meaning}" for name, _, meaning in ability_table.meanings())
+def definition_list() -> str:
+    """Return the definitions as the documentation page lists them."""
+    return "\n\n".join(f"`{name}`\n: {meaning}" for name, _, meaning in ability_table.ability_summaries())
 
 
-def test_every_ability_of_the_contract_is_in_the_table():
+def test_table_has_every_ability_of_the_contract():
     protocols = [
-        thing
-        for name, thing in vars(spi).items()
-        if name in spi.__all__ and inspect.isclass(thing) and getattr(thing, "_is_runtime_protocol", False)
+        member
+        for name, member in vars(spi).items()
+        if name in spi.__all__ and inspect.isclass(member) and getattr(member, "_is_runtime_protocol", False)
     ]
-    assert set(protocols) == set(ALL)
+    assert set(protocols) == set(ABILITIES)
 
 
-@pytest.mark.parametrize("ability", ALL, ids=lambda ability: ability.__name__)
-def test_an_ability_says_whose_it_is(ability):
-    assert ability.__doc__.startswith(f"A {WHOSE[ability]}")
+@pytest.mark.parametrize("ability", ABILITIES, ids=lambda ability: ability.__name__)
+def test_ability_docstring_names_its_owner(ability):
+    assert ability.__doc__.startswith(f"A {OWNERS[ability]}")
 
 
-def test_the_page_of_the_documentation_has_this_table(root):
+def test_documentation_page_has_this_table(root):
     page = (root / "docs/reference/abilities.md").read_text()
     assert ability_table.markdown(ability_table.columns(installed=False)) in page
-    assert meanings() in page
+    assert definition_list() in page
 
 
-def test_hardware_is_verified_by_those_who_ran_on_it(root):
+def test_verified_runs_have_a_backend(root):
     runs = tomllib.loads((root / "src/forebay/backends/verified.toml").read_text())["run"]
     for run in runs:
         assert set(run) == {"kind", "on", "when", "how"}
         assert isinstance(run["when"], dt.date)
-        assert run["kind"] in backends._BUILT_IN, "there is no backend that could have run there"
+        assert run["kind"] in backends._BUILT_IN, "no backend could have run on this kind"
 
 
 @pytest.mark.parametrize("kind", EMULATED)
-def test_an_emulated_device_is_verified_on_no_hardware(kind):
+def test_emulated_devices_claim_no_hardware(kind):
     (column,) = [column for column in ability_table.columns(installed=False) if column.kind == kind]
     assert column.emulated
     assert column.verified_on == ()

@@ -1,4 +1,4 @@
-"""dev.py rebuilds the core when, and only when, something that goes into it has changed."""
+"""dev.py: the core is rebuilt if and only if one of its inputs has changed; commit messages are checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CORE, ENTRIES = COMPILED = "src/forebay/_core", "src/forebay/observe/_entries"
+CORE, ENTRIES = COMPILED = "src/forebay/_core", "src/forebay/observe/tracing/_entries"
 INPUTS = [
     "pyproject.toml",
     "setup.py",
@@ -32,20 +32,20 @@ def tree(tmp_path):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_a_changed_input_is_a_rebuild(dev, tree, name):
+def test_changed_input_changes_the_fingerprint(dev, tree, name):
     before = dev.fingerprint(tree)
     (tree / name).write_text("after!\n")
     assert dev.fingerprint(tree) != before
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_file_is_not(dev, tree, name):
+def test_other_file_does_not_change_the_fingerprint(dev, tree, name):
     before = dev.fingerprint(tree)
     (tree / name).write_text("after!\n")
     assert dev.fingerprint(tree) == before
 
 
-def test_a_new_or_renamed_source_is_a_rebuild(dev, tree):
+def test_new_or_renamed_source_changes_the_fingerprint(dev, tree):
     prints = [dev.fingerprint(tree)]
     (tree / "native/pool/rings.hpp").write_text("")
     prints.append(dev.fingerprint(tree))
@@ -54,7 +54,7 @@ def test_a_new_or_renamed_source_is_a_rebuild(dev, tree):
     assert len({*prints}) == 3
 
 
-def test_a_touched_file_is_not(dev, tree):
+def test_touched_file_does_not_change_the_fingerprint(dev, tree):
     before = dev.fingerprint(tree)
     (tree / "setup.py").touch()
     assert dev.fingerprint(tree) == before
@@ -62,23 +62,23 @@ def test_a_touched_file_is_not(dev, tree):
 
 @pytest.fixture
 def calls(dev, tmp_path, monkeypatch):
-    """A repository in which pip only writes down what it was asked, and a build makes empty modules."""
+    """Return the list of steps that dev.py has run; pip only logs, and a build creates empty modules."""
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
     )
-    (tmp_path / "src/forebay/observe").mkdir(parents=True)
-    made: list[str] = []
+    (tmp_path / "src/forebay/observe/tracing").mkdir(parents=True)
+    steps: list[str] = []
 
     def pip(purpose, *arguments):
-        made.append(purpose)
+        steps.append(purpose)
         if "--editable" in arguments:
             suffix = dev.sysconfig.get_config_var("EXT_SUFFIX")
             for module in COMPILED:
                 (tmp_path / f"{module}{suffix}").touch()
 
     def environment():
-        made.append("making")
+        steps.append("creating")
         (tmp_path / "venv").mkdir(exist_ok=True)
 
     monkeypatch.chdir(tmp_path)
@@ -86,20 +86,20 @@ def calls(dev, tmp_path, monkeypatch):
     monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
     monkeypatch.setattr(dev, "make_environment", environment)
     monkeypatch.setattr(dev, "pip", pip)
-    return made
+    return steps
 
 
-EVERYTHING = ["making", "installing requirements", "building forebay"]
+EVERYTHING = ["creating", "installing requirements", "building forebay"]
 
 
-def test_the_first_task_does_everything_and_the_second_nothing(dev, calls):
+def test_first_task_runs_all_steps_and_second_none(dev, calls):
     dev.prepare("test")
     assert calls == EVERYTHING
     dev.prepare("test")
     assert calls == EVERYTHING
 
 
-def test_another_extra_installs_and_does_not_build(dev, calls):
+def test_another_extra_installs_without_building(dev, calls):
     dev.prepare("test")
     dev.prepare("check")
     dev.prepare("test")
@@ -108,7 +108,7 @@ def test_another_extra_installs_and_does_not_build(dev, calls):
     assert stamp["requirements"] == ["builder", "checker", "core", "tester"]
 
 
-def test_a_changed_input_only_builds(dev, calls, tmp_path):
+def test_changed_input_only_builds(dev, calls, tmp_path):
     dev.prepare("test")
     (tmp_path / "setup.py").write_text("changed")
     dev.prepare("test")
@@ -116,15 +116,15 @@ def test_a_changed_input_only_builds(dev, calls, tmp_path):
 
 
 @pytest.mark.parametrize("module", COMPILED)
-def test_a_lost_module_is_built_again(dev, calls, tmp_path, module):
+def test_missing_module_is_rebuilt(dev, calls, tmp_path, module):
     dev.prepare("test")
-    (lost,) = tmp_path.glob(f"{module}*")
-    lost.unlink()
+    (module_file,) = tmp_path.glob(f"{module}*")
+    module_file.unlink()
     dev.prepare("test")
     assert calls == [*EVERYTHING, "building forebay"]
 
 
-def test_another_interpreter_starts_anew(dev, calls, monkeypatch):
+def test_another_interpreter_repeats_all_steps(dev, calls, monkeypatch):
     dev.prepare("test")
     monkeypatch.setattr(dev, "interpreter", lambda: "another")
     dev.prepare("test")
@@ -132,14 +132,13 @@ def test_another_interpreter_starts_anew(dev, calls, monkeypatch):
 
 
 @pytest.mark.parametrize("broken_at", ["installing requirements", "building forebay"])
-def test_an_interrupted_step_is_done_again(dev, calls, tmp_path, monkeypatch, broken_at):
+def test_interrupted_step_is_repeated(dev, calls, tmp_path, monkeypatch, broken_at):
     dev.prepare("test")
-    whole, pip = [], dev.pip
+    pip = dev.pip
 
     def interrupted(purpose, *arguments):
         if purpose == broken_at:
             raise KeyboardInterrupt
-        whole.append(purpose)
 
     with monkeypatch.context() as patch:
         patch.setattr(dev, "pip", interrupted)
@@ -152,7 +151,7 @@ def test_an_interrupted_step_is_done_again(dev, calls, tmp_path, monkeypatch, br
     assert broken_at in calls
 
 
-def test_a_strange_directory_is_left_alone(dev, tmp_path, monkeypatch):
+def test_foreign_folder_is_not_changed(dev, tmp_path, monkeypatch):
     (tmp_path / "precious.txt").write_text("mine")
     monkeypatch.setattr(dev, "VENV", tmp_path)
     monkeypatch.setattr(dev, "STAMP", tmp_path / "stamp.json")
@@ -164,7 +163,7 @@ def test_a_strange_directory_is_left_alone(dev, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("missing", "remedy"), [("ensurepip", "python3-venv"), ("CXX", r"g\+\+"), ("include", "python3-dev")]
 )
-def test_what_is_missing_is_named_with_its_remedy(dev, tmp_path, monkeypatch, missing, remedy):
+def test_error_names_the_missing_tool_and_its_remedy(dev, tmp_path, monkeypatch, missing, remedy):
     monkeypatch.setattr(dev, "VENV", tmp_path / "venv")
     monkeypatch.setattr(dev, "STAMP", tmp_path / "venv/stamp.json")
     if missing == "ensurepip":
@@ -179,8 +178,22 @@ def test_what_is_missing_is_named_with_its_remedy(dev, tmp_path, monkeypatch, mi
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--help"], 0), (["tset"], 2)])
-def test_usage_names_every_task(dev, root, arguments, status):
+def test_usage_lists_all_tasks(dev, root, arguments, status):
     command = [sys.executable, root / "dev.py", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert all(f"\n    {task} " in done.stdout for task in dev.TASKS)
+
+
+@pytest.mark.parametrize(
+    ("message", "problems"),
+    [
+        ("Cache the hash of devices\n\nIt took 200 ns.", 0),
+        ("Cache the hash of devices", 1),
+        ("cached hash.\n\nIt took 200 ns.", 3),
+        ("Caching of the hash\nIt took 200 ns.", 2),
+        (f"Cache {'x' * 70}\n\nIt took 200 ns.", 1),
+    ],
+)
+def test_commit_messages_are_checked(dev, message, problems):
+    assert len(dev.message_problems(f"abc1234\n{message}")) == problems

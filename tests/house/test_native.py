@@ -1,4 +1,4 @@
-"""The core does not know Python: so its locks are safe to hold with the GIL held (DESIGN.md, house rule 3)."""
+"""The native core does not use Python, so its locks can be taken with the GIL held (DESIGN.md, house rule 3)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def python_in(source: str) -> list[str]:
     return re.findall(r"\b_?Py(?!Torch\b)[A-Z_]\w*|\bPython\.h|\bpybind11\b", source)
 
 
-def test_native_code_never_names_python(root):
+def test_native_code_does_not_use_python(root):
     sources = [*root.glob("native/**/*.?pp")]
     assert sources
     assert {path.name: found for path in sources if (found := python_in(path.read_text()))} == {}
 
 
 @pytest.mark.parametrize("source", ["#include <Python.h>", "PyObject* o;", "Py_DECREF(o);", "_PyFrame_Back(f)"])
-def test_planted_python_is_found(source):
+def test_planted_use_of_python_is_found(source):
     assert python_in(source)

@@ -1,4 +1,4 @@
-"""The repository builds anywhere: no file names a path of one machine, or where packages are to come from."""
+"""The repository builds anywhere: no file names a path of one machine or a package registry."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import subprocess
 
 import pytest
 
-PLACES = re.compile(r"(?<![\w.~-])/(?:work|root)/[\w.]+")
+MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:work|root)/[\w.]+")
 REGISTRIES = re.compile(r"\b(?:pypi|pypi\.python|pythonhosted|npmjs|anaconda)\.(?:org|com)\b")
 
 
 def places_in(text: str) -> list[str]:
-    return PLACES.findall(text) + REGISTRIES.findall(text)
+    return MACHINE_PATHS.findall(text) + REGISTRIES.findall(text)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git lists the files")
-def test_no_file_names_a_place(root):
+def test_no_file_names_a_machine_path_or_registry(root):
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=False)
     if listed.returncode:
-        pytest.skip("this is no git checkout")
+        pytest.skip("not a git checkout")
     paths = [root / name for name in listed.stdout.decode().split("\0")]
     contents = {str(path): path.read_bytes() for path in paths if path.is_file()}
     texts = {name: data.decode(errors="replace") for name, data in contents.items() if b"\0" not in data}
     assert {name: found for name, text in texts.items() if (found := places_in(text))} == {}
 
 
-def test_a_planted_place_is_found():
+def test_planted_path_or_registry_is_found():
     assert places_in('open("/' + 'work/data.bin")')
     assert places_in("see /" + "root/.cache")
     assert places_in("index-url = https://pypi." + "org/simple")

@@ -1,4 +1,4 @@
-"""`__all__` is the truth: it names what exists, and everything public that its module defines."""
+"""`__all__` is complete: it lists existing names, and every public name that its module defines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NO_LIST = ("forebay.cli", "forebay.commands", "forebay.__main__")  # nobody imports from these
+NO_LIST = ("forebay.cli", "forebay.commands", "forebay.__main__")  # not imported by programs
 
 
 def defined_in(body: list[ast.stmt]) -> Iterator[str]:
-    """The top-level names that a module makes itself, rather than imports."""
+    """Yield the top-level names that a module defines rather than imports."""
     for statement in body:
         match statement:
             case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
@@ -35,18 +35,18 @@ def is_empty(tree: ast.Module) -> bool:
     return all(isinstance(s, ast.Expr) or ast.unparse(s).startswith("from __future__") for s in tree.body)
 
 
-def disagreements(source: str, module: ModuleType) -> list[str]:
+def problems(source: str, module: ModuleType) -> list[str]:
     tree = ast.parse(source)
     if is_empty(tree):
         return []
     if not hasattr(module, "__all__"):
         return [f"{module.__name__} has no __all__"]
     listed = module.__all__
-    absent = [f"{module.__name__}.{name} is listed and does not exist" for name in listed if not hasattr(module, name)]
+    missing = [f"{module.__name__}.{name} is listed and does not exist" for name in listed if not hasattr(module, name)]
     public = {name for name in defined_in(tree.body) if not name.startswith("_")}
     unlisted = [f"{module.__name__}.{name} is public and not listed" for name in sorted(public - {*listed})]
-    twice = [f"{module.__name__}.{name} is listed twice" for name in {*listed} if list(listed).count(name) > 1]
-    return absent + unlisted + twice
+    duplicates = [f"{module.__name__}.{name} is listed twice" for name in {*listed} if list(listed).count(name) > 1]
+    return missing + unlisted + duplicates
 
 
 def public_modules() -> Iterator[tuple[str, Path]]:
@@ -58,12 +58,12 @@ def public_modules() -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.parametrize(("name", "path"), [pytest.param(*found, id=found[0]) for found in public_modules()])
-def test_the_list_is_the_truth(name, path):
-    assert disagreements(path.read_text(), importlib.import_module(name)) == []
+def test_all_lists_every_public_name(name, path):
+    assert problems(path.read_text(), importlib.import_module(name)) == []
 
 
 @pytest.mark.parametrize(
-    ("source", "word"),
+    ("source", "expected"),
     [
         ("def f(): ...", "has no __all__"),
         ("__all__ = ['g']", "does not exist"),
@@ -73,14 +73,14 @@ def test_the_list_is_the_truth(name, path):
         ("__all__ = ['D', 'D']\nD: int = 1", "listed twice"),
     ],
 )
-def test_a_planted_disagreement_is_found(source, word):
+def test_planted_problem_is_found(source, expected):
     module = ModuleType("planted")
     exec(source, module.__dict__)
-    assert word in disagreements(source, module)[0]
+    assert expected in problems(source, module)[0]
 
 
-def test_imports_and_private_names_need_no_list():
+def test_imports_and_private_names_are_not_listed():
     module = ModuleType("planted")
     source = "__all__ = ['f']\nimport os\nfrom re import sub\n_x = 1\ny: int\ndef f(): ..."
     exec(source, module.__dict__)
-    assert disagreements(source, module) == []
+    assert problems(source, module) == []

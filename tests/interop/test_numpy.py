@@ -1,4 +1,4 @@
-"""NumPy's arrays in a device's memory: what is served and what is not, and that an array never notices."""
+"""NumPy arrays in a device's memory: which arrays are served, growing, zeros, and typical programs."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from forebay.errors import WrongState
 from forebay.interop import numpy as hook
 from forebay.runtime.devices.current import opened_for
 
-HOST = "host:0"
+HOST = "cpu"
 KIB, MIB = 1 << 10, 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _no_memory_leaks():
     gc.collect()
     before = allocated()
     yield
     hook.uninstall()
     gc.collect()
     assert allocated() == before
-    assert opened_for(HOST).allocator.broken() is None
+    assert opened_for(HOST).allocator.check_invariants() is None
 
 
 @pytest.fixture
-def everywhere():
+def install():
     hook.install(HOST)
 
 
 @pytest.fixture
-def every_array():
+def install_for_all_sizes():
     hook.install(HOST, smallest=1)
 
 
@@ -51,21 +51,21 @@ def allocated():
 
 
 def dirty(nbytes):
-    """Leaves free memory behind that is not zero."""
+    """Leave nonzero free memory behind."""
     np.full(nbytes, 255, np.uint8)
 
 
-# What is served
+# Served arrays
 
 
-def test_arrays_from_the_smallest_size_on_are_the_devices(everywhere):
+def test_arrays_of_at_least_smallest_are_served(install):
     before = allocated()
     small, large = np.ones(hook.SMALLEST - 1, np.uint8), np.ones(hook.SMALLEST, np.uint8)
     assert allocated() - before == large.nbytes
     del small, large
 
 
-def test_uninstalling_leaves_living_arrays_where_they_are(everywhere):
+def test_uninstall_keeps_existing_arrays(install):
     before = allocated()
     array = np.arange(MIB)
     hook.uninstall()
@@ -74,44 +74,44 @@ def test_uninstalling_leaves_living_arrays_where_they_are(everywhere):
     assert (array[5], after[5]) == (5, 1)
 
 
-def test_installing_again_with_another_size_needs_an_uninstall_and_adds_no_layer():
+def test_install_with_another_size_requires_uninstall():
     for smallest in (1, 1000, 1, MIB):
         hook.install(HOST, smallest=smallest)
         hook.install(HOST, smallest=smallest)
         with pytest.raises(WrongState, match="uninstall"):
             hook.install(HOST, smallest=smallest + 1)
         hook.uninstall()
-    assert len(hook._standing) == 1
+    assert len(hook._installed) == 1
 
 
 @pytest.mark.parametrize("smallest", [0, -1])
-def test_a_smallest_size_that_is_none(smallest):
+def test_smallest_must_be_positive(smallest):
     with pytest.raises(ValueError, match="at least 1"):
         hook.install(HOST, smallest=smallest)
     with pytest.raises(ValueError, match="at least 1"), hook.serving(HOST, smallest=smallest):
         pass
 
 
-def test_installed_says_who_serves(everywhere):
+def test_installed_returns_the_device(install):
     assert str(hook.installed()) == HOST
     hook.uninstall()
     assert hook.installed() is None
 
 
-def test_a_context_ends_but_its_arrays_do_not():
+def test_arrays_outlive_their_context():
     before = allocated()
     with hook.serving(HOST):
         array = np.arange(MIB)
     outside = np.arange(MIB)
     assert allocated() - before == array.nbytes
-    array.resize(2 * MIB, refcheck=False)  # still the handler that made it
+    array.resize(2 * MIB, refcheck=False)  # uses the handler that made it
     gc.collect()
     assert allocated() - before == array.nbytes == 16 * MIB
     assert (array[:MIB] == outside).all()
     assert not array[MIB:].any()
 
 
-def test_contexts_nest_and_are_one_threads_own():
+def test_contexts_nest_and_are_thread_local():
     before = allocated()
     with hook.serving(HOST), hook.serving(HOST, smallest=1000):
         array = np.ones(2000, np.uint8)
@@ -119,34 +119,34 @@ def test_contexts_nest_and_are_one_threads_own():
             other = pool.submit(np.ones, MIB).result()
         copied = contextvars.copy_context()
     assert allocated() - before == 2048
-    late = copied.run(np.ones, MIB)  # a task begun inside is served after it
+    late = copied.run(np.ones, MIB)  # a task that copied the context is served later, too
     assert allocated() - before == 2048 + late.nbytes
     del array, other
 
 
-def test_numpy_knows_the_handler_of_a_context_by_name(everywhere):
+def test_handler_name_of_served_array(install):
     name = np._core.multiarray.get_handler_name
     assert name(np.ones(MIB)) == "default_allocator"  # `install` changes its functions only
     with hook.serving(HOST):
         assert name(np.ones(MIB)) == "forebay"
 
 
-def test_a_hook_stands_in_one_place():
-    made = NumpyHook(Pool(), 0, 1)
-    before = contextvars.copy_context().run(made.in_context)
-    with pytest.raises(ValueError, match="make another"):
-        made.everywhere()
-    del before
+def test_hook_can_be_installed_once():
+    numpy_hook = NumpyHook(Pool(), 0, 1)
+    previous = contextvars.copy_context().run(numpy_hook.in_context)
+    with pytest.raises(ValueError, match="create another"):
+        numpy_hook.everywhere()
+    del previous
 
 
 # Growing and shrinking
 
 
-def test_an_array_from_before_becomes_the_devices_when_it_grows():
+def test_growing_array_moves_to_the_device_when_large():
     array = np.arange(1000)
     hook.install(HOST)
     before = allocated()
-    array.resize(MIB, refcheck=False)  # 8 MiB: its maker grows it where it lies
+    array.resize(MIB, refcheck=False)  # 8 MiB: the previous allocator grows it
     assert allocated() == before
     array.resize(5 * MIB, refcheck=False)
     assert allocated() - before == array.nbytes
@@ -154,7 +154,7 @@ def test_an_array_from_before_becomes_the_devices_when_it_grows():
     assert not array[1000:].any()
 
 
-def test_an_array_from_before_may_shrink(everywhere):
+def test_foreign_array_may_shrink(install):
     hook.uninstall()
     array = np.arange(MIB)
     hook.install(HOST)
@@ -163,7 +163,7 @@ def test_an_array_from_before_may_shrink(everywhere):
     assert array.tolist() == list(range(10))
 
 
-def test_an_array_of_the_device_grows_elsewhere_after_the_end(everywhere):
+def test_served_array_grows_outside_the_device_after_uninstall(install):
     array = np.arange(MIB)
     hook.uninstall()
     array.resize(2 * MIB, refcheck=False)
@@ -171,7 +171,7 @@ def test_an_array_of_the_device_grows_elsewhere_after_the_end(everywhere):
     assert not array[MIB:].any()
 
 
-def test_shrinking_gives_back(everywhere):
+def test_shrinking_frees_device_memory(install):
     before = allocated()
     array = np.arange(MIB)
     array.resize(hook.SMALLEST // 8, refcheck=False)
@@ -181,7 +181,7 @@ def test_shrinking_gives_back(everywhere):
 
 
 @pytest.mark.parametrize("smallest", [1, 1000, 64 * KIB])
-def test_growing_step_by_step_changes_nothing(smallest):
+def test_growing_in_steps_keeps_contents(smallest):
     hook.install(HOST, smallest=smallest)
     array, length = np.zeros(1, np.int64), 1
     while length < MIB:
@@ -197,7 +197,7 @@ def test_growing_step_by_step_changes_nothing(smallest):
 
 
 @pytest.mark.parametrize("nbytes", [hook.SMALLEST, MIB + 3, 5 * MIB, 31 * MIB + 7, 33 * MIB + 5, 64 * MIB])
-def test_zeros_are_zero_on_used_memory(everywhere, nbytes):
+def test_zeros_on_reused_memory(install, nbytes):
     for _ in range(3):
         dirty(nbytes + MIB)
         array = np.zeros(nbytes, np.uint8)
@@ -206,7 +206,7 @@ def test_zeros_are_zero_on_used_memory(everywhere, nbytes):
         del array
 
 
-def test_zeros_beside_a_neighbour_leave_it_alone(every_array):
+def test_zeroing_does_not_change_neighbouring_arrays(install_for_all_sizes):
     dirty(80 * MIB)
     pieces = [np.full(1000 + 37 * n, n + 1, np.uint8) for n in range(40)]
     large = np.zeros(40 * MIB + 13, np.uint8)
@@ -215,14 +215,14 @@ def test_zeros_beside_a_neighbour_leave_it_alone(every_array):
     assert all((piece == n % 40 + 1).all() for n, piece in enumerate(pieces + after))
 
 
-def test_memory_that_is_not_the_processs_own_is_cleared_by_hand():
-    """As a vendor's may be: its first pages are not zero, and advice does not make them so."""
+def test_nonzero_pages_are_cleared_explicitly():
+    """A vendor's memory may be nonzero at first, and madvise() may not zero it."""
     block = opened_for(HOST).allocator.allocate(64 * MIB)
     ctypes.memset(block.address, 255, block.nbytes)
     pool = Pool()
     pool.adopt(block.address, block.nbytes, 0, small=False)
 
-    def inside():
+    def allocate_zeros():
         NumpyHook(pool, 0, 2 * MIB).in_context()
         for nbytes in (40 * MIB, 2 * MIB):
             array = np.zeros(nbytes, np.uint8)
@@ -230,18 +230,18 @@ def test_memory_that_is_not_the_processs_own_is_cleared_by_hand():
             assert not array.any()
             del array
 
-    contextvars.copy_context().run(inside)
+    contextvars.copy_context().run(allocate_zeros)
 
 
 # Programs
 
 
-def test_sixteen_threads(everywhere):
-    stop = threading.Barrier(16)
+def test_arrays_of_concurrent_threads(install):
+    start = threading.Barrier(16)
 
-    def hammer(seed):
+    def allocate_arrays(seed):
         chance = np.random.default_rng(seed)
-        stop.wait()
+        start.wait()
         for _ in range(15):
             arrays = [np.full(int(size), seed, np.uint8) for size in chance.integers(1, 2 * MIB, 8)]
             arrays[0].resize(arrays[0].size * 2, refcheck=False)
@@ -251,16 +251,16 @@ def test_sixteen_threads(everywhere):
             assert all((array == seed).all() for array in arrays[1:])
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(hammer, range(16)))
+        list(pool.map(allocate_arrays, range(16)))
 
 
-def test_everyday_numpy(tmp_path):
-    everyday(tmp_path)  # once before: what NumPy imports late keeps arrays of its own
+def test_typical_numpy_functions(tmp_path):
+    run_numpy_functions(tmp_path)  # once before, as modules that NumPy imports late keep arrays
     hook.install(HOST, smallest=1)
-    everyday(tmp_path)
+    run_numpy_functions(tmp_path)
 
 
-def everyday(tmp_path):
+def run_numpy_functions(tmp_path):
     chance = np.random.default_rng(0)
     a = chance.random((300, 200))
     records = np.zeros(1000, [("name", "U8"), ("value", "f8"), ("any", "O")])
@@ -280,7 +280,7 @@ def everyday(tmp_path):
     assert np.array(["x" * 300] * 50).astype(np.dtypes.StringDType())[49] == "x" * 300
 
 
-def test_tracemalloc_sees_the_arrays(everywhere):
+def test_tracemalloc_traces_served_arrays(install):
     tracemalloc.start()
     try:
         array = np.ones(8 * MIB, np.uint8)
@@ -294,20 +294,20 @@ def test_tracemalloc_sees_the_arrays(everywhere):
         tracemalloc.stop()
 
 
-def test_the_history_says_who_made_an_array(everywhere):
+def test_history_has_the_stack_of_an_array(install):
     memory.record_history(device=HOST)
     try:
         array = np.ones(8 * MIB, np.uint8)
         shot = memory.snapshot(HOST)
     finally:
         memory.record_history(None, device=HOST)
-    mine = shot.blocks[shot.blocks["address"] == array.__array_interface__["data"][0]]
-    frames = list(shot.stack(int(mine["stack"][0])))
-    assert test_the_history_says_who_made_an_array.__name__ in {frame.name for frame in frames}
+    own = shot.blocks[shot.blocks["address"] == array.__array_interface__["data"][0]]
+    frames = list(shot.stack(int(own["stack"][0])))
+    assert test_history_has_the_stack_of_an_array.__name__ in {frame.name for frame in frames}
 
 
-def test_memory_that_queued_work_still_writes_is_not_numpys():
-    """What a stream gave back is free in its order only; NumPy waits for no stream."""
+def test_memory_freed_on_a_stream_is_not_reused():
+    """Memory freed on a stream is free in that stream's order only, and NumPy waits for no stream."""
     hook.install(HOST)
     tensor = forebay.full((16 * MIB,), 7, dtype=forebay.uint8, device=HOST)
     del tensor  # the fill may not even have begun

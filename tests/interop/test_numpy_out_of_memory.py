@@ -1,4 +1,4 @@
-"""NumPy's arrays when the device says no, and what happens while it is asked for more."""
+"""Failed NumPy allocations, and exceptions and allocations during a refill."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from forebay.errors import OutOfMemory
 from forebay.interop import numpy as hook
 from forebay.runtime.devices.current import opened_for
 
-HOST = "host:0"
+HOST = "cpu"
 MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _no_memory_leaks():
     gc.collect()
     before = memory.memory_allocated(HOST)
     yield
     hook.uninstall()
     gc.collect()
     assert memory.memory_allocated(HOST) == before
-    assert opened_for(HOST).allocator.broken() is None
+    assert opened_for(HOST).allocator.check_invariants() is None
 
 
 @pytest.fixture
-def everywhere():
+def install():
     hook.install(HOST)
 
 
 @pytest.fixture
 def full():
-    """A device that can take no more than it holds."""
+    """Limit the device's capacity to 42 MiB more than its used memory."""
     port = opened_for(HOST).port
     memory.empty_cache(HOST)
     free, total = memory.mem_get_info(HOST)
@@ -47,7 +47,7 @@ def full():
     port.set_capacity(total)
 
 
-def test_a_full_device_says_which_array_it_has_no_room_for(everywhere, full):
+def test_out_of_memory_error_describes_the_array(install, full):
     with pytest.raises(OutOfMemory) as caught:
         np.ones((3, 8 * MIB))
     error = caught.value
@@ -59,7 +59,7 @@ def test_a_full_device_says_which_array_it_has_no_room_for(everywhere, full):
     assert error.__context__ is None
 
 
-def test_the_error_pickles_and_copies(everywhere, full):
+def test_error_can_be_pickled(install, full):
     with pytest.raises(OutOfMemory) as caught:
         np.zeros(64 * MIB, "U1")
     again = pickle.loads(pickle.dumps(caught.value))
@@ -68,7 +68,7 @@ def test_the_error_pickles_and_copies(everywhere, full):
     assert (again.wanted, again.capacity, again.shape) == (256 * MIB, caught.value.capacity, (64 * MIB,))
 
 
-def test_the_array_that_could_not_grow_is_kept(everywhere, full):
+def test_failed_resize_keeps_the_array(install, full):
     array = np.arange(MIB)
     with pytest.raises(MemoryError):
         array.resize(8 * MIB, refcheck=False)
@@ -79,29 +79,29 @@ def test_the_array_that_could_not_grow_is_kept(everywhere, full):
     assert outside.tolist() == list(range(10))
 
 
-def test_to_shrink_is_never_refused(everywhere, full):
+def test_shrinking_always_succeeds(install, full):
     held = [np.ones(MIB + 512, np.uint8) for _ in range(2)]
-    array = np.arange(20 * MIB // 8)  # with `held`, all that the device has
+    array = np.arange(20 * MIB // 8)  # with `held`, all of the device's memory
     array.resize(18 * MIB // 8, refcheck=False)
     hook.uninstall()
     assert (array == np.arange(18 * MIB // 8)).all()
     del held
 
 
-def test_a_refusal_is_told_once_and_to_its_own_thread_only(everywhere, full):
+def test_failed_request_is_reported_once_on_its_own_thread(install, full):
     array = np.ones(10)
     with pytest.raises(MemoryError, match="cannot allocate"):
-        array.resize(64 * MIB, refcheck=False)  # NumPy says only that, so the refusal is not asked for
-    made = np._core._exceptions._ArrayMemoryError
-    wanted = ((64 * MIB,), np.dtype(float))
+        array.resize(64 * MIB, refcheck=False)  # NumPy raises a plain MemoryError, which leaves the failure unread
+    error_class = np._core._exceptions._ArrayMemoryError
+    arguments = ((64 * MIB,), np.dtype(float))
     with ThreadPoolExecutor(1) as pool:
-        assert type(pool.submit(made, *wanted).result()) is made
-    assert type(made((1,), np.dtype(float))) is made  # another array's
-    assert type(made(*wanted)) is hook.ArrayOutOfMemory
-    assert type(made(*wanted)) is made
+        assert type(pool.submit(error_class, *arguments).result()) is error_class
+    assert type(error_class((1,), np.dtype(float))) is error_class  # another array's
+    assert type(error_class(*arguments)) is hook.ArrayOutOfMemory
+    assert type(error_class(*arguments)) is error_class
 
 
-def test_what_nobody_has_is_numpys_own_error(everywhere):
+def test_excessive_sizes_raise_numpy_errors(install):
     for elements in (1 << 60, (1 << 63) - 1):
         with pytest.raises(MemoryError, match="Unable to allocate"):
             np.empty(elements, np.uint8)
@@ -109,58 +109,58 @@ def test_what_nobody_has_is_numpys_own_error(everywhere):
         np.zeros((1 << 40, 1 << 40))
 
 
-# What happens while the device is asked for more
+# Exceptions and allocations during a refill
 
 
 class Interrupted(Exception):
-    """What a signal's handler raises."""
+    """Raised by a signal handler."""
 
 
 @pytest.fixture
-def reserving(monkeypatch):
-    """Runs something of ours in the midst of growing."""
+def during_reserve(monkeypatch):
+    """Return a function that makes the port call an action during `reserve`."""
     memory.empty_cache(HOST)
     port = opened_for(HOST).port
 
-    def put(action):
-        true = type(port).reserve
-        monkeypatch.setattr(port, "reserve", lambda nbytes: (action(), true(port, nbytes))[1])
+    def install_action(action):
+        reserve = type(port).reserve
+        monkeypatch.setattr(port, "reserve", lambda nbytes: (action(), reserve(port, nbytes))[1])
 
-    return put
+    return install_action
 
 
-def refuse():
+def interrupt():
     raise Interrupted
 
 
-def test_what_a_signal_raises_meanwhile_is_raised_when_the_array_is_there(everywhere, reserving):
-    reserving(refuse)
-    with pytest.raises(Interrupted):  # noqa: PT012 - it comes at the next moment Python has, not in the call
+def test_exception_of_signal_handler_is_raised_after_the_allocation(install, during_reserve):
+    during_reserve(interrupt)
+    with pytest.raises(Interrupted):  # noqa: PT012 - raised at the next bytecode check, not in the call
         np.ones(30 * MIB)
         for _ in range(3):
             pass
 
 
-def test_in_another_thread_it_is_reported(everywhere, reserving, monkeypatch):
+def test_exception_in_another_thread_is_unraisable(install, during_reserve, monkeypatch):
     reported = []
     monkeypatch.setattr("sys.unraisablehook", lambda report: reported.append(report.exc_value))
-    reserving(refuse)
+    during_reserve(interrupt)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(np.ones, 30 * MIB).result().nbytes == 240 * MIB
     assert [type(error) for error in reported] == [Interrupted]
 
 
-def test_arrays_made_while_growing_are_not_served(reserving):
+def test_arrays_created_during_refill_are_not_served(during_reserve):
     hook.install(HOST, smallest=1)
-    made = []
-    reserving(lambda: made.append(np.ones(100)))
+    created = []
+    during_reserve(lambda: created.append(np.ones(100)))
     array = np.ones(30 * MIB)
     hook.uninstall()
-    assert made[0].sum() == 100
+    assert created[0].sum() == 100
     del array
 
 
-def test_a_program_out_of_stack_is_served_from_below(everywhere):
+def test_allocation_at_recursion_limit_uses_previous_allocator(install):
     def deep():
         try:
             return deep()
@@ -170,15 +170,15 @@ def test_a_program_out_of_stack_is_served_from_below(everywhere):
     assert deep().all()
 
 
-def test_an_error_on_its_way_out_survives_what_its_victims_allocate(everywhere):
-    class Victim:
+def test_propagating_error_is_not_replaced(install):
+    class AllocatesInDel:
         def __del__(self):
             self.last = np.ones(24 * MIB)
 
-    def fails():
-        _victim = Victim()
+    def raise_with_victim():
+        _victim = AllocatesInDel()
         memory.empty_cache(HOST)
         raise KeyError("kept")
 
     with pytest.raises(KeyError, match="kept"):
-        fails()
+        raise_with_victim()

@@ -1,4 +1,4 @@
-"""Events of forebay.mps: their numbers, the points they set, and what they refuse. torch-semantics 4.3."""
+"""Events of forebay.mps: ids, recording, timing and errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 import forebay
 from forebay import mps
-from forebay.testing.conformance.scenes import Gate, call
+from forebay.testing.conformance.helpers import Gate, call
 
 pytestmark = pytest.mark.usefixtures("apple")
 
 
-def number(event):
+def event_number(event):
     return int(repr(event).strip("<>").split()[-1])
 
 
 @pytest.fixture
-def held():
-    """The default stream, stopped."""
+def default_stream_gate():
+    """Blocks the default stream until the gate is opened."""
     gate = Gate()
     call(mps.default_stream(), gate)
     yield gate
@@ -30,34 +30,34 @@ def held():
     mps.synchronize()
 
 
-# ---- The pool
+# ---- Ids
 
 
-def test_numbers_begin_at_1_and_come_back():
+def test_event_ids_start_at_1_and_are_reused():
     first, second, third = mps.Event(), mps.Event(), mps.Event()
-    assert [number(event) for event in (first, second, third)] == [1, 2, 3]
+    assert [event_number(event) for event in (first, second, third)] == [1, 2, 3]
     del second, first
-    assert sorted(number(event) for event in [mps.Event(), mps.Event()]) == [1, 2]
-    assert number(third) == 3
+    assert sorted(event_number(event) for event in [mps.Event(), mps.Event()]) == [1, 2]
+    assert event_number(third) == 3
 
 
-def test_an_event_that_had_its_number_before_is_forgotten():
+def test_event_with_a_reused_id_is_unrecorded():
     event = mps.Event(enable_timing=True)
     event.record()
     event.synchronize()
     del event
-    again = mps.Event()
-    assert number(again) == 1
-    assert not again.query()
+    reused = mps.Event()
+    assert event_number(reused) == 1
+    assert not reused.query()
 
 
-def test_an_event_goes_once():
+def test_event_id_is_freed_once():
     event = mps.Event()
     event.__del__()
     other = mps.Event()
     event.__del__()
     del event
-    assert (number(other), number(mps.Event())) == (1, 2)
+    assert (event_number(other), event_number(mps.Event())) == (1, 2)
     other.record()
 
 
@@ -73,61 +73,64 @@ def test_an_event_goes_once():
     ],
     ids=["record", "wait", "query", "synchronize", "elapsed_time", "elapsed_time to it"],
 )
-def test_an_event_that_has_gone(use):
-    """Its number is another's next, and it says which that is."""
+def test_released_event_raises(use):
+    """Its id is reused, and the error names it."""
     event, other = mps.Event(True), mps.Event(True)
     event.__del__()
     event.__del__()
     with pytest.raises(RuntimeError, match=r"^Invalid Event ID: 1$"):
         use(event, other)
-    assert [number(mps.Event()), number(mps.Event())] == [1, 1]  # the second is there when the first has gone
+    assert [event_number(mps.Event()), event_number(mps.Event())] == [
+        1,
+        1,
+    ]  # the first event is already released
 
 
 @pytest.mark.parametrize("wrong", [1, 0, "x", None, [], float("nan")], ids=repr)
-def test_timing_is_asked_for_by_a_boolean(wrong):
+def test_enable_timing_must_be_a_bool(wrong):
     with pytest.raises(RuntimeError, match=r"^couldn't convert python object to boolean$"):
         mps.Event(wrong)
 
 
 @pytest.mark.parametrize("name", ["wait_event", "record_event"])
-def test_other_streams_take_other_events(name):
-    with pytest.raises(TypeError, match=r"^a forebay\.mps\.Event is of the default stream alone"):
+def test_other_streams_reject_mps_events(name):
+    with pytest.raises(TypeError, match=r"^a forebay\.mps\.Event works on the default stream only"):
         getattr(mps.Stream(), name)(mps.Event())
     getattr(mps.Stream(), name)(forebay.Event())
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_event_cannot_be_copied(copied):
-    """Two objects would give one number back twice."""
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_event_cannot_be_copied_or_pickled(duplicate):
+    """A copy would free its id twice."""
     event = mps.Event()
-    with pytest.raises(TypeError, match="can be neither copied nor pickled"):
-        copied(event)
-    assert number(mps.Event()) == 2
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        duplicate(event)
+    assert event_number(mps.Event()) == 2
     assert not event.query()
 
 
-def test_no_two_threads_have_one_number():
-    kept, barrier = [], threading.Barrier(4, timeout=20)
+def test_event_ids_are_unique_across_threads():
+    events, barrier = [], threading.Barrier(4, timeout=20)
 
-    def take():
+    def create():
         barrier.wait()
         for _ in range(300):
-            kept.append(mps.Event())
-            mps.Event()  # and gives it back
+            events.append(mps.Event())
+            mps.Event()  # freed at once
 
-    threads = [threading.Thread(target=take) for _ in range(4)]
+    threads = [threading.Thread(target=create) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert len({number(event) for event in kept}) == 1200
-    assert max(map(number, kept)) <= 1204
+    assert len({event_number(event) for event in events}) == 1200
+    assert max(map(event_number, events)) <= 1204
 
 
-# ---- The point
+# ---- Recording
 
 
-def test_an_event_that_was_never_recorded():
+def test_unrecorded_event_is_not_reached_and_never_blocks():
     event = mps.Event()
     assert not event.query()  # unlike CUDA's
     event.wait()
@@ -135,24 +138,24 @@ def test_an_event_that_was_never_recorded():
     assert not event.query()
 
 
-def test_a_record_that_failed_is_none():
+def test_failed_record_leaves_the_event_unrecorded():
     event = mps.Event()
     with mps.stream(mps.Stream()), pytest.raises(NotImplementedError):
         event.record()
     assert not event.query()
 
 
-def test_a_point_is_reached_when_the_work_before_it_is(held):
+def test_event_is_reached_when_earlier_work_has_completed(default_stream_gate):
     event = mps.Event()
     event.record()
-    event.wait()  # the stream waits for itself, and the host for nobody
+    event.wait()  # a wait on its own stream does not block
     assert not event.query()
-    held.open()
+    default_stream_gate.open()
     event.synchronize()
     assert event.query()
 
 
-def test_recording_again_moves_the_point():
+def test_event_can_be_recorded_again():
     event, gate = mps.Event(), Gate()
     event.record()
     event.synchronize()
@@ -165,7 +168,7 @@ def test_recording_again_moves_the_point():
 
 
 @pytest.mark.parametrize("use", ["record", "wait"])
-def test_other_streams_have_no_events(use):
+def test_record_and_wait_require_the_default_stream(use):
     event = mps.Event()
     with mps.stream(mps.Stream()), pytest.raises(NotImplementedError, match=r"^Non-default streams are not yet supp"):
         getattr(event, use)()
@@ -174,7 +177,7 @@ def test_other_streams_have_no_events(use):
         getattr(event, use)()
 
 
-def test_failed_work_is_heard_of_where_the_event_is_waited_for():
+def test_event_synchronize_raises_the_failure_of_earlier_work():
     event = mps.Event()
     call(mps.default_stream(), lambda: 1 // 0)
     event.record()
@@ -183,30 +186,30 @@ def test_failed_work_is_heard_of_where_the_event_is_waited_for():
     event.synchronize()
 
 
-# ---- Times
+# ---- Timing
 
 
-def timed(n=2):
+def timed_events(n=2):
     return [mps.Event(enable_timing=True) for _ in range(n)]
 
 
-def test_the_time_between_two_points(held):
-    """It waits for the stream, as PyTorch's does."""
-    start, end = timed()
+def test_elapsed_time_waits_for_the_stream(default_stream_gate):
+    """As in PyTorch."""
+    start, end = timed_events()
     start.record()
     end.record()
     elapsed = []
     waiting = threading.Thread(target=lambda: elapsed.append(start.elapsed_time(end)))
     waiting.start()
     assert (end.query(), elapsed) == (False, [])
-    held.open()
+    default_stream_gate.open()
     waiting.join(20)
     assert 0 <= elapsed[0] < 20_000
     assert start.elapsed_time(start) == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [(False, True), (True, False), (False, False)])
-def test_events_that_keep_no_moment(first, second):
+def test_elapsed_time_requires_timing(first, second):
     start, end = mps.Event(first), mps.Event(second)
     start.record()
     end.record()
@@ -215,42 +218,42 @@ def test_events_that_keep_no_moment(first, second):
 
 
 @pytest.mark.parametrize("recorded", [0, 1])
-def test_events_that_were_not_recorded(recorded):
-    events = timed()
+def test_elapsed_time_requires_recorded_events(recorded):
+    events = timed_events()
     events[recorded].record()
     with pytest.raises(RuntimeError, match=r"^Both events must be recorded before calculating elapsed time$"):
         events[0].elapsed_time(events[1])
 
 
-def test_an_end_before_the_start():
-    start, end = timed()
+def test_elapsed_time_rejects_an_end_before_the_start():
+    start, end = timed_events()
     end.record()
-    call(mps.default_stream(), lambda: sum(range(20_000)))  # the clock moves on
+    call(mps.default_stream(), lambda: sum(range(20_000)))  # time passes
     start.record()
     with pytest.raises(RuntimeError, match=r"^End event 2 was not recorded after start event 1$"):
         start.elapsed_time(end)
 
 
 @pytest.mark.parametrize("end", [None, 3, forebay.Event(enable_timing=True)], ids=["None", "int", "another kind"])
-def test_what_is_no_event(end):
+def test_elapsed_time_rejects_other_objects(end):
     with pytest.raises(TypeError, match=r"^expected a forebay\.mps\.Event, not a (builtins|forebay\.runtime)\."):
-        timed(1)[0].elapsed_time(end)
+        timed_events(1)[0].elapsed_time(end)
 
 
-# ---- Its device's end
+# ---- The end of the emulation
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "never recorded"])
 @pytest.mark.parametrize("use", ["record", "wait", "query", "synchronize"])
-def test_an_event_of_an_emulation_that_has_ended(apple, use, recorded):
+def test_event_raises_after_its_emulation_has_ended(apple, use, recorded):
     event = mps.Event()
     if recorded:
         event.record()
     apple.stop()
-    with pytest.raises(forebay.WrongState, match="the emulation that mps:0 belonged to has ended"):
+    with pytest.raises(forebay.WrongState, match="the emulation of mps:0 has ended"):
         getattr(event, use)()
     with forebay.emulate("mps", profile="apple_m1"):
-        assert number(mps.Event()) == 1  # another device's pool
+        assert event_number(mps.Event()) == 1  # the pool of another device
         del event
         gc.collect()
-        assert number(mps.Event()) == 1
+        assert event_number(mps.Event()) == 1

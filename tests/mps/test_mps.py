@@ -1,4 +1,4 @@
-"""forebay.mps on an emulated device: memory, the host's view of it, states of generators, what needs Metal."""
+"""forebay.mps on an emulated device: memory, host aliases, generator states, Metal functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.usefixtures("apple")
 ZEROS = np.zeros(44, np.uint8)
 
 
-def test_there_is_a_device():
+def test_device_is_available():
     assert (mps.is_available(), mps.device_count(), forebay.device_count("mps")) == (True, 1, 1)
-    assert forebay.current_device() == forebay.Device("mps", 0)
+    assert forebay.current_device() == forebay.device("mps", 0)
     assert not mps._is_in_bad_fork()
 
 
-def test_the_device_goes_with_its_emulation(apple):
+def test_device_is_removed_with_its_emulation(apple):
     forebay.zeros(3, device="mps")
     apple.stop()
     assert (mps.is_available(), mps.device_count()) == (False, 0)
@@ -29,28 +29,28 @@ def test_the_device_goes_with_its_emulation(apple):
         mps.synchronize()
 
 
-def test_settings_of_cudas_do_not_ask_a_device_that_is_gone(apple):
-    kept = forebay.zeros(3, device="mps").storage.opened
+def test_allocator_settings_ignore_ended_devices(apple):
+    opened = forebay.zeros(3, device="mps").storage.opened
     apple.stop()
     forebay.memory.set_allocator_settings("expandable_segments:False")
-    assert kept.gone
+    assert opened.unusable
 
 
 # ---- Memory
 
 
-def test_questions_open_nothing():
+def test_queries_open_no_device():
     assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (0, 0)
     assert mps.recommended_max_memory() == 96 << 30
     mps.synchronize()
     mps.empty_cache()
     mps.manual_seed(3)
     mps.get_rng_state()
-    assert forebay.runtime.devices.open_device.opened_indices("mps") == []
+    assert forebay.runtime.devices.open_device.open_device_indices("mps") == []
 
 
-def test_what_is_in_use_and_what_the_driver_lends():
-    """1000 floats are 4000 bytes, in a buffer of 4096, in a heap of 8 MiB."""
+def test_current_and_driver_allocated_memory():
+    """1000 floats are 4000 bytes, in a buffer of 4096 bytes, in a heap of 8 MiB."""
     tensor = forebay.zeros(1000, device="mps")
     assert (mps.current_allocated_memory(), mps.driver_allocated_memory()) == (4096, 8 << 20)
     assert forebay.memory.memory_allocated("mps") == 4096 > tensor.nbytes
@@ -61,7 +61,7 @@ def test_what_is_in_use_and_what_the_driver_lends():
 
 
 @pytest.mark.parametrize(
-    ("fraction", "error", "words"),
+    ("fraction", "error", "message"),
     [
         (1, TypeError, r"^Invalid type for fraction argument, must be `float`$"),
         (np.float32(0.5), TypeError, r"^Invalid type for fraction argument, must be `float`$"),
@@ -70,20 +70,20 @@ def test_what_is_in_use_and_what_the_driver_lends():
         (float("nan"), RuntimeError, r"^invalid high watermark ratio nan$"),
     ],
 )
-def test_what_is_no_fraction(fraction, error, words):
-    with pytest.raises(error, match=words):
+def test_invalid_memory_fractions_are_rejected(fraction, error, message):
+    with pytest.raises(error, match=message):
         mps.set_per_process_memory_fraction(fraction)
     forebay.zeros(1000, device="mps")
 
 
 @pytest.mark.parametrize("fraction", [0.0, 2.0, 0.001])
-def test_a_fraction_that_leaves_room(fraction):
-    """A thousandth of 96 GiB is 98 MiB; 0 is no limit."""
+def test_memory_fraction_allows_smaller_allocations(fraction):
+    """A thousandth of 96 GiB is 98 MiB; 0 removes the limit."""
     mps.set_per_process_memory_fraction(fraction)
     assert forebay.zeros(1 << 20, device="mps").nbytes == 4 << 20
 
 
-def test_a_fraction_that_does_not():
+def test_memory_fraction_limits_allocations():
     mps.set_per_process_memory_fraction(1e-9)
     with pytest.raises(forebay.OutOfMemory, match=r"^MPS backend out of memory \(.*, max allowed: 103 bytes\)"):
         forebay.zeros(1000, device="mps")
@@ -91,16 +91,16 @@ def test_a_fraction_that_does_not():
     forebay.zeros(1000, device="mps")
 
 
-def test_the_host_sees_the_same_memory():
+def test_host_alias_shares_the_memory():
     tensor = forebay.full(4, 2.0, device="mps")
     mps.synchronize()
     alias = mps._host_alias_storage(tensor.storage)
-    assert (alias.device, alias.dtype, alias.nbytes) == (forebay.Device("host", 0), np.uint8, 16)
+    assert (alias.device, alias.dtype, alias.nbytes) == (forebay.device("cpu"), np.uint8, 16)
     alias.numpy().view(np.float32)[1:] = 5
     assert tensor.tolist() == [2, 5, 5, 5]
 
 
-def test_a_hosts_view_keeps_the_memory():
+def test_host_alias_keeps_the_memory_alive():
     alias = mps._host_alias_storage(forebay.zeros(1000, device="mps"))
     in_use = mps.current_allocated_memory()
     assert in_use >= 4000
@@ -109,15 +109,15 @@ def test_a_hosts_view_keeps_the_memory():
     assert mps._host_alias_storage(forebay.empty(0, device="mps")).nbytes == 0
 
 
-def test_a_hosts_view_of_what_is_not_the_allocators(apple):
-    with pytest.raises(forebay.ForebayError, match=r"^this memory, on host:0, is not of the MPS allocator$"):
-        mps._host_alias_storage(forebay.zeros(3, device="host:0"))
+def test_host_alias_rejects_other_memory(apple):
+    with pytest.raises(forebay.ForebayError, match=r"^memory on cpu was not allocated by the MPS allocator$"):
+        mps._host_alias_storage(forebay.zeros(3, device="cpu"))
     with pytest.raises(TypeError, match=r"^expected a tensor or its storage, not ndarray$"):
         mps._host_alias_storage(np.zeros(3))
     ended = forebay.zeros(3, device="mps")
     apple.stop()
     with forebay.emulate("mps", profile="apple_m1", guard=True):
-        with pytest.raises(forebay.WrongState, match="the emulation that mps:0 belonged to has ended"):
+        with pytest.raises(forebay.WrongState, match="the emulation of mps:0 has ended"):
             mps._host_alias_storage(ended)
         with pytest.raises(forebay.Unsupported, match="guarded"):
             mps._host_alias_storage(forebay.zeros(3, device="mps"))
@@ -126,17 +126,17 @@ def test_a_hosts_view_of_what_is_not_the_allocators(apple):
 # ---- Generators
 
 
-def test_a_state_is_44_bytes_in_pytorchs_form():
+def test_generator_state_has_pytorchs_44_bytes():
     mps.manual_seed(0x1122334455667788)
     words = (1, 1, 1, 1, 1, 0x55667788, 0x11223344)
     assert struct.unpack("<7IQQ", mps.get_rng_state()) == (*words, 0x1122334455667788, 0)
-    forebay.rand(5, device="mps")  # one counter of Philox, four words, for each thread
+    forebay.rand(5, device="mps")  # each thread uses one Philox counter: four words
     assert struct.unpack("<7IQQ", mps.get_rng_state()) == (*words, 0x1122334455667788, 1)
 
 
 @pytest.mark.parametrize("draw", [forebay.rand, forebay.randn, forebay.randperm], ids=lambda draw: draw.__name__)
-def test_a_state_goes_on_where_it_was(draw):
-    """As it did not in PyTorch for long: pytorch#130613."""
+def test_generator_state_resumes_the_sequence(draw):
+    """PyTorch had a bug here: pytorch#130613."""
     mps.manual_seed(7)
     draw(100, device="mps")
     state = mps.get_rng_state()
@@ -145,27 +145,27 @@ def test_a_state_goes_on_where_it_was(draw):
     mps.set_rng_state(state)
     assert draw(100, device="mps").tolist() == first
     mps.manual_seed(7)
-    mps.set_rng_state(forebay.tensor(state, device="host:0"))  # a tensor is a state, too
+    mps.set_rng_state(forebay.tensor(state, device="cpu"))  # a tensor is accepted too
     assert draw(100, device="mps").tolist() == first
 
 
-def test_a_state_of_pytorchs_graphs_goes_on():
-    """The counter for Apple's graphs may stand anywhere."""
+def test_state_of_pytorchs_mps_graphs_is_accepted():
+    """The counter for Apple's graphs may have any value."""
     state = struct.pack("<7IQQ", 1, 9, 8, 7, 6, 5, 0, 5, 3)
     mps.set_rng_state(np.frombuffer(state, np.uint8))
     assert (mps._get_default_mps_generator().initial_seed(), mps._get_default_mps_generator().get_offset()) == (5, 12)
 
 
-def test_every_offset_of_64_bits_is_a_place_to_go_on():
+def test_any_64_bit_offset_is_accepted():
     state = ZEROS.copy()
     state[36:] = 255
     mps.set_rng_state(state)
     assert forebay.rand(3, device="mps").shape == (3,)
-    assert mps._get_default_mps_generator().get_offset() == 0  # round the corner
+    assert mps._get_default_mps_generator().get_offset() == 0  # wrapped around
 
 
 @pytest.mark.parametrize(
-    ("state", "error", "words"),
+    ("state", "error", "message"),
     [
         (ZEROS[:16], RuntimeError, "RNG state is wrong size"),
         (np.zeros(45, np.uint8), RuntimeError, "RNG state is wrong size"),
@@ -177,43 +177,43 @@ def test_every_offset_of_64_bits_is_a_place_to_go_on():
     ],
     ids=["CUDA's", "too long", "empty", "signed", "floats", "bytes", "None"],
 )
-def test_what_is_no_state(state, error, words):
+def test_invalid_states_are_rejected(state, error, message):
     mps.manual_seed(7)
-    with pytest.raises(error, match=f"^{words}$"):
+    with pytest.raises(error, match=f"^{message}$"):
         mps.set_rng_state(state)
     assert mps._get_default_mps_generator().initial_seed() == 7
 
 
-def test_a_state_need_not_be_contiguous_nor_stay():
-    spread = np.repeat(ZEROS, 2)[::2]
-    mps.set_rng_state(spread)
-    spread[:] = 1
+def test_state_is_copied_and_may_be_strided():
+    strided = np.repeat(ZEROS, 2)[::2]
+    mps.set_rng_state(strided)
+    strided[:] = 1
     assert mps.get_rng_state()[28:].tolist() == [0] * 16
 
 
-def test_one_generator_under_every_name(apple):
-    made = mps._get_default_mps_generator()
-    assert mps._default_mps_generator is made is random.default_generator("mps:0")
+def test_all_names_refer_to_one_generator(apple):
+    generator = mps._get_default_mps_generator()
+    assert mps._default_mps_generator is generator is random.default_generator("mps:0")
     mps.manual_seed(3)
-    assert random.initial_seed("mps:0") == made.initial_seed() == 3
-    np.testing.assert_array_equal(random.get_rng_state("mps:0"), mps.get_rng_state("whatever this says"))
+    assert random.initial_seed("mps:0") == generator.initial_seed() == 3
+    np.testing.assert_array_equal(random.get_rng_state("mps:0"), mps.get_rng_state("ignored"))
     own = forebay.Generator(device="mps").set_state(mps.get_rng_state())
     assert forebay.rand(4, device="mps", generator=own).tolist() == forebay.rand(4, device="mps").tolist()
     random.manual_seed_all(4, "mps")
-    assert made.initial_seed() == 4
+    assert generator.initial_seed() == 4
     mps.seed()
-    assert made.initial_seed() not in {3, 4}
+    assert generator.initial_seed() not in {3, 4}
     apple.stop()
     assert mps._default_mps_generator is None
 
 
-def test_other_kinds_have_the_states_they_had():
-    assert random.get_rng_state("host:0").nbytes == 16
+def test_other_kinds_keep_16_byte_states():
+    assert random.get_rng_state("cpu").nbytes == 16
     with pytest.raises(RuntimeError, match=r"^RNG state is wrong size$"):
-        random.set_rng_state(mps.get_rng_state(), "host:0")
+        random.set_rng_state(mps.get_rng_state(), "cpu")
 
 
-def test_seeds_that_are_none():
+def test_manual_seed_rejects_invalid_seeds():
     mps.manual_seed(1.9)
     assert random.initial_seed("mps:0") == 1
     for seed, error in (("x", ValueError), (None, TypeError), (1 << 64, ValueError)):
@@ -222,61 +222,63 @@ def test_seeds_that_are_none():
     assert random.initial_seed("mps:0") == 1
 
 
-# ---- What needs Metal
+# ---- Metal functions
 
 
-def test_shaders_say_what_they_need(tmp_path):
-    with pytest.raises(forebay.Unsupported, match=r"^forebay.mps.compile_shader is not supported: it takes Metal"):
+def test_shader_functions_are_unsupported(tmp_path):
+    with pytest.raises(forebay.Unsupported, match=r"^forebay.mps.compile_shader is not supported: Metal is required"):
         mps.compile_shader("kernel void full() {}")
     for library in (b"MTLB", bytearray(8), "x.metallib", tmp_path):
-        with pytest.raises(forebay.Unsupported, match=r"^forebay.mps.load_metallib is not supported: it takes Metal"):
+        with pytest.raises(
+            forebay.Unsupported, match=r"^forebay.mps.load_metallib is not supported: Metal is required"
+        ):
             mps.load_metallib(library)
 
 
-def test_what_is_no_shader():
-    with pytest.raises(TypeError, match=r"^expected a shader's source as str, got int$"):
+def test_shader_functions_reject_wrong_types():
+    with pytest.raises(TypeError, match=r"^source must be a str, not int$"):
         mps.compile_shader(3)
     with pytest.raises(TypeError, match=r"^expected bytes or path, got NoneType$"):
         mps.load_metallib(None)
 
 
-def test_names_that_are_not_there():
+def test_missing_attribute_raises():
     with pytest.raises(AttributeError, match=r"^module 'forebay.mps' has no attribute 'nothing'$"):
         _ = mps.nothing
 
 
 @pytest.mark.parametrize("usage", ["shared", "private"])
 @pytest.mark.parametrize("nbytes", [1 << 60, 1 << 63, 1 << 70])
-def test_what_no_buffer_can_be_as_long_as(nbytes, usage):
-    said = rf"^Invalid buffer size: {nbytes / (1 << 30):.2f} GB$"
-    with pytest.raises(RuntimeError, match=said):
+def test_oversized_buffers_are_rejected(nbytes, usage):
+    message = rf"^Invalid buffer size: {nbytes / (1 << 30):.2f} GB$"
+    with pytest.raises(RuntimeError, match=message):
         forebay.allocate(nbytes, "mps")
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         forebay.allocate(nbytes, "mps", usage=usage)
 
 
 @pytest.mark.parametrize("wrong", ["8", None, 1.5])
-def test_a_size_that_is_none(wrong):
+def test_allocation_size_must_be_an_int(wrong):
     for usage in ("", "shared"):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
             forebay.allocate(wrong, "mps", usage=usage)
 
 
 @pytest.mark.parametrize("wrong", [None, True, "1"])
-def test_a_share_that_is_none(wrong):
-    with pytest.raises(TypeError, match="a high watermark is a number, a share of the recommended memory, not"):
+def test_memory_fraction_must_be_a_number(wrong):
+    with pytest.raises(TypeError, match="a high watermark is a number, a fraction of the recommended memory, not"):
         forebay.memory.set_per_process_memory_fraction(wrong, "mps")
 
 
-def test_one_watermark_that_forbids_the_other(monkeypatch):
-    """PyTorch names a number that nobody wrote; ours is the second line."""
+def test_high_watermark_below_the_default_low_watermark_is_rejected(monkeypatch):
+    """PyTorch names a number that the user did not set; the second line is ours."""
     monkeypatch.setenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "0.7")
-    said = r"^invalid low watermark ratio 1\.4\nPYTORCH_MPS_LOW_WATERMARK_RATIO may be 0 to 0\.7"
-    with pytest.raises(RuntimeError, match=said):
+    message = r"^invalid low watermark ratio 1\.4\nPYTORCH_MPS_LOW_WATERMARK_RATIO may be 0 to 0\.7"
+    with pytest.raises(RuntimeError, match=message):
         forebay.zeros(1, device="mps")
 
 
-def test_a_device_of_one_byte(apple):
+def test_device_of_one_byte_rejects_allocations(apple):
     apple.stop()
     with forebay.emulate("mps", memory=1):
         assert mps.recommended_max_memory() == 1

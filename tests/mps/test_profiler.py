@@ -1,4 +1,4 @@
-"""`forebay.mps.profiler`: modes, errors in PyTorch's words, and what is in the file."""
+"""`forebay.mps.profiler`: modes, PyTorch's errors, and the content of the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from support.perfetto_files import decoded
+from support.perfetto_files import decode
 
 import forebay
 from forebay import cuda
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture
-def mps(clean, tmp_path, monkeypatch):
-    """An emulated device, and a folder to write to."""
+def trace_folder(clean, tmp_path, monkeypatch):
+    """Directory of the trace files, with an emulated device."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FOREBAY_TRACE", raising=False)
     with forebay.emulate("mps", profile="apple_m3_max", memory="512MiB"):
@@ -29,7 +29,7 @@ def mps(clean, tmp_path, monkeypatch):
     assert observers.tracer is None
 
 
-def usual(folder, number=""):
+def default_file(folder, number=""):
     return folder / f"forebay-trace-{os.getpid()}{number}.pftrace"
 
 
@@ -42,33 +42,33 @@ def usual(folder, number=""):
         (" Event , INTERVAL,", {"fill", "host"}, {"event"}),
     ],
 )
-def test_the_mode_says_what_is_traced(mps, mode, slices, moments):
+def test_mode_selects_what_is_traced(trace_folder, mode, slices, moments):
     with profiler.profile(mode):
         forebay.zeros(10, device="mps")
         forebay.synchronize("mps")
-    found = decoded(usual(mps))
+    found = decode(default_file(trace_folder))
     assert {each.category for each in found.slices} - {"recording"} == slices
     assert {each.category for each in found.moments} == moments
 
 
 @pytest.mark.parametrize("mode", ["", ",", "  "], ids=["empty", "comma", "blank"])
-def test_an_empty_mode_starts_nothing(mps, mode):
+def test_an_empty_mode_starts_nothing(trace_folder, mode):
     profiler.start(mode)
     assert observers.tracer is None
     profiler.start(mode, True)
     profiler.stop()
-    assert list(mps.iterdir()) == []
+    assert list(trace_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("mode", "word"), [("nonsense", "nonsense"), ("interval,x", "x"), ("Intervals", "intervals")])
-def test_another_mode_is_refused_and_nothing_is_started(mps, mode, word):
+def test_unknown_modes_are_rejected_and_start_no_trace(trace_folder, mode, word):
     with pytest.raises(RuntimeError) as caught:
         profiler.start(mode)
     assert str(caught.value) == f"Invalid Signpost trace mode: {word}"
     assert observers.tracer is None
 
 
-def test_it_is_started_once_at_a_time(mps):
+def test_only_one_trace_is_active_at_a_time(trace_folder):
     profiler.start()
     with pytest.raises(RuntimeError) as caught:
         profiler.start("event")
@@ -77,11 +77,11 @@ def test_it_is_started_once_at_a_time(mps):
     profiler.stop()
     profiler.start()
     profiler.stop()
-    assert usual(mps).exists()
-    assert usual(mps, "-2").exists()
+    assert default_file(trace_folder).exists()
+    assert default_file(trace_folder, "-2").exists()
 
 
-def test_one_inside_another_ends_that_as_in_pytorch(mps):
+def test_nested_profile_ends_the_outer_trace_as_in_pytorch(trace_folder):
     with pytest.raises(RuntimeError, match="already enabled"), profiler.profile(), profiler.profile():
         pass
     assert observers.tracer is None
@@ -89,7 +89,7 @@ def test_one_inside_another_ends_that_as_in_pytorch(mps):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("arguments", "error", "message"),
     [
         ((3,), AttributeError, "'int' object has no attribute 'lower'"),
         ((None,), AttributeError, "'NoneType' object has no attribute 'lower'"),
@@ -97,14 +97,14 @@ def test_one_inside_another_ends_that_as_in_pytorch(mps):
         (("interval", None), RuntimeError, "couldn't convert python object to boolean"),
     ],
 )
-def test_nonsense_is_refused_in_pytorchs_words(arguments, error, words):
+def test_invalid_arguments_raise_pytorchs_errors(arguments, error, message):
     with pytest.raises(error) as caught:
         profiler.start(*arguments)
-    assert str(caught.value) == words
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (profiler.start, "Cannot execute profilerStartTrace() without MPS backend."),
         (profiler.stop, "Cannot execute profilerStopTrace() without MPS backend."),
@@ -113,13 +113,13 @@ def test_nonsense_is_refused_in_pytorchs_words(arguments, error, words):
     ],
     ids=["start", "stop", "profile", "metal_capture"],
 )
-def test_without_a_device_it_is_said_in_pytorchs_words(call, words):
+def test_missing_device_raises_pytorchs_error(call, message):
     with pytest.raises(RuntimeError) as caught:
         call()
-    assert str(caught.value).splitlines()[0] == words
+    assert str(caught.value).splitlines()[0] == message
 
 
-def test_a_capture_of_metal_is_refused_for_want_of_metal(mps, monkeypatch):
+def test_metal_capture_is_unsupported(trace_folder, monkeypatch):
     monkeypatch.setenv("MTL_CAPTURE_ENABLED", "1")
     assert profiler.is_metal_capture_enabled() is False
     assert profiler.is_capturing_metal() is False
@@ -127,46 +127,46 @@ def test_a_capture_of_metal_is_refused_for_want_of_metal(mps, monkeypatch):
         pass
 
 
-def test_each_operation_is_waited_for_if_that_is_asked(mps):
+def test_wait_until_completed_waits_for_each_operation(trace_folder):
     with profiler.profile("interval", wait_until_completed=True):
         tensor = forebay.zeros(1 << 20, device="mps")
         assert forebay.current_stream("mps").query()
         tensor.fill_(1)
-    first, second = decoded(usual(mps)).executed
-    call = next(each for each in decoded(usual(mps)).asked if each.id == second.id)
+    first, second = decode(default_file(trace_folder)).executed
+    call = next(each for each in decode(default_file(trace_folder)).queueing_calls if each.id == second.id)
     assert first.end <= call.begin
 
 
-def test_the_file_is_where_the_environment_says(mps, monkeypatch):
+def test_environment_variable_names_the_file(trace_folder, monkeypatch):
     monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
     with profiler.profile():
         forebay.zeros(10, device="mps")
-    assert [each.name for each in mps.iterdir()] == ["mine.pftrace"]
-    assert len(decoded(mps / "mine.pftrace").executed) == 1
+    assert [each.name for each in trace_folder.iterdir()] == ["mine.pftrace"]
+    assert len(decode(trace_folder / "mine.pftrace").executed) == 1
 
 
-def test_what_goes_on_is_ended_though_its_device_has_gone(clean, tmp_path, monkeypatch):
+def test_stop_writes_the_trace_after_its_emulation_has_ended(clean, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with forebay.emulate("mps"):
         profiler.start()
         forebay.zeros(10, device="mps")
     profiler.stop()
-    assert len(decoded(usual(tmp_path)).executed) == 1
+    assert len(decode(default_file(tmp_path)).executed) == 1
     with pytest.raises(RuntimeError, match=r"^Cannot execute profilerStopTrace\(\) without MPS backend"):
         profiler.stop()
 
 
-def test_it_does_not_end_what_cudas_profiler_began(mps):
-    profiler_session.begin("cuda", mps / "other.pftrace")
+def test_mps_stop_does_not_end_a_cuda_trace(trace_folder):
+    profiler_session.begin("cuda", trace_folder / "other.pftrace")
     profiler.stop()
     with profiler.profile():
-        assert profiler_session.going_on()
-    assert profiler_session.going_on()
+        assert profiler_session.is_active()
+    assert profiler_session.is_active()
     profiler_session.end("cuda")
-    assert [each.name for each in mps.iterdir()] == ["other.pftrace"]
+    assert [each.name for each in trace_folder.iterdir()] == ["other.pftrace"]
 
 
-def test_cudas_profiler_does_not_end_it_either(mps, monkeypatch):
+def test_cuda_profiler_does_not_end_an_mps_trace(trace_folder, monkeypatch):
     monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
     with forebay.emulate("cuda"):
         profiler.start()
@@ -174,42 +174,42 @@ def test_cudas_profiler_does_not_end_it_either(mps, monkeypatch):
             forebay.zeros(10, device="mps")
         forebay.zeros(10, device="mps")
         profiler.stop()
-    assert len(decoded(mps / "mine.pftrace").executed) == 2
+    assert len(decode(trace_folder / "mine.pftrace").executed) == 2
 
 
-# Signposts: a stand-in for the package, as this is no Mac.
+# Signposts, with a fake of the macOS package
 
 
 class Signposter:
     Category = types.SimpleNamespace(DynamicTracing="DynamicTracing")
-    told: list = []  # noqa: RUF012 -- of the class, as the tests make no object
+    calls: list = []  # noqa: RUF012 -- shared: the code under test creates the object
 
     def __init__(self, subsystem, category):
-        self.told.append(("log", subsystem, category))
+        self.calls.append(("log", subsystem, category))
 
-    def begin_interval(self, words):
-        self.told.append(("begin", words))
-        return lambda words=None: self.told.append(("end", words))
+    def begin_interval(self, text):
+        self.calls.append(("begin", text))
+        return lambda text=None: self.calls.append(("end", text))
 
-    def emit_event(self, words):
-        self.told.append(("event", words))
+    def emit_event(self, text):
+        self.calls.append(("event", text))
 
 
 @pytest.fixture
-def a_mac(mps, monkeypatch):
-    """One that says so, with the package installed."""
+def signposter(trace_folder, monkeypatch):
+    """The fake package, on a platform that claims to be macOS."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setitem(sys.modules, "os_signpost", types.SimpleNamespace(Signposter=Signposter))
-    monkeypatch.setattr(Signposter, "told", [])
+    monkeypatch.setattr(Signposter, "calls", [])
     return Signposter
 
 
-def test_on_a_mac_operations_are_signposts_too(a_mac):
+def test_operations_are_signposts_on_macos(signposter):
     with profiler.profile("interval,event"):
         tensor = forebay.empty(10, device="mps")
         tensor.fill_(0)
         forebay.synchronize("mps")
-    assert a_mac.told == [
+    assert signposter.calls == [
         ("log", "forebay", "DynamicTracing"),
         ("begin", "queue 0"),
         ("end", "fill fill_, 40 bytes"),
@@ -217,27 +217,27 @@ def test_on_a_mac_operations_are_signposts_too(a_mac):
     ]
 
 
-def test_signposts_are_as_the_mode_says(a_mac):
+def test_mode_selects_signposts(signposter):
     tensor = forebay.empty(10, device="mps")
     with profiler.profile("event"):
         tensor.fill_(0)
         forebay.synchronize("mps")
     tensor.fill_(0)
     forebay.synchronize("mps")
-    assert [each[0] for each in a_mac.told] == ["log", "event"]
+    assert [each[0] for each in signposter.calls] == ["log", "event"]
 
 
-def test_a_maker_of_signposts_that_fails_leaves_no_trace(a_mac, monkeypatch):
-    monkeypatch.setattr(a_mac, "__init__", lambda *_: 1 / 0)
+def test_failing_signpost_package_starts_no_trace(signposter, monkeypatch):
+    monkeypatch.setattr(signposter, "__init__", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         profiler.start()
-    assert not profiler_session.going_on()
+    assert not profiler_session.is_active()
     assert observers.tracer is None
 
 
-def test_a_mac_without_the_package_has_the_file_alone(mps, monkeypatch):
+def test_macos_without_the_signpost_package_writes_only_the_file(trace_folder, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setitem(sys.modules, "os_signpost", None)
     with profiler.profile():
         forebay.zeros(10, device="mps")
-    assert usual(mps).exists()
+    assert default_file(trace_folder).exists()

@@ -9,7 +9,7 @@ import pytest
 
 import forebay
 from forebay import mtia
-from forebay.runtime.lifecycle.emulation import forget_kind
+from forebay.runtime.lifecycle.emulation import reset_kind
 
 
 @pytest.fixture(autouse=True)
@@ -18,57 +18,57 @@ def two_devices():
         yield
 
 
-def on(index=0, n=4):
+def zeros_on(index=0, n=4):
     return forebay.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
 
 
 # Memory
 
 
-def test_what_is_counted():
-    held = on(1, 3 << 20)
-    counted = mtia.memory_stats(1)
-    assert counted["dram"]["allocated_bytes"] == counted["dram"]["peak_bytes"] == 3 << 20
-    assert counted["dram"]["reserved_bytes"] == 20 << 20
+def test_statistics_count_allocated_and_reserved_bytes():
+    tensor = zeros_on(1, 3 << 20)
+    stats = mtia.memory_stats(1)
+    assert stats["dram"]["allocated_bytes"] == stats["dram"]["peak_bytes"] == 3 << 20
+    assert stats["dram"]["reserved_bytes"] == 20 << 20
     assert (mtia.memory_allocated("mtia:1"), mtia.max_memory_allocated(1), mtia.memory_allocated(0)) == (
         3 << 20,
         3 << 20,
         0,
     )
-    assert mtia.memory_stats(0)["dram"] == dict.fromkeys(counted["dram"], 0)
-    del held
+    assert mtia.memory_stats(0)["dram"] == dict.fromkeys(stats["dram"], 0)
+    del tensor
     assert (mtia.memory_allocated(1), mtia.max_memory_allocated(1)) == (0, 3 << 20)
     mtia.reset_peak_memory_stats(1)
     mtia.empty_cache()
     assert mtia.max_memory_allocated(1) == mtia.memory_stats(1)["dram"]["reserved_bytes"] == 0
 
 
-def test_running_out_is_observed_on_every_device():
+def test_out_of_memory_observer_is_called_for_every_device():
     seen = []
-    on(0)
-    mtia.attach_out_of_memory_observer(lambda *told: seen.append(told))
-    for index in (0, 1):  # the second is opened after
+    zeros_on(0)
+    mtia.attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
+    for index in (0, 1):  # the second device is opened afterwards
         with pytest.raises(forebay.OutOfMemory, match=r"MTIA out of memory\. Tried to allocate"):
-            on(index, 100 << 20)
-    assert [(device, asked, total) for device, asked, total, _ in seen] == [(i, 100 << 20, 64 << 20) for i in (0, 1)]
+            zeros_on(index, 100 << 20)
+    assert [arguments[:3] for arguments in seen] == [(i, 100 << 20, 64 << 20) for i in (0, 1)]
     assert mtia.memory_stats(1)["dram"]["num_ooms"] == 1
-    with pytest.raises(TypeError, match="int cannot be called"):
+    with pytest.raises(TypeError, match="observer must be callable, not int"):
         mtia.attach_out_of_memory_observer(3)
 
 
-def test_an_observer_goes_with_its_emulation():
+def test_out_of_memory_observer_is_removed_with_its_emulation():
     seen = []
-    mtia.attach_out_of_memory_observer(lambda *told: seen.append(told))
-    forget_kind("mtia")
+    mtia.attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
+    reset_kind("mtia")
     with pytest.raises(forebay.OutOfMemory):
-        on(0, 100 << 20)
+        zeros_on(0, 100 << 20)
     assert seen == []
 
 
-def test_the_history():
+def test_history_records_allocations_until_it_is_stopped():
     mtia.init()
     mtia.record_memory_history()
-    on(0, 1000)
+    zeros_on(0, 1000)
     (trace, other) = mtia.snapshot()["device_traces"]
     assert [entry["action"] for entry in trace if entry["action"] in ("alloc", "free_requested")] == [
         "alloc",
@@ -78,15 +78,15 @@ def test_the_history():
     assert other == []
     assert pickle.loads(pickle.dumps(mtia.snapshot(), 4))["segments"][0]["total_size"] == 2 << 20
     mtia.record_memory_history(None)
-    on(0, 1000)
+    zeros_on(0, 1000)
     assert mtia.snapshot()["device_traces"] == [[], []]
 
 
-def test_the_history_keeps_as_many_entries_as_it_is_told():
+def test_history_keeps_max_entries_and_rejects_invalid_arguments():
     mtia.init()
     mtia.record_memory_history(max_entries=3)
     for _ in range(5):
-        on(0, 1000)
+        zeros_on(0, 1000)
     assert len(mtia.snapshot()["device_traces"][0]) == 3
     for arguments, error in (
         (("nonsense",), RuntimeError),
@@ -104,7 +104,7 @@ def test_the_history_keeps_as_many_entries_as_it_is_told():
 # Random numbers
 
 
-def test_seeds_that_wait():
+def test_seeds_are_queued_until_the_first_use():
     mtia.manual_seed_all(3)
     mtia.manual_seed(5)
     assert not mtia.is_initialized()
@@ -113,14 +113,14 @@ def test_seeds_that_wait():
     assert [generator.initial_seed() for generator in mtia.default_generators] == [5, 3]
 
 
-def test_seeds_are_given():
+def test_seed_functions_return_the_seed():
     mtia.init()
     assert mtia.seed() == mtia.initial_seed()
     seed = mtia.seed_all()
     assert [generator.initial_seed() for generator in mtia.default_generators] == [seed, seed]
 
 
-def test_states_resume_the_sequence():
+def test_generator_states_resume_the_sequence():
     mtia.manual_seed_all(7)
     forebay.rand(10, device="mtia:1")
     state = mtia.get_rng_state("mtia:1")
@@ -131,16 +131,16 @@ def test_states_resume_the_sequence():
     states = mtia.get_rng_state_all()
     mtia.seed_all()
     mtia.set_rng_state_all(states)
-    assert [kept.tolist() for kept in mtia.get_rng_state_all()] == [kept.tolist() for kept in states]
+    assert [state.tolist() for state in mtia.get_rng_state_all()] == [state.tolist() for state in states]
 
 
 @pytest.mark.parametrize("state", [3, None, "state", np.zeros(16), np.zeros(5, np.uint8)], ids=repr)
-def test_states_that_are_none(state):
+def test_set_rng_state_rejects_invalid_states(state):
     with pytest.raises((TypeError, RuntimeError)):
         mtia.set_rng_state(state)
 
 
-def test_seeds_that_are_none():
+def test_manual_seed_rejects_invalid_seeds():
     for wrong, error in (("x", ValueError), (None, TypeError), ([3], TypeError)):
         with pytest.raises(error):
             mtia.manual_seed(wrong)
@@ -151,7 +151,7 @@ def test_seeds_that_are_none():
 # Graphs
 
 
-def captured(context, graph, tensor):
+def capture_and_replay(context, graph, tensor):
     with context(graph):
         tensor.fill_(7)
         assert mtia.is_current_stream_capturing()
@@ -161,26 +161,30 @@ def captured(context, graph, tensor):
     return before, tensor.tolist()
 
 
-def test_a_graph_of_the_current_stream():
-    graph, tensor = mtia.MTIAGraph(), on()
-    assert captured(mtia.graph, graph, tensor) == ([0] * 4, [7] * 4)
+def test_graph_captures_the_current_stream():
+    graph, tensor = mtia.MTIAGraph(), zeros_on()
+    assert capture_and_replay(mtia.graph, graph, tensor) == ([0] * 4, [7] * 4)
     assert mtia.graph.default_capture_stream == mtia.default_stream()
     graph.reset()
     with pytest.raises(RuntimeError, match="Called MTIAGraph::pool"):
         graph.pool()
 
 
-def test_graphs_share_a_pool_on_a_stream_of_their_own():
+def test_graphs_share_a_pool_on_an_explicit_stream():
     pool, stream = mtia.graph_pool_handle(), mtia.Stream("mtia")
     graphs = [mtia.MTIAGraph() for _ in range(2)]
     for graph in graphs:
-        assert captured(lambda graph: mtia.graph(graph, pool, stream), graph, on()) == ([0] * 4, [7] * 4)
+        values = capture_and_replay(lambda graph: mtia.graph(graph, pool, stream), graph, zeros_on())
+        assert values == (
+            [0] * 4,
+            [7] * 4,
+        )
     assert [graph.pool() for graph in graphs] == [pool] * 2
     assert mtia.current_stream() == mtia.default_stream()
 
 
-def test_a_graph_that_is_kept_is_instantiated_by_hand():
-    graph, tensor = mtia.MTIAGraph(keep_graph=True), on()
+def test_kept_graph_is_instantiated_explicitly():
+    graph, tensor = mtia.MTIAGraph(keep_graph=True), zeros_on()
     graph.capture_begin((0, 0))
     tensor.fill_(7)
     graph.capture_end()
@@ -191,8 +195,8 @@ def test_a_graph_that_is_kept_is_instantiated_by_hand():
         graph.capture_begin((0, 0))
 
 
-def test_the_default_stream_is_captured_as_any_other():
-    graph, tensor = mtia.MTIAGraph(), on()
+def test_default_stream_can_be_captured():
+    graph, tensor = mtia.MTIAGraph(), zeros_on()
     graph.capture_begin((0, 0))
     assert mtia.is_current_stream_capturing()
     with mtia.stream(mtia.Stream()):
@@ -202,15 +206,15 @@ def test_the_default_stream_is_captured_as_any_other():
     assert not mtia.is_current_stream_capturing()
 
 
-def test_the_stream_for_all_is_the_first_that_was_current(monkeypatch):
-    """Be it that the first graph has one of its own."""
+def test_default_capture_stream_is_the_first_current_stream(monkeypatch):
+    """An explicit stream of the first graph does not change that."""
     monkeypatch.setattr(mtia.graph, "default_capture_stream", None)
     mtia.graph(mtia.MTIAGraph(), stream=mtia.Stream())
     with mtia.stream(mtia.Stream()):
         assert mtia.graph(mtia.MTIAGraph()).capture_stream == mtia.default_stream()
 
 
-def test_a_body_that_fails_leaves_nothing_captured():
+def test_exception_in_the_graph_context_ends_the_capture():
     graph = mtia.MTIAGraph()
     with pytest.raises(KeyError), pytest.warns(UserWarning, match="The MTIA Graph is empty"), mtia.graph(graph):
         raise KeyError("through")
@@ -218,11 +222,11 @@ def test_a_body_that_fails_leaves_nothing_captured():
     assert mtia.current_stream() == mtia.default_stream()
 
 
-def test_captures_that_cannot_begin():
+def test_invalid_captures_are_rejected():
     for wrong, error in ((None, AttributeError), (mtia.MTIAGraph, TypeError)):
         with pytest.raises(error), mtia.graph(wrong):
             pass
-    with pytest.raises(TypeError, match="a memory pool is"):
+    with pytest.raises(TypeError, match="a memory pool must be"):
         mtia.MTIAGraph().capture_begin("pool")
     with pytest.raises(RuntimeError, match=r"capture_end\(\) called before capture_begin\(\)"):
         mtia.MTIAGraph().capture_end()

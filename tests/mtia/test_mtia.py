@@ -1,4 +1,4 @@
-"""forebay.mtia on emulated devices: first use, devices, streams. Without any: scenes/mtia_without_backend."""
+"""forebay.mtia on emulated devices: first use, devices, streams. Without devices: scenes/mtia_without_backend."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def two_devices():
         yield
 
 
-def on(index=0, n=4):
+def zeros_on(index=0, n=4):
     return forebay.zeros(n, dtype=np.uint8, device=f"mtia:{index}")
 
 
 # First use
 
 
-def test_what_comes_before_the_first_use_is_no_use():
+def test_queries_and_seeds_do_not_initialise():
     assert (mtia.is_available(), mtia.device_count(), mtia._is_compiled()) == (True, 2, True)
     assert (mtia.memory_stats(), mtia.memory_allocated(), mtia.max_memory_allocated()) == ({}, 0, 0)
     assert mtia.reset_peak_memory_stats(9) is None
@@ -48,16 +48,16 @@ def test_what_comes_before_the_first_use_is_no_use():
         mtia.get_device_properties,
         lambda: mtia.set_device(1),
         lambda: mtia.stream(None),
-        on,
+        zeros_on,
     ],
 )
-def test_what_is_a_first_use(use):
+def test_first_use_initialises(use):
     use()
     assert mtia.is_initialized()
     assert mtia._initialized
 
 
-def test_calls_wait_for_it_in_their_order():
+def test_queued_calls_run_in_order_at_the_first_use():
     seen = []
     assert mtia._lazy_call(lambda: seen.append("first")) is None
     mtia._lazy_call(lambda: seen.append(mtia.current_device()))  # a queued call may use the device
@@ -65,11 +65,11 @@ def test_calls_wait_for_it_in_their_order():
     assert seen == []
     mtia.init()
     assert seen == ["first", 0]
-    assert mtia._lazy_call(lambda: "at once") == "at once"
+    assert mtia._lazy_call(lambda: "immediately") == "immediately"
     mtia._queued_calls.clear()
 
 
-def test_a_call_that_fails_tells_who_made_it_and_is_repeated():
+def test_failed_queued_call_reports_its_caller_and_is_retried():
     attempts = []
 
     def fail():
@@ -83,7 +83,7 @@ def test_a_call_that_fails_tells_who_made_it_and_is_repeated():
                 mtia.init()
             text = str(caught.value)
             assert text.startswith("MTIA call failed lazily at initialization with error: 'no'\n\nMTIA call was origin")
-            assert "test_a_call_that_fails_tells_who_made_it" in text
+            assert "test_failed_queued_call_reports_its_caller" in text
             assert isinstance(caught.value.__cause__, KeyError)
             assert not mtia.is_initialized()
     finally:
@@ -91,7 +91,7 @@ def test_a_call_that_fails_tells_who_made_it_and_is_repeated():
     assert len(attempts) == 2
 
 
-def test_of_threads_that_come_together_one_initialises():
+def test_concurrent_first_uses_initialise_once():
     ran, done = [], []
     mtia._lazy_call(lambda: ran.append(1))
     try:
@@ -108,30 +108,30 @@ def test_of_threads_that_come_together_one_initialises():
 # Devices
 
 
-def test_the_current_device():
+def test_set_device_changes_the_current_device():
     assert mtia.current_device() == 0
-    for device, index in ((1, 1), ("mtia:0", 0), (forebay.Device("mtia:1"), 1), (-1, 1), (-7, 1)):
+    for device, index in ((1, 1), ("mtia:0", 0), (forebay.device("mtia:1"), 1), (-1, 1), (-7, 1)):
         mtia.set_device(device)
-        assert (mtia.current_device(), on_current()) == (index, index)
+        assert (mtia.current_device(), index_of_new_tensor()) == (index, index)
 
 
-def on_current():
+def index_of_new_tensor():
     return forebay.empty(1, device="mtia").device.index
 
 
-def test_contexts_of_devices():
-    with mtia.device(1) as given:
-        assert (mtia.current_device(), given) == (1, None)
+def test_device_context_restores_the_previous_device():
+    with mtia.device(1) as entered:
+        assert (mtia.current_device(), entered) == (1, None)
         with mtia.device("mtia:0"), mtia.device(None), mtia.device(-1), mtia.device(mtia.device(0)):
             assert mtia.current_device() == 0
         assert mtia.current_device() == 1
     assert mtia.current_device() == 0
     with pytest.raises(KeyError), mtia.device(1):
-        raise KeyError("through")
+        raise KeyError("passed on")
     assert mtia.current_device() == 0
 
 
-def test_devices_are_exchanged():
+def test_exchange_device_returns_the_previous_index():
     assert [mtia._exchange_device(index) for index in (1, -1, 0)] == [0, -1, 1]
     assert [mtia._maybe_exchange_device(index) for index in (1, -1, 0)] == [0, -1, 1]
     for exchange in (mtia._exchange_device, mtia._maybe_exchange_device):
@@ -141,21 +141,21 @@ def test_devices_are_exchanged():
 
 @pytest.mark.parametrize("use", [mtia.set_device, mtia.device, mtia.current_stream, mtia.get_device_properties])
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("device", "error", "message"),
     [
-        ("cpu", "Expected a non cpu device, but got: cpu"),
-        ("cuda:1", "Expected a mtia or cpu device, but got: cuda:1"),
-        ("mtia:", "invalid device 'mtia:'"),
-        ("", "invalid device ''"),
+        ("cpu", ValueError, "Expected a non cpu device, but got: cpu"),
+        ("cuda:1", ValueError, "Expected a mtia or cpu device, but got: cuda:1"),
+        ("mtia:", RuntimeError, "Invalid device string: 'mtia:'"),
+        ("", RuntimeError, "Device string must not be empty"),
     ],
 )
-def test_devices_that_cannot_be_meant(use, device, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_device_arguments_are_rejected(use, device, error, message):
+    with pytest.raises(error, match=message):
         use(device)
 
 
 @pytest.mark.parametrize("index", [2, 99, 1 << 70])
-def test_devices_that_are_not_there(index):
+def test_missing_devices_are_rejected(index):
     for use in (mtia.set_device, mtia.synchronize, mtia.get_device_capability, mtia._exchange_device):
         with pytest.raises(forebay.DeviceError, match="MTIA error: invalid device ordinal"):
             use(index)
@@ -170,12 +170,12 @@ def test_devices_that_are_not_there(index):
     assert mtia.current_device() == 0
 
 
-def test_what_a_device_is():
-    found = mtia.get_device_properties(1)
-    assert (found["name"], found["total_memory"]) == ("MTIA v2 (emulated)", 64 << 20)
-    assert found["core_count"] == 64
-    assert mtia.get_device_capability("mtia:1") == (found["major"], found["minor"]) == (2, 0)
-    found["name"] = "mine"  # it is a copy
+def test_device_properties():
+    props = mtia.get_device_properties(1)
+    assert (props["name"], props["total_memory"]) == ("MTIA v2 (emulated)", 64 << 20)
+    assert props["core_count"] == 64
+    assert mtia.get_device_capability("mtia:1") == (props["major"], props["minor"]) == (2, 0)
+    props["name"] = "changed"  # a copy
     assert mtia.get_device_properties(1)["name"] == "MTIA v2 (emulated)"
     assert mtia.is_bf16_supported()
 
@@ -183,7 +183,7 @@ def test_what_a_device_is():
 # Streams and events
 
 
-def test_streams_and_events_are_those_of_no_kind():
+def test_streams_and_events_are_the_general_classes():
     assert mtia.Stream is forebay.Stream
     assert mtia.Event is forebay.Event
     stream = mtia.Stream("mtia:1", priority=-1)
@@ -196,31 +196,31 @@ def test_streams_and_events_are_those_of_no_kind():
         mtia.Stream("mtia", -1)
 
 
-def test_a_stream_is_current_inside():
+def test_stream_context_makes_the_stream_current():
     stream = mtia.Stream("mtia")
-    with mtia.stream(stream) as given:
-        assert given is None
+    with mtia.stream(stream) as entered:
+        assert entered is None
         assert mtia.current_stream() == stream == forebay.current_stream()
         with mtia.stream(None):
             assert mtia.current_stream() == stream
     assert mtia.current_stream() == mtia.default_stream()
 
 
-def test_a_stream_of_another_device_leaves_both_as_they_were():
-    there, elsewhere, here = mtia.Stream("mtia:1"), mtia.Stream("mtia:1"), mtia.Stream("mtia:0")
-    mtia.set_stream(elsewhere)
-    mtia.set_stream(here)
-    context = mtia.StreamContext(there)
+def test_stream_context_restores_both_devices():
+    inner, outer1, outer0 = mtia.Stream("mtia:1"), mtia.Stream("mtia:1"), mtia.Stream("mtia:0")
+    mtia.set_stream(outer1)
+    mtia.set_stream(outer0)
+    context = mtia.StreamContext(inner)
     assert (context.idx, context.src_prev_stream, context.cur_stream) == (0, None, None)
     with context:
-        assert (mtia.current_device(), mtia.current_stream()) == (1, there)
-        assert (context.src_prev_stream, context.dst_prev_stream) == (here, elsewhere)
-    assert (mtia.current_device(), mtia.current_stream(), mtia.current_stream(1)) == (0, here, elsewhere)
+        assert (mtia.current_device(), mtia.current_stream()) == (1, inner)
+        assert (context.src_prev_stream, context.dst_prev_stream) == (outer0, outer1)
+    assert (mtia.current_device(), mtia.current_stream(), mtia.current_stream(1)) == (0, outer0, outer1)
     mtia.set_stream(mtia.default_stream(1))
     mtia.set_stream(mtia.default_stream(0))
 
 
-def test_a_context_that_fails_to_begin_changes_nothing():
+def test_invalid_streams_are_rejected_and_change_nothing():
     before = mtia.current_stream()
     for wrong in (3, "mtia", object()):
         with pytest.raises(TypeError, match="expected a Stream"), mtia.stream(wrong):
@@ -232,24 +232,24 @@ def test_a_context_that_fails_to_begin_changes_nothing():
     assert mtia.current_stream() == before
 
 
-def test_streams_by_number():
+def test_set_stream_by_id():
     stream = mtia.Stream("mtia:1")
     mtia._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)
     assert (mtia.current_stream(), mtia.current_device()) == (stream, 1)
     mtia._set_stream_by_id(0, 1, 19)
     assert mtia.current_stream() == mtia.default_stream(1)
-    for numbers, error, words in (
+    for numbers, error, message in (
         ((0, 7, 19), RuntimeError, "Device index value 7 is out of index range"),
-        ((0, 0, 1), forebay.ForebayError, "a stream of device type 1 is none of MTIA's"),
+        ((0, 0, 1), forebay.ForebayError, "device type 1 is not that of MTIA, 19"),
         ((12345, 0, 19), forebay.DeviceError, "MTIA error: invalid resource handle"),
-        (("x", 0, 19), forebay.ForebayError, "an int, not str"),
+        (("x", 0, 19), forebay.ForebayError, "must be an int, not str"),
     ):
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=message):
             mtia._set_stream_by_id(*numbers)
     mtia.set_device(0)
 
 
-def test_streams_of_each_thread():
+def test_current_stream_is_per_thread():
     mtia.set_stream(mtia.Stream("mtia:1"))
     seen = []
     thread = threading.Thread(target=lambda: seen.append((mtia.current_device(), mtia.current_stream(1).stream_id)))
@@ -258,8 +258,8 @@ def test_streams_of_each_thread():
     assert seen == [(0, 0)]
 
 
-def test_work_is_waited_for():
-    stream, tensor = mtia.Stream("mtia"), on()
+def test_synchronize_waits_for_queued_work():
+    stream, tensor = mtia.Stream("mtia"), zeros_on()
     gate = threading.Event()
     stream.wait_stream(mtia.current_stream())
     stream.queue.call(lambda: gate.wait(60))

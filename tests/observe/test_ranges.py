@@ -1,4 +1,4 @@
-"""Named ranges: who hears of them, in which order, and what threads and ends out of place do."""
+"""Named ranges: notifications of tools, their order, threads, and unmatched ends."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ import forebay
 from forebay.observe.ranges import ranges
 
 
-class Listener:
+class CallLog:
+    """A tool that lists its calls."""
+
     def __init__(self):
-        self.heard = []
+        self.calls = []
 
     def push(self, name):
-        self.heard.append(("push", name))
+        self.calls.append(("push", name))
 
     def pop(self, ended):
-        self.heard.append(("pop", ended.name, ended.depth))
+        self.calls.append(("pop", ended.name, ended.depth))
 
     def start(self, number, name):
-        self.heard.append(("start", name))
+        self.calls.append(("start", name))
 
     def end(self, number, ended):
-        self.heard.append(("end", ended.name))
+        self.calls.append(("end", ended.name))
 
     def mark(self, at):
-        self.heard.append(("mark", at.name))
+        self.calls.append(("mark", at.name))
 
 
-def test_without_a_tool_nothing_has_a_depth_or_a_number():
-    assert [ranges.push("a"), ranges.push("b"), ranges.pop(), ranges.pop(), ranges.pop(), ranges.start("c")] == [
-        -2
-    ] * 5 + [0]
+def test_ranges_without_tools_have_no_depth_and_no_number():
+    depths = [ranges.push("a"), ranges.push("b"), ranges.pop(), ranges.pop(), ranges.pop()]
+    assert (depths, ranges.start("c")) == ([-2] * 5, 0)
 
 
-def test_a_tool_hears_of_everything_in_order():
-    listener = Listener()
-    with ranges.attached(listener):
+def test_tool_is_notified_in_order():
+    tool = CallLog()
+    with ranges.attached(tool):
         depths = [ranges.push("a"), ranges.push("b"), ranges.pop(), ranges.pop(), ranges.pop()]
         number = ranges.start("c")
         ranges.mark("d")
@@ -49,7 +50,7 @@ def test_a_tool_hears_of_everything_in_order():
     ranges.mark("after")
     assert depths == [0, 1, 1, 0, -2]
     assert number > 0
-    assert listener.heard == [
+    assert tool.calls == [
         ("push", "a"),
         ("push", "b"),
         ("pop", "b", 1),
@@ -60,16 +61,16 @@ def test_a_tool_hears_of_everything_in_order():
     ]
 
 
-def test_a_tool_that_comes_in_between_hears_the_end():
+def test_tool_attached_inside_a_range_is_notified_of_its_end():
     ranges.push("early")
     with ranges.recorded() as found:
-        assert ranges.open_here() == ("early",)
+        assert ranges.open_ranges() == ("early",)
         ranges.pop()
     assert [(each.name, each.depth) for each in found] == [("early", 0)]
     assert found[0].begin <= found[0].end
 
 
-def test_threads_nest_each_for_itself_and_may_end_each_others_ranges():
+def test_threads_nest_separately_and_may_end_each_others_ranges():
     numbers = []
 
     def other():
@@ -91,66 +92,65 @@ def test_threads_nest_each_for_itself_and_may_end_each_others_ranges():
     ]
 
 
-def test_only_the_last_ones_are_kept():
+def test_recorded_keeps_the_newest_ranges():
     with ranges.recorded(most=2) as found:
         for name in "abc":
             ranges.mark(name)
     assert [each.name for each in found] == ["b", "c"]
 
 
-def test_a_history_with_annotations_has_them(clean):
+def test_history_with_annotations_includes_ranges(clean):
     forebay.memory.record_history(annotations=True)
     try:
         ranges.push("step")
         ranges.pop()
-        said = forebay.memory.memory_snapshot()["external_annotations"]
+        recorded = forebay.memory.memory_snapshot()["external_annotations"]
     finally:
         forebay.memory.record_history(None)
-    assert [(each["stage"], each["name"]) for each in said] == [("START", "step"), ("END", "step")]
+    assert [(each["stage"], each["name"]) for each in recorded] == [("START", "step"), ("END", "step")]
 
 
-class StandIn(types.ModuleType):
-    """The `nvtx` package as a profiler's listener would have it."""
+class FakeNvtx(types.ModuleType):
+    """A fake `nvtx` package that lists its calls."""
 
     def __init__(self, domain):
         super().__init__("nvtx")
-        self.heard = []
+        self.calls = []
         self.get_domain = lambda: domain
         for name in ("push_range", "mark", "end_range"):
-            setattr(self, name, lambda what, name=name: self.heard.append((name, what)))
-        self.pop_range = lambda: self.heard.append(("pop_range",))
-        self.start_range = lambda what: (self.heard.append(("start_range", what)), (7, 0))[1]
+            setattr(self, name, lambda value, name=name: self.calls.append((name, value)))
+        self.pop_range = lambda: self.calls.append(("pop_range",))
+        self.start_range = lambda text: (self.calls.append(("start_range", text)), (7, 0))[1]
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """As if no range had been made yet."""
+    """The state before the first range of the process."""
     monkeypatch.setattr(ranges, "_looked_for_nvtx", False)
     monkeypatch.setattr(ranges, "_tools", ())
     monkeypatch.delitem(sys.modules, "forebay.observe.ranges.nvtx", raising=False)
-    monkeypatch.delattr(forebay.observe, "nvtx_library", raising=False)
     return monkeypatch
 
 
-class _Dummy:
-    pass
+class DummyDomain:
+    """The domain of `nvtx` without a profiler."""
 
 
-def installed(monkeypatch, domain):
-    library, inner = StandIn(domain), types.ModuleType("nvtx.nvtx")
-    inner.DummyDomain = _Dummy
+def install_nvtx(monkeypatch, domain):
+    library, inner = FakeNvtx(domain), types.ModuleType("nvtx.nvtx")
+    inner.DummyDomain = DummyDomain
     monkeypatch.setitem(sys.modules, "nvtx", library)
     monkeypatch.setitem(sys.modules, "nvtx.nvtx", inner)
     return library
 
 
-def test_nvtx_hears_of_them_where_a_profiler_listens(fresh):
-    library = installed(fresh, object())
+def test_nvtx_is_notified_if_a_profiler_is_attached(fresh):
+    library = install_nvtx(fresh, object())
     assert [ranges.push("a"), ranges.pop()] == [0, 0]
     number = ranges.start("b")
     ranges.mark("c")
     ranges.end(number)
-    assert library.heard == [
+    assert library.calls == [
         ("push_range", "a"),
         ("pop_range",),
         ("start_range", "b"),
@@ -159,15 +159,15 @@ def test_nvtx_hears_of_them_where_a_profiler_listens(fresh):
     ]
 
 
-def test_nvtx_that_nobody_listens_to_is_left_alone(fresh):
-    library = installed(fresh, _Dummy())
+def test_nvtx_is_not_notified_without_a_profiler(fresh):
+    library = install_nvtx(fresh, DummyDomain())
     assert [ranges.push("a"), ranges.pop()] == [-2, -2]
-    assert library.heard == []
+    assert library.calls == []
 
 
-def test_the_real_nvtx_is_asked(fresh):
+def test_real_nvtx_package_accepts_all_calls(fresh):
     pytest.importorskip("nvtx", reason="the extra nvtx is not installed")
-    assert ranges.push("a") == -2  # no profiler listens to the tests
+    assert ranges.push("a") == -2  # tests run without a profiler
     ranges.pop()
     from forebay.observe.ranges.nvtx import NvtxLibrary
 
@@ -178,9 +178,9 @@ def test_the_real_nvtx_is_asked(fresh):
     library.start(1, "b")
     library.end(1, ended)
     library.mark(ended)
-    assert not library.heard
+    assert not library.profiler_attached
 
 
-def test_without_the_package_there_is_none(fresh):
+def test_missing_nvtx_package_is_ignored(fresh):
     fresh.setitem(sys.modules, "nvtx", None)
     assert [ranges.push("a"), ranges.pop()] == [-2, -2]

@@ -1,4 +1,4 @@
-"""Programs in child processes, with and without forebay; some share `programs_on_emulated`."""
+"""Fixture that runs programs in child processes, with and without `forebay run`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from textwrap import dedent
 
 import pytest
 
-LIMIT = 60  # seconds for a child; each needs about one
-COMMAND = str(Path(sys.executable).with_name("forebay"))  # as installed: it is a main module of its own
-TABLES = "\nMemory of host:0"  # how what forebay says begins
+LIMIT = 60  # seconds for a child process, which takes about one
+COMMAND = str(Path(sys.executable).with_name("forebay"))  # the installed command
+TABLES = "\nMemory of cpu"  # the beginning of the report
 
 
 @dataclass
 class Outcome:
+    """Exit status and output of a child process."""
+
     status: int
     out: str
     err: str
-    output: Path  # where its report is
+    output: Path  # folder of the report
 
     @property
     def own(self) -> str:
-        """What the program itself said on standard error, and Python when it left."""
+        """Standard error without the report of forebay."""
         return re.sub(rf"{TABLES}.*?\nreport    [^\n]*\n", "", self.err, flags=re.DOTALL).split(TABLES)[0]
 
     @property
@@ -36,7 +38,7 @@ class Outcome:
 
 
 class Runner:
-    """Runs sources as `script.py` in a folder."""
+    """Runs programs as `script.py` in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,16 +66,16 @@ class Runner:
         return self.command(COMMAND, "run", *options, "script.py", *arguments, **settings)
 
     def same(self, source: str, *arguments: str, **settings) -> Outcome:
-        """Run it both ways; the program's own output and outcome must be equal."""
+        """Run a program with and without `forebay run` and compare exit status and output."""
         without = self.python(source, *arguments, **settings)
         observed = self.forebay(source, *arguments, **settings)
-        ours = observed.status, nowhere(observed.out), nowhere(observed.own)
-        assert ours == (without.status, nowhere(without.out), nowhere(without.err))
+        result = observed.status, without_addresses(observed.out), without_addresses(observed.own)
+        assert result == (without.status, without_addresses(without.out), without_addresses(without.err))
         return observed
 
 
-def nowhere(text: str) -> str:
-    """Without addresses."""
+def without_addresses(text: str) -> str:
+    """Replace addresses in the text."""
     return re.sub(r"\b0x[0-9a-f]+", "0x", text)
 
 

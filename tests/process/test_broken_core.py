@@ -1,4 +1,4 @@
-"""Without the compiled core, or with one that does not load: the commands say so, and what to do."""
+"""Commands and imports with a missing or damaged compiled core: the error and the remedy that they report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from forebay import _core
 from forebay.commands import checks
 from forebay.commands.checks import CHECKS
 
-LIMIT = 60  # seconds for a child
+LIMIT = 60  # seconds for a child process
 CORE = Path(_core.__file__)
 DOCTOR = "; `forebay doctor` says what to do"
 
 
 @dataclass
 class Broken:
-    """A copy of the package whose core does not load, and what the error says of it."""
+    """A copy of the package whose core does not load, and the loader's error."""
 
     home: Path
-    words: str
+    error: str
 
     def python(self, *arguments: str) -> tuple[int, str, str]:
         environment = {**os.environ, "PYTHONPATH": str(self.home), "PYTHONIOENCODING": "utf-8", "COLUMNS": "500"}
@@ -64,13 +64,13 @@ def overwrite(core: Path) -> str:
 
 
 def misname(core: Path) -> str:
-    """Its libstdc++ and everything else in it has one byte of its name wrong."""
+    """Corrupt the name of libstdc++ in the library."""
     core.write_bytes(CORE.read_bytes().replace(b"libstdc++.so", b"libnowhe.so?"))
     return "ImportError: libnowhe.so?.6: cannot open shared object file: No such file or directory"
 
 
 def fail_inside(core: Path) -> str:
-    """A file that loads and then fails, as one that was cut short may, with anything."""
+    """Replace the core by a module that raises while it is imported."""
     core.with_name("_core.py").write_text("raise SystemError('bad call flags\\nand more')")
     core.unlink()
     return "SystemError: bad call flags"
@@ -79,7 +79,7 @@ def fail_inside(core: Path) -> str:
 @pytest.fixture(params=[remove, rename, empty, overwrite, misname, fail_inside])
 def broken(request, tmp_path):
     if request.param in (empty, overwrite, misname) and sys.platform != "linux":
-        pytest.skip("the loader's words are Linux's")
+        pytest.skip("the error texts are those of the Linux loader")
     return broken_by(request.param, tmp_path)
 
 
@@ -95,45 +95,45 @@ def broken_by(damage: Callable[[Path], str], folder: Path) -> Broken:
     return Broken(folder, damage(package / CORE.name))
 
 
-def test_doctor_quotes_the_error_and_says_what_to_do(broken):
+def test_doctor_reports_error_and_remedy(broken):
     status, out, err = broken.command("doctor")
     assert (status, err) == (1, "")
-    core, cure, more, *others, empty_line, last = out.splitlines()
-    assert core == f"✗ native core          {broken.words}"
-    assert "install" in cure
+    core, remedy, more, *others, empty_line, last = out.splitlines()
+    assert core == f"✗ native core          {broken.error}"
+    assert "install" in remedy
     assert more.strip() == "more: forebay doctor --check 'native core'"
     lines = [line.split("  ")[0] + ": " + line.rpartition("  ")[2] for line in others]
     assert lines == [f"- {check.name}: not run, as it needs the native core" for check in CHECKS[1:]]
     assert (empty_line, last) == ("", f"1 of {len(CHECKS)} checks failed, {len(CHECKS) - 1} not run")
 
 
-def test_info_lists_the_versions_and_says_why_there_is_no_device(broken):
+def test_info_reports_versions_and_error(broken):
     status, out, err = broken.command("info")
     assert (status, err) == (0, "")
-    (line,) = [line for line in out.splitlines() if line.startswith("no host")]
-    assert broken.words in out
-    assert line.startswith("no host   the backend for host could not be loaded: ")
+    (line,) = [line for line in out.splitlines() if line.startswith("no cpu")]
+    assert broken.error in out
+    assert line.startswith("no cpu    the backend for cpu could not be loaded: ")
     assert importlib.metadata.version("numpy") in out
     assert DOCTOR in out
 
 
-def test_info_for_programs(missing):
+def test_info_json_reports_versions_and_error(missing):
     status, out, err = missing.command("info", "--json")
-    said = json.loads(out)
-    assert (status, err, said["devices"]) == (0, "", [])
-    assert said["missing"]["host"] == f"the backend for host could not be loaded: {missing.words}{DOCTOR}"
-    assert said["versions"]["numpy"] == importlib.metadata.version("numpy")
+    info = json.loads(out)
+    assert (status, err, info["devices"]) == (0, "", [])
+    assert info["missing"]["cpu"] == f"the backend for cpu could not be loaded: {missing.error}{DOCTOR}"
+    assert info["versions"]["numpy"] == importlib.metadata.version("numpy")
 
 
-def test_run_ends_in_one_line_and_leaves_nothing(broken):
+def test_run_prints_one_line_and_writes_no_report(broken):
     (broken.home / "x.py").write_text("print('it ran')")
-    line = f"forebay: error: forebay's compiled core does not load ({broken.words}){DOCTOR}\n"
+    line = f"forebay: error: forebay's compiled core does not load ({broken.error}){DOCTOR}\n"
     assert broken.command("run", "x.py") == (2, "", line)
     assert not (broken.home / "forebay-report").exists()
 
 
 @pytest.mark.parametrize("arguments", ["--version", "--help", "run --help", "doctor --help"])
-def test_what_needs_no_core_works(missing, arguments):
+def test_version_and_help_work_without_core(missing, arguments):
     status, out, err = missing.command(*arguments.split())
     assert (status, err) == (0, "")
     assert out
@@ -151,34 +151,34 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_is_told_at_its_first_use(missing, program):
+def test_first_use_raises_import_error(missing, program):
     status, out, err = missing.python("-c", program)
     assert (status, out) == (1, "")
-    assert err.splitlines()[-1] == f"ImportError: forebay's compiled core does not load ({missing.words}){DOCTOR}"
+    assert err.splitlines()[-1] == f"ImportError: forebay's compiled core does not load ({missing.error}){DOCTOR}"
 
 
-def test_every_damage_is_told(broken):
+def test_import_error_names_the_cause(broken):
     program = "try:\n    from forebay import Tensor\nexcept ImportError as error:\n    print(error.name, error)"
-    said = f"forebay._core forebay's compiled core does not load ({broken.words}){DOCTOR}\n"
-    assert broken.python("-c", program) == (0, said, "")
+    expected = f"forebay._core forebay's compiled core does not load ({broken.error}){DOCTOR}\n"
+    assert broken.python("-c", program) == (0, expected, "")
 
 
-def test_what_does_not_exist_is_still_told_so(missing):
+def test_missing_names_are_reported_as_usual(missing):
     assert "has no attribute 'emtpy'" in missing.python("-c", "import forebay\nforebay.emtpy")[2]
     assert "cannot import name 'emtpy'" in missing.python("-c", "from forebay import emtpy")[2]
 
 
-def test_the_next_step_is_for_what_is_wrong_and_for_where_it_is(missing):
-    ask = "from forebay.commands.checks import rebuild; print(rebuild('no module'))"
-    assert missing.python("-c", ask)[1].endswith(" -m pip install --force-reinstall --no-deps forebay\n")
+def test_remedy_depends_on_cause_and_installation(missing):
+    program = "from forebay.commands.checks import rebuild; print(rebuild('no module'))"
+    assert missing.python("-c", program)[1].endswith(" -m pip install --force-reinstall --no-deps forebay\n")
     home = missing.home / "src"
     home.mkdir()
     (missing.home / "forebay").rename(home / "forebay")
     (missing.home / "setup.py").touch()
     sources = Broken(home, "")
-    assert sources.python("-c", ask)[1].endswith(f" --force-reinstall --no-deps --editable {missing.home}\n")
-    for said in (
+    assert sources.python("-c", program)[1].endswith(f" --force-reinstall --no-deps --editable {missing.home}\n")
+    for error in (
         "ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory",
         "ImportError: libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by _core.so)",
     ):
-        assert checks.rebuild(said).startswith("install the library that the error names")
+        assert checks.rebuild(error).startswith("install the library that the error names")

@@ -1,4 +1,4 @@
-"""Emulations that come and go: what they leave, who starts and ends them, and exit with their work queued."""
+"""Starting and stopping emulations: leaks, threads, interrupts, forks, exit with queued work."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import sys
 
 import pytest
-from support.emulated_programs import emulating, said_by, succeeds
+from support.emulated_programs import environment_emulating, output_of, run_silently
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
-def test_two_hundred_emulations_leave_nothing(runner):
-    succeeds(
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_repeated_emulations_leak_nothing(runner):
+    run_silently(
         runner,
         """
 import gc
@@ -25,19 +25,19 @@ def one_round():
                 cuda.Event().record()
         cuda.synchronize()
 
-def held():
+def resources():
     gc.collect()
     resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resident, started(), len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines())
+    return resident, thread_counts(), len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines())
 
 import warnings
-warnings.simplefilter("ignore", ResourceWarning)  # of the two files above
+warnings.simplefilter("ignore", ResourceWarning)  # for the files opened above
 for _ in range(20):
     one_round()
-before = held()
+before = resources()
 for _ in range(200):
     one_round()
-after = held()
+after = resources()
 assert after[1:3] == before[1:3], (before, after)
 assert after[0] - before[0] < 4 << 20, (before, after)
 assert after[3] - before[3] < 20, (before, after)
@@ -45,12 +45,12 @@ assert after[3] - before[3] < 20, (before, after)
     )
 
 
-def test_emulations_of_several_threads(runner):
-    """One at a time has the kind: who comes second hears of it, and no end takes another's devices away."""
-    succeeds(
+def test_concurrent_emulations_are_exclusive(runner):
+    """Only one thread can emulate a kind at a time, and stopping affects no emulation of another thread."""
+    run_silently(
         runner,
         """
-failures, rounds, refusals = [], [], []
+failures, rounds, rejections = [], [], []
 def work(number):
     try:
         for _ in range(30):
@@ -58,8 +58,8 @@ def work(number):
                 with forebay.emulate("cuda", count=2):
                     made = forebay.full((2,), number, device="cuda:1")
                     rounds.append(made.tolist() == [number] * 2)
-            except (forebay.WrongState, forebay.ForebayError) as error:  # another thread's came or went meanwhile
-                refusals.append(error)
+            except (forebay.WrongState, forebay.ForebayError) as error:  # from another thread's emulation
+                rejections.append(error)
     except BaseException:
         failures.append(traceback.format_exc())
 threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -77,8 +77,8 @@ with forebay.emulate("cuda", count=3):
     )
 
 
-def test_started_in_one_thread_used_and_stopped_in_others(runner):
-    succeeds(
+def test_emulation_may_be_stopped_by_another_thread(runner):
+    run_silently(
         runner,
         """
 from concurrent.futures import ThreadPoolExecutor
@@ -90,15 +90,15 @@ for _ in range(3):
         assert one.submit(cuda.current_device).result(20) == 0
         three.submit(emulation.stop).result(20)
         for each in (one, two, three):
-            refused(each.submit(cuda.current_device).result, forebay.ForebayError, "forebay.emulate('cuda')")
+            raises(each.submit(cuda.current_device).result, forebay.ForebayError, "forebay.emulate('cuda')")
         with forebay.emulate("cuda"):
-            assert two.submit(cuda.current_device).result(20) == 0  # what was current went with its devices
+            assert two.submit(cuda.current_device).result(20) == 0  # the current device was reset
 """,
     )
 
 
-def test_the_first_to_begin_may_end_first(runner):
-    succeeds(
+def test_nested_emulations_may_stop_in_any_order(runner):
+    run_silently(
         runner,
         """
 first = forebay.emulate("cuda", 2)
@@ -112,7 +112,7 @@ assert cuda.device_count() == 0
     )
 
 
-HELD = """
+BLOCKED = """
 for stream in streams:
     stream.queue.call(gate.wait)
 streams[0].queue.call(lambda: os.write(1, b"done"))
@@ -131,19 +131,19 @@ del streams, made
 """
 
 
-@pytest.mark.parametrize("source", [HELD, COPIES, DROPPED], ids=["held", "copies", "dropped"])
-def test_exit_with_work_queued(runner, source):
-    head = """
+@pytest.mark.parametrize("source", [BLOCKED, COPIES, DROPPED], ids=["blocked", "copies", "dropped"])
+def test_queued_work_completes_at_exit(runner, source):
+    prologue = """
 gate = threading.Event()
 streams = [cuda.Stream(device=index) for index in range(2)]
 made = forebay.empty(1_000_000, device="cuda:1")
 """
-    assert said_by(runner, head + source, env=emulating()) == "done"
+    assert output_of(runner, prologue + source, env=environment_emulating()) == "done"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-def test_a_child_forked_in_a_capture_leaves_the_emulation_without_a_word(runner):
-    succeeds(
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_child_forked_during_a_capture_can_stop_the_emulation(runner):
+    run_silently(
         runner,
         """
 with forebay.emulate("cuda") as emulation:
@@ -160,23 +160,23 @@ with forebay.emulate("cuda") as emulation:
 
 
 INTERRUPTED = """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background does not have
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore the signal
 gate, emulation = threading.Event(), forebay.emulate("cuda", count=2)
 held = [forebay.zeros(3, device=f"cuda:{index}") for index in range(2)]
 cuda.current_stream(0).queue.call(gate.wait)
 threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-refused(emulation.stop, KeyboardInterrupt, "")
+raises(emulation.stop, KeyboardInterrupt, "")
 """
 
 
-def test_ctrl_c_at_the_end_of_an_emulation(runner):
-    """It is the end of all its devices all the same, and the next emulation waits for nothing of them."""
-    succeeds(
+def test_interrupted_stop_retires_all_devices(runner):
+    """KeyboardInterrupt in `stop` still retires all devices, and the next emulation does not wait for them."""
+    run_silently(
         runner,
         INTERRUPTED
         + """
 for made in held:
-    refused(made.tolist, forebay.WrongState, "emulation")
+    raises(made.tolist, forebay.WrongState, "emulation")
 with forebay.emulate("cuda", count=2):
     assert forebay.full((2,), 5, device="cuda:1").tolist() == [5, 5]
 gate.set()
@@ -184,21 +184,21 @@ gate.set()
     )
 
 
-def test_exit_with_the_work_of_an_emulation_that_has_ended(runner):
+def test_work_of_a_stopped_emulation_completes_at_exit(runner):
     source = """
-late = forebay.zeros(3, device="host")  # another device's end is no end of this one's work
+late = forebay.zeros(3, device="cpu")  # work of other devices must not be affected
 import atexit
 atexit.register(gate.set)
 """
-    written = INTERRUPTED.replace(
+    interrupted = INTERRUPTED.replace(
         "threading.Timer", 'cuda.current_stream(0).queue.call(lambda: os.write(1, b"done"))\nthreading.Timer'
     )
-    assert said_by(runner, written + source) == "done"
+    assert output_of(runner, interrupted + source) == "done"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-def test_a_child_of_a_parent_that_holds_memory_of_an_ended_emulation(runner):
-    succeeds(
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forked_child_can_emulate_with_memory_of_a_stopped_emulation(runner):
+    run_silently(
         runner,
         """
 with forebay.emulate("cuda"):

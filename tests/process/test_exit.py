@@ -1,4 +1,4 @@
-"""How a process ends with devices open. Every child has a limit, and most must leave without a word."""
+"""Process exit with open devices. Every child process has a time limit; most must exit without output."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from forebay.runtime.lifecycle.exit_and_fork import EXIT_SECONDS
 
-HEAD = """
+PROLOGUE = """
 import atexit, gc, os, signal, sys, threading, time
 import numpy as np
 import forebay
-stream = forebay.Stream("host:0")
+stream = forebay.Stream("cpu")
 """
 
 
-def leave(runner, source, *, warnings="error"):
-    runner.write(HEAD + source)
+def run(runner, source, *, warnings="error"):
+    runner.write(PROLOGUE + source)
     return runner.command("-W", warnings, "script.py")
 
 
@@ -31,7 +31,7 @@ def leave(runner, source, *, warnings="error"):
         "made = forebay.zeros(1000); made.record_stream(stream)",
         "made = forebay.zeros(1000); array = made.numpy(); view = memoryview(made)",
         "pinned = forebay.empty_pinned(1000)",
-        "block = forebay.allocate(1000); block.used_on(stream.handle); sys.block = block",
+        "block = forebay.allocate(1000); block.record_stream(stream.handle); sys.block = block",
         "forebay.set_stream(stream)",
         "stream.__enter__()",
         "stream.queue.call(lambda: time.sleep(0.2)); event = stream.record_event()",
@@ -48,12 +48,12 @@ def leave(runner, source, *, warnings="error"):
         "class Late:\n    def __del__(self): made.numpy(); stream.query()\nmade = forebay.zeros(3); late = Late()",
     ],
 )
-def test_it_leaves_without_a_word(runner, source):
-    done = leave(runner, source)
+def test_exit_is_silent(runner, source):
+    done = run(runner, source)
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-@pytest.mark.parametrize("device", ["host:0", "cuda:0"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -62,20 +62,20 @@ def test_it_leaves_without_a_word(runner, source):
         "graph.replay(); graph.me = graph",
         "graph.replay(); atexit.register(graph.reset)",
         "class Late:\n    def __del__(self): graph.reset()\ngraph.replay(); late = Late()",
-        "again = Graph(); recording.__enter__(); again.capture_begin(); made.fill_(2)",
+        "other = Graph(); capturing.__enter__(); other.capture_begin(); made.fill_(2)",
     ],
 )
-def test_a_graph_that_is_left_leaves_without_a_word(runner, device, source):
-    done = leave(
+def test_exit_with_a_graph_is_silent(runner, device, source):
+    done = run(
         runner,
         f"""
-if {device!r} != "host:0":
+if {device!r} != "cpu":
     forebay.emulate("cuda")
 from forebay.runtime.graphs.graph import Graph
 device = {device!r}
 made = forebay.zeros(1000, device=device)
-recording, graph = forebay.Stream(device), Graph()
-with recording:
+capturing, graph = forebay.Stream(device), Graph()
+with capturing:
     graph.capture_begin()
     made.fill_(1)
     graph.capture_end()
@@ -85,8 +85,8 @@ with recording:
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-def test_work_still_queued_is_done(runner):
-    done = leave(
+def test_queued_work_completes_at_exit(runner):
+    done = run(
         runner,
         """
 made = forebay.zeros(1 << 22)
@@ -94,14 +94,14 @@ for i in range(50):
     made.fill_(i + 0.5)
 stream.queue.call(lambda: time.sleep(0.3))
 stream.queue.call(lambda: print("done", flush=True))
-forebay.default_stream().queue.call(lambda: print("also", flush=True))
+forebay.default_stream().queue.call(lambda: print("default", flush=True))
 """,
     )
-    assert (done.status, sorted(done.out.split()), done.err) == (0, ["also", "done"], "")
+    assert (done.status, sorted(done.out.split()), done.err) == (0, ["default", "done"], "")
 
 
-def test_handlers_registered_later_come_first_and_may_use_devices(runner):
-    done = leave(
+def test_later_exit_handlers_run_first_and_may_use_devices(runner):
+    done = run(
         runner,
         """
 atexit.register(lambda: print("later", forebay.full((2,), 3).tolist(), flush=True))
@@ -112,7 +112,7 @@ stream.queue.call(lambda: print("queued", flush=True))
     assert sorted(done.out.splitlines()) == ["later [3, 3]", "queued"]
 
 
-def test_a_handler_registered_before_comes_too_late(runner):
+def test_earlier_exit_handlers_run_after_queues_are_closed(runner):
     runner.write("""
 import atexit
 def early():
@@ -127,20 +127,20 @@ made = forebay.full((2,), 7)
 """)
     done = runner.command("-W", "error", "script.py")
     assert (done.status, done.err) == (0, "")
-    assert done.out == "host:0: queue 0 was closed\n[7, 7]\n"
+    assert done.out == "cpu: queue 0 was closed\n[7, 7]\n"
 
 
-def test_failed_work_that_nobody_heard_of_is_told(runner):
-    done = leave(runner, "stream.queue.call(lambda: 1 / 0)", warnings="default")
+def test_unreported_failure_of_work_warns_at_exit(runner):
+    done = run(runner, "stream.queue.call(lambda: 1 / 0)", warnings="default")
     assert done.status == 0
     assert "ForebayWarning" in done.err
-    assert "ZeroDivisionError: division by zero; nobody had waited for it" in done.err
+    assert "ZeroDivisionError: division by zero; no wait reported it before the queue was closed" in done.err
 
 
 @pytest.mark.parametrize("endless", ["time.sleep(1000)", "[0 for _ in iter(int, 1)]", "threading.Event().wait()"])
-def test_work_that_never_ends_is_dropped(runner, endless):
-    begun = time.monotonic()
-    done = leave(runner, f"""
+def test_endless_work_is_dropped_at_exit(runner, endless):
+    start = time.monotonic()
+    done = run(runner, f"""
 made = forebay.zeros(1000)
 made.record_stream(stream)
 stream.queue.call(lambda: {endless})
@@ -150,16 +150,16 @@ other = forebay.Stream()
 other.wait_stream(stream)
 forebay.current_stream().queue.call(lambda: print("on the default stream", flush=True))
 """, warnings="default")  # fmt: skip
-    took = time.monotonic() - begun
+    elapsed = time.monotonic() - start
     assert (done.status, done.out) == (0, "on the default stream\n")
-    words = r"ForebayWarning: work of (1 queue|2 queues) was not done 5 s after the program's end, and was dropped"
-    assert re.search(words, done.err)
+    message = r"ForebayWarning: work of (1 queue|2 queues) was not done 5 s after the program's end, and was dropped"
+    assert re.search(message, done.err)
     assert "Traceback" not in done.err
-    assert EXIT_SECONDS <= took < EXIT_SECONDS + 10
+    assert EXIT_SECONDS <= elapsed < EXIT_SECONDS + 10
 
 
-def test_an_exception_ends_it_all_the_same(runner):
-    done = leave(
+def test_exit_after_an_exception_completes_work(runner):
+    done = run(
         runner,
         """
 stream.queue.call(lambda: print("done", flush=True))
@@ -170,14 +170,14 @@ raise SystemExit(3)
     assert (done.status, done.out, done.err) == (3, "done\n", "")
 
 
-def test_out_of_memory_ends_it_with_its_text(runner):
-    done = leave(runner, "forebay.memory.set_capacity('16MiB')\nmade = forebay.zeros(1 << 23)\n")
+def test_out_of_memory_traceback_has_the_message(runner):
+    done = run(runner, "forebay.memory.set_capacity('16MiB')\nmade = forebay.zeros(1 << 23)\n")
     assert done.status == 1
-    assert "forebay.OutOfMemory: host out of memory. Tried to allocate 32.00 MiB" in done.err
+    assert "forebay.OutOfMemory: cpu out of memory. Tried to allocate 32.00 MiB" in done.err
 
 
-def test_a_signal_ends_it(runner):
-    done = leave(
+def test_signal_ends_the_process(runner):
+    done = run(
         runner,
         """
 made = forebay.zeros(1 << 20)
@@ -189,28 +189,28 @@ time.sleep(30)
     assert done.status == -15
 
 
-def test_ctrl_c_while_waiting(runner):
-    done = leave(
+def test_ctrl_c_interrupts_a_wait(runner):
+    done = run(
         runner,
         """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background does not have
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore the signal
 gate = threading.Event()
 stream.queue.call(gate.wait)
 threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
 try:
     stream.synchronize()
 except KeyboardInterrupt:
-    print("seen", flush=True)
+    print("interrupted", flush=True)
 gate.set()
 stream.synchronize()
 """,
     )
-    assert (done.status, done.out, done.err) == (0, "seen\n", "")
+    assert (done.status, done.out, done.err) == (0, "interrupted\n", "")
 
 
-def test_daemon_threads_that_go_on(runner):
-    """They use streams and memory while the interpreter leaves; what they are told is theirs."""
-    done = leave(
+def test_daemon_threads_may_use_devices_during_exit(runner):
+    """Daemon threads use streams and memory while the interpreter exits; their WrongState errors are expected."""
+    done = run(
         runner,
         """
 def busy():
@@ -231,7 +231,7 @@ time.sleep(0.2)
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-def test_importing_starts_and_opens_nothing(runner):
+def test_threads_start_with_the_first_queued_work(runner):
     done = runner.python("""
 import threading
 from pathlib import Path
@@ -240,7 +240,7 @@ from forebay.runtime.devices import open_device
 assert not open_device._opened
 assert threading.active_count() == 1
 import forebay.testing
-forebay.Device("host:0"), forebay.current_device(), forebay.device_count("host"), forebay.why_not("cuda")
+forebay.device("cpu"), forebay.current_device(), forebay.device_count("cpu"), forebay.why_not("cuda")
 assert not open_device._opened
 forebay.allocate(1)
 stream = forebay.Stream()

@@ -1,4 +1,4 @@
-"""What importing and first using forebay.cuda does to a process, and what a process does to that. Emulated devices."""
+"""Import and first use of forebay.cuda on emulated devices: threads, queued calls, forked and spawned processes."""
 
 from __future__ import annotations
 
@@ -7,115 +7,115 @@ import os
 import sys
 
 import pytest
-from support.emulated_programs import HEAD, emulating, said_by, succeeds
+from support.emulated_programs import PROLOGUE_WITH_FORK, environment_emulating, output_of, run_silently
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+PROC = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
-# ---- Nothing before it
+# ---- Before the first use
 
 
 @PROC
 @pytest.mark.parametrize("module", ["forebay", "forebay.cuda", "forebay.cuda.memory", "forebay.mps"])
 @pytest.mark.parametrize("emulated", [False, True], ids=["bare", "emulated"])
-def test_importing_starts_and_opens_nothing(runner, module, emulated):
+def test_import_starts_no_thread_and_opens_no_file(runner, module, emulated):
     source = f"""
 import os, threading
-import numpy  # whose libraries start threads
-def seen():
+import numpy  # starts threads of its libraries
+def resources():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-before = seen()
+before = resources()
 import {module}
 import forebay
-assert seen() == before, (before, seen())
-from forebay.runtime.base import lazy_init as initialisation; from forebay.runtime.devices import open_device
+assert resources() == before, (before, resources())
+from forebay.runtime.base import lazy_init; from forebay.runtime.devices import open_device
 assert open_device._opened == {{}}
-assert not any(initialisation.of(kind).done for kind in ("cuda", "mps"))
+assert not any(lazy_init.get(kind).done for kind in ("cuda", "mps"))
 """
     runner.write(source)
-    done = runner.command("-W", "error", "script.py", env=emulating() if emulated else None)
+    done = runner.command("-W", "error", "script.py", env=environment_emulating() if emulated else None)
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
 @PROC
-def test_asking_what_there_is_initialises_nothing(runner):
-    succeeds(
+def test_device_queries_do_not_initialise(runner):
+    run_silently(
         runner,
         """
-before = started()
+before = thread_counts()
 assert (cuda.is_available(), cuda.device_count(), cuda.is_initialized()) == (True, 2, False)
 cuda.manual_seed(3), cuda.manual_seed_all(4), cuda.Event(), cuda.memory_allocated(1), cuda.empty_cache()
 assert not cuda.is_initialized()
 assert cuda.get_device_properties(1).name == "NVIDIA H200 (emulated)"
 assert cuda.is_initialized()
-assert started() == before  # queues' threads start with their first work
+assert thread_counts() == before  # threads of queues start with their first work
 assert cuda._primary_context_devices() == []
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-def test_questions_about_one_device_open_no_other(runner):
-    """Every name that takes a device is asked about device 1."""
+def test_functions_open_only_the_given_device(runner):
+    """Call every function that has a parameter `device` with device 1."""
     source = """
 import inspect, json
-further = {"peer_device": 0, "fraction": 0.5, "size": 512}
-asked = {}
+arguments = {"peer_device": 0, "fraction": 0.5, "size": 512}
+results = {}
 for module in (cuda, cuda.memory, cuda.random):
     for name in sorted(set(module.__all__) | {"_get_rng_state_offset", "_get_generator"}):
-        ask = getattr(module, name, None)
+        function = getattr(module, name, None)
         try:
-            parameters = inspect.signature(ask).parameters
+            parameters = inspect.signature(function).parameters
         except (TypeError, ValueError):
             continue
         if "device" not in parameters:
             continue
-        wanted = {"device": 1, **{each: further[each] for each in parameters if each in further}}
+        named = {"device": 1, **{each: arguments[each] for each in parameters if each in arguments}}
         with forebay.emulate("cuda", count=2):
             try:
-                ask(**wanted)
+                function(**named)
             except (TypeError, forebay.ForebayError, ModuleNotFoundError, Warning) as error:
-                how = type(error).__name__
+                failure = type(error).__name__
             else:
-                how = ""
-            asked[f"{module.__name__}.{name}"] = how, cuda._primary_context_devices()
-print(json.dumps(asked))
+                failure = ""
+            results[f"{module.__name__}.{name}"] = failure, cuda._primary_context_devices()
+print(json.dumps(results))
 """
-    asked = json.loads(said_by(runner, source))
-    assert {name: opened for name, (_, opened) in asked.items() if 0 in opened} == {}
-    answered = {name.rpartition(".")[2] for name, (how, _) in asked.items() if not how}
-    assert answered >= {
+    results = json.loads(output_of(runner, source))
+    assert {name: opened for name, (_, opened) in results.items() if 0 in opened} == {}
+    successful = {name.rpartition(".")[2] for name, (failure, _) in results.items() if not failure}
+    assert successful >= {
         "Stream", "can_device_access_peer", "current_stream", "default_stream", "device", "get_device_capability",
         "get_device_name", "get_device_properties", "get_rng_state", "max_memory_allocated", "mem_get_info",
         "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
         "set_device", "set_per_process_memory_fraction", "synchronize",
     }  # fmt: skip
-    assert len(answered) >= 30
+    assert len(successful) >= 30
 
 
-# ---- Once
+# ---- Queued calls
 
 
-def test_eight_threads_at_once(runner):
-    succeeds(
+def test_concurrent_first_use_initialises_once(runner):
+    run_silently(
         runner,
         """
 ran, finished, failures = [], [], []
 barrier = threading.Barrier(9, timeout=20)
 cuda._lazy_call(lambda: ran.append(list(finished)))
 
-def use(number):
+def work(number):
     try:
         barrier.wait()
         with cuda.device(number % 2):
             finished.append(cuda.current_device())
-            assert ran, "it went on before the queued call was done"
+            assert ran, "continued before the queued call had completed"
             assert forebay.full((3,), number, device=f"cuda:{number % 2}").tolist() == [number] * 3
     except BaseException:
         failures.append(traceback.format_exc())
 
-threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
 for thread in threads:
     thread.start()
 barrier.wait()
@@ -125,12 +125,12 @@ assert failures == [], failures[0]
 assert ran == [[]]
 assert sorted(finished) == [0] * 4 + [1] * 4
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-def test_other_threads_wait_for_the_queued_calls(runner):
-    succeeds(
+def test_other_threads_wait_for_queued_calls(runner):
+    run_silently(
         runner,
         """
 inside, go_on, order = threading.Event(), threading.Event(), []
@@ -149,12 +149,12 @@ go_on.set()
 first.join(20), second.join(20)
 assert order[0] == "queued call" and sorted(order[1:]) == ["first", "second"], order
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-def test_a_queued_call_may_do_everything(runner):
-    succeeds(
+def test_queued_call_may_use_devices(runner):
+    run_silently(
         runner,
         """
 seen = []
@@ -162,62 +162,62 @@ def queued():
     cuda.init()
     with cuda.stream(cuda.Stream(device=1)):
         seen.append(forebay.full((2,), 5, device="cuda:1").tolist())
-    cuda._lazy_call(lambda: seen.append("within"))
+    cuda._lazy_call(lambda: seen.append("nested"))
     seen.append(cuda.is_initialized())
 cuda._lazy_call(queued)
 assert cuda.current_device() == 0
-assert seen == [[5, 5], "within", False], seen
+assert seen == [[5, 5], "nested", False], seen
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-def test_ctrl_c_in_a_queued_call(runner):
-    """It is that, not a call's failure; nothing is half done, and the next use begins again."""
-    succeeds(
+def test_interrupted_queued_call_runs_again_at_next_use(runner):
+    """KeyboardInterrupt propagates unchanged, and the next use runs all queued calls again."""
+    run_silently(
         runner,
         """
 attempts, seen = [], []
 cuda._lazy_call(lambda: seen.append("before"))
 cuda._lazy_call(lambda: attempts.append(1) or (len(attempts) == 1 and signal.raise_signal(signal.SIGINT)))
-cuda._lazy_call(lambda: seen.append("behind"))
-refused(cuda.init, KeyboardInterrupt, "")
+cuda._lazy_call(lambda: seen.append("after"))
+raises(cuda.init, KeyboardInterrupt, "")
 assert not cuda.is_initialized() and not cuda._tls.is_initializing
 assert seen == ["before"]
-other = threading.Thread(target=cuda.init)  # the lock was given back
+other = threading.Thread(target=cuda.init)  # the lock was released
 other.start()
 other.join(20)
-assert cuda.is_initialized() and seen == ["before", "before", "behind"] and len(attempts) == 2
+assert cuda.is_initialized() and seen == ["before", "before", "after"] and len(attempts) == 2
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-def test_a_queued_call_that_fails_does_so_each_time(runner):
-    succeeds(
+def test_failing_queued_call_raises_at_every_use(runner):
+    run_silently(
         runner,
         """
 def by_this_function():
     cuda._lazy_call(lambda: {}["nothing"])
 by_this_function()
 for use in (cuda.init, lambda: forebay.zeros(3, device="cuda:1"), cuda.current_stream):
-    error = refused(use, cuda.DeferredCudaCallError, "CUDA call failed lazily at initialization with error: 'nothing'")
+    error = raises(use, cuda.DeferredCudaCallError, "CUDA call failed lazily at initialization with error: 'nothing'")
     assert isinstance(error.__cause__, KeyError)
     assert "in by_this_function" in str(error)
     assert not cuda.is_initialized() and cuda._primary_context_devices() == []
 cuda._queued_calls.clear()
 assert cuda.current_device() == 0
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
-# ---- Other processes
+# ---- Forked and spawned processes
 
 
 @FORKS
-def test_a_child_of_a_parent_that_only_asked(runner):
-    succeeds(
+def test_forked_child_works_if_the_parent_did_not_initialise(runner):
+    run_silently(
         runner,
         """
 cuda.manual_seed_all(9)
@@ -231,22 +231,22 @@ assert not cuda.is_initialized()
 assert forebay.full((3,), 4, device="cuda:0").tolist() == [4, 4, 4]
 assert cuda.initial_seed() == 9
 """,
-        env=emulating(),
+        env=environment_emulating(),
     )
 
 
 @FORKS
-def test_a_child_of_a_parent_that_used_it(runner):
+def test_forked_child_is_rejected_if_the_parent_initialised(runner):
     source = """
 stream = cuda.Stream()
-event = stream.record_event()  # HERE is not where it was initialised
+event = stream.record_event()  # initialised in the line before
 def check():
     assert cuda._is_in_bad_fork() and not cuda.is_initialized()
-    words = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
+    message = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
     for use in (cuda.init, cuda.current_device, cuda.current_stream, cuda.Stream, stream.synchronize, event.record,
                 lambda: forebay.empty(1, device="cuda"), lambda: cuda.get_device_properties(1), cuda.initial_seed,
                 lambda: cuda.set_device(1), lambda: forebay.emulate("cuda")):
-        error = refused(use, forebay.Forked, words)
+        error = raises(use, forebay.Forked, message)
         assert f"The parent process initialised CUDA in {__file__}, line LINE" in str(error), error
     assert (cuda.device_count(), cuda.is_available()) == (2, True)
 assert forked(check) == 0
@@ -256,14 +256,14 @@ assert forked(grandchild) == 0
 event.synchronize()
 assert cuda.current_device() == 0
 """
-    line = 1 + (HEAD + source).splitlines().index("stream = cuda.Stream()")
-    succeeds(runner, source.replace("LINE", str(line)), env=emulating())
+    line = 1 + (PROLOGUE_WITH_FORK + source).splitlines().index("stream = cuda.Stream()")
+    run_silently(runner, source.replace("LINE", str(line)), env=environment_emulating())
 
 
 @FORKS
-def test_a_child_of_a_parent_whose_emulation_has_ended(runner):
-    """The parent's devices are gone, so nothing of them is in the child's way."""
-    succeeds(
+def test_forked_child_works_after_the_emulation_of_its_parent(runner):
+    """The devices of the parent were closed before the fork."""
+    run_silently(
         runner,
         """
 with forebay.emulate("cuda"):
@@ -277,7 +277,7 @@ check()
     )
 
 
-def test_spawned_children_see_what_the_environment_says(runner):
+def test_spawned_children_emulate_as_the_environment_says(runner):
     source = """
 import multiprocessing
 import forebay
@@ -289,11 +289,11 @@ def work(index):
         return cuda.get_device_name(), forebay.full((2,), index, device="cuda").tolist(), cuda._is_in_bad_fork()
 
 if __name__ == "__main__":
-    cuda.init()  # a parent that uses it is in no spawned child's way
+    cuda.init()  # initialisation in the parent does not affect spawned children
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = pool.map_async(work, range(2)).get(40)
     assert found == [("NVIDIA A100-SXM4-80GB (emulated)", [index] * 2, False) for index in range(2)], found
 """
     runner.write(source)
-    done = runner.command("-W", "error", "script.py", env=emulating("cuda:2@a100"))
+    done = runner.command("-W", "error", "script.py", env=environment_emulating("cuda:2@a100"))
     assert (done.status, done.out, done.err) == (0, "", "")

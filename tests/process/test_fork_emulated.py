@@ -1,47 +1,47 @@
-"""What a forked child may do with emulated devices, its own and its parent's."""
+"""Forked children with emulated devices of their own and of their parents."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from support.emulated_programs import succeeds
+from support.emulated_programs import run_silently
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 
-def test_sensors_can_be_read_in_a_child(runner):
-    succeeds(
+def test_forked_child_can_read_sensors(runner):
+    run_silently(
         runner,
         """
 with forebay.emulate("cuda", count=2):
     tensor = forebay.zeros(1000, device="cuda:1")
     assert cuda.device_memory_used(1) == 2 << 20
 
-    def look():
+    def check():
         assert (cuda.utilization(1), cuda.device_memory_used(1)) == (0, 0)
         assert cuda.list_gpu_processes(1) == "GPU:1\\nno processes are running"
         assert cuda.temperature() and cuda.power_draw()
 
-    assert forked(look) == 0
+    assert forked(check) == 0
     assert str(os.getpid()) in cuda.list_gpu_processes(1)
 """,
     )
 
 
-def test_a_child_emulates_although_its_parent_was_counting_memory(runner):
-    succeeds(
+def test_forked_child_can_emulate_despite_locks_held_in_parent(runner):
+    run_silently(
         runner,
         """
-from forebay.backends.emulated.memory_budget import room, watch
+from forebay.backends.emulated.memory_budget import budget, guard_reporter
 
-held, forks = threading.Event(), threading.Event()
-def count():
-    with room._lock, watch._lock:
+held, release = threading.Event(), threading.Event()
+def hold_locks():
+    with budget._lock, guard_reporter._lock:
         held.set()
-        forks.wait(20)
-counting = threading.Thread(target=count)
-counting.start()
+        release.wait(20)
+holder = threading.Thread(target=hold_locks)
+holder.start()
 assert held.wait(20)
 
 def emulate():
@@ -49,52 +49,52 @@ def emulate():
         assert forebay.full((2,), 7, device="cuda:0").tolist() == [7, 7]
 
 assert forked(emulate) == 0
-forks.set()
-counting.join()
+release.set()
+holder.join()
 """,
     )
 
 
-def test_the_end_of_the_parents_graph_is_the_parents(runner):
-    succeeds(
+def test_destroy_callback_of_a_graph_does_not_run_in_forked_child(runner):
+    run_silently(
         runner,
         """
 import gc
 
 with forebay.emulate("cuda"):
-    tensor, graph, ends = forebay.zeros(3, device="cuda"), cuda.CUDAGraph(), []
+    tensor, graph, calls = forebay.zeros(3, device="cuda"), cuda.CUDAGraph(), []
     with cuda.graph(graph):
         tensor.fill_(1)
-    graph.register_destroy_callback(lambda: ends.append(os.getpid()), synchronize_before_release=True)
+    graph.register_destroy_callback(lambda: calls.append(os.getpid()), synchronize_before_release=True)
     graph.replay()
     cuda.synchronize()
 
-    def end():
+    def delete_graph():
         global graph
         del graph
         gc.collect()
-        assert ends == []
+        assert calls == []
 
-    assert forked(end) == 0
+    assert forked(delete_graph) == 0
     del graph
-    assert ends == [os.getpid()]
+    assert calls == [os.getpid()]
 """,
     )
 
 
-def test_a_child_looks_for_races_of_its_own(runner):
-    succeeds(
+def test_forked_child_can_enable_the_sanitizer(runner):
+    run_silently(
         runner,
         """
 from forebay.cuda import _sanitizer
-from forebay.runtime.base import observers as listening
+from forebay.runtime.base import observers
 
 _sanitizer.enable_cuda_sanitizer()
 
 def enable():
     assert not _sanitizer.cuda_sanitizer.enabled
     _sanitizer.enable_cuda_sanitizer()
-    assert (_sanitizer.cuda_sanitizer.enabled, len(listening.listeners)) == (True, 1)
+    assert (_sanitizer.cuda_sanitizer.enabled, len(observers.registered)) == (True, 1)
 
 assert forked(enable) == 0
 assert _sanitizer.cuda_sanitizer.enabled

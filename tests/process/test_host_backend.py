@@ -1,4 +1,4 @@
-"""The host backend in processes that end and fork."""
+"""The CPU device at process exit and after fork."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPEN = """
 import os, sys, threading
 from forebay.backends.host.driver import HostPort
 from forebay.spi import DeviceProps
-port = HostPort(DeviceProps("host", 0, "test", 1 << 26))
+port = HostPort(DeviceProps("cpu", 0, "test", 1 << 26))
 queue, memory = port.queue(), port.reserve(1 << 21)
 queue.fill(memory, 7, 1 << 21)
 tick = queue.signal()
@@ -36,13 +36,13 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         "sys.exit(0)",
     ],
 )
-def test_a_process_ends_with_the_device_open(code):
+def test_process_exits_normally_with_an_open_device(code):
     done = run(code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_child_that_was_not_warned_is_told():
-    """Without `abandon`, too: nothing hangs, and the child reads its copy of the memory."""
+def test_inherited_port_raises_forked_in_a_child():
+    """Without `abandon`, too, nothing hangs and the child can read its copy of the memory."""
     done = run("""
 import ctypes, signal
 from forebay.errors import Forked
@@ -69,8 +69,8 @@ port.close()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_child_forked_while_another_thread_reserves():
-    """The lock of the port may be held at that moment; after `abandon` the child must not care."""
+def test_child_forked_during_a_reserve_can_reopen():
+    """The port's lock may be held at the fork; `abandon` must not need it."""
     done = run("""
 import signal
 stop = threading.Event()

@@ -1,20 +1,20 @@
-"""What forks, threads and the end of a process do to forebay.mps on an emulated device."""
+"""forebay.mps on an emulated device in whole processes: forks, threads, exit."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from support.emulated_programs import emulating, said_by, succeeds
+from support.emulated_programs import environment_emulating, output_of, run_silently
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-EMULATED = emulating("mps@apple_m3_max")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+EMULATED = environment_emulating("mps@apple_m3_max")
 IMPORT = "from forebay import mps\n"
 
 
 @FORKS
-def test_a_child_of_a_parent_that_only_asked(runner):
-    succeeds(
+def test_forked_child_works_if_the_parent_did_not_initialise(runner):
+    run_silently(
         runner,
         IMPORT
         + """
@@ -37,8 +37,8 @@ check()
 
 
 @FORKS
-def test_a_child_of_a_parent_that_used_it(runner):
-    succeeds(
+def test_forked_child_is_rejected_if_the_parent_initialised(runner):
+    run_silently(
         runner,
         IMPORT
         + """
@@ -56,7 +56,7 @@ def check():
         event.record, event.wait, event.query, event.synchronize, lambda: event.elapsed_time(event),
     )
     for use in uses:
-        error = refused(use, forebay.Forked, "Cannot re-initialize MPS in forked subprocess. To use MPS with")
+        error = raises(use, forebay.Forked, "Cannot re-initialize MPS in forked subprocess. To use MPS with")
         assert f"The parent process initialised MPS in {__file__}" in str(error), error
     assert (mps.manual_seed(3), mps.empty_cache(), mps.current_allocated_memory()) == (None, None, 0)
     event.__del__()
@@ -69,9 +69,9 @@ assert event.query() and repr(mps.Event()) == "<forebay.mps.Event 2>"
 
 
 @FORKS
-def test_a_child_emulates_after_its_parents_emulation(runner):
-    """What the parent has of it goes in the child without a word."""
-    succeeds(
+def test_forked_child_emulates_after_the_emulation_of_its_parent(runner):
+    """The child can delete events of the parent's emulation."""
+    run_silently(
         runner,
         IMPORT
         + """
@@ -93,17 +93,17 @@ check()
 
 
 @FORKS
-def test_a_child_of_a_parent_whose_threads_take_events(runner):
-    """A destructor there waits for no lock that a thread of the parent may have had."""
-    succeeds(
+def test_forked_child_can_delete_events_while_parent_threads_create_them(runner):
+    """A destructor in the child must not wait for a lock that a thread of the parent held."""
+    run_silently(
         runner,
         IMPORT
         + """
 stop = threading.Event()
-def take():
+def create_events():
     while not stop.is_set():
         mps.Event()
-threads = [threading.Thread(target=take) for _ in range(4)]
+threads = [threading.Thread(target=create_events) for _ in range(4)]
 kept = [mps.Event() for _ in range(100)]
 for thread in threads:
     thread.start()
@@ -119,7 +119,7 @@ assert len(kept) == 100
 
 
 def test_eight_threads_use_streams_and_events(runner):
-    succeeds(
+    run_silently(
         runner,
         IMPORT
         + """
@@ -130,11 +130,11 @@ def use(number):
         event = mps.Event(enable_timing=True)
         event.record()
         with mps.stream(mps.Stream()):
-            mine = mps.current_stream()
+            current = mps.current_stream()
             for _ in range(20):
                 assert forebay.full((3,), number, device="mps").tolist() == [number] * 3
-                assert mps.current_stream() == mine
-            refused(event.record, NotImplementedError, "Non-default streams are not yet supported.")
+                assert mps.current_stream() == current
+            raises(event.record, NotImplementedError, "Non-default streams are not yet supported.")
         event.synchronize()
         assert event.query()
     except BaseException:
@@ -151,24 +151,24 @@ mps.synchronize()
     )
 
 
-def test_an_event_that_could_not_be_made_says_so_once(runner):
-    """PyTorch's prints an ignored AttributeError when it goes."""
-    succeeds(
+def test_failed_event_constructor_raises_once(runner):
+    """PyTorch's destructor would print an ignored AttributeError."""
+    run_silently(
         runner,
         IMPORT
         + """
 import gc
-refused(mps.Event, RuntimeError, "Cannot execute acquireEvent() without MPS backend.")
-refused(lambda: mps.Event("yes", "no"), TypeError, "")
+raises(mps.Event, RuntimeError, "Cannot execute acquireEvent() without MPS backend.")
+raises(lambda: mps.Event("yes", "no"), TypeError, "")
 mps.Event.__new__(mps.Event)
 gc.collect()
 """,
     )
 
 
-def test_leaving_with_everything_in_use(runner):
-    """Events, streams and work are there at the end, one of them in a cycle and one in another module."""
-    out = said_by(
+def test_exit_with_events_streams_and_work_is_silent(runner):
+    """At exit there are events, streams and queued work; one event is in a cycle, one in another module."""
+    out = output_of(
         runner,
         IMPORT
         + """
@@ -181,14 +181,14 @@ class Holder: ...
 holder = Holder()
 holder.event, holder.itself = mps.Event(), holder
 json.kept = mps.Event()
-print("left")
+print("end")
 """,
         env=EMULATED,
     )
-    assert out == "left\n"
+    assert out == "end\n"
 
 
-def test_spawned_children_see_what_the_environment_says(runner):
+def test_spawned_children_emulate_as_the_environment_says(runner):
     source = """
 import multiprocessing
 import forebay

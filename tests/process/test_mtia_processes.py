@@ -1,4 +1,4 @@
-"""What a process does to forebay.mtia, and what that does to a process: first use, forks, threads, exit."""
+"""forebay.mtia on emulated devices in whole processes: first use, forks, threads, exit."""
 
 from __future__ import annotations
 
@@ -6,58 +6,58 @@ import os
 import sys
 
 import pytest
-from support.emulated_programs import BEGIN, HEAD, emulating, succeeds
+from support.emulated_programs import PROLOGUE, PROLOGUE_WITH_FORK, environment_emulating, run_silently
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-PROC = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists threads and files in /proc")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+PROC = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 MTIA = "from forebay import mtia\n"
 
 
 @PROC
-def test_importing_it_starts_and_opens_nothing(runner):
+def test_import_starts_no_thread_and_opens_no_file(runner):
     source = """
 import os, sys, threading
-import numpy  # whose libraries start threads
-def seen():
+import numpy  # starts threads of its libraries
+def resources():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-before = seen()
+before = resources()
 import forebay
-assert "forebay.mtia" not in sys.modules  # it comes when it is asked for
+assert "forebay.mtia" not in sys.modules  # imported at first access
 assert forebay.mtia.device_count() == 2
-assert seen() == before, (before, seen())
+assert resources() == before, (before, resources())
 assert not forebay.mtia.is_initialized()
 """
     runner.write(source)
-    done = runner.command("-W", "error", "script.py", env=emulating("mtia:2"))
+    done = runner.command("-W", "error", "script.py", env=environment_emulating("mtia:2"))
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
 @PROC
-def test_asking_what_a_device_is_opens_none(runner):
-    succeeds(
+def test_device_queries_open_no_device(runner):
+    run_silently(
         runner,
         MTIA
         + """
-from forebay.runtime.devices.open_device import opened_indices
-before = started()
+from forebay.runtime.devices.open_device import open_device_indices
+before = thread_counts()
 assert mtia.get_device_properties(1)["name"] == "MTIA v2 (emulated)"
 assert mtia.get_device_capability(1) == (2, 0)
 mtia.seed_all(), mtia.get_rng_state_all(), mtia.synchronize(1), mtia.memory_stats(1), mtia.set_device(1)
-assert (opened_indices("mtia"), started()) == ([], before)
+assert (open_device_indices("mtia"), thread_counts()) == ([], before)
 """,
-        env=emulating("mtia:2"),
+        env=environment_emulating("mtia:2"),
     )
 
 
 @FORKS
-def test_a_child_of_a_parent_that_used_it_says_so(runner):
-    succeeds(
+def test_forked_child_is_rejected_if_the_parent_initialised(runner):
+    run_silently(
         runner,
         MTIA
         + """
 mtia.init()
 tensor, stream = forebay.zeros(3, device="mtia"), mtia.Stream("mtia")
-words = "Cannot re-initialize MTIA in forked subprocess. To use MTIA with multiprocessing, you must use the 'spawn' "
+message = "Cannot re-initialize MTIA in forked subprocess. To use MTIA with multiprocessing, you must use the 'spawn' "
 def child():
     assert mtia._is_in_bad_fork() and not mtia.is_initialized()
     assert (mtia.memory_allocated(), mtia.memory_stats(), mtia.device_count()) == (0, {}, 2)
@@ -66,21 +66,21 @@ def child():
         mtia.get_device_properties, lambda: mtia.set_device(1), lambda: mtia.stream(None),
         lambda: mtia.device(0).__enter__(), lambda: forebay.zeros(1, device="mtia:1"),
     ):
-        error = refused(use, forebay.Forked, words + "start method")
+        error = raises(use, forebay.Forked, message + "start method")
         assert "script.py, line" in str(error)
-    refused(lambda: tensor.fill_(1), forebay.Forked, "")
-    refused(stream.synchronize, forebay.Forked, "")
-    assert forebay.zeros(3, device="host:0").tolist() == [0, 0, 0]
+    raises(lambda: tensor.fill_(1), forebay.Forked, "")
+    raises(stream.synchronize, forebay.Forked, "")
+    assert forebay.zeros(3, device="cpu").tolist() == [0, 0, 0]
 assert forked(child) == 0
 assert not mtia._is_in_bad_fork() and tensor.tolist() == [0, 0, 0]
 """,
-        env=emulating("mtia:2"),
+        env=environment_emulating("mtia:2"),
     )
 
 
 @FORKS
-def test_counting_and_seeding_spoil_nothing_for_a_child(runner):
-    succeeds(
+def test_forked_child_works_if_the_parent_did_not_initialise(runner):
+    run_silently(
         runner,
         MTIA
         + """
@@ -91,19 +91,19 @@ def child():
     assert forebay.full((2,), 7, device="mtia:1").tolist() == [7, 7]
 assert forked(child) == 0 and not mtia.is_initialized()
 """,
-        env=emulating("mtia:2"),
+        env=environment_emulating("mtia:2"),
     )
 
 
 @FORKS
-def test_a_child_without_a_backend_may_fork_and_emulate(runner):
-    succeeds(
+def test_forked_child_may_emulate_without_a_backend(runner):
+    run_silently(
         runner,
         MTIA
         + """
-refused(mtia.init, AssertionError, "Torch not compiled with MTIA enabled")
+raises(mtia.init, AssertionError, "Torch not compiled with MTIA enabled")
 def child():
-    refused(mtia.current_device, RuntimeError, "Cannot execute getCurrentDevice() without MTIA backend.")
+    raises(mtia.current_device, RuntimeError, "Cannot execute getCurrentDevice() without MTIA backend.")
     with forebay.emulate("mtia"):
         assert mtia.current_device() == 0
 assert forked(child) == 0
@@ -111,9 +111,9 @@ assert forked(child) == 0
     )
 
 
-def test_threads_of_their_own_streams(runner):
-    """Eight threads use both devices, change their current ones, draw, capture and replay."""
-    succeeds(
+def test_eight_threads_use_devices_streams_and_graphs(runner):
+    """Threads switch between two devices, draw random numbers, capture and replay graphs."""
+    run_silently(
         runner,
         MTIA
         + """
@@ -140,13 +140,13 @@ def work(number):
             assert mtia.current_device() == 0
     except BaseException:
         failures.append(traceback.format_exc())
-capturing = threading.Lock()  # a capture forbids all threads to wait
+capturing = threading.Lock()  # an active capture forbids waits in all threads
 threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join(50)
 assert not failures, failures[0]
 """,
-        env=emulating("mtia:2"),
+        env=environment_emulating("mtia:2"),
     )
 
 
@@ -167,21 +167,21 @@ assert not failures, failures[0]
         "import atexit; atexit.register(lambda: mtia.synchronize()); made = forebay.zeros(9, device='mtia')",
     ],
 )
-def test_it_leaves_without_a_word(runner, source):
-    runner.write(BEGIN + MTIA + source)
-    done = runner.command("-W", "error", "script.py", env=emulating("mtia:2"))
+def test_exit_is_silent(runner, source):
+    runner.write(PROLOGUE + MTIA + source)
+    done = runner.command("-W", "error", "script.py", env=environment_emulating("mtia:2"))
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-def test_the_environment_asks_for_nonsense(runner):
+def test_invalid_emulation_in_the_environment(runner):
     runner.write(
-        HEAD
+        PROLOGUE_WITH_FORK
         + MTIA
         + """
 assert (mtia.is_available(), mtia.device_count()) == (False, 0)
 for use in (mtia.init, mtia.current_device, mtia.synchronize):
-    refused(use, forebay.ForebayError, "environment variable FOREBAY_EMULATE: there is no profile 'nope'")
+    raises(use, forebay.ForebayError, "environment variable FOREBAY_EMULATE: there is no profile 'nope'")
 """
     )
-    done = runner.command("-W", "error", "script.py", env=emulating("mtia@nope"))
+    done = runner.command("-W", "error", "script.py", env=environment_emulating("mtia@nope"))
     assert (done.status, done.out, done.err) == (0, "", "")

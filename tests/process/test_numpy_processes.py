@@ -1,4 +1,4 @@
-"""NumPy on a device, whole processes: forks, exits, interrupts, sub-interpreters, other libraries, NumPy's tests."""
+"""The NumPy allocator hook in whole processes: forks, exit, signals, subinterpreters, libraries, NumPy's own tests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import textwrap
 
 import pytest
 
-BEGIN = """
+PROLOGUE = """
 import os, signal, sys, threading, time
 import numpy as np
 import forebay
 from forebay import memory
 from forebay.interop import numpy as hook
-HOST, MIB = "host:0", 1 << 20
-hook.install(HOST)
+CPU, MIB = "cpu", 1 << 20
+hook.install(CPU)
 """
 
 
-def child(program, *, begin=BEGIN, seconds=60, env=(), python=()):
-    """What the program writes. It must end well and say nothing on stderr."""
-    source = begin + textwrap.dedent(program)
+def run(program, *, prologue=PROLOGUE, seconds=60, env=(), python=()):
+    """Run a program, which must succeed without output on stderr, and return the words of its output."""
+    source = prologue + textwrap.dedent(program)
     command = [sys.executable, "-X", "faulthandler", "-W", "error", *python, "-c", source]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds, check=False, env=os.environ | dict(env)
@@ -32,11 +32,11 @@ def child(program, *, begin=BEGIN, seconds=60, env=(), python=()):
     return done.stdout.split()
 
 
-with_and_without_history = pytest.mark.parametrize("history", ["", "memory.record_history(device=HOST)\n"])
+with_and_without_history = pytest.mark.parametrize("history", ["", "memory.record_history(device=CPU)\n"])
 
 
 @with_and_without_history
-def test_a_forked_child_goes_on_with_memory_of_its_own(history):
+def test_forked_child_keeps_its_arrays(history):
     program = """
     kept = [np.full(3 * MIB, n, np.uint8) for n in range(5)]
     if not (pid := os.fork()):
@@ -49,41 +49,41 @@ def test_a_forked_child_goes_on_with_memory_of_its_own(history):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert all((array == n).all() for n, array in enumerate(kept))
-    assert hook.installed() is not None and memory.memory_allocated(HOST) == 15 * MIB
+    assert hook.installed() is not None and memory.memory_allocated(CPU) == 15 * MIB
     """
-    assert child(program, begin=BEGIN + history) == []
+    assert run(program, prologue=PROLOGUE + history) == []
 
 
-def test_a_forked_child_is_served_again_when_it_asks():
+def test_forked_child_can_reinstall():
     program = """
     before = np.ones(3 * MIB, np.uint8)
     if not (pid := os.fork()):
         try:
-            hook.install(HOST)
+            hook.install(CPU)
         except forebay.errors.Forked:
-            forebay.reopen(HOST)
-        hook.install(HOST)
+            forebay.reopen(CPU)
+        hook.install(CPU)
         after = np.ones(5 * MIB, np.uint8)
-        assert memory.memory_allocated(HOST) == 5 * MIB
+        assert memory.memory_allocated(CPU) == 5 * MIB
         before.resize(40 * MIB, refcheck=False)
-        assert memory.memory_allocated(HOST) == 45 * MIB and before[: 3 * MIB].all()
+        assert memory.memory_allocated(CPU) == 45 * MIB and before[: 3 * MIB].all()
         del before
-        assert memory.memory_allocated(HOST) == 5 * MIB
+        assert memory.memory_allocated(CPU) == 5 * MIB
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     """
-    assert child(program) == []
+    assert run(program) == []
 
 
-def test_forks_while_threads_allocate():
+def test_fork_while_threads_allocate():
     program = """
     stop = threading.Event()
-    def hammer(seed):
-        chance = np.random.default_rng(seed)
+    def allocate(seed):
+        rng = np.random.default_rng(seed)
         while not stop.is_set():
-            arrays = [np.full(int(size), seed, np.uint8) for size in chance.integers(MIB // 8, 4 * MIB, 10)]
+            arrays = [np.full(int(size), seed, np.uint8) for size in rng.integers(MIB // 8, 4 * MIB, 10)]
             assert all((array == seed).all() for array in arrays)
-    threads = [threading.Thread(target=hammer, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=allocate, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for _ in range(20):
@@ -91,26 +91,26 @@ def test_forks_while_threads_allocate():
             assert all(not np.zeros(2 * MIB).any() for _ in range(5))
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
-        memory.empty_cache(HOST)
+        memory.empty_cache(CPU)
     stop.set()
     for thread in threads:
         thread.join()
-    assert memory.memory_allocated(HOST) == 0
+    assert memory.memory_allocated(CPU) == 0
     """
-    assert child(program) == []
+    assert run(program) == []
 
 
-def test_a_pool_of_forked_workers_sends_arrays():
+def test_forked_pool_workers_return_arrays():
     program = """
     import multiprocessing
     with multiprocessing.get_context("fork").Pool(2) as pool:
         print([int(array.sum()) for array in pool.map(np.ones, [MIB, MIB + 1])])
     """
-    assert child(program) == ["[1048576,", "1048577]"]
+    assert run(program) == ["[1048576,", "1048577]"]
 
 
 @with_and_without_history
-def test_arrays_may_outlive_everything(history):
+def test_arrays_may_outlive_the_interpreter(history):
     program = """
     import atexit
     class Last:
@@ -126,66 +126,66 @@ def test_arrays_may_outlive_everything(history):
     in_globals, sys.last = Last(), [Last(), np.ones(5 * MIB)]
     atexit.register(lambda: globals().update(late=np.ones(9 * MIB)))
     threading.Thread(target=endless, daemon=True).start()
-    with hook.serving(HOST, smallest=1):
+    with hook.serving(CPU, smallest=1):
         inside = np.ones(10)
     print("end")
     """
-    assert child(program, begin=BEGIN + history) == ["end"]
+    assert run(program, prologue=PROLOGUE + history) == ["end"]
 
 
-def test_ctrl_c_while_arrays_are_made_is_heard_once():
+def test_ctrl_c_during_allocation_is_raised_once():
     program = """
     try:
         print("ready", flush=True)
         while True:
             np.ones(30 * MIB, np.uint8)
-            memory.empty_cache(HOST)
+            memory.empty_cache(CPU)
     except KeyboardInterrupt:
-        print("heard")
+        print("interrupted")
     for _ in range(100):
         np.ones(MIB)
     """
-    command = [sys.executable, "-W", "error", "-c", BEGIN + textwrap.dedent(program)]
+    command = [sys.executable, "-W", "error", "-c", PROLOGUE + textwrap.dedent(program)]
     for _ in range(5):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
-            said, complained = process.communicate(timeout=60)
-        assert (process.returncode, said, complained) == (0, "heard\n", "")
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (0, "interrupted\n", "")
 
 
-def test_a_timer_that_raises_is_not_lost():
+def test_exception_of_a_timer_handler_is_raised():
     program = """
-    class Late(Exception): pass
-    def late(number, frame): raise Late
-    signal.signal(signal.SIGALRM, late)
-    heard = 0
+    class Timeout(Exception): pass
+    def raise_timeout(number, frame): raise Timeout
+    signal.signal(signal.SIGALRM, raise_timeout)
+    caught = 0
     for _ in range(50):
-        memory.empty_cache(HOST)
+        memory.empty_cache(CPU)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.003)
             end = time.monotonic() + 10
             while time.monotonic() < end:
                 np.empty(30 * MIB, np.uint8)
-                memory.empty_cache(HOST)
-        except Late:
-            heard += 1
-    print(heard, len(np.ones(MIB)))
+                memory.empty_cache(CPU)
+        except Timeout:
+            caught += 1
+    print(caught, len(np.ones(MIB)))
     """
-    assert child(program) == ["50", str(1 << 20)]
+    assert run(program) == ["50", str(1 << 20)]
 
 
-def test_a_device_too_small_ends_a_program_with_the_reason():
-    source = BEGIN + "memory.set_capacity('4MiB', HOST)\nkept = [np.ones(MIB, np.uint8) for _ in range(9)]"
+def test_out_of_memory_traceback_explains_the_request():
+    source = PROLOGUE + "memory.set_capacity('4MiB', CPU)\nkept = [np.ones(MIB, np.uint8) for _ in range(9)]"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Exception ignored" not in done.stderr
-    assert "forebay.OutOfMemory: host out of memory. Tried to allocate 2.00 MiB. " in done.stderr
-    assert "\n  1.00 MiB were asked for, for which a segment of 2.00 MiB is needed.\n" in done.stderr
-    assert done.stderr.endswith("It was wanted for a NumPy array of shape (1048576,) and dtype uint8.\n")
+    assert "forebay.OutOfMemory: cpu out of memory. Tried to allocate 2.00 MiB. " in done.stderr
+    assert "\n  The request of 1.00 MiB needs a segment of 2.00 MiB.\n" in done.stderr
+    assert done.stderr.endswith("Requested for a NumPy array of shape (1048576,) and dtype uint8.\n")
 
 
-def test_a_subinterpreter_is_refused_politely():
+def test_subinterpreter_is_rejected():
     program = """
     try:
         import _xxsubinterpreters as interpreters
@@ -194,33 +194,33 @@ def test_a_subinterpreter_is_refused_politely():
     name = interpreters.create()
     for line in ("import forebay.interop.numpy", "import numpy; numpy.ones(9_000_000)"):
         try:
-            answer = interpreters.run_string(name, line)  # from 3.13 on it tells instead of raising
+            answer = interpreters.run_string(name, line)  # since Python 3.13 the error is returned
             print("ImportError" in repr(answer) or "ran")
         except Exception as error:
             print("ImportError" in str(error) + repr(error))
     interpreters.destroy(name)
     assert np.ones(3 * MIB).all()
     """
-    assert child(program)[:1] == ["True"]
+    assert run(program)[:1] == ["True"]
 
 
-def test_the_debug_allocators_find_nothing():
+def test_debug_allocators_find_no_error():
     program = """
     old = np.arange(10.0)
     for size in (1000, MIB, 10 * MIB, 100):
         old.resize(size, refcheck=False)
         assert old[:10].tolist() == list(range(10))
-    with hook.serving(HOST, smallest=1):
+    with hook.serving(CPU, smallest=1):
         arrays = [np.zeros(n, np.uint8) for n in range(2000)]
         for array in arrays:
             array.resize(3 * array.size + 1, refcheck=False)
     hook.uninstall()
     assert not any(array.any() for array in arrays)
     """
-    assert child(program, python=["-X", "dev"], env={"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "85"}.items()) == []
+    assert run(program, python=["-X", "dev"], env={"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "85"}.items()) == []
 
 
-def test_scipy_and_scikit_learn():
+def test_scipy_and_scikit_learn_work():
     pytest.importorskip("sklearn")
     program = """
     from scipy import linalg, sparse
@@ -234,28 +234,28 @@ def test_scipy_and_scikit_learn():
     b = data[:64] + np.eye(64)
     assert np.allclose(linalg.lu_factor(b)[0].shape, (64, 64))
     """
-    begin = BEGIN.replace("install(HOST)", "install(HOST, smallest=1)")
-    assert child(program, begin=begin, python=["-W", "ignore"]) == []
+    prologue = PROLOGUE.replace("install(CPU)", "install(CPU, smallest=1)")
+    assert run(program, prologue=prologue, python=["-W", "ignore"]) == []
 
 
-def test_numpys_own_tests_of_arrays_pass(tmp_path):
-    """The parts that allocate, grow, sort and copy most, with every array served; all of numpy._core takes minutes."""
+def test_numpy_array_tests_pass(tmp_path):
+    """Run the parts of NumPy's tests that allocate, resize, sort and copy most; all of numpy._core takes minutes."""
     parts = ("test_multiarray.py", "test_nditer.py", "test_indexing.py", "test_mem_overlap.py")
-    chosen = "resize or sort or take or fromiter or creation or pickl or zeros or newbuffer or overlap or concat"
+    selected = "resize or sort or take or fromiter or creation or pickl or zeros or newbuffer or overlap or concat"
     program = f"""
     import pytest
     from pathlib import Path
     folder = Path(np.__file__).parent / "_core/tests"
     status = pytest.main(
-        ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", {chosen!r}]
+        ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", {selected!r}]
         + [str(folder / part) for part in {parts}]
     )
     from forebay.runtime.devices.current import opened_for
-    served = memory.memory_stats(HOST)["allocation.all.allocated"]
-    assert opened_for(HOST).allocator.broken() is None and served > 100_000, served
+    served = memory.memory_stats(CPU)["allocation.all.allocated"]
+    assert opened_for(CPU).allocator.check_invariants() is None and served > 100_000, served
     sys.exit(status)
     """
-    source = BEGIN.replace("install(HOST)", "install(HOST, smallest=1)") + textwrap.dedent(program)
+    source = PROLOGUE.replace("install(CPU)", "install(CPU, smallest=1)") + textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
     )

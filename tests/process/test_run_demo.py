@@ -1,4 +1,4 @@
-"""The demo: a plain NumPy program on real digits, on a device with room and on one without."""
+"""The demo, a plain NumPy program, under `forebay run`: with enough memory and with too little."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-pytest.importorskip("sklearn", reason="the demo's digits come with scikit-learn")
+pytest.importorskip("sklearn", reason="the demo's data set is part of scikit-learn")
 
 
-def test_it_learns_and_is_reported(runner, root):
+def test_demo_learns_and_is_reported(runner, root):
     demo = str(root / "examples/train_digits.py")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as many threads as cores wait for each other when busy
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # one thread per core is slow on a busy machine
     observed = runner.command("-m", "forebay", "run", demo, env=environment)
     assert observed.status == 0
     (accuracy,) = re.findall(r"^([\d.]+)% of the unknown digits read right", observed.out, re.MULTILINE)
@@ -22,7 +22,7 @@ def test_it_learns_and_is_reported(runner, root):
     assert "forebay" not in (root / "examples/train_digits.py").read_text().split('"""')[2]
 
 
-def test_a_device_too_small_for_it(runner, root):
+def test_demo_on_small_device_runs_out_of_memory(runner, root):
     observed = runner.command("-m", "forebay", "run", "--memory", "16MiB", str(root / "examples/train_digits.py"))
     assert observed.status == 1
     assert "OutOfMemory" in observed.own

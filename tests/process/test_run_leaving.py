@@ -1,4 +1,4 @@
-"""Ctrl-C, fork and closed pipes: who tells the story, and how the process dies."""
+"""`forebay run` with Ctrl-C, fork and closed pipes: which process reports, and the exit status."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ INTERRUPTED = """
 """
 
 
-def test_ctrl_c_kills_with_the_programs_traceback_and_a_report(runner):
+def test_ctrl_c_ends_with_traceback_and_report(runner):
     observed = runner.same(INTERRUPTED)
     assert observed.status == -signal.SIGINT
     assert observed.output.joinpath("report.html").exists()
 
 
-def test_ctrl_c_in_a_module(runner):
+def test_ctrl_c_in_module(runner):
     runner.write(INTERRUPTED, "module.py")
     observed = runner.command("-m", "forebay", "run", "-m", "module")
     assert (observed.status, observed.out) == (-signal.SIGINT, "handler\n")
     assert observed.own.count("File ") == 2
 
 
-def test_ctrl_c_that_the_program_handles(runner):
+def test_ctrl_c_handled_by_program(runner):
     runner.same(
         """
         import signal, sys
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
-            print("well")
+            print("handled")
             sys.exit(4)
         """
     )
 
 
 @pytest.mark.parametrize("ending", ["", "import sys; sys.exit(5)", "1/0"])
-def test_ctrl_c_while_the_report_is_written(runner, ending):
-    planted = f"""
+def test_ctrl_c_during_report(runner, ending):
+    source = f"""
         import signal
         import forebay.snapshot.report.html
         def write(snapshot, out):
@@ -54,8 +54,8 @@ def test_ctrl_c_while_the_report_is_written(runner, ending):
         forebay.snapshot.report.html.write = write
         {ending}
     """
-    observed = runner.forebay(planted)
-    assert observed.status == runner.python(planted).status
+    observed = runner.forebay(source)
+    assert observed.status == runner.python(source).status
     assert "Traceback" not in observed.err.split("Memory of")[1]
     assert "forebay: interrupted before the report was finished\n" in observed.err
     assert [path.name for path in observed.output.iterdir()] == ["snapshot.forebay"]
@@ -72,14 +72,14 @@ FORKS = """
 """
 
 
-def test_a_forked_childs_numpy_goes_on_and_it_tells_nothing(runner):
+def test_forked_child_computes_and_does_not_report(runner):
     observed = runner.same(FORKS)
     assert observed.out.split() == ["2000000.0", "None", "2000000.0", "3"]
-    assert observed.err.count("Memory of host:0") == 1
+    assert observed.err.count("Memory of cpu") == 1
 
 
-def test_a_daemon_that_lives_on_holds_no_pipe(runner):
-    """Else whoever reads standard error to its end would wait for the daemon."""
+def test_daemon_does_not_keep_standard_error_open(runner):
+    """Otherwise a reader of standard error would wait for the daemon."""
     observed = runner.forebay(
         """
         import os, time
@@ -94,38 +94,38 @@ def test_a_daemon_that_lives_on_holds_no_pipe(runner):
         """
     )
     os.kill(int((runner.folder / "pid").read_text()), signal.SIGKILL)
-    assert "Memory of host:0" in observed.err
+    assert "Memory of cpu" in observed.err
 
 
 PRINTS = "for n in range(100_000): print('line', n)"
 
 
 def read_one_line(runner, *arguments: str, merged: bool = False) -> tuple[int, str]:
-    """`... | head -1`"""
+    """Run the command like `... | head -1`. Returns the exit status and standard error."""
     runner.write(PRINTS)
     command = [sys.executable, *arguments]
     err = subprocess.STDOUT if merged else subprocess.PIPE
     with subprocess.Popen(command, cwd=runner.folder, stdout=subprocess.PIPE, stderr=err, encoding="utf-8") as process:
         assert process.stdout.readline() == "line 0\n"
         process.stdout.close()
-        said = "" if merged else process.stderr.read()
-        return process.wait(60), said
+        errors = "" if merged else process.stderr.read()
+        return process.wait(60), errors
 
 
-def test_a_closed_pipe_is_the_programs_own_affair(runner):
-    status, said = read_one_line(runner, "script.py")
+def test_closed_pipe_fails_as_under_python(runner):
+    status, errors = read_one_line(runner, "script.py")
     observed = read_one_line(runner, "-m", "forebay", "run", "script.py")
-    assert (observed[0], observed[1].split("\nMemory of")[0]) == (status, said)
+    assert (observed[0], observed[1].split("\nMemory of")[0]) == (status, errors)
     assert "forebay/commands" not in observed[1]
 
 
-def test_a_closed_pipe_for_both_streams(runner):
+def test_closed_pipe_for_both_streams(runner):
     status, _ = read_one_line(runner, "script.py", merged=True)
     assert read_one_line(runner, "-m", "forebay", "run", "script.py", merged=True)[0] == status
     assert (runner.folder / "forebay-report/report.html").exists()
 
 
-def test_without_standard_error(runner):
+def test_closed_standard_error(runner):
     runner.write("print(1)")
     command = '"$0" -m forebay run script.py 2>&-'
     done = subprocess.run(

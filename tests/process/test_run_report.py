@@ -1,4 +1,4 @@
-"""What `forebay run` leaves behind: the tables, the snapshot, the page; and what is in the way of it."""
+"""Output of `forebay run`: tables, snapshot and HTML page, and errors in writing them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALLOCATES = """
 """
 
 
-def test_the_tables_and_the_files(runner):
+def test_tables_and_files_are_written(runner):
     observed = runner.forebay(ALLOCATES)
     assert (observed.status, observed.out) == (0, "out\n")
     for words in ("peak", "5.00 MiB", "4.00 MiB", "reserved", "allocations/s", "script.py:4 hold", "script.py:7 burn"):
@@ -38,7 +38,7 @@ def test_the_tables_and_the_files(runner):
     assert snapshot.lost == 0
 
 
-def test_what_exit_handlers_and_threads_allocate_is_in_it(runner):
+def test_exit_handlers_and_threads_are_recorded(runner):
     observed = runner.forebay(
         """
         import atexit, threading
@@ -56,12 +56,14 @@ def test_what_exit_handlers_and_threads_allocate_is_in_it(runner):
     assert "in_thread" in observed.snapshot.strings
 
 
-def test_its_own_arrays_are_no_part_of_it(runner):
+def test_arrays_of_the_report_are_not_recorded(runner):
     observed = runner.forebay(ALLOCATES)
-    assert not [text for text in observed.snapshot.strings if text.endswith(("ending.py", "recording.py", "codec.py"))]
+    assert not [
+        text for text in observed.snapshot.strings if text.endswith(("run_report.py", "run_session.py", "native.py"))
+    ]
 
 
-def test_without_history_there_are_totals_and_segments(runner):
+def test_without_history_totals_and_segments_are_reported(runner):
     observed = runner.forebay(ALLOCATES, options=("--no-history",))
     assert "5.00 MiB" in observed.err
     assert "101" in observed.err
@@ -71,7 +73,7 @@ def test_without_history_there_are_totals_and_segments(runner):
     assert (observed.output / "report.html").exists()
 
 
-def test_a_short_history_says_what_it_lost(runner):
+def test_short_history_counts_lost_entries(runner):
     observed = runner.forebay(ALLOCATES, options=("--entries", "50"))
     assert len(observed.snapshot.trace) == 50
     assert observed.snapshot.lost > 100
@@ -89,18 +91,18 @@ OUT_OF_MEMORY = """
 """
 
 
-def test_out_of_memory_says_why_and_is_still_reported(runner):
+def test_out_of_memory_is_explained_and_reported(runner):
     observed = runner.forebay(OUT_OF_MEMORY, options=("--memory", "64MiB"))
     assert observed.status == 1
     assert "forebay.OutOfMemory" in observed.out
     for words in ("OutOfMemory", "3.00 MiB", "64.00 MiB", "reserved by forebay", "script.py:9"):
         assert words in observed.own
     assert "forebay/" not in observed.own.split("OutOfMemory")[0].replace("forebay.interop", "")
-    assert "was out of memory" in observed.err
+    assert "ran out of memory" in observed.err
     assert observed.snapshot.capacity == 64 << 20
 
 
-def test_a_memory_error_that_is_caught_does_no_harm(runner):
+def test_caught_memory_error_does_not_end_program(runner):
     observed = runner.forebay(
         """
         import numpy as np
@@ -114,7 +116,7 @@ def test_a_memory_error_that_is_caught_does_no_harm(runner):
     assert (observed.status, observed.out) == (0, "1000.0\n")
 
 
-def test_only_the_two_files_are_replaced(runner):
+def test_other_files_in_output_are_kept(runner):
     output = runner.folder / "deep" / "er"
     output.mkdir(parents=True)
     for name in ("report.html", "snapshot.forebay", "mine.txt"):
@@ -126,7 +128,7 @@ def test_only_the_two_files_are_replaced(runner):
 
 
 @pytest.mark.parametrize("output", ["file", "file/below", "/proc/forebay", "/dev/null", "folder", "nul\\0l"])
-def test_an_output_that_cannot_be_written_is_told_before_the_program_starts(runner, output):
+def test_unwritable_output_is_reported_before_program_starts(runner, output):
     runner.write("", "file")
     runner.write("", "folder/report.html/in-the-way")
     if "\\0" in output:
@@ -138,7 +140,7 @@ def test_an_output_that_cannot_be_written_is_told_before_the_program_starts(runn
     assert not (runner.folder / "started").exists()
 
 
-def test_the_program_may_go_elsewhere_or_remove_where_it_was(runner):
+def test_program_may_change_and_remove_working_directory(runner):
     observed = runner.forebay(
         "import os, shutil; os.mkdir('x'); os.chdir('x'); shutil.rmtree(os.path.dirname(os.getcwd())); print(1)"
     )
@@ -147,17 +149,17 @@ def test_the_program_may_go_elsewhere_or_remove_where_it_was(runner):
     assert (observed.output / "report.html").exists()
 
 
-def test_a_working_directory_that_is_gone_at_the_start(runner):
+def test_missing_working_directory_is_reported(runner):
     (runner.folder / "gone").mkdir()
     script = runner.write("print(1)")
     code = "import os, subprocess, sys; os.chdir('gone'); os.rmdir('../gone'); sys.exit(subprocess.call(sys.argv[1:]))"
     observed = runner.command("-c", code, sys.executable, "-m", "forebay", "run", str(script))
     assert observed.status == 2
-    assert observed.err.startswith("forebay: error: the working directory is gone")
+    assert observed.err.startswith("forebay: error: cannot resolve ")
     assert observed.err.count("\n") == 1
 
 
-def test_a_full_disk_is_one_line_and_the_status_stays(runner):
+def test_full_disk_is_reported_and_keeps_exit_status(runner):
     observed = runner.forebay("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); sys.exit(6)")
     assert observed.status == 6
     for name in ("snapshot.forebay", "report.html"):
@@ -166,7 +168,7 @@ def test_a_full_disk_is_one_line_and_the_status_stays(runner):
     assert [*observed.output.iterdir()] == []
 
 
-def test_what_the_program_did_to_the_interpreter_does_not_spoil_it(runner):
+def test_report_works_with_changed_interpreter_settings(runner):
     observed = runner.forebay(
         """
         import gc, os, sys
@@ -182,38 +184,38 @@ def test_what_the_program_did_to_the_interpreter_does_not_spoil_it(runner):
     assert (observed.output / "report.html").exists()
 
 
-def test_open_shows_the_page(runner):
+def test_open_option_starts_browser(runner):
     browser = runner.write('#!/bin/sh\necho "$1" > shown', "browser")
     browser.chmod(0o755)
     observed = runner.forebay("", options=("--open",), env={**os.environ, "BROWSER": f"{browser} %s"})
     shown = runner.folder / "shown"
-    if "no browser could be started" not in observed.err:  # newer Pythons start no process this late
+    if "no browser could be started" not in observed.err:  # newer Pythons cannot start processes during shutdown
         assert shown.read_text().strip() == (observed.output / "report.html").as_uri()
 
 
-def test_an_old_terminal_gets_plain_letters(runner):
+def test_ascii_terminal_gets_ascii_output(runner):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     observed = runner.forebay(ALLOCATES, env=environment)
     assert "5.00 MiB" in observed.err
     assert observed.err.isascii()
 
 
-def test_a_terminal_gets_colour_and_a_bar(runner):
+def test_terminal_gets_colour_and_progress_bar(runner):
     runner.write(ALLOCATES)
-    ours, theirs = pty.openpty()
+    master, slave = pty.openpty()
     command = [sys.executable, "-m", "forebay", "run", "script.py"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen(command, cwd=runner.folder, env=environment, stdout=subprocess.PIPE, stderr=theirs) as child:
-        os.close(theirs)
-        said = b""
+    with subprocess.Popen(command, cwd=runner.folder, env=environment, stdout=subprocess.PIPE, stderr=slave) as child:
+        os.close(slave)
+        output = b""
         while True:
             try:
-                piece = os.read(ours, 4096)
-            except OSError:  # so Linux says that the other end is closed
+                chunk = os.read(master, 4096)
+            except OSError:  # Linux: the other end is closed
                 break
-            said += piece
+            output += chunk
         assert child.stdout.read() == b"out\n"
-    os.close(ours)
+    os.close(master)
     assert child.returncode == 0
-    for words in ("\x1b[1m", "writing the snapshot", "drawing the report", "script.py:4 hold"):
-        assert words in said.decode()
+    for words in ("\x1b[1m", "writing the snapshot", "rendering the report", "script.py:4 hold"):
+        assert words in output.decode()

@@ -1,10 +1,10 @@
-"""A program under `forebay run` cannot tell: whatever it does ends as it does under plain Python."""
+"""Programs under `forebay run` behave as under plain Python."""
 
 from __future__ import annotations
 
 import pytest
 
-WHERE_AM_I = """
+INSPECT_INTERPRETER = """
     import inspect, sys, warnings
     print(globals())
     print(sys.argv, sys.path[0], sys.stdin.read(), sys.flags, sys.warnoptions, sys.getrecursionlimit())
@@ -15,11 +15,11 @@ WHERE_AM_I = """
 """
 
 
-def test_it_finds_the_world_as_python_makes_it(runner):
-    runner.same(WHERE_AM_I, "a", "--", "--memory", "-m", "", input="words\n")
+def test_main_module_and_interpreter_state_are_unchanged(runner):
+    runner.same(INSPECT_INTERPRETER, "a", "--", "--memory", "-m", "", input="words\n")
 
 
-def test_a_script_elsewhere_finds_the_modules_beside_it(runner):
+def test_script_in_other_folder_imports_its_neighbours(runner):
     runner.write("VALUE = 7", "sub/beside.py")
     runner.write("import beside, sys; print(beside.VALUE, sys.argv, sys.path[0], __file__)", "sub/main.py")
     (runner.folder / "link.py").symlink_to("sub/main.py")
@@ -28,14 +28,14 @@ def test_a_script_elsewhere_finds_the_modules_beside_it(runner):
         assert observed.out == runner.command(name, "x").out != ""
 
 
-ENDINGS = {
+EXITS = {
     "at the end": "print('done')",
     "exit 3": "import sys; sys.exit(3)",
     "exit None": "import sys; sys.exit()",
     "exit True": "import sys; sys.exit(True)",
-    "exit words": "import sys; sys.exit('enough')",
+    "exit text": "import sys; sys.exit('enough')",
     "exit by a class": "raise SystemExit",
-    "exit, strangely": "raise SystemExit((1, 2))",
+    "exit with a tuple": "raise SystemExit((1, 2))",
     "os._exit": "import os; print('lost?', flush=True); os._exit(7)",
     "exception": "def f(): return 1 / 0\nprint('so far')\nf()",
     "chained": "try:\n    {}['a']\nexcept KeyError as e:\n    raise OSError(2, 'no') from e",
@@ -48,20 +48,20 @@ ENDINGS = {
     "assertion": "assert 1 == 2, 'no'",
     "own hook": "import sys\nsys.excepthook = lambda *what: print(what, what[2].tb_next, what[2].tb_lineno)\n1/0",
     "own hook that exits": "import sys\nsys.excepthook = lambda *_: sys.exit(9)\n1/0",
-    "own hook that breaks": "import sys\ndef hook(*_): raise KeyError(1)\nsys.excepthook = hook\n1/0",
+    "own hook that raises": "import sys\ndef hook(*_): raise KeyError(1)\nsys.excepthook = hook\n1/0",
     "post mortem": "import atexit, sys\natexit.register(lambda: print(sys.last_traceback.tb_lineno))\n1/0",
     "exception in an exit handler": "import atexit\n@atexit.register\ndef f(): 1/0",
     "recursion": "import sys\nsys.tracebacklimit = 1\ndef f(): f()\nf()",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in ENDINGS.items()])
-def test_it_ends_as_it_ends(runner, source):
+@pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in EXITS.items()])
+def test_exit_status_and_output_are_unchanged(runner, source):
     runner.same(source)
 
 
-def test_an_exit_without_handlers_leaves_no_report(runner):
-    observed = runner.forebay(ENDINGS["os._exit"])
+def test_exit_without_handlers_writes_no_report(runner):
+    observed = runner.forebay(EXITS["os._exit"])
     assert (observed.status, observed.err, [*observed.output.iterdir()]) == (7, "", [])
 
 
@@ -70,25 +70,25 @@ STREAMS = {
     "stdout's descriptor closed": "import os, sys; print(1, flush=True); os.close(1)",
     "stdout's descriptor closed too early": "import os; print(1); os.close(1)",
     "stdout replaced": "import io, sys; print(1); sys.stdout = io.StringIO(); print(2)",
-    "stdout gone": "import sys; print(1); sys.stdout = None; print(2)",
+    "stdout is None": "import sys; print(1); sys.stdout = None; print(2)",
     "stderr closed": "import sys; print(1); sys.stderr.close()",
     "stderr replaced": "import io, sys; sys.stderr = io.StringIO(); print(1); print(2, file=sys.stderr)",
-    "stderr gone": "import sys; sys.stderr = None; 1/0",
+    "stderr is None": "import sys; sys.stderr = None; 1/0",
     "stderr's descriptor closed": "import os; print(1); os.close(2)",
     "stderr redirected": "import os; os.dup2(os.open('log', os.O_CREAT | os.O_RDWR), 2); os.write(2, b'x'); 1/0",
 }
 
 
 @pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in STREAMS.items()])
-def test_its_streams_are_its_own(runner, source):
+def test_standard_streams_are_unchanged(runner, source):
     observed = runner.same(source)
-    assert "Memory of host:0" in observed.err
+    assert "Memory of cpu" in observed.err
     assert observed.output.joinpath("report.html").exists()
     log = runner.folder / "log"
     assert not log.exists() or "Memory" not in log.read_text()
 
 
-def test_other_descriptors_keep_their_numbers(runner):
+def test_file_descriptor_numbers_are_unchanged(runner):
     runner.same("import os; print(os.dup(0), os.dup(1)); os.closerange(3, 1000); print(open('a', 'w').fileno())")
 
 
@@ -110,7 +110,7 @@ THREADS = """
 """
 
 
-def test_threads_and_handlers_come_before_the_report(runner):
+def test_report_is_after_threads_and_exit_handlers(runner):
     observed = runner.forebay(THREADS)
     assert sorted(observed.out.split()) == ["handler", "main", "pool", "thread"]
     assert observed.out.split()[-2:] == ["thread", "handler"]
@@ -136,12 +136,12 @@ POOL = """
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_multiprocessing(runner, method):
+def test_multiprocessing_is_unchanged(runner, method):
     observed = runner.same(POOL, method)
-    assert observed.err.count("Memory of host:0") == 1
+    assert observed.err.count("Memory of cpu") == 1
 
 
-def test_a_module_runs_as_with_python_m(runner):
+def test_module_runs_as_with_python_m(runner):
     runner.write("print('package')", "pack/__init__.py")
     runner.write("import sys; print(sys.argv, sys.path[0], __package__, __spec__.name, __file__); 1/0", "pack/inner.py")
     runner.write("from . import inner", "pack/__main__.py")
@@ -151,11 +151,11 @@ def test_a_module_runs_as_with_python_m(runner):
         assert (observed.status, observed.out) == (without.status, without.out)
         lines = [line for line in without.err.splitlines() if "runpy" not in line]
         assert observed.own.splitlines() == lines
-        assert "Memory of host:0" in observed.err
+        assert "Memory of cpu" in observed.err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "pack", "pack.nowhere", "json.nowhere", ".", "math", "needs"])
-def test_a_module_that_cannot_be_run_is_told_in_one_line(runner, name):
+def test_invalid_module_is_reported_in_one_line(runner, name):
     runner.write("", "pack/__init__.py")
     runner.write("import nowhere", "needs/__init__.py")
     observed = runner.command("-m", "forebay", "run", "-m", name)
@@ -165,11 +165,11 @@ def test_a_module_that_cannot_be_run_is_told_in_one_line(runner, name):
     assert not [*observed.output.iterdir()]
 
 
-def test_a_program_may_use_forebay_itself(runner):
+def test_program_may_use_forebay(runner):
     observed = runner.same(
         """
         import numpy as np, forebay
-        tensor = forebay.zeros(1 << 20, dtype=forebay.uint8, device="host:0")
+        tensor = forebay.zeros(1 << 20, dtype=forebay.uint8, device="cpu")
         print(tensor.numpy().sum(), np.ones(1 << 20).sum())
         """
     )

@@ -1,6 +1,6 @@
-"""Memory and events of two and three real processes: passed, waited for, and left behind by who ends early.
+"""Memory and events shared between processes: transfer, ordering, and processes that exit early.
 
-Each scene is two programs, which makes the lines.
+Over 400 lines because each test consists of the programs of two processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is shared through memfd_create")
 
-BEGIN = """
+PROLOGUE = """
 import gc, os, signal, sys, threading, time
 import multiprocessing as mp
 import numpy as np
@@ -19,74 +19,74 @@ import numpy as np
 os.environ["FOREBAY_EMULATE"] = "cuda:2@h200"
 import forebay
 import forebay.cuda as cuda
-from forebay.runtime.memory import ipc_memory as sharing
+from forebay.runtime.memory import ipc_memory
 
 MIB, LIMIT = 1 << 20, 20
 context = mp.get_context(sys.argv[1] if len(sys.argv) > 1 else "spawn")
 parent = mp.parent_process()
 
-def held(stream):
-    "Stops the stream until the gate is set."
+def block(stream):
+    "Block the stream until the returned gate is set."
     gate = threading.Event()
     stream.queue.call(lambda: gate.wait(LIMIT) or os._exit(9))
     return gate
 
 def shared_segment():
-    "Small tensors come from a segment that is shared already, which waits for nothing."
+    "Share a segment; later small tensors in it can be sent without a wait."
     tensor = forebay.zeros(1, device="cuda")
-    sharing.send(tensor.storage)
+    ipc_memory.send(tensor.storage)
     return tensor
 
 def files():
     return sorted(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
 
 def get(pipe):
-    assert pipe.poll(LIMIT), "nothing came"
+    assert pipe.poll(LIMIT), "nothing received"
     return pipe.recv()
 
-def put(pipe, thing):
-    pipe.send_bytes(mp.reduction.ForkingPickler.dumps(thing))
+def put(pipe, value):
+    pipe.send_bytes(mp.reduction.ForkingPickler.dumps(value))
 
 def start(target, *arguments):
-    here, there = context.Pipe()
-    process = context.Process(target=target, args=(there, *arguments), daemon=True)
+    own_end, child_end = context.Pipe()
+    process = context.Process(target=target, args=(child_end, *arguments), daemon=True)
     process.start()
-    there.close()
-    return process, here
+    child_end.close()
+    return process, own_end
 
-def ends(process, code=0):
+def join(process, code=0):
     process.join(LIMIT)
     assert process.exitcode == code, process.exitcode
 
-def settles(condition):
+def wait_until(condition):
     end = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < end, "it never came to that"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.001)
 
 allocated = forebay.memory.memory_allocated
 
-def out():
+def outstanding_count():
     cuda.ipc_collect()
-    return sharing.sent_count()
+    return ipc_memory.outstanding_count()
 """
-END = """
+EPILOGUE = """
 if __name__ == "__main__":
     main()
     print("done")
 """
 
 
-def passes(runner, source, *arguments):
-    runner.write(BEGIN + source + END)
+def run_successfully(runner, source, *arguments):
+    runner.write(PROLOGUE + source + EPILOGUE)
     done = runner.command("-W", "error", "script.py", *arguments)
     assert (done.status, done.out, done.err) == (0, "done\n", "")
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_both_see_one_memory(runner, method):
-    """Through a Queue, whose own thread sends: views, two devices, nothing copied, all of it back in the end."""
-    passes(
+def test_processes_share_memory_without_copies(runner, method):
+    """Send views and tensors of two devices through a Queue, whose own thread sends, and collect them at the end."""
+    run_successfully(
         runner,
         """
 def child(pipe, queue):
@@ -110,10 +110,10 @@ def main():
         queue.put(tensor)
     assert get(pipe) == "written"
     assert whole.tolist() == [[0, 9, 2], [3, 9, 5]]
-    assert sharing.sent_count() == 3
+    assert ipc_memory.outstanding_count() == 3
     pipe.send("seen")
-    ends(process)
-    assert out() == 0
+    join(process)
+    assert outstanding_count() == 0
     del whole, far, tensor
     gc.collect()
     assert allocated("cuda:0") == allocated("cuda:1") == 0
@@ -122,8 +122,8 @@ def main():
     )
 
 
-def test_the_receivers_stream_waits_for_the_senders(runner):
-    passes(
+def test_stream_of_receiver_waits_for_stream_of_sender(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -140,31 +140,31 @@ def main():
     stream = cuda.Stream()
     with cuda.stream(stream):
         kept = shared_segment()
-        gate = held(stream)
+        gate = block(stream)
         tensor = forebay.empty(1000, dtype=forebay.uint8, device="cuda").fill_(4)
         put(pipe, tensor)
     assert get(pipe) == "queued"
     gate.set()
-    ends(process)
+    join(process)
     cuda.synchronize()
 """,
     )
 
 
-def test_memory_stays_until_the_receiver_is_done(runner):
-    """Its last tensor goes while its stream still reads: only then the sender's allocator has the memory again."""
-    passes(
+def test_memory_is_retained_until_the_receiver_has_finished(runner):
+    """The receiver deletes its last tensor while its stream still reads the memory."""
+    run_successfully(
         runner,
         """
 def child(pipe):
     tensor = get(pipe)
     stream = cuda.current_stream()
-    gate = held(stream)
+    gate = block(stream)
     copy = tensor.clone()
     del tensor
     gc.collect()
-    put(pipe, "let go")
-    assert get(pipe) == "still there"
+    put(pipe, "deleted")
+    assert get(pipe) == "still allocated"
     gate.set()
     assert copy.tolist() == [3.0] * 1000
     put(pipe, "read")
@@ -175,20 +175,20 @@ def main():
     tensor = forebay.full((1000,), 3.0, device="cuda")
     put(pipe, tensor)
     del tensor
-    assert get(pipe) == "let go"
-    assert out() == 1 and allocated("cuda:0") == 4096
-    put(pipe, "still there")
+    assert get(pipe) == "deleted"
+    assert outstanding_count() == 1 and allocated("cuda:0") == 4096
+    put(pipe, "still allocated")
     assert get(pipe) == "read"
-    settles(lambda: out() == 0)
+    wait_until(lambda: outstanding_count() == 0)
     assert allocated("cuda:0") == 0
     put(pipe, "bye")
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_an_allocator_with_nothing_left_asks_what_came_back(runner):
-    passes(
+def test_full_allocator_collects_returned_memory(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -204,22 +204,22 @@ def main():
     del tensor
     assert get(pipe) == "read"
     other = forebay.zeros(48 * MIB, dtype=forebay.uint8, device="cuda")
-    assert sharing.sent_count() == 0
+    assert ipc_memory.outstanding_count() == 0
     put(pipe, "bye")
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_a_receiver_that_is_killed_gives_back(runner):
-    passes(
+def test_memory_of_a_killed_receiver_is_returned(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
     tensor = get(pipe)
-    held(cuda.current_stream())
+    block(cuda.current_stream())
     tensor.zero_()
-    put(pipe, "has it")
+    put(pipe, "received")
     time.sleep(LIMIT)
 
 def main():
@@ -227,29 +227,29 @@ def main():
     tensor = forebay.zeros(1000, device="cuda")
     put(pipe, tensor)
     del tensor
-    assert get(pipe) == "has it"
-    assert out() == 1
+    assert get(pipe) == "received"
+    assert outstanding_count() == 1
     process.kill()
-    settles(lambda: out() == 0)  # before anybody has waited for it
-    ends(process, -signal.SIGKILL)
+    wait_until(lambda: outstanding_count() == 0)  # before the process is joined
+    join(process, -signal.SIGKILL)
     assert allocated("cuda:0") == 0
 """,
     )
 
 
-def test_a_sender_that_is_killed(runner):
-    """Work that waits for it fails, what was received stays readable, and what was not is refused."""
-    passes(
+def test_killed_sender_fails_waits_and_unread_handles(runner):
+    """Work that waits for the sender fails; received memory stays readable; handles not yet opened are rejected."""
+    run_successfully(
         runner,
         """
 def child(pipe):
     kept = shared_segment()
-    gate = held(cuda.current_stream())
+    gate = block(cuda.current_stream())
     tensors = [forebay.empty(1000, dtype=forebay.uint8, device=f"cuda:{index}").fill_(1) for index in (0, 1)]
     event = cuda.Event(interprocess=True)
     event.record()
-    for thing in (*tensors, event):
-        put(pipe, thing)
+    for value in (*tensors, event):
+        put(pipe, value)
     time.sleep(LIMIT)
 
 def main():
@@ -266,15 +266,15 @@ def main():
         try:
             wait()
         except forebay.DeviceError as error:
-            assert error.code == 130 and "ended before it got there" in str(error), error
+            assert error.code == 130 and "ended before it reached the event" in str(error), error
         else:
             raise AssertionError(wait)
-    assert tensor.tolist() == [0] * 1000  # the sender never came to fill it
-    ends(process, -signal.SIGKILL)
+    assert tensor.tolist() == [0] * 1000  # the sender was killed before the fill
+    join(process, -signal.SIGKILL)
     try:
         mp.reduction.ForkingPickler.loads(unread)
     except forebay.DeviceError as error:
-        assert "is gone" in str(error), error
+        assert "has ended" in str(error), error
     else:
         raise AssertionError
     assert not event.query()
@@ -282,9 +282,9 @@ def main():
     )
 
 
-def test_a_sender_that_leaves_first(runner):
-    """What was received outlives it, as does the event."""
-    passes(
+def test_received_memory_outlives_the_sender(runner):
+    """Received memory and events outlive the sender."""
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -292,14 +292,14 @@ def child(pipe):
     event = cuda.Event(interprocess=True)
     event.record()
     put(pipe, event)
-    assert get(pipe) == "both are here"
+    assert get(pipe) == "both received"
     cuda.synchronize()
 
 def main():
     process, pipe = start(child)
     tensor, event = get(pipe), get(pipe)
-    put(pipe, "both are here")
-    ends(process)
+    put(pipe, "both received")
+    join(process)
     assert tensor.tolist() == [6.0] * 1000
     event.synchronize()
     assert event.query()
@@ -311,8 +311,8 @@ def main():
     )
 
 
-def test_an_event_goes_both_ways(runner):
-    passes(
+def test_event_is_shared_in_both_directions(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -320,12 +320,12 @@ def child(pipe):
     assert isinstance(event, cuda.Event) and event.interprocess and str(event.device) == "cuda:0"
     assert not event.query()
     event.wait()
-    mine = cuda.Event()
-    mine.record()
-    assert not mine.query()
+    local = cuda.Event()
+    local.record()
+    assert not local.query()
     put(pipe, "waits")
-    mine.synchronize()
-    gate = held(cuda.current_stream())
+    local.synchronize()
+    gate = block(cuda.current_stream())
     event.record()
     put(pipe, "recorded")
     assert get(pipe) == "seen"
@@ -346,7 +346,7 @@ def main():
     assert event.query() and event.device is None
     event.ipc_handle()
     assert event.query() and str(event.device) == "cuda:0"
-    gate = held(cuda.current_stream())
+    gate = block(cuda.current_stream())
     event.record()
     put(pipe, event)
     assert get(pipe) == "waits"
@@ -362,15 +362,15 @@ def main():
     assert event.query()
     del event
     other = [cuda.Event(interprocess=True) for _ in range(2000)]
-    [one.ipc_handle() for one in other]  # all slots of before are used anew
+    [one.ipc_handle() for one in other]  # reuses all slots
     put(pipe, "dropped")
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_a_wait_ends_with_control_c(runner):
-    passes(
+def test_ctrl_c_interrupts_a_wait(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -384,38 +384,38 @@ def child(pipe):
 def main():
     process, pipe = start(child)
     event = cuda.Event(interprocess=True)
-    gate = held(cuda.current_stream())
+    gate = block(cuda.current_stream())
     event.record()
     put(pipe, event)
     assert get(pipe) == "waits"
     os.kill(process.pid, signal.SIGINT)
     assert get(pipe) == "interrupted"
     gate.set()
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_refusals(runner):
-    """What CUDA refuses, and PyTorch: one's own handle, one that was received already, passing it on."""
-    passes(
+def test_invalid_transfers_are_rejected(runner):
+    """Handles of the same process, handles received twice and resending are rejected, as in CUDA and PyTorch."""
+    run_successfully(
         runner,
         """
-def refused(kind, words, call):
+def raises(error_type, message, function):
     try:
-        call()
-    except kind as error:
-        assert words in str(error), error
+        function()
+    except error_type as error:
+        assert message in str(error), error
     else:
-        raise AssertionError(words)
+        raise AssertionError(message)
 
 def child(pipe):
     tensor = get(pipe)
-    refused(RuntimeError, "Attempted to send CUDA tensor received from another process", lambda: put(pipe, tensor))
+    raises(RuntimeError, "Attempted to send CUDA tensor received from another process", lambda: put(pipe, tensor))
     put(pipe, tensor.clone())
     data = get(pipe)
     first = mp.reduction.ForkingPickler.loads(data)
-    refused(forebay.WrongState, "received already", lambda: mp.reduction.ForkingPickler.loads(data))
+    raises(forebay.WrongState, "received already", lambda: mp.reduction.ForkingPickler.loads(data))
     put(pipe, "done")
 
 def main():
@@ -424,33 +424,33 @@ def main():
     put(pipe, tensor)
     assert get(pipe).tolist() == [1.0] * 3
     data = bytes(mp.reduction.ForkingPickler.dumps(tensor))
-    refused(forebay.DeviceError, "invalid device context", lambda: mp.reduction.ForkingPickler.loads(data))
+    raises(forebay.DeviceError, "invalid device context", lambda: mp.reduction.ForkingPickler.loads(data))
     put(pipe, data)
     assert get(pipe) == "done"
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_forked_children_leave_alone_what_is_their_parents(runner):
-    """Both the sender and the receiver fork, and the children drop all they know."""
-    passes(
+def test_forked_children_do_not_return_memory_of_their_parents(runner):
+    """The sender and the receiver fork, and the children delete everything that they inherited."""
+    run_successfully(
         runner,
         """
-def fork_and_drop(*things):
+def fork_and_delete(*objects):
     child = os.fork()
     if not child:
-        del things
-        sharing.collect()
+        del objects
+        ipc_memory.collect()
         gc.collect()
-        os._exit(sharing.sent_count())
+        os._exit(ipc_memory.outstanding_count())
     assert os.waitpid(child, 0)[1] == 0
 
 def child(pipe):
     tensor = get(pipe)
-    fork_and_drop(tensor)
+    fork_and_delete(tensor)
     put(pipe, "forked")
-    assert get(pipe) == "still lent"
+    assert get(pipe) == "still shared"
     assert tensor.tolist() == [2.0] * 3
     put(pipe, "read")
 
@@ -458,25 +458,25 @@ def main():
     process, pipe = start(child)
     tensor = forebay.full((3,), 2.0, device="cuda")
     put(pipe, tensor)
-    fork_and_drop()
+    fork_and_delete()
     assert get(pipe) == "forked"
-    assert out() == 1
-    put(pipe, "still lent")
+    assert outstanding_count() == 1
+    put(pipe, "still shared")
     assert get(pipe) == "read"
-    ends(process)
-    assert out() == 0
+    join(process)
+    assert outstanding_count() == 0
 """,
     )
 
 
-def test_thousands_of_handles_leave_nothing_behind(runner):
-    passes(
+def test_many_transfers_leak_nothing(runner):
+    run_successfully(
         runner,
         """
 COUNT = 3000
 
 def child(pipe):
-    get(pipe), put(pipe, "warm")
+    get(pipe), put(pipe, "ready")
     before = files()
     for number in range(COUNT):
         tensor = get(pipe)
@@ -484,7 +484,7 @@ def child(pipe):
         put(pipe, "ok")
     event = get(pipe)
     del tensor, event
-    sharing.collect()
+    ipc_memory.collect()
     gc.collect()
     after = files()
     assert len(after[0]) <= len(before[0]) and after[1] == before[1], (before, after)
@@ -492,26 +492,26 @@ def child(pipe):
 def main():
     process, pipe = start(child)
     put(pipe, forebay.full((1,), 1.0, device="cuda"))
-    assert get(pipe) == "warm"
+    assert get(pipe) == "ready"
     before = files()
     for number in range(COUNT):
         put(pipe, forebay.full((1,), float(number), device="cuda"))
         assert get(pipe) == "ok"
-        assert sharing.sent_count() <= 130
+        assert ipc_memory.outstanding_count() <= 130
     put(pipe, cuda.Event(interprocess=True))
-    ends(process)
-    assert out() == 0
+    join(process)
+    assert outstanding_count() == 0
     assert len(files()[0]) <= len(before[0]) and files()[1] == before[1], (before, files())
     assert allocated("cuda:0") == 0
     forebay.memory.empty_cache("cuda:0")
-    assert len(files()[0]) == len(before[0]) - 1  # the segment's
+    assert len(files()[0]) == len(before[0]) - 1  # of the segment
 """,
     )
 
 
-def test_a_ring_of_three(runner):
-    """Each adds one and passes a copy on, for a second; nobody waits on the host for a stream."""
-    passes(
+def test_ring_of_three_processes(runner):
+    """Each process adds one and sends a copy to the next for a second, without synchronizing before sending."""
+    run_successfully(
         runner,
         """
 def child(pipe, inbox, outbox):
@@ -538,20 +538,20 @@ def ring(inbox, outbox, seconds):
         put(outbox, copy)
 
 def main():
-    pipes = [context.Pipe(duplex=False) for _ in range(3)]  # receives, sends
+    pipes = [context.Pipe(duplex=False) for _ in range(3)]  # (receiving end, sending end)
     others = [start(child, pipes[number][0], pipes[(number + 1) % 3][1])[0] for number in (1, 2)]
     put(pipes[1][1], forebay.tensor(np.array([0, 5], dtype="i8"), device="cuda"))
     count = ring(pipes[0][0], pipes[1][1], 1.5)
     for process in others:
-        ends(process)
+        join(process)
     assert count > 100, count
-    assert out() == 0
+    assert outstanding_count() == 0
 """,
     )
 
 
-def test_the_host_device_shares_too_and_a_forked_child_has_its_own(runner):
-    passes(
+def test_cpu_memory_is_shared_but_not_with_forked_children(runner):
+    run_successfully(
         runner,
         """
 def child(pipe):
@@ -561,7 +561,7 @@ def child(pipe):
     assert get(pipe) == "bye"
 
 def main():
-    tensor = forebay.full((1000,), 1.0, device="host:0")
+    tensor = forebay.full((1000,), 1.0, device="cpu")
     array = tensor.numpy()
     process, pipe = start(child)
     put(pipe, tensor)
@@ -574,12 +574,12 @@ def main():
     assert os.waitpid(forked, 0)[1] == 0
     assert array.tolist() == [8.0] * 1000
     put(pipe, "bye")
-    ends(process)
+    join(process)
 """,
     )
 
 
-def test_the_guides_example(runner, root):
+def test_example_of_the_guide_runs(runner, root):
     guide = (root / "docs/how-to/share-between-processes.md").read_text()
     example = guide.split("```python\n")[1].split("```")[0]
     done = runner.python(example)

@@ -1,4 +1,4 @@
-"""Many threads on one device; in a child, as what goes wrong there may take the process along."""
+"""Many threads on one device, in child processes because a failure may crash the process."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import pytest
 
 @pytest.mark.parametrize("switch", [0.005, 1e-5])
 def test_eight_threads_allocate_stream_and_free(runner, switch):
-    """Each checks its own numbers; tensors change hands, the cache is emptied, histories start, statistics are read."""
+    """Threads check their own values while they share tensors, empty the cache, record history and read statistics."""
     runner.write(f"""
 import random, sys, threading, time
 import numpy as np
 import forebay
 sys.setswitchinterval({switch})
-forebay.memory.set_capacity("64MiB", "host:0")
-handed, failures, ooms = [], [], []
+forebay.memory.set_capacity("64MiB", "cpu")
+shared, failures, ooms = [], [], []
 
 def work(seed):
-    random_ = random.Random(seed)
+    rng = random.Random(seed)
     try:
-        stream = forebay.Stream("host:0", priority=seed % 2)
+        stream = forebay.Stream("cpu", priority=seed % 2)
         with stream:
             held = []
             for step in range(150):
-                n, value = random_.randrange(1, 200_000), random_.randrange(1000)
+                n, value = rng.randrange(1, 200_000), rng.randrange(1000)
                 try:
                     made = forebay.full((n,), value, dtype=np.int32)
                 except forebay.OutOfMemory as error:
@@ -32,12 +32,12 @@ def work(seed):
                     held.clear()
                     continue
                 held.append((made, value))
-                other = random_.choice([forebay.default_stream(), stream, forebay.Stream("host:0")])
+                other = rng.choice([forebay.default_stream(), stream, forebay.Stream("cpu")])
                 made.record_stream(other)
                 if step % 7 == 0:
-                    handed.append(made)
+                    shared.append(made)
                 if step % 11 == 0:
-                    del handed[:3]
+                    del shared[:3]
                 if step % 29 == 0:
                     forebay.memory.empty_cache()
                 if step % 37 == 0:
@@ -45,13 +45,13 @@ def work(seed):
                 if step % 53 == 0:
                     forebay.memory.record_history(1000)
                 if len(held) > 4:
-                    tensor, expected = held.pop(random_.randrange(len(held)))
+                    tensor, expected = held.pop(rng.randrange(len(held)))
                     array = tensor.numpy()
                     assert array[0] == array[-1] == expected, (array, expected)
                 del made
             for tensor, expected in held:
-                twin = tensor.clone()
-                assert set(twin.tolist()[::1000]) == {{expected}}
+                copy = tensor.clone()
+                assert set(copy.tolist()[::1000]) == {{expected}}
     except BaseException as error:
         import traceback
         traceback.print_exc()
@@ -62,11 +62,11 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-handed.clear()
+shared.clear()
 assert not failures
-forebay.synchronize("host:0")
-allocator = forebay.default_stream("host:0").opened.allocator
-assert allocator.broken() is None
+forebay.synchronize("cpu")
+allocator = forebay.default_stream("cpu").opened.allocator
+assert allocator.check_invariants() is None
 assert forebay.memory.memory_allocated() == 0
 forebay.memory.empty_cache()
 stats = forebay.memory.memory_stats()
@@ -78,7 +78,7 @@ assert stats["num_ooms"] == len(ooms)
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-def test_many_threads_open_one_device(runner):
+def test_threads_open_a_device_once(runner):
     done = runner.python("""
 import sys, threading
 import forebay
@@ -86,7 +86,7 @@ sys.setswitchinterval(1e-6)
 barrier, found = threading.Barrier(16), []
 def work():
     barrier.wait()
-    found.append((forebay.default_stream("host:0").opened, forebay.Stream("host:0").handle))
+    found.append((forebay.default_stream("cpu").opened, forebay.Stream("cpu").handle))
 threads = [threading.Thread(target=work) for _ in range(16)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -96,28 +96,28 @@ assert 0 not in {handle for _, handle in found}
     assert (done.status, done.err) == (0, "")
 
 
-def test_threads_that_end_give_their_streams_back(runner):
+def test_ended_threads_return_their_streams(runner):
     done = runner.python("""
 import threading
 import forebay
 def work():
-    forebay.set_stream(forebay.Stream("host:0"))
+    forebay.set_stream(forebay.Stream("cpu"))
     assert forebay.zeros(10).tolist() == [0] * 10
 for _ in range(50):
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-assert len(forebay.default_stream("host:0").opened.queues) == 2
+assert len(forebay.default_stream("cpu").opened.queues) == 2
 assert forebay.current_stream() == forebay.default_stream()
 """)
     assert (done.status, done.err) == (0, "")
 
 
-def test_signal_handlers_allocate_while_threads_do(runner):
+def test_signal_handlers_may_allocate_while_threads_do(runner):
     runner.write("""
 import signal, threading
 import forebay
-forebay.memory.set_capacity("64MiB", "host:0")
+forebay.memory.set_capacity("64MiB", "cpu")
 count = 0
 def handler(*_):
     global count
@@ -125,7 +125,7 @@ def handler(*_):
     forebay.zeros(1000)
     forebay.memory.empty_cache()
     signal.setitimer(signal.ITIMER_REAL, 0.002)
-forebay.zeros(1)  # imports what it needs: CPython's imports are not for handlers
+forebay.zeros(1)  # completes imports, which must not run in a signal handler
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.002)
 stop = threading.Event()
@@ -136,14 +136,14 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 while count < 100:
-    with forebay.Stream("host:0"):
+    with forebay.Stream("cpu"):
         forebay.zeros(300_000).tolist()
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 stop.set()
 thread.join()
 forebay.synchronize()
 assert forebay.memory.memory_allocated() == 0
-assert forebay.default_stream().opened.allocator.broken() is None
+assert forebay.default_stream().opened.allocator.check_invariants() is None
 """)
     done = runner.command("-W", "error", "-X", "faulthandler", "script.py")
     assert (done.status, done.out, done.err) == (0, "", "")

@@ -1,24 +1,24 @@
-"""A process with emulated CUDA, MPS and MTIA devices: how it forks and how it ends."""
+"""Forks and exit of a process with emulated CUDA, MPS and MTIA devices."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from support.emulated_programs import BEGIN, emulating, succeeds
+from support.emulated_programs import PROLOGUE, environment_emulating, run_silently
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-ALL = emulating("cuda:2,mps,mtia")
-HEAD = """
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+ALL = environment_emulating("cuda:2,mps,mtia")
+KINDS_PROLOGUE = """
 from forebay import accelerator, mtia
 KINDS = ["cuda", "mps", "mtia"]
 """
 
 
-def test_the_environment_asks_for_all_of_them(runner):
-    succeeds(
+def test_environment_emulates_three_kinds(runner):
+    run_silently(
         runner,
-        HEAD
+        KINDS_PROLOGUE
         + """
 assert [forebay.device_count(kind) for kind in KINDS] == [2, 1, 1]
 assert [forebay.why_not(kind) for kind in KINDS] == ["", "", ""]
@@ -32,22 +32,22 @@ assert (accelerator.current_accelerator().type, accelerator.device_count()) == (
 
 
 @FORKS
-def test_a_child_may_use_the_kinds_that_its_parent_did_not(runner):
-    succeeds(
+def test_forked_child_may_use_kinds_that_its_parent_did_not(runner):
+    run_silently(
         runner,
-        HEAD
+        KINDS_PROLOGUE
         + """
 cuda.init(), forebay.zeros(3, device="mps")
 def child():
     assert forebay.full((2,), 7, device="mtia").tolist() == [7, 7]
     for kind in ("cuda", "mps"):
-        words = f"Cannot re-initialize {kind.upper()} in forked subprocess"
-        refused(lambda: forebay.zeros(3, device=kind), forebay.Forked, words)
-        refused(lambda: forebay.full((2,), 7, device="mtia").to(kind), forebay.Forked, words)
+        message = f"Cannot re-initialize {kind.upper()} in forked subprocess"
+        raises(lambda: forebay.zeros(3, device=kind), forebay.Forked, message)
+        raises(lambda: forebay.full((2,), 7, device="mtia").to(kind), forebay.Forked, message)
     assert (cuda.is_initialized(), mtia.is_initialized()) == (False, True)
     forebay.set_device("mtia:0")
     assert accelerator.current_accelerator().type == "mtia"
-    accelerator.synchronize()  # what is queued keeps its memory
+    accelerator.synchronize()  # pending work holds memory
     assert accelerator.memory_allocated() == 0
 assert forked(child) == 0
 assert not mtia.is_initialized()
@@ -58,19 +58,19 @@ assert forebay.full((2,), 7, device="mtia").to("mps").to("cuda:1").tolist() == [
 
 
 @FORKS
-def test_the_accelerator_of_a_child_is_still_its_parents(runner):
-    """The kind does not change under a program because it forked: what it asks for says why it cannot be had."""
-    succeeds(
+def test_forked_child_inherits_the_current_accelerator(runner):
+    """The current kind does not change in the child; its use raises Forked."""
+    run_silently(
         runner,
-        HEAD
+        KINDS_PROLOGUE
         + """
 forebay.set_device("mtia:0")
 def child():
     assert accelerator.current_accelerator().type == "mtia"
     assert (accelerator.device_count(), accelerator.memory_allocated()) == (1, 0)
     for use in (accelerator.current_device_index, accelerator.current_stream, accelerator.synchronize):
-        refused(use, forebay.Forked, "Cannot re-initialize MTIA in forked subprocess")
-    forebay.set_device("host:0")
+        raises(use, forebay.Forked, "Cannot re-initialize MTIA in forked subprocess")
+    forebay.set_device("cpu")
     assert accelerator.current_device_index() == 0
 assert forked(child) == 0
 """,
@@ -80,26 +80,26 @@ assert forked(child) == 0
 
 @FORKS
 @pytest.mark.parametrize("kind", ["cuda", "mps", "mtia"])
-def test_a_child_ends_while_its_parents_queues_work(runner, kind):
-    succeeds(
+def test_forked_child_exits_while_queues_of_its_parent_work(runner, kind):
+    run_silently(
         runner,
-        HEAD
+        KINDS_PROLOGUE
         + f"""
 kind = {kind!r}
 """
         + """
 gate, streams = threading.Event(), [forebay.Stream(each) for each in KINDS]
 for stream in streams:
-    begun = threading.Event()  # CPython 3.11 hangs in a fork while another thread is only about to enter it
-    stream.queue.call(lambda begun=begun: (begun.set(), gate.wait(20)))
-    assert begun.wait(20)
+    started = threading.Event()  # CPython 3.11 hangs in a fork while another thread is about to enter the interpreter
+    stream.queue.call(lambda started=started: (started.set(), gate.wait(20)))
+    assert started.wait(20)
 def child():
-    refused(streams[KINDS.index(kind)].query, forebay.Forked, "")
+    raises(streams[KINDS.index(kind)].query, forebay.Forked, "")
 pid = os.fork()
 if pid == 0:
     signal.alarm(20)
     child()
-    sys.exit(0)  # by the front door
+    sys.exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 gate.set()
 for stream in streams:
@@ -121,16 +121,16 @@ for stream in streams:
         "for kind in KINDS: threading.Thread(target=lambda: forebay.zeros(10, device=kind).tolist()).start()",
     ],
 )
-def test_it_leaves_without_a_word(runner, source):
-    runner.write(BEGIN + HEAD + source)
+def test_exit_is_silent(runner, source):
+    runner.write(PROLOGUE + KINDS_PROLOGUE + source)
     done = runner.command("-W", "error", "script.py", env=ALL)
     assert (done.status, done.out, done.err) == (0, "", "")
 
 
-def test_queued_work_of_each_kind_is_done_at_exit(runner):
+def test_queued_work_of_each_kind_completes_at_exit(runner):
     runner.write(
-        BEGIN
-        + HEAD
+        PROLOGUE
+        + KINDS_PROLOGUE
         + """
 gate = threading.Event()
 for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Traces and processes: programs that end without a word, fork, or are run by `forebay run`."""
+"""Traces in processes that exit, fork, or run under `forebay run`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from support.forking import FORKED
-from support.perfetto_files import decoded
+from support.perfetto_files import decode
 
-HEAD = """
+PROLOGUE = """
 import os, signal, sys, threading, traceback
 import forebay
 from forebay.observe import Trace, trace
@@ -18,27 +18,27 @@ from forebay.observe import Trace, trace
 @pytest.mark.parametrize(
     ("end", "status"),
     [("", 0), ("sys.exit(3)", 3), ("raise ZeroDivisionError", 1)],
-    ids=["the last line", "an exit", "an error"],
+    ids=["end of program", "exit", "error"],
 )
-def test_a_trace_that_nobody_stops_is_written_when_the_program_ends(runner, tmp_path, end, status):
-    done = runner.python(f"{HEAD}\nTrace('made.pftrace').start()\nforebay.zeros(10)\n{end}")
+def test_running_trace_is_written_at_exit(runner, tmp_path, end, status):
+    done = runner.python(f"{PROLOGUE}\nTrace('made.pftrace').start()\nforebay.zeros(10)\n{end}")
     assert done.status == status
-    assert len(decoded(tmp_path / "made.pftrace").executed) == 1
+    assert len(decode(tmp_path / "made.pftrace").executed) == 1
     assert "Warning" not in done.err
 
 
-def test_one_that_cannot_be_written_then_says_why(runner):
+def test_unwritable_trace_warns_at_exit(runner):
     source = "\nos.mkdir('gone'); Trace('gone/made.pftrace').start(); os.rmdir('gone')"
-    done = runner.python(HEAD + source)
+    done = runner.python(PROLOGUE + source)
     assert done.status == 0
     assert done.err.count("made.pftrace could not be written when the program ended: ") == 1
 
 
-def test_work_that_never_ends_is_told_as_not_done(runner, tmp_path):
+def test_endless_work_is_reported_as_not_done(runner, tmp_path):
     source = """
-from forebay.runtime.lifecycle import exit_and_fork as lifecycle
-lifecycle.EXIT_SECONDS = 0.05
-stream = forebay.Stream("host:0")
+from forebay.runtime.lifecycle import exit_and_fork
+exit_and_fork.EXIT_SECONDS = 0.05
+stream = forebay.Stream("cpu")
 Trace("made.pftrace", limit=0.05).start()
 with stream:
     tensor = forebay.empty(10)
@@ -46,52 +46,52 @@ with stream:
     stream.queue.call(lambda: threading.Event().wait(30))
     tensor.fill_(0)
 """
-    done = runner.python(HEAD + source)
+    done = runner.python(PROLOGUE + source)
     assert done.status == 0
     assert "work of 1 queue was not done" in done.err
-    found = decoded(tmp_path / "made.pftrace")
+    found = decode(tmp_path / "made.pftrace")
     assert (found.recording["operations"], found.recording["not done"]) == (2, 1)
 
 
-def test_a_child_writes_nothing_and_has_nothing_of_its_parent(runner, tmp_path):
+def test_forked_child_does_not_inherit_the_trace(runner, tmp_path):
     source = (
         FORKED
         + """
 def check():
-    from forebay.runtime.base import observers as listening
-    assert listening.tracer is None
-    forebay.reopen("host:0")
-    with trace("child.pftrace") as its:
+    from forebay.runtime.base import observers
+    assert observers.tracer is None
+    forebay.reopen("cpu")
+    with trace("child.pftrace") as child_trace:
         forebay.zeros(10)
-    assert (its.operations, its.lost) == (1, 0)
-    made.stop()
+    assert (child_trace.operations, child_trace.lost) == (1, 0)
+    running.stop()
     assert not os.path.exists("made.pftrace")
 
-made = Trace("made.pftrace")
-made.start()
+running = Trace("made.pftrace")
+running.start()
 forebay.zeros(10)
 assert forked(check) == 0
 forebay.zeros(10)
-made.stop()
+running.stop()
 """
     )
-    done = runner.python(HEAD + source)
+    done = runner.python(PROLOGUE + source)
     assert (done.status, done.err) == (0, "")
-    assert len(decoded(tmp_path / "made.pftrace").executed) == 2
-    assert len(decoded(tmp_path / "child.pftrace").executed) == 1
+    assert len(decode(tmp_path / "made.pftrace").executed) == 2
+    assert len(decode(tmp_path / "child.pftrace").executed) == 1
 
 
-def test_a_child_can_trace_though_a_thread_of_its_parent_was_beginning_to(runner, tmp_path):
+def test_forked_child_can_trace_despite_lock_held_in_parent(runner, tmp_path):
     source = (
         FORKED
         + """
 from forebay.mps import profiler
-from forebay.observe.tracing import profiler_session as profiling
+from forebay.observe.tracing import profiler_session
 forebay.emulate("mps")
 held, done = threading.Event(), threading.Event()
 
 def hold():
-    with profiling.changing:
+    with profiler_session.lock:
         held.set()
         done.wait(20)
 
@@ -110,12 +110,12 @@ finally:
     other.join(20)
 """
     )
-    done = runner.python(HEAD + source)
+    done = runner.python(PROLOGUE + source)
     assert (done.status, done.err) == (0, "")
     assert len(list(tmp_path.glob("forebay-trace-*.pftrace"))) == 1
 
 
-def test_a_child_that_leaves_by_itself_leaves_the_file_to_its_parent(runner, tmp_path):
+def test_exiting_child_does_not_write_the_trace_of_its_parent(runner, tmp_path):
     source = """
 with trace("made.pftrace"):
     forebay.zeros(10)
@@ -124,32 +124,32 @@ with trace("made.pftrace"):
     assert os.wait()[1] == 0
     assert not os.path.exists("made.pftrace")
 """
-    done = runner.python(HEAD + source)
+    done = runner.python(PROLOGUE + source)
     assert (done.status, done.err) == (0, "")
-    assert len(decoded(tmp_path / "made.pftrace").executed) == 1
+    assert len(decode(tmp_path / "made.pftrace").executed) == 1
 
 
-def test_the_cuda_profiler_that_nobody_stops_is_written(runner, tmp_path):
+def test_running_cuda_profiler_is_written_at_exit(runner, tmp_path):
     source = "import forebay, forebay.cuda as cuda\ncuda.profiler.start()\nforebay.zeros(10, device='cuda')"
     environment = {"FOREBAY_TRACE": "made.pftrace", "FOREBAY_EMULATE": "cuda", "PATH": "/bin"}
     done = runner.python(source, env=environment)
     assert (done.status, done.err) == (0, "")
-    assert [each.name for each in decoded(tmp_path / "made.pftrace").executed] == ["fill_"]
+    assert [each.name for each in decode(tmp_path / "made.pftrace").executed] == ["fill_"]
 
 
 # forebay run --trace
 
 
-def test_a_whole_program_is_traced(runner, tmp_path):
-    source = "import os, forebay\nforebay.zeros(10, device='cuda')\nos.mkdir('there'); os.chdir('there')"
+def test_run_traces_the_whole_program(runner, tmp_path):
+    source = "import os, forebay\nforebay.zeros(10, device='cuda')\nos.mkdir('folder'); os.chdir('folder')"
     done = runner.forebay(source, options=("--emulate", "cuda", "--trace", "made.pftrace"))
     assert done.status == 0
     assert f"trace     {tmp_path / 'made.pftrace'}\n" in done.err
-    (execution,) = decoded(tmp_path / "made.pftrace").executed
+    (execution,) = decode(tmp_path / "made.pftrace").executed
     assert (Path(execution.file).name, execution.line) == ("script.py", 2)
 
 
-def test_a_place_where_no_trace_can_be_is_told_before_the_program_runs(runner):
+def test_unwritable_trace_path_is_rejected_before_the_program_runs(runner):
     done = runner.forebay("print('ran')", options=("--trace", "no/folder/made.pftrace"))
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("forebay: error: cannot write a trace to ")

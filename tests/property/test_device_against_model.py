@@ -1,4 +1,4 @@
-"""A simulated device and the model of the whole allocator do the same, whatever is asked under whichever settings."""
+"""Comparison of a simulated device with the reference model of the allocator, under random settings."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from forebay.runtime.allocator import oom_message
 MIB = 1 << 20
 sizes = st.sampled_from(BOUNDARIES) | st.integers(0, 8192) | st.integers(1, 64 * MIB)
 streams = st.integers(0, 3)
-choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
+choices = st.integers(0, 1 << 30)  # reduced modulo the number of alternatives
 
 
 @pytest.fixture(autouse=True)
 def no_advice(monkeypatch):
-    """What would have helped is found by replays, each of which costs as much as a whole program here."""
+    """Disable the advice in OOM messages, which replays the history and costs as much as a whole program."""
     monkeypatch.setattr(oom_message, "ADVISERS", [])
 
 
-def chosen(from_, choice):
-    return list(from_)[choice % len(from_)]
+def choose(candidates, choice):
+    return list(candidates)[choice % len(candidates)]
 
 
 class DeviceAgainstModel(RuleBasedStateMachine):
     @initialize(seed=choices, mebibytes=st.sampled_from([32, 100, 256, 4000]))
     def begin(self, seed, mebibytes):
         self.chance = random.Random(seed)
-        text, self.large = random_programs.any_settings(self.chance)
+        text, self.large = random_programs.random_settings(self.chance)
         self.both = SideBySide(mebibytes * MIB, text)
 
     def do(self, *operation):
@@ -47,20 +47,20 @@ class DeviceAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.both.live)
     @rule(choice=choices)
     def free(self, choice):
-        self.do("free", chosen(self.both.live, choice))
+        self.do("free", choose(self.both.live, choice))
 
     @precondition(lambda self: self.both.live)
     @rule(choice=choices, stream=streams)
     def record_stream(self, choice, stream):
-        self.do("record_stream", chosen(self.both.live, choice), stream)
+        self.do("record_stream", choose(self.both.live, choice), stream)
 
     @rule(of=st.sampled_from(["hold_events", "release_events", "synchronize"]), stream=streams)
-    def work(self, of, stream):
+    def synchronise(self, of, stream):
         self.do(of, max(stream % 3, 1) if of == "hold_events" else (stream or None))
 
     @rule()
     def apply_settings(self):
-        text, self.large = random_programs.any_settings(self.chance, self.large)
+        text, self.large = random_programs.random_settings(self.chance, self.large)
         self.do("apply_settings", text)
 
     @rule(fraction=st.sampled_from([0.0, 0.3, 0.8, 1.0, -1.0]))
@@ -68,7 +68,7 @@ class DeviceAgainstModel(RuleBasedStateMachine):
         self.do("set_memory_fraction", fraction)
 
     @rule(of=st.sampled_from(["empty_cache", "reset_peak_stats", "reset_accumulated_stats", "memory_info"]))
-    def plain(self, of):
+    def call_without_arguments(self, of):
         self.do(of)
 
     @rule(n=st.integers(0, 4))
@@ -86,12 +86,12 @@ class DeviceAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.both.pools)
     @rule(choice=choices, of=st.sampled_from(["enter", "enter", "leave", "release_pool"]))
     def pool(self, choice, of):
-        self.do(of, chosen(self.both.pools, choice))
+        self.do(of, choose(self.both.pools, choice))
 
     @precondition(lambda self: self.both.capture is None)
     @rule(stream=streams, choice=st.none() | choices)
     def begin_capture(self, stream, choice):
-        self.do("begin_capture", 1 + stream, chosen([None, *self.both.pools], choice or 0))
+        self.do("begin_capture", 1 + stream, choose([None, *self.both.pools], choice or 0))
 
     @precondition(lambda self: self.both.capture is not None)
     @rule()
@@ -101,7 +101,7 @@ class DeviceAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.both.graphs)
     @rule(choice=choices)
     def release_capture(self, choice):
-        self.do("release_capture", chosen(self.both.graphs, choice))
+        self.do("release_capture", choose(self.both.graphs, choice))
 
     @rule(
         enabled=st.sampled_from(["all", "state", None, "some"]),
@@ -114,7 +114,7 @@ class DeviceAgainstModel(RuleBasedStateMachine):
         self.do("record_history", options | {"skip_actions": skip})
 
     @invariant()
-    def they_agree(self):
+    def results_are_equal(self):
         self.both.check()
 
 
@@ -123,8 +123,8 @@ TestDeviceAgainstModel.settings = settings(max_examples=60, stateful_step_count=
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_two_hundred_thousand_operations(part):
-    """Results at once, statistics and blocks after every 50; `benchmarks/soak_allocator.py` does any number."""
+def test_random_programs_give_equal_results(part):
+    """Results are compared at once, statistics and blocks every 50 steps. `benchmarks/soak_allocator.py` runs more."""
     for seed in range(part, 200, 4):
         total, text, program = random_programs.program(seed, 1000)
         try:
@@ -134,10 +134,10 @@ def test_two_hundred_thousand_operations(part):
             raise
 
 
-def test_programs_reach_what_they_are_for():
-    """That they agree says little where nothing happened."""
+def test_random_programs_cover_rare_events():
+    """Equal results mean little if the programs do not reach the interesting states."""
     counted = dict.fromkeys(("num_ooms", "num_alloc_retries", "num_oom_rejections", "oversize_allocations.peak"), 0)
-    names = {"unmapped": 0, "pending": 0, "borrowed": 0}
+    events = {"unmapped": 0, "pending": 0, "borrowed": 0}
     for seed in range(60):
         total, text, program = random_programs.program(seed, 400)
         both = SideBySide(total, text)
@@ -148,17 +148,17 @@ def test_programs_reach_what_they_are_for():
         for key in counted:
             counted[key] += both.device.stats()[key] > 0
         actions = {entry["action"] for entry in both.device.snapshot()["device_traces"][0]}
-        names["unmapped"] += "segment_unmap" in actions
-        names["pending"] += both.device.stats()["active.all.peak"] > both.device.stats()["allocation.all.peak"]
-        names["borrowed"] += any(pool for pool in both.device.allocator.private.grown)
-    assert min(*counted.values(), *names.values()) > 3, (counted, names)
+        events["unmapped"] += "segment_unmap" in actions
+        events["pending"] += both.device.stats()["active.all.peak"] > both.device.stats()["allocation.all.peak"]
+        events["borrowed"] += any(pool for pool in both.device.allocator.private.grown)
+    assert min(*counted.values(), *events.values()) > 3, (counted, events)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [
-        (lambda both: setattr(both.model.ledger.counters["active", "all"], "peak", 7), "active.all.peak: 1 and in"),
-        (lambda both: setattr(both.model.memory, "used", 5), "2097152 bytes were handed out, and 5 in the model"),
+        (lambda both: setattr(both.model.statistics.counters["active", "all"], "peak", 7), "active.all.peak: 1 and in"),
+        (lambda both: setattr(both.model.memory, "used", 5), "device used: 2097152 and in the model 5"),
         (
             lambda both: setattr(both.model.cache.small.segments[0].blocks[0], "requested", 3),
             "requested_bytes.all.current",
@@ -167,16 +167,16 @@ def test_programs_reach_what_they_are_for():
         (lambda both: both.device.free(both.live[1]), "free"),
     ],
 )
-def test_a_planted_difference_is_told(fault, words):
+def test_difference_is_detected(fault, message):
     both = SideBySide(64 * MIB)
     both.do(("record_history", {"context": None}))
     both.do(("allocate", 1000, 0))
     both.check()
     fault(both)
 
-    def go_on():
+    def continue_program():
         both.do(("free", 1))
         both.check()
 
-    with pytest.raises(Different, match=words):
-        go_on()
+    with pytest.raises(Different, match=message):
+        continue_program()

@@ -1,4 +1,4 @@
-"""The allocator of heaps and the slow, obvious one do the same, step by step."""
+"""Comparison of the heap allocator with its reference model, step by step."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RATIOS = [0.0, 0.3, 0.5, 1.0, 1.7, 2.0, 2.5]
 sizes = st.sampled_from(BOUNDARIES) | st.integers(1, 4 * MIB) | st.integers(1, 64).map(lambda n: n * 12 * MIB)
 usages = st.sampled_from([None, None, "shared", "private", "scalar"])
 queues = st.integers(0, 1)
-choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
+choices = st.integers(0, 1 << 30)  # reduced modulo the number of alternatives
 
 
-def any_rules(chance):
-    """Devices on which something happens: most are soon under pressure, some are soon full."""
+def random_device_options(chance):
+    """Return options of a device that soon is under memory pressure or full."""
     high = chance.choice([0.0, 1.0, 1.7, 2.0])
     return {
         "recommended": chance.choice([1100, 2000, 4000, 4000, 8000, 1 << 16]) * MIB,
@@ -44,89 +44,89 @@ def any_rules(chance):
     }
 
 
-class Watched(HeapModel):
-    """It counts which way each request went."""
+class CountingModel(HeapModel):
+    """Heap model that counts the outcomes of requests."""
 
-    def __init__(self, **rules):
-        super().__init__(**rules)
-        self.ways = Counter()
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.outcomes = Counter()
 
     def _reuse(self, request):
         pressure, cached = request.pressure, len(request.pool.cached())
         found = super()._reuse(request)
-        self.ways["reused"] += found is not None
-        self.ways["reused though much too long"] += found is not None and found.size > request.size + 32 * MIB
-        self.ways["made room under pressure"] += pressure and not request.pressure
-        self.ways["made room while busy"] += request.pressure and len(request.pool.cached()) < cached
+        self.outcomes["reused"] += found is not None
+        self.outcomes["reused oversized"] += found is not None and found.size > request.size + 32 * MIB
+        self.outcomes["released under pressure"] += pressure and not request.pressure
+        self.outcomes["released while busy"] += request.pressure and len(request.pool.cached()) < cached
         return found
 
     def _collect_garbage(self, pool):
         before = len(self._cached(pool))
         super()._collect_garbage(pool)
-        self.ways["garbage"] += len(self._cached(pool)) < before
+        self.outcomes["garbage"] += len(self._cached(pool)) < before
 
-    def _ask_callbacks_and_reuse(self, request):
-        found = super()._ask_callbacks_and_reuse(request)
-        self.ways["callback helped"] += found is not None
+    def _run_callbacks_and_reuse(self, request):
+        found = super()._run_callbacks_and_reuse(request)
+        self.outcomes["callback helped"] += found is not None
         return found
 
-    def _make_room_and_place(self, request):
-        found = super()._make_room_and_place(request)
-        self.ways["gave back"] += found is not None
+    def _release_and_place(self, request):
+        found = super()._release_and_place(request)
+        self.outcomes["released and placed"] += found is not None
         return found
 
     def _empty_and_place(self, request):
         found = super()._empty_and_place(request)
-        self.ways["emptied" if found else "out of memory"] += 1
+        self.outcomes["emptied" if found else "out of memory"] += 1
         return found
 
 
 class Both:
-    """Drives the two side by side; every result is compared at once."""
+    """The allocator and the model, run side by side with every result compared."""
 
-    def __init__(self, rules):
-        self.rules = rules
-        self.sides = HeapsUnderTest(**rules), Watched(**rules)
-        self.live = []  # a buffer of each side
+    def __init__(self, options):
+        self.options = options
+        self.sides = HeapsUnderTest(**options), CountingModel(**options)
+        self.live = []  # pairs of buffers, one of each side
 
     @property
-    def ways(self):
-        return self.sides[1].ways
+    def outcomes(self):
+        return self.sides[1].outcomes
 
-    def each(self, call, *arguments):
-        """The result of that method of both; an error counts by its first line."""
+    def call_both(self, method, *arguments):
+        """Return the results of a method of both sides; an error is represented by its first line."""
         results = []
         for side in self.sides:
             try:
-                results.append(getattr(side, call)(*arguments))
+                results.append(getattr(side, method)(*arguments))
             except ForebayError as error:
                 results.append(f"{type(error).__name__}: {error}".partition("\n")[0])
         return results
 
-    def same(self, call, *arguments):
-        ours, models = self.each(call, *arguments)
-        assert ours == models, call
+    def check_same(self, method, *arguments):
+        result, model_result = self.call_both(method, *arguments)
+        assert result == model_result, method
 
     def allocate(self, nbytes, queue, usage, yielding=0):
-        """`yielding` live buffers are freed by a callback, if that is asked."""
-        asked = [0, 0]
+        """Allocate on both sides. The first callback frees `yielding` live buffers."""
+        calls = [0, 0]
 
-        def let_go(number):
-            asked[number] += 1
-            for buffers in self.live[:yielding] if asked[number] == 1 else ():
+        def free_buffers(number):
+            calls[number] += 1
+            for buffers in self.live[:yielding] if calls[number] == 1 else ():
                 self.sides[number].free(buffers[number])
             return yielding > 1
 
         for number, side in enumerate(self.sides):
-            side.callbacks[:] = [lambda number=number: let_go(number)] if yielding else []
-        results = self.each("allocate", nbytes, queue, usage)
-        assert asked[0] == asked[1]
-        if asked[0]:
+            side.callbacks[:] = [lambda number=number: free_buffers(number)] if yielding else []
+        results = self.call_both("allocate", nbytes, queue, usage)
+        assert calls[0] == calls[1]
+        if calls[0]:
             del self.live[:yielding]
-        said = [result for result in results if isinstance(result, str)]
-        assert len(said) != 1, said
-        if said:
-            assert said[0] == said[1]
+        errors = [result for result in results if isinstance(result, str)]
+        assert len(errors) != 1, errors
+        if errors:
+            assert errors[0] == errors[1]
         else:
             self.live.append(results)
 
@@ -143,17 +143,17 @@ class Both:
             setattr(side, name, value)
 
     def set_others(self, nbytes):
-        """As far as the device has so much."""
-        self.set("others", min(nbytes, self.rules["capacity"] - self.sides[1].reserved))
+        """Set the memory outside heaps, limited by the capacity."""
+        self.set("others", min(nbytes, self.options["capacity"] - self.sides[1].reserved))
 
     def compare(self):
-        self.same("settle")
-        self.same("picture")
-        self.same("numbers")
+        self.check_same("settle")
+        self.check_same("picture")
+        self.check_same("numbers")
         assert self.sides[0].broken() is None
 
     def do(self, chance):
-        """One operation of a random program."""
+        """Run one random operation."""
         at, choice, queue = chance.random(), chance.randrange(1 << 30), chance.randrange(2)
         if not self.live or (at < 0.42 and len(self.live) < 40):
             nbytes = chance.choice(BOUNDARIES) if at < 0.3 else int(2 ** chance.uniform(0, 30))
@@ -164,15 +164,15 @@ class Both:
         elif at < 0.87:
             self.use(choice, queue)
         elif at < 0.90:
-            self.same("work", queue)
+            self.check_same("work", queue)
         elif at < 0.93:
-            self.same("finish", queue)
+            self.check_same("finish", queue)
         elif at < 0.975:
             self.set("refusals", choice % 3)
         elif at < 0.98:
-            self.same("empty")
+            self.check_same("empty")
         elif at < 0.985:
-            self.same("set_high", chance.choice([0.0, *RATIOS, 2.0, 2.0]))
+            self.check_same("set_high", chance.choice([0.0, *RATIOS, 2.0, 2.0]))
         else:
             self.set_others(choice % 4 * 100 * MIB)
 
@@ -180,7 +180,7 @@ class Both:
 class HeapsAgainstModel(RuleBasedStateMachine):
     @initialize(seed=choices)
     def begin(self, seed):
-        self.both = Both(any_rules(random.Random(seed)))
+        self.both = Both(random_device_options(random.Random(seed)))
 
     @rule(nbytes=sizes, queue=queues, usage=usages, yielding=st.sampled_from([0, 0, 1, 2]))
     def allocate(self, nbytes, queue, usage, yielding):
@@ -198,15 +198,15 @@ class HeapsAgainstModel(RuleBasedStateMachine):
 
     @rule(queue=queues, act=st.sampled_from(["work", "finish"]))
     def work(self, queue, act):
-        self.both.same(act, queue)
+        self.both.check_same(act, queue)
 
     @rule()
     def empty(self):
-        self.both.same("empty")
+        self.both.check_same("empty")
 
     @rule(ratio=st.sampled_from(RATIOS))
     def set_high(self, ratio):
-        self.both.same("set_high", ratio)
+        self.both.check_same("set_high", ratio)
 
     @rule(n=st.integers(0, 3))
     def refuse(self, n):
@@ -217,7 +217,7 @@ class HeapsAgainstModel(RuleBasedStateMachine):
         self.both.set_others(mebibytes * MIB)
 
     @invariant()
-    def they_agree(self):
+    def tables_are_equal(self):
         self.both.compare()
 
     def teardown(self):
@@ -225,7 +225,7 @@ class HeapsAgainstModel(RuleBasedStateMachine):
             return
         while self.both.live:
             self.both.free(0)
-        self.both.same("empty")
+        self.both.check_same("empty")
         self.both.compare()
         assert self.both.sides[0].picture() == {}
 
@@ -234,25 +234,25 @@ TestHeapsAgainstModel = HeapsAgainstModel.TestCase
 TestHeapsAgainstModel.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 
 
-def test_fifty_thousand_operations():
-    """Results at once, tables and numbers after every fifth; and each way out was taken."""
-    ways = Counter()
+def test_random_operations_give_equal_results():
+    """Results are compared at once, tables every fifth step. Every outcome must occur."""
+    outcomes = Counter()
     for seed in range(50):
         chance = random.Random(seed)
-        both = Both(any_rules(chance))
+        both = Both(random_device_options(chance))
         for step in range(1000):
             both.do(chance)
             if step % 5 == 0:
                 both.compare()
         both.compare()
-        ways += both.ways
-    assert len(ways) == 9, ways
-    assert min(ways.values()) > 10, ways
+        outcomes += both.outcomes
+    assert len(outcomes) == 9, outcomes
+    assert min(outcomes.values()) > 10, outcomes
 
 
 @pytest.mark.parametrize("part", ["picture", "numbers"])
-def test_a_planted_difference_is_told(part, monkeypatch):
-    both = Both(any_rules(random.Random(1)))
+def test_difference_is_detected(part, monkeypatch):
+    both = Both(random_device_options(random.Random(1)))
     both.allocate(300, 0, None)
     both.compare()
     monkeypatch.setattr(both.sides[1], part, dict)

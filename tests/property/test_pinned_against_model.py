@@ -1,4 +1,4 @@
-"""The pinned allocator and the slow, obvious one do the same, step by step."""
+"""Comparison of the pinned allocator with its reference model, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB, MIB = 1 << 10, 1 << 20
 BOUNDARIES = [0, 1, 2, 3, 4095, 4096, 4097, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB + 1, 3 * MIB, 4 * MIB + 1]
 sizes = st.sampled_from(BOUNDARIES) | st.integers(1, 8192) | st.integers(MIB, 5 * MIB)
 streams = st.integers(0, 3)
-choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
+choices = st.integers(0, 1 << 30)  # reduced modulo the number of alternatives
 CONFIGURATIONS = [
     "",
     "pinned_max_round_threshold_mb:1",
@@ -26,37 +26,37 @@ CONFIGURATIONS = [
 
 
 class PinnedAgainstModel(RuleBasedStateMachine):
-    """Addresses are compared by name: which of the blocks made so far it is."""
+    """Both allocators side by side. Addresses are compared by the order of the blocks' creation."""
 
     @initialize(configuration=st.sampled_from(CONFIGURATIONS))
     def start(self, configuration):
         self.both = Pinned(configuration), ModelPinned(configuration)
-        self.live = []  # addresses, ours and the model's
-        self.names = {}
+        self.live = []  # pairs of addresses: the allocator's and the model's
+        self.addresses = {}  # the model's to the allocator's
 
     def each(self, call, *arguments):
-        for one in self.both:
-            getattr(one, call)(*arguments)
+        for side in self.both:
+            getattr(side, call)(*arguments)
 
     @rule(nbytes=sizes)
     def allocate(self, nbytes):
-        ours, models = (one.allocate(nbytes) for one in self.both)
-        assert bool(ours) == bool(models)
-        if ours:
-            assert self.names.setdefault(models, ours) == ours
-            self.live.append((ours, models))
+        address, model_address = (side.allocate(nbytes) for side in self.both)
+        assert bool(address) == bool(model_address)
+        if address:
+            assert self.addresses.setdefault(model_address, address) == address
+            self.live.append((address, model_address))
 
     @precondition(lambda self: self.live)
     @rule(choice=choices)
     def free(self, choice):
-        for one, address in zip(self.both, self.live.pop(choice % len(self.live)), strict=True):
-            one.free(address)
+        for side, address in zip(self.both, self.live.pop(choice % len(self.live)), strict=True):
+            side.free(address)
 
     @precondition(lambda self: self.live)
     @rule(choice=choices, stream=streams)
     def record(self, choice, stream):
-        for one, address in zip(self.both, self.live[choice % len(self.live)], strict=True):
-            one.record_stream(address, stream)
+        for side, address in zip(self.both, self.live[choice % len(self.live)], strict=True):
+            side.record_stream(address, stream)
 
     @rule(level=st.sampled_from([1, 2]))
     def hold(self, level):
@@ -79,20 +79,20 @@ class PinnedAgainstModel(RuleBasedStateMachine):
         self.each("apply_settings", f"pinned_max_{key}_mb:{megabytes}")
 
     @invariant()
-    def the_same_is_counted(self):
-        ours, models = (one.stats() for one in self.both)
-        assert {key: number for key, number in ours.items() if "_time." not in key} == models
+    def statistics_are_equal(self):
+        stats, model_stats = (side.stats() for side in self.both)
+        assert {key: number for key, number in stats.items() if "_time." not in key} == model_stats
         assert self.both[0].broken() is None
 
     def teardown(self):
         if not hasattr(self, "both"):
             return
-        for ours, models in self.live:
-            self.both[0].free(ours)
-            self.both[1].free(models)
+        for address, model_address in self.live:
+            self.both[0].free(address)
+            self.both[1].free(model_address)
         self.each("release_events")
         self.each("empty_cache")
-        self.the_same_is_counted()
+        self.statistics_are_equal()
         assert self.both[0].stats()["allocations.current"] == 0
 
 

@@ -1,4 +1,4 @@
-"""The native pool and the slow, obvious one do the same, step by step."""
+"""Comparison of the native pool with its reference model, step by step."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from forebay.snapshot.model import BLOCK, SEGMENT
 BOUNDARIES = [1, 511, 512, 513, 1024, MIB - 512, MIB, MIB + 1, 2 * MIB, 10 * MIB - 1, 10 * MIB, 20 * MIB, 21 * MIB]
 sizes = st.sampled_from(BOUNDARIES) | st.integers(1, 8192) | st.integers(1, 24 * MIB)
 queues = st.integers(0, 2)
-choices = st.integers(0, 1 << 30)  # taken modulo what there is to choose from
+choices = st.integers(0, 1 << 30)  # reduced modulo the number of alternatives
 
 
 class Both:
-    """Drives the native pool and the model side by side; every result is compared at once."""
+    """The native pool and the model, run side by side with every result compared."""
 
     def __init__(self):
         self.native, self.model = Pool(), ModelPool()
-        self.blocks = []  # native ones, live
-        self.waiting = {}  # address to the token that settles it
-        self.low = self.high = 1 << 40  # segments lie between, side by side
+        self.blocks = []  # live native blocks
+        self.pending = {}  # address to the token of the pending free
+        self.low = self.high = 1 << 40  # range of the segments, which are adjacent
 
-    def take(self, nbytes, queue):
-        block = self.native.take(nbytes, queue)
-        address = self.model.take(nbytes, queue)
+    def try_allocate(self, nbytes, queue):
+        block = self.native.try_allocate(nbytes, queue)
+        address = self.model.try_allocate(nbytes, queue)
         assert address == (None if block is None else block.address)
         if block is not None:
             self.blocks.append(block)
         return block
 
     def allocate(self, nbytes, queue, below):
-        if self.take(nbytes, queue) is None:
+        if self.try_allocate(nbytes, queue) is None:
             self.adopt(*self.native.segment_size(nbytes), queue, below)
-            assert self.take(nbytes, queue) is not None
+            assert self.try_allocate(nbytes, queue) is not None
 
-    def give(self, choice):
+    def free(self, choice):
         block = self.blocks.pop(choice % len(self.blocks))
-        address, uses = block.address, self.model._find(block.address)[1].uses
-        waits = self.model.give(address)
+        address, users = block.address, self.model._find(block.address)[1].users
+        is_pending = self.model.free(address)
         block.free()
         deferred = self.native.deferred()
-        assert [sorted(queues) for _, queues, _ in deferred] == ([sorted(uses)] if waits else [])
-        if waits:
-            self.waiting[address] = deferred[0][0]
-            self.native.heard(deferred[0][0])
+        assert [sorted(queues) for _, queues, _ in deferred] == ([sorted(users)] if is_pending else [])
+        if is_pending:
+            self.pending[address] = deferred[0][0]
+            self.native.acknowledge_deferred(deferred[0][0])
 
-    def use(self, choice, queue):
+    def record_stream(self, choice, queue):
         block = self.blocks[choice % len(self.blocks)]
-        block.used_on(queue)
-        self.model.use(block.address, queue)
+        block.record_stream(queue)
+        self.model.record_stream(block.address, queue)
 
-    def settle(self, choice):
-        address = list(self.waiting)[choice % len(self.waiting)]
-        self.native.settle(self.waiting.pop(address))
-        self.model.settle(address)
+    def complete_free(self, choice):
+        address = list(self.pending)[choice % len(self.pending)]
+        self.native.complete_free(self.pending.pop(address))
+        self.model.complete_free(address)
 
     def adopt(self, size, small, queue, below):
-        """At an address that touches the segments before it: they must not be merged."""
+        """Adopt a segment adjacent to the previous ones, with which it must not be merged."""
         address = self.low - size if below else self.high
         self.low, self.high = min(self.low, address), max(self.high, address + size)
         self.native.adopt(address, size, queue, small)
@@ -87,7 +87,7 @@ class Both:
         assert self.model.counts() == self.native.counts()
         idle = [row[:2] for small in (False, True) for row in self.native.evictable(small)]
         assert sorted(self.model.evictable()) == sorted(idle)
-        assert self.native.broken() is None
+        assert self.native.check_invariants() is None
 
 
 class PoolAgainstModel(RuleBasedStateMachine):
@@ -96,8 +96,8 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.both = Both()
 
     @rule(nbytes=sizes, queue=queues)
-    def take(self, nbytes, queue):
-        self.both.take(nbytes, queue)
+    def try_allocate(self, nbytes, queue):
+        self.both.try_allocate(nbytes, queue)
 
     @rule(nbytes=sizes, queue=queues, below=st.booleans())
     def allocate(self, nbytes, queue, below):
@@ -109,18 +109,18 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.both.blocks)
     @rule(choice=choices)
-    def give(self, choice):
-        self.both.give(choice)
+    def free(self, choice):
+        self.both.free(choice)
 
     @precondition(lambda self: self.both.blocks)
     @rule(choice=choices, queue=queues)
-    def use(self, choice, queue):
-        self.both.use(choice, queue)
+    def record_stream(self, choice, queue):
+        self.both.record_stream(choice, queue)
 
-    @precondition(lambda self: self.both.waiting)
+    @precondition(lambda self: self.both.pending)
     @rule(choice=choices)
-    def settle(self, choice):
-        self.both.settle(choice)
+    def complete_free(self, choice):
+        self.both.complete_free(choice)
 
     @precondition(lambda self: self.both.model.segments)
     @rule(choice=choices)
@@ -133,7 +133,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.both.reset(which)
 
     @invariant()
-    def they_agree(self):
+    def tables_are_equal(self):
         self.both.compare()
 
 
@@ -141,7 +141,7 @@ TestPoolAgainstModel = PoolAgainstModel.TestCase
 TestPoolAgainstModel.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 
 
-def test_two_hundred_thousand_operations():
+def test_random_operations_give_equal_results():
     chance = random.Random(20)
     both = Both()
     for step in range(200_000):
@@ -151,26 +151,28 @@ def test_two_hundred_thousand_operations():
             nbytes = chance.choice(BOUNDARIES) if at < 0.1 else int(2 ** chance.uniform(0, 24.5))
             both.allocate(nbytes, queue, below=choice % 2)
         elif at < 0.9:
-            both.give(choice)
+            both.free(choice)
         elif at < 0.95:
-            both.use(choice, queue)
+            both.record_stream(choice, queue)
         elif at < 0.999:
-            if both.waiting:
-                both.settle(choice)
+            if both.pending:
+                both.complete_free(choice)
         else:
             for address, _ in both.model.evictable():
                 both.evict(address)
             both.reset(chance.choice(["reset_peaks", "reset_accumulated"]))
         if step % 1000 == 0:
             both.compare()
-    assert len(both.native.tables()[1]) > 100 * BLOCK.itemsize  # it was not an empty pool all the time
+    assert len(both.native.tables()[1]) > 100 * BLOCK.itemsize  # the pool was not empty
     both.compare()
 
 
 @pytest.mark.parametrize("nbytes", [*BOUNDARIES, 140_000, 700_000, 9 * MIB, 11 * MIB + 3, (1 << 60) - 1])
-def test_sizes_are_the_same(nbytes):
+def test_sizes_are_equal(nbytes):
     native = Pool()
-    assert model.rounded(nbytes) == native.rounded(nbytes)
+    assert model.block_size(nbytes) == native.block_size(nbytes)
     for fine in (False, True):
-        native.set_policy((1,) * 16, (1 << 64) - 1, 20 * MIB, 20 * MIB, growing=False, ages=False, fine=fine)
+        native.set_policy(
+            (1,) * 16, (1 << 64) - 1, 20 * MIB, 20 * MIB, expandable=False, track_age=False, exact_segments=fine
+        )
         assert model.segment_size(nbytes, fine) == native.segment_size(nbytes)

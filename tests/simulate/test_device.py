@@ -1,18 +1,18 @@
-"""A simulated device: large ones, several in one world, and what it says to nonsense."""
+"""Simulated devices: large memory, shared clocks and invalid arguments."""
 
 from __future__ import annotations
 
 import pytest
 
 import forebay
-from forebay.address_allocator import ALIGNMENT, Addresses
+from forebay.address_allocator import ALIGNMENT, AddressAllocator
 from forebay.simulate import Device, World
 
 TIB = 1 << 40
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
-def test_terabytes_cost_nothing(settings):
+def test_terabytes_can_be_simulated(settings):
     gpu = Device(80 * TIB, settings)
     kept = [gpu.allocate(5 * TIB) for _ in range(15)]
     assert len({*kept}) == 15
@@ -32,14 +32,14 @@ def test_devices_of_one_world_share_address_space():
     assert first.new_pool() != second.new_pool()
 
 
-def test_devices_of_different_worlds_know_nothing_of_each_other():
+def test_devices_of_different_worlds_are_independent():
     first, second = Device(1 << 30), Device(1 << 30)
     assert first.allocate(1000) == second.allocate(1000)
     assert first.new_pool() == second.new_pool()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind", "said"),
+    ("call", "error", "text"),
     [
         (lambda: Device(0), ValueError, "total_memory must be at least 1"),
         (lambda: Device(1.5), TypeError, "total_memory must be an int"),
@@ -48,7 +48,7 @@ def test_devices_of_different_worlds_know_nothing_of_each_other():
         (lambda: Device(1 << 30, other_used=-5), ValueError, "other_used"),
         (lambda: Device(1 << 30).fail_next("x"), TypeError, "n must be an int"),
         (lambda: Device(1 << 30).set_other_used(-1), ValueError, "nbytes"),
-        (lambda: Device(1 << 30).hold_events("x"), ValueError, "level is 1 or 2"),
+        (lambda: Device(1 << 30).hold_events("x"), ValueError, "level must be 1 or 2"),
         (lambda: Device(1 << 30).use_pool((0, 99)), forebay.ForebayError, r"no memory pool \(0, 99\)"),
         (lambda: Device(1 << 30).begin_capture("x"), TypeError, "stream must be an int"),
         (lambda: Device(1 << 30).allocate(-1), ValueError, "Invalid memory size: -1"),
@@ -59,12 +59,12 @@ def test_devices_of_different_worlds_know_nothing_of_each_other():
         (lambda: Device(1 << 30).apply_settings(5), TypeError, "settings must be a str"),
     ],
 )
-def test_nonsense(wrong, kind, said):
-    with pytest.raises(kind, match=said):
-        wrong()
+def test_invalid_arguments_are_rejected(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
 
 
-def test_a_released_pool_cannot_be_used():
+def test_released_pool_cannot_be_used():
     gpu = Device(1 << 30)
     pool = gpu.new_pool()
     with gpu.use_pool(pool):
@@ -75,17 +75,17 @@ def test_a_released_pool_cannot_be_used():
     gpu.free(kept)
 
 
-def test_addresses_are_the_lowest_that_fit():
-    places = Addresses(0, 100 * ALIGNMENT)
-    first, second, third = (places.take(2 * ALIGNMENT - 5) for _ in range(3))
+def test_lowest_free_address_is_allocated():
+    addresses = AddressAllocator(0, 100 * ALIGNMENT)
+    first, second, third = (addresses.allocate(2 * ALIGNMENT - 5) for _ in range(3))
     assert (first, second, third) == (0, 2 * ALIGNMENT, 4 * ALIGNMENT)
-    assert places.give(second) == 2 * ALIGNMENT - 5
-    assert places.take(3 * ALIGNMENT) == 6 * ALIGNMENT
-    assert places.take(1) == second
-    assert [places.give(address) for address in (first, second)] == [2 * ALIGNMENT - 5, 1]
-    assert places.take(4 * ALIGNMENT) == 0  # the two holes had become one
-    assert places.give(12345) is None
+    assert addresses.free(second) == 2 * ALIGNMENT - 5
+    assert addresses.allocate(3 * ALIGNMENT) == 6 * ALIGNMENT
+    assert addresses.allocate(1) == second
+    assert [addresses.free(address) for address in (first, second)] == [2 * ALIGNMENT - 5, 1]
+    assert addresses.allocate(4 * ALIGNMENT) == 0  # two free ranges were merged
+    assert addresses.free(12345) is None
     with pytest.raises(MemoryError):
-        places.take(92 * ALIGNMENT)
-    assert places.lost(4 * ALIGNMENT + 10, 5) is False
-    assert places.lost(50 * ALIGNMENT, 1) is True
+        addresses.allocate(92 * ALIGNMENT)
+    assert addresses.outside_allocation(4 * ALIGNMENT + 10, 5) is False
+    assert addresses.outside_allocation(50 * ALIGNMENT, 1) is True

@@ -1,4 +1,4 @@
-"""A package's backend that tests spoil, method by method. conftest.py lets tests import it, and installs it."""
+"""A package's backend whose methods a test can break. conftest.py registers it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KIND = "acme"
 
 
 class Plugin:
-    """A good one, whose classes a test spoils."""
+    """A working backend with classes of its own, which a test can break."""
 
     def __init__(self) -> None:
         plugin = self
@@ -35,16 +35,16 @@ class Plugin:
                 return port
 
         self.ports: list[FakePort] = []
-        self.spoilt = True
+        self.broken = True
         self.driver, self.port, self.queue = Driver, Port, Queue
 
-    def spoil(self, part: str, name: str, value: object = KeyError("nonsense")) -> None:
-        """While `spoilt`, that method raises an exception, or gives what a function gives, or what else it is."""
-        well = getattr(getattr(self, part), name)
+    def break_method(self, part: str, name: str, value: object = KeyError("nonsense")) -> None:
+        """Replace a method while `broken`: raise `value`, return its result if it is a function, or return it."""
+        original = getattr(getattr(self, part), name)
 
         def method(this, *arguments, **options):
-            if not self.spoilt:
-                return well(this, *arguments, **options)
+            if not self.broken:
+                return original(this, *arguments, **options)
             if isinstance(value, BaseException):
                 raise value
             return value(this, *arguments) if isinstance(value, types.FunctionType) else value

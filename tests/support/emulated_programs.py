@@ -1,4 +1,4 @@
-"""Programs in child processes that begin with forebay.cuda, two ways to run them, and devices for them."""
+"""Test programs that run in child processes on emulated devices, and functions that run them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import os
 
 from support.forking import FORKED
 
-BEGIN = """
+PROLOGUE = """
 import os, signal, sys, threading, traceback
 import forebay
 from forebay import cuda
-from forebay.runtime.base import lazy_init as initialisation
 
-def started():
+def thread_counts():
     return len(os.listdir("/proc/self/task")), len(threading.enumerate())
 
-def refused(use, error, words):
+def raises(function, error, message):
     try:
-        use()
+        function()
     except error as caught:
-        assert words in str(caught), caught
+        assert message in str(caught), caught
         return caught
-    raise AssertionError("it was not refused")
+    raise AssertionError(f"did not raise {error.__name__}")
 """
-HEAD = BEGIN + FORKED
+PROLOGUE_WITH_FORK = PROLOGUE + FORKED
 
 
-def said_by(runner, source, **settings):
-    runner.write(HEAD + source)
-    # Python 3.12 and later warn of any fork beside threads: some children here are about just that
+def output_of(runner, source, **settings):
+    runner.write(PROLOGUE_WITH_FORK + source)
+    # Python 3.12 and later warn about forks of multi-threaded processes, which some programs test
     done = runner.command("-W", "error", "-W", "ignore:.*multi-threaded:DeprecationWarning", "script.py", **settings)
     assert (done.status, done.err) == (0, ""), done.err
     return done.out
 
 
-def succeeds(runner, source, **settings):
-    assert said_by(runner, source, **settings) == ""
+def run_silently(runner, source, **settings):
+    assert output_of(runner, source, **settings) == ""
 
 
-def emulating(what="cuda:2@h200"):
-    return {**os.environ, "FOREBAY_EMULATE": what}
+def environment_emulating(devices="cuda:2@h200"):
+    return {**os.environ, "FOREBAY_EMULATE": devices}

@@ -1,4 +1,4 @@
-"""What programs that fork have at their head: `forked(check)` runs it in a child, and gives the child's status."""
+"""Prologue of test programs that fork: `forked(check)` runs a check in a child and returns its wait status."""
 
 FORKED = """
 def forked(check):

@@ -1,4 +1,4 @@
-"""What the tests of graphs are made of."""
+"""Helpers for graph tests."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import forebay
 from forebay.errors import DeviceError
 
 
-def captured(graph, work, **options):
-    """What the work gives, which is captured."""
+def capture(graph, work, **options):
+    """Capture the work and return its result."""
     graph.capture_begin(**options)
-    made = work()
+    result = work()
     graph.capture_end()
-    return made
+    return result
 
 
-def pools_of(stream):
-    """The pool of each segment."""
+def segment_pools(stream):
+    """Return the pool id of each segment of the stream's device."""
     return [segment["segment_pool_id"] for segment in forebay.memory.memory_snapshot(stream.device)["segments"]]
 
 
-def broken(graph, call):
-    """The number of the error that the call raises, and of the one that the end then raises."""
+def error_codes(graph, call):
+    """Return the codes of the DeviceErrors that the call and then `capture_end` raise."""
     codes = []
     for step in (call, graph.capture_end):
         with pytest.raises(DeviceError) as raised:

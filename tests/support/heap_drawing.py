@@ -1,4 +1,4 @@
-"""What the scenarios of heaps have in common: sizes, and heaps in words."""
+"""Helpers of the heap scenarios: sizes in MiB, and heaps described as text."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from forebay.errors import OutOfMemory
 MIB = 1 << 20
 
 
-def drawn(device, pool="shared large", queue=0, unit=MIB):
-    """Each heap of a pool, oldest first: "32 = 9 live + 2 cached + 21 room". Sizes in the unit, or "256B"."""
+def heaps_of(device, pool="shared large", queue=0, unit=MIB):
+    """Describe each heap of a pool, oldest first: "32 = 9 live + 2 cached + 21 room". Sizes in units, else "256B"."""
     heaps = device.picture().get((queue, pool), [])
     return [
-        f"{words(size, unit)} = {' + '.join(f'{words(n, unit)} {state}' for _, n, state, _ in rows)}"
+        f"{size_text(size, unit)} = {' + '.join(f'{size_text(n, unit)} {state}' for _, n, state, _ in rows)}"
         for _, size, rows in heaps
     ]
 
 
-def ages(device, pool="shared large", queue=0):
-    """Size in MiB and age of every cached buffer, in the order of heaps and offsets."""
+def cached_ages(device, pool="shared large", queue=0):
+    """Return size in MiB and age of every cached buffer, in the order of heaps and offsets."""
     heaps = device.picture().get((queue, pool), [])
     return [(n // MIB, age) for *_, rows in heaps for _, n, state, age in rows if state == "cached"]
 
 
-def words(nbytes, unit):
+def size_text(nbytes, unit):
     return f"{nbytes}B" if nbytes % unit else str(nbytes // unit)
 
 
-def reserved(device):
-    """MiB in heaps."""
+def reserved_mib(device):
+    """Return the MiB in heaps."""
     return device.numbers()["reserved_bytes.current"] / MIB
 
 
-def allocated(device):
-    """MiB in buffers that somebody has."""
+def allocated_mib(device):
+    """Return the MiB in live buffers."""
     return device.numbers()["allocated_bytes.current"] / MIB
 
 
-def said(kind, act):
-    """The first line of an error of that kind; None if there was none."""
+def error_line(kind, act):
+    """Return the first line of the error that `act` raises; None without an error."""
     try:
         act()
     except kind as error:
@@ -45,6 +45,6 @@ def said(kind, act):
     return None
 
 
-def refused(device, nbytes, **options):
-    """What is said of a request for which there is no memory; None if there was."""
-    return said(OutOfMemory, lambda: device.allocate(nbytes, **options))
+def oom_line(device, nbytes, **options):
+    """Return the first line of the OutOfMemory error of a request; None if it succeeds."""
+    return error_line(OutOfMemory, lambda: device.allocate(nbytes, **options))

@@ -1,4 +1,4 @@
-"""The allocator of heaps over a scripted port, with the methods and the words of its model."""
+"""The heap allocator over a scripted port, with the interface of its model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from support.scripted_port import ScriptedPort, ScriptedQueue
 
 __all__ = ["HeapsUnderTest"]
 
-_UNLIMITED = 1 << 49  # bytes, of a device that never refuses
+_UNLIMITED = 1 << 49  # bytes; the capacity of a device that never runs out
 _COUNTED = ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes")
-_STATES = {State.LIVE: "live", State.AWAITING: "waiting"}
+_STATES = {State.LIVE: "live", State.PENDING_FREE: "waiting"}
 
 
 class HeapsUnderTest:
-    """One device, and its queues 0 to 7. `others`, `refusals` and `callbacks` mean what they mean for the model."""
+    """One device with queues 0 to 7. `others`, `refusals` and `callbacks` are those of the model."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class HeapsUnderTest:
         self.unified = unified
         self.port = ScriptedPort(DeviceProps("mps", 0, "scripted", recommended, heaps=heaps), capacity or _UNLIMITED)
         self.queues = {handle: ScriptedQueue(handle) for handle in range(8)}
-        said = {HIGH_WATERMARK.name: high, LOW_WATERMARK.name: low}
-        with mock.patch.dict(os.environ, {name: str(ratio) for name, ratio in said.items() if ratio is not None}):
+        ratios = {HIGH_WATERMARK.name: high, LOW_WATERMARK.name: low}
+        with mock.patch.dict(os.environ, {name: str(ratio) for name, ratio in ratios.items() if ratio is not None}):
             self.allocator = HeapAllocator("mps:0", self.port, heaps, self.queues)
-        self.allocator.explains = False
-        self._live: set[Block] = set()  # a block that nobody has is freed
-        self.callbacks: list[Callable[[], bool]] = self.allocator.callbacks
+        self.allocator.explains_oom = False
+        self._live: set[Block] = set()  # keeps the blocks from being freed
+        self.callbacks: list[Callable[[], bool]] = self.allocator.free_memory_callbacks
 
-    # What the test decides
+    # Device state set by the test
 
     @property
     def others(self) -> int:
@@ -59,7 +59,7 @@ class HeapsUnderTest:
     @others.setter
     def others(self, nbytes: int) -> None:
         self.port.others = nbytes
-        self.allocator.look_at_others()  # by itself it looks when it has nothing cached, the model each time
+        self.allocator.update_other_usage()  # the model does so in every call
 
     @property
     def refusals(self) -> int:
@@ -76,7 +76,7 @@ class HeapsUnderTest:
         for queue in queues:
             self.queues[queue].finish()
 
-    # What is asked of it
+    # Operations
 
     def allocate(self, nbytes: int, queue: int = 0, usage: str | None = None) -> Block:
         block = self.allocator.allocate_for(nbytes, queue, usage) if usage else self.allocator.allocate(nbytes, queue)
@@ -88,10 +88,10 @@ class HeapsUnderTest:
         block.free()
 
     def use(self, block: Block, queue: int) -> None:
-        block.used_on(queue)
+        block.record_stream(queue)
 
     def settle(self) -> None:
-        self.allocator._settle()
+        self.allocator._process_pending_frees()
 
     def empty(self) -> None:
         self.allocator.empty()
@@ -99,10 +99,10 @@ class HeapsUnderTest:
     def set_high(self, ratio: float) -> None:
         self.allocator.set_memory_fraction(ratio)
 
-    # What it tells
+    # State
 
     def broken(self) -> str | None:
-        return self.allocator.broken()
+        return self.allocator.check_invariants()
 
     def numbers(self) -> dict[str, int]:
         counts = np.reshape(self.allocator.counts(), (len(METRICS), -1, 4))[:, 0]
@@ -118,12 +118,12 @@ class HeapsUnderTest:
         segments, blocks, *_ = self.allocator.tables(trace=False)
         heaps = np.frombuffer(segments, SEGMENT)
         homes = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
-        pieces = (self.allocator.evictable(small, home, pieces=True) for home, small in homes)
+        pieces = (self.allocator.evictable(small, home, parts=True) for home, small in homes)
         ages = {address: age for cached in pieces for address, _, _, age, _ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]
         for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
-            word = _STATES.get(state, "cached" if address in ages else "room")
-            rows[heap].append((address - heaps[heap]["address"].item(), nbytes, word, ages.get(address, 0)))
+            name = _STATES.get(state, "cached" if address in ages else "room")
+            rows[heap].append((address - heaps[heap]["address"].item(), nbytes, name, ages.get(address, 0)))
         picture: Picture = {}
         for (address, _, queue, _, small, home, _), tiles in zip(heaps.tolist(), rows, strict=True):
             number, nbytes = self.port.held[address]
@@ -131,6 +131,6 @@ class HeapsUnderTest:
         return {pool: sorted(found) for pool, found in picture.items()}
 
     def _pool_name(self, home: int, small: bool) -> str:
-        usual, other = ("shared", "private") if self.unified else ("private", "shared")
-        names = {0: usual, heap_allocator._OTHER: other}
+        default, other = ("shared", "private") if self.unified else ("private", "shared")
+        names = {0: default, heap_allocator._OTHER_MODE: other}
         return f"{names[home]} {'small' if small else 'large'}" if home in names else "scalar"

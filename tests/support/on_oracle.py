@@ -1,25 +1,26 @@
-"""Scenes that run twice: on forebay.cuda, and on the real torch.cuda over the oracle's stand-in runtime.
+"""Scenes that run on forebay.cuda and on the real torch.cuda over the oracle, a stand-in CUDA runtime.
 
-A scene is a function `name(cuda, torch_like)` in a file of `scenes/`; what it returns is plain (numbers, texts, lists,
-dicts) and the same on both sides. There is nothing else to write:
+A scene is a function `name(cuda, torch_like)` in a file of `scenes/`. It returns plain values (numbers, strings, lists,
+dicts), which must be equal on both sides:
 
     from support.on_oracle import outcome  # and the standard library; neither forebay, nor torch, nor pytest
 
-    def a_missing_device_is_refused(cuda, torch_like):
+    def set_device_rejects_missing_device(cuda, torch_like):
         return outcome(cuda, cuda.set_device, 99)
 
-`python3 tests/support/on_oracle.py record FILE...` asks the oracle and writes tests/data/on_oracle/FILE.json, which is
-checked in. test_scenes.py then holds forebay against the record everywhere, and the record against the oracle where
-there is one (marker `oracle`): the environment's ORACLE names its run.sh, or it is beside the repository.
+`python3 tests/support/on_oracle.py record FILE...` runs the scenes on the oracle and writes
+tests/data/on_oracle/FILE.json, which is checked in. test_scenes.py compares forebay with the record everywhere, and the
+record with the oracle if there is one (marker `oracle`): the environment variable ORACLE names its run.sh, or it is
+beside the repository.
 
-Both sides have DEVICES devices of MEMORY bytes. PyTorch's side runs each scene in a fork of one process that has only
-imported torch: nothing is initialised yet. Forebay's runs in the test's process, inside of `forebay.emulate`; a file
-that says `FRESH_PROCESS = True` gets forks there, too, for scenes about a process's first use. `ENVIRON = {...}` is set
-on both sides before anything is imported, and implies fresh processes. `DIFFERS = {"scene": "reason"}` says where
-forebay is meant to differ: then it must, and docs/differences.md says so as well.
+Both sides have DEVICES devices of MEMORY bytes. On PyTorch's side each scene runs in a fork of a process that has only
+imported torch and initialised nothing. On forebay's side it runs in the test process inside `forebay.emulate`, or also
+in forks if the file sets `FRESH_PROCESS = True`, for scenes about first use. `ENVIRON = {...}` is set on both sides
+before any import, and implies fresh processes. `DIFFERS = {"scene": "reason"}` lists intended differences: the results
+must then differ, and docs/differences.md describes them.
 
-What is not compared: whether a text says PyTorch or forebay, addresses, the places of C++ lines. The stand-in runs no
-kernels (only copies and memsets), its `wait_event` orders nothing, and IPC does not work there.
+Not compared: the words PyTorch and forebay, addresses, C++ source locations. The stand-in runs no kernels (only copies
+and memsets), its `wait_event` orders nothing, and it has no IPC.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ ORACLE_HOME = Path(os.environ.get("ORACLE_HOME", Path.home() / ".cache" / "torch
 
 DEVICES = 2
 MEMORY = 1 << 30
-PROFILE = "h200"  # what the stand-in says it is
+PROFILE = "h200"  # the device that the stand-in reports
 SCENE_SECONDS = 20
-FILE_SECONDS = 110  # less than a test's limit
+FILE_SECONDS = 110  # less than the time limit of a test
 
 _SHARED_ERRORS = ("OutOfMemoryError", "AcceleratorError", "CudaError", "DeferredCudaCallError")
-_TWINS = {"device": "Device", "bool": "bool_", "OutOfMemoryError": "OutOfMemory"}  # torch's name: forebay's
-_NOT_COMPARED = (
+_FOREBAY_NAMES = {"OutOfMemoryError": "OutOfMemory"}  # by the name in torch
+_REPLACEMENTS = (
     (r"\s*\(Triggered internally at [^)]*\)", ""),
     (r"\nException raised from [\s\S]*", ""),
     (r"^[\s\S]* INTERNAL ASSERT FAILED at [\s\S]*?please report a bug to PyTorch\. ", ""),
@@ -64,37 +65,39 @@ _NOT_COMPARED = (
 
 
 def outcome(cuda, call, *arguments, **named):
-    """What a call gives, or how it fails, and its warnings: {"value": …} or {"error": …, "says": …}, "warns": […].
+    """Return a call's result or error and its warnings: {"value": …} or {"error": …, "says": …}, "warns": […].
 
-    A value that is not plain is told by the name of its type, and an error by the name that a program catches.
+    A value that is not plain is represented by its type's name, an error by the name under which programs catch it.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = call(*arguments, **named)
-            found = {"value": value if _plain(value) else type(value).__name__}
-        except Exception as error:  # noqa: BLE001 -- which one it is, is what we ask
-            found = {"error": _known_as(cuda, type(error)), "says": str(error)}
+            result = {"value": value if _plain(value) else type(value).__name__}
+        except Exception as error:  # noqa: BLE001 -- the error is the result
+            result = {"error": _public_name(cuda, type(error)), "says": str(error)}
     if caught:
-        found["warns"] = [[_known_as(cuda, warning.category), str(warning.message)] for warning in caught]
-    return found
+        result["warns"] = [[_public_name(cuda, warning.category), str(warning.message)] for warning in caught]
+    return result
 
 
 def comparable(result):
-    """The result as JSON gives it back, without what is not compared."""
-    return _cleaned(json.loads(json.dumps(result)))
+    """Return the result as JSON returns it, with the parts replaced that are not compared."""
+    return _normalized(json.loads(json.dumps(result)))
 
 
 def why_no_oracle() -> str:
-    """Why the real torch.cuda cannot be asked here; "" where it can."""
+    """Return the reason why the oracle is not available; "" if it is."""
     if not ORACLE.exists():
         return f"there is no oracle at {ORACLE}: name its run.sh in ORACLE"
-    return "" if (ORACLE_HOME / "lib").is_dir() else "the oracle is not set up: its setup.sh does it"
+    return "" if (ORACLE_HOME / "lib").is_dir() else "the oracle is not set up: run its setup.sh"
 
 
 class SceneFile:
+    """The scenes of one file, their settings and their record."""
+
     def __init__(self, path: Path) -> None:
-        sys.modules.setdefault("support.on_oracle", sys.modules[__name__])  # what the scenes import, whoever we are
+        sys.modules.setdefault("support.on_oracle", sys.modules[__name__])  # the name that scenes import
         self.path = path
         spec = importlib.util.spec_from_file_location(f"scenes_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
@@ -114,7 +117,7 @@ class SceneFile:
         return json.loads(self.record.read_text())["scenes"] if self.record.exists() else {}
 
     def here(self, scene: str):
-        """On forebay, in this process."""
+        """Return the scene's result on forebay in this process."""
         import forebay
         import forebay.cuda
 
@@ -122,9 +125,9 @@ class SceneFile:
             return comparable(self.scenes[scene](forebay.cuda, TorchLike()))
 
     def on(self, side: str, only: str = "") -> dict[str, object]:
-        """Every scene's result on "forebay" or "pytorch", each in a fork of one new process.
+        """Return all scenes' results on "forebay" or "pytorch", each run in a fork of one new process.
 
-        Raises AssertionError with the traceback of each scene that failed, or that it took too long.
+        Raises AssertionError with the traceback of each scene that failed or exceeded its time limit.
         """
         interpreter = [sys.executable] if side == "forebay" else ["bash", str(ORACLE)]
         settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
@@ -139,28 +142,21 @@ class SceneFile:
         return answer | {"scenes": comparable(answer["scenes"])}
 
     def write(self) -> None:
-        """Asks the oracle, and keeps what it says."""
+        """Run the scenes on the oracle and write the record."""
         answer = self.on("pytorch")
         RECORDS.mkdir(exist_ok=True)
         text = json.dumps({"torch": answer["torch"], "scenes": answer["scenes"]}, indent=1, sort_keys=True)
         self.record.write_text(text + "\n")
 
 
-# Where no device is named, PyTorch takes the host, forebay the current device.
-_MADE_ON_THE_HOST = {"empty", "full", "rand", "randint", "randn", "tensor", "zeros"}
-
-
 class TorchLike:
-    """Forebay under the few top-level names of torch that a scene needs."""
+    """Forebay under the top-level names of torch."""
 
     def __getattr__(self, name: str):
         import forebay
         import forebay.accelerator
 
-        found = getattr(forebay, _TWINS.get(name, name))
-        if name not in _MADE_ON_THE_HOST:
-            return found
-        return lambda *what, device="host:0", **how: found(*what, device=device, **how)
+        return getattr(forebay, _FOREBAY_NAMES.get(name, name))
 
 
 def every_file() -> list[SceneFile]:
@@ -183,7 +179,8 @@ def _plain(value) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _known_as(cuda, kind: type) -> str:
+def _public_name(cuda, kind: type) -> str:
+    """Return the name of the first base class that `cuda` or `builtins` exports."""
     shared = {getattr(cuda, name, None): name for name in _SHARED_ERRORS}
     return next(
         shared.get(base, base.__name__)
@@ -192,56 +189,56 @@ def _known_as(cuda, kind: type) -> str:
     )
 
 
-def _cleaned(value):
+def _normalized(value):
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return [_normalized(item) for item in value]
     if isinstance(value, dict):
-        return {key: _cleaned(item) for key, item in value.items()}
+        return {key: _normalized(item) for key, item in value.items()}
     if not isinstance(value, str):
         return value
-    for pattern, instead in _NOT_COMPARED:
-        value = re.sub(pattern, instead, value)
+    for pattern, replacement in _REPLACEMENTS:
+        value = re.sub(pattern, replacement, value)
     return value
 
 
 def _fork(work) -> tuple[str, object]:
-    """("scenes", what it gives) or ("failed", why), from a fork of this process."""
-    reading, writing = os.pipe()
+    """Run `work` in a fork. Return ("scenes", its result) or ("failed", the reason)."""
+    read_end, write_end = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where NumPy has made threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's threads make Python warn about the fork
         child = os.fork()
     if not child:
         os.setpgid(0, 0)
-        os.close(reading)
+        os.close(read_end)
         try:
-            told = ("scenes", json.loads(json.dumps(work())))
-        except BaseException:  # noqa: BLE001 -- told to the test
-            told = ("failed", traceback.format_exc())
-        with os.fdopen(writing, "w") as out:
-            json.dump(told, out)
+            answer = ("scenes", json.loads(json.dumps(work())))
+        except BaseException:  # noqa: BLE001 -- reported to the test
+            answer = ("failed", traceback.format_exc())
+        with os.fdopen(write_end, "w") as out:
+            json.dump(answer, out)
         os._exit(0)
-    os.close(writing)
+    os.close(write_end)
     text = b""
     try:
-        while select.select([reading], [], [], SCENE_SECONDS)[0]:
-            if not (more := os.read(reading, 1 << 16)):
+        while select.select([read_end], [], [], SCENE_SECONDS)[0]:
+            if not (more := os.read(read_end, 1 << 16)):
                 break
             text += more
         else:
             return "failed", f"it took more than {SCENE_SECONDS} seconds"
     finally:
-        os.close(reading)
+        os.close(read_end)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)  # it, and what it may have started
+            os.killpg(child, signal.SIGKILL)  # the child and the processes that it started
         status = os.waitpid(child, 0)[1]
     return tuple(json.loads(text)) if text else ("failed", f"its process died: wait status {status}")
 
 
 def _run(side: str, path: str, only: str) -> None:
-    """The other end of `SceneFile.on`."""
+    """Run the scenes for `SceneFile.on`, in its new process."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a scene may print
-    found = SceneFile(Path(path))
+    os.dup2(2, 1)  # scenes may print
+    scene_file = SceneFile(Path(path))
     answer: dict[str, object] = {"scenes": {}, "failed": {}}
     if side == "pytorch":
         import torch
@@ -262,10 +259,10 @@ def _run(side: str, path: str, only: str) -> None:
         with sides[0]():
             return scene(*sides[1:])
 
-    for name, scene in found.scenes.items():
+    for name, scene in scene_file.scenes.items():
         if only in ("", name):
-            key, told = _fork(lambda scene=scene: run(scene))
-            answer[key][name] = told
+            outcome_key, result = _fork(lambda scene=scene: run(scene))
+            answer[outcome_key][name] = result
     json.dump(answer, out)
     out.close()
 
@@ -274,9 +271,9 @@ def _record(names: list[str]) -> None:
     if why := why_no_oracle():
         sys.exit(why)
     for path in [SCENES / f"{Path(name).stem}.py" for name in names] or sorted(SCENES.glob("*.py")):
-        found = SceneFile(path)
-        found.write()
-        print(f"{found.record.name}: {len(found.scenes)} scenes")
+        scene_file = SceneFile(path)
+        scene_file.write()
+        print(f"{scene_file.record.name}: {len(scene_file.scenes)} scenes")
 
 
 if __name__ == "__main__":

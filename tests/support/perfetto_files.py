@@ -1,4 +1,4 @@
-"""Traces read again from their files, by the schema of those who make the format. conftest.py lets tests import it."""
+"""Decoder of trace files, using Perfetto's own schema. conftest.py makes it importable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 @dataclass
 class Slice:
-    track: str  # with the names of those it stands under: "cuda:0: …/default stream"
+    track: str  # path of names: "forebay/cuda:0: .../default stream"
     name: str
     category: str
     begin: int
@@ -19,8 +19,8 @@ class Slice:
     line: int = 0
     file: str = ""
     depth: int = 0
-    asks: tuple[int, ...] = ()
-    does: tuple[int, ...] = ()
+    queued_ids: tuple[int, ...] = ()  # ids of the operations that this call queued
+    executed_ids: tuple[int, ...] = ()  # ids of the operations that this slice executes
 
     @property
     def id(self) -> int:
@@ -36,24 +36,27 @@ class Decoded:
 
     @property
     def recording(self) -> dict[str, Any]:
+        """The details of the whole recording."""
         (whole,) = (each for each in self.slices if each.track.endswith("recording"))
         return whole.details
 
     def on(self, track: str) -> list[Slice]:
-        """Those of streams or threads of that name."""
+        """Return the slices of the streams and threads with this name."""
         return [each for each in self.slices if each.track.rpartition("/")[2] == track]
 
     @property
     def executed(self) -> list[Slice]:
-        return [each for each in self.slices if each.does]
+        """The executions of operations."""
+        return [each for each in self.slices if each.executed_ids]
 
     @property
-    def asked(self) -> list[Slice]:
-        return [each for each in self.slices if each.asks]
+    def queueing_calls(self) -> list[Slice]:
+        """The calls that queued an executed operation."""
+        return [each for each in self.slices if each.queued_ids]
 
 
-def decoded(path) -> Decoded:
-    """All of a file. It fails where a slice ends that has not begun, or an event is on no track."""
+def decode(path) -> Decoded:
+    """Decode a file. Raises if a slice ends without a begin, or an event has no track."""
     trace = Trace.FromString(path.read_bytes())
     names: dict[int, str] = {}
     found = Decoded()
@@ -86,8 +89,8 @@ def decoded(path) -> Decoded:
 
 def _slice(event, track: str, at: int) -> Slice:
     details = {each.name: getattr(each, each.WhichOneof("value")) for each in event.debug_annotations}
-    where = event.source_location
+    location = event.source_location
     return Slice(
-        track, event.name, *event.categories, at, None, details, where.line_number, where.file_name,
-        asks=tuple(event.flow_ids), does=tuple(event.terminating_flow_ids),
+        track, event.name, *event.categories, at, None, details, location.line_number, location.file_name,
+        queued_ids=tuple(event.flow_ids), executed_ids=tuple(event.terminating_flow_ids),
     )  # fmt: skip

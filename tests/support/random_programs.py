@@ -1,4 +1,4 @@
-"""Programs of random operations for `side_by_side`: what a device may be asked, in every mixture."""
+"""Random programs of device operations for `side_by_side`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from support.side_by_side import Operation
 
-__all__ = ["BOUNDARIES", "any_settings", "program"]
+__all__ = ["BOUNDARIES", "program", "random_settings"]
 
 _MIB = 1 << 20
 BOUNDARIES = (
     *(1, 511, 512, 513, _MIB - 512, _MIB - 1, _MIB, _MIB + 1, 2 * _MIB - 1, 2 * _MIB, 10 * _MIB - 512, 10 * _MIB - 1),
     *(10 * _MIB, 10 * _MIB + 1, 12 * _MIB, 19 * _MIB, 20 * _MIB, 20 * _MIB + 1, 21 * _MIB, 40 * _MIB, 64 * _MIB),
 )
-_ABSURD = (1 << 40, (1 << 60) - 1, 1 << 60, 1 << 62)
+_EXCESSIVE = (1 << 40, (1 << 60) - 1, 1 << 60, 1 << 62)
 _ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "snapshot")
 
 
-# Keys, how likely each is, and what it may say; `large` is the `large_segment_size_mb` that holds.
+# Keys with their probabilities and random values; `large` is the `large_segment_size_mb` in force.
 _KEYS: tuple[tuple[str, float, Callable[[Random, int], object]], ...] = (
     ("max_split_size_mb", 0.4, lambda chance, large: large + chance.choice((0, 1, 5, 20, 100))),
     ("max_non_split_rounding_mb", 0.3, lambda chance, large: large + chance.choice((0, 3, 20, 200))),
@@ -33,17 +33,17 @@ _KEYS: tuple[tuple[str, float, Callable[[Random, int], object]], ...] = (
 )
 
 
-def any_settings(chance: Random, large: int = 20) -> tuple[str, int]:
-    """A text that is well formed, with each key in about every third; and the `large_segment_size_mb` from then on.
+def random_settings(chance: Random, large: int = 20) -> tuple[str, int]:
+    """Return a valid settings text and the `large_segment_size_mb` from then on.
 
-    That one stays from text to text, and others may not be less. A device maps pages of whole 2 MiB, so it is even.
+    That value persists between texts and is a lower bound for other keys. It is even: pages are multiples of 2 MiB.
     """
-    texts = []
+    entries = []
     if chance.random() < 0.25:
-        texts.append(f"large_segment_size_mb:{(large := chance.choice((12, 16, 30, 40)))}")
-    texts += [f"{key}:{value(chance, large)}" for key, likely, value in _KEYS if chance.random() < likely]
-    chance.shuffle(texts)
-    return ",".join(texts), large
+        entries.append(f"large_segment_size_mb:{(large := chance.choice((12, 16, 30, 40)))}")
+    entries += [f"{key}:{value(chance, large)}" for key, likely, value in _KEYS if chance.random() < likely]
+    chance.shuffle(entries)
+    return ",".join(entries), large
 
 
 def _divisions(chance: Random) -> str:
@@ -54,8 +54,8 @@ def _divisions(chance: Random) -> str:
     return "[" + ",".join(f"{bound}:{chance.choice(numbers)}" for bound in [*bounds, ">"]) + "]"
 
 
-class _Writer:
-    """Writes a program and remembers what may be named."""
+class _ProgramWriter:
+    """Writes a program and keeps track of the objects that it can use."""
 
     def __init__(self, chance: Random, total: int, large: int) -> None:
         self.chance, self.total, self.large = chance, total, large
@@ -65,13 +65,13 @@ class _Writer:
         self.graphs: list[int] = []
         self.entered: list[int] = []
         self.streams = chance.choice((1, 1, 2, 6))  # besides the default one
-        self.most = chance.choice((8, 25, 60))  # blocks at a time
+        self.max_blocks = chance.choice((8, 25, 60))  # live at a time
         self.largest = log2(total) - chance.choice((1, 3, 4, 5, 8))  # power of 2
-        # How often things other than allocations and frees happen
+        # Probabilities of operations other than allocations and frees
         self.uses = chance.choice((0.0, 0.02, 0.15))
         self.holds = chance.choice((0.0, 0.01, 0.05))
         self.private = chance.choice((0.0, 0.01, 0.04))
-        self.outside = chance.choice((0.002, 0.02))
+        self.environment = chance.choice((0.002, 0.02))
 
     def write(self, *operation: Any) -> int:
         self.written.append(operation)
@@ -85,29 +85,29 @@ class _Writer:
         if at < 0.1:
             return self.chance.choice(BOUNDARIES)
         if at < 0.105:
-            return self.chance.choice(_ABSURD)
+            return self.chance.choice(_EXCESSIVE)
         return 0 if at < 0.107 else int(2 ** self.chance.uniform(0, self.largest))
 
     def step(self) -> None:
         at = self.chance.random()
-        for much, act in (
-            (self.uses, self.use),
+        for probability, act in (
+            (self.uses, self.record_stream),
             (self.holds, self.hold),
             (self.private, self.pool),
             (self.private / 2, self.graph),
-            (self.outside, self.world),
-            (0.004, self.look),
+            (self.environment, self.change_environment),
+            (0.004, self.inspect),
         ):
-            if at < much:
+            if at < probability:
                 act()
                 return
-            at -= much
-        if self.blocks and self.chance.random() < len(self.blocks) / (2 * self.most):
+            at -= probability
+        if self.blocks and self.chance.random() < len(self.blocks) / (2 * self.max_blocks):
             self.write("free", self.blocks.pop(self.chance.randrange(len(self.blocks))))
         else:
             self.blocks.append(self.write("allocate", self.size(), self.stream()))
 
-    def use(self) -> None:
+    def record_stream(self) -> None:
         if self.blocks:
             self.write("record_stream", self.chance.choice(self.blocks), self.stream())
 
@@ -150,7 +150,7 @@ class _Writer:
         elif self.graphs:
             self.write("release_capture", self.graphs.pop(self.chance.randrange(len(self.graphs))))
 
-    def world(self) -> None:
+    def change_environment(self) -> None:
         match self.chance.randrange(9):
             case 0 | 1 | 2:
                 self.write("empty_cache")
@@ -168,10 +168,10 @@ class _Writer:
                 self.change_settings()
 
     def change_settings(self) -> None:
-        text, self.large = any_settings(self.chance, self.large)
+        text, self.large = random_settings(self.chance, self.large)
         self.write("apply_settings", text)
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         if self.chance.random() < 0.5:
             self.write("memory_info")
             return
@@ -188,11 +188,11 @@ class _Writer:
 
 
 def program(seed: int, steps: int) -> tuple[int, str, list[Operation]]:
-    """Total memory, settings at the start, and operations; half way there are other settings."""
+    """Return total memory, initial settings and operations; the settings change halfway."""
     chance = Random(seed)
     total = chance.choice((32, 100, 256, 700, 4000)) * _MIB
-    settings, large = any_settings(chance)
-    writer = _Writer(chance, total, large)
+    settings, large = random_settings(chance)
+    writer = _ProgramWriter(chance, total, large)
     if chance.random() < 0.5:
         writer.write("record_history", {"context": None, "max_entries": 200})
     while len(writer.written) < steps // 2:

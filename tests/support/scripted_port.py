@@ -1,4 +1,4 @@
-"""A device without memory for the allocator of heaps: it refuses when told to, and its queues work until told."""
+"""A device without memory for heap allocator tests: the test decides when it refuses and when its queues are done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from forebay.spi import DeviceProps, Queue
 
 __all__ = ["ScriptedPort", "ScriptedQueue"]
 
-_MIDDLE, _STEP = 1 << 56, 1 << 36  # a step is more than any heap has
+_MIDDLE, _STEP = 1 << 56, 1 << 36  # a step is larger than any heap
 
 
 class ScriptedQueue:
-    """It has something to do or it has not: with its work all its ticks are reached."""
+    """A queue that is busy or idle. When it becomes idle, all its ticks are reached."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -44,13 +44,13 @@ class ScriptedQueue:
             self.finish()
 
     def wait_for(self, other: Queue, tick: int) -> None:
-        """The tests give no queue to another."""
+        """Do nothing: no test lets one queue wait for another."""
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """There are no bytes."""
+        """Do nothing: there are no bytes."""
 
     def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        """There are no bytes."""
+        """Do nothing: there are no bytes."""
 
     def close(self, timeout: float | None = None) -> bool:
         self.finish()
@@ -58,10 +58,10 @@ class ScriptedQueue:
 
 
 class ScriptedPort:
-    """New memory comes now above and now below all other, so that what came first is not what lies lowest.
+    """A port that reserves alternately above and below all other memory, so that address order is not age order.
 
-    The next `refusals` requests it refuses, and those for more than `capacity`, of which `others` have some. What it
-    gives is numbered from `first` on, and no two numbers have the same place.
+    It refuses the next `refusals` requests, and those that exceed `capacity` less the bytes used by `others`.
+    Reservations are numbered from `first` on, and each number has its own address.
     """
 
     def __init__(self, props: DeviceProps, capacity: int, first: int = 0) -> None:
@@ -69,14 +69,14 @@ class ScriptedPort:
         self.capacity = capacity
         self.others = 0
         self.refusals = 0
-        self.held: dict[int, tuple[int, int]] = {}  # of each address: the how manieth it was, its size
+        self.held: dict[int, tuple[int, int]] = {}  # by address: number and size
         self._numbers = count(first)
 
     def reserve(self, nbytes: int) -> int:
         free, total = self.memory_info()
         if self.refusals or nbytes > free:
             self.refusals = max(self.refusals - 1, 0)
-            raise OutOfMemory("as the test wants it", wanted=nbytes, free=free, capacity=total)
+            raise OutOfMemory("refused by the test", wanted=nbytes, free=free, capacity=total)
         number = next(self._numbers)
         address = _MIDDLE + (number + 1 if number % 2 else -number) * _STEP
         self.held[address] = number, nbytes
@@ -92,4 +92,4 @@ class ScriptedPort:
         return ScriptedQueue(0)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

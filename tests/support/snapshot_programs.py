@@ -1,4 +1,4 @@
-"""Programs on a simulated device, for what is recorded of them."""
+"""Random programs on a simulated device, as sources of recorded histories."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ def program(
     total: int = 3 << 30,
     index: int = 0,
 ) -> dict[str, Any]:
-    """Takes and gives back at random, on several streams and in private pools; its history begins at step `begin`.
+    """Return the snapshot of a program that allocates and frees at random, on several streams and in private pools.
 
-    Memory runs out now and then; the program catches it, frees half of what it has and goes on.
+    The history begins at step `begin`. When memory runs out, the program frees half of its blocks and continues.
     """  # fmt: skip
-    choose, gpu = random.Random(seed), simulate.Device(total, settings, index=index)
+    rng, gpu = random.Random(seed), simulate.Device(total, settings, index=index)
     private = [gpu.new_pool() for _ in range(pools)]
-    held: list[int] = []
+    live: list[int] = []
 
-    def take() -> int:
-        nbytes, stream = int(2 ** choose.uniform(9, 27)), choose.randrange(streams)
-        if private and choose.random() < 0.4:
-            with gpu.use_pool(choose.choice(private)):
+    def allocate() -> int:
+        nbytes, stream = int(2 ** rng.uniform(9, 27)), rng.randrange(streams)
+        if private and rng.random() < 0.4:
+            with gpu.use_pool(rng.choice(private)):
                 return gpu.allocate(nbytes, stream)
         return gpu.allocate(nbytes, stream)
 
-    def give() -> None:
-        address = held.pop(choose.randrange(len(held)))
-        if choose.random() < 0.1:
-            gpu.record_stream(address, choose.randrange(streams))
+    def free_random() -> None:
+        address = live.pop(rng.randrange(len(live)))
+        if rng.random() < 0.1:
+            gpu.record_stream(address, rng.randrange(streams))
         gpu.free(address)
 
     for step in range(steps):
         if step == begin:
             gpu.record_history(context=None, max_entries=entries)
-        what = choose.random()
-        if what > 0.995:
+        draw = rng.random()
+        if draw > 0.995:
             gpu.empty_cache()
-        elif what > 0.52 and held:
-            give()
+        elif draw > 0.52 and live:
+            free_random()
         else:
             try:
-                held.append(take())
+                live.append(allocate())
             except OutOfMemory:
-                for _ in range(len(held) // 2):
-                    give()
+                for _ in range(len(live) // 2):
+                    free_random()
     assert gpu.broken() is None
     return gpu.snapshot()
 
 
 def dumped(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:
-    """As torch.cuda.memory._dump_snapshot writes it."""
+    """Return the pickle that torch.cuda.memory._dump_snapshot would write."""
     return pickle.dumps(value, protocol)

@@ -1,4 +1,4 @@
-"""NVIDIA's and AMD's management libraries as the tests need them: modules, and a shared library of two GPUs."""
+"""Fakes of NVIDIA's and AMD's management libraries with two GPUs: Python modules and a shared library."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ SENSORS = ("device_memory_used", "memory_usage", "utilization", "temperature", "
 NO_AMDSMI = "amdsmi does not seem to be installed or it can't be imported."
 NO_UUIDS = r"^Can't get device UUIDs$"
 
-# `refuse(function, code)`: that one, as "refused"; the answers tell the devices apart.
+# After `fail(function, code)` that function returns the code. Readings differ between the devices.
 NVML_SOURCE = r"""
 #include <stdio.h>
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned gpu, memory; } Rates;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
-static const char* refused = "";
-static int with;
+static const char* failing = "";
+static int failure_code;
 static unsigned running = 2;
 static int starts;
-void refuse(const char* function, int code) { refused = strdup(function); with = code; }
-void let_run(unsigned count) { running = count; }
-int started(void) { return starts; }
-#define REFUSE if (!strcmp(refused, __func__)) return with
-int nvmlInit_v2(void) { REFUSE; ++starts; return 0; }
-int nvmlShutdown(void) { REFUSE; --starts; return 0; }
-const char* nvmlErrorString(int code) { return code == 99 ? 0 : code == 9 ? "Driver Not Loaded" : "Refused"; }
-int nvmlDeviceGetCount_v2(unsigned* n) { REFUSE; *n = 2; return 0; }
+void fail(const char* function, int code) { failing = strdup(function); failure_code = code; }
+void set_process_count(unsigned count) { running = count; }
+int init_count(void) { return starts; }
+#define CHECK if (!strcmp(failing, __func__)) return failure_code
+int nvmlInit_v2(void) { CHECK; ++starts; return 0; }
+int nvmlShutdown(void) { CHECK; --starts; return 0; }
+const char* nvmlErrorString(int code) { return code == 99 ? 0 : code == 9 ? "Driver Not Loaded" : "Failed"; }
+int nvmlDeviceGetCount_v2(unsigned* n) { CHECK; *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void** h) {
-  REFUSE;
-  *h = (void*)(size_t)(0x7fff00000000 + i);  // no int has room for it
+  CHECK;
+  *h = (void*)(size_t)(0x7fff00000000 + i);  // larger than an int
   return i > 1 ? 2 : 0;
 }
 static int at(void* h) { return (int)((size_t)h & 1); }
 int nvmlDeviceGetUUID(void* h, char* to, unsigned n) {
-  REFUSE;
+  CHECK;
   snprintf(to, n, "GPU-%s", at(h) ? "b0b1" : "a0a1");
   return 0;
 }
-int nvmlDeviceGetName(void* h, char* to, unsigned n) { REFUSE; snprintf(to, n, "GPU %d", at(h)); return 0; }
+int nvmlDeviceGetName(void* h, char* to, unsigned n) { CHECK; snprintf(to, n, "GPU %d", at(h)); return 0; }
 int nvmlDeviceGetMemoryInfo(void* h, Memory* m) {
-  REFUSE;
+  CHECK;
   m->total = 80ull << 30;
   m->used = (5ull << 30) + at(h);
   m->free = m->total - m->used;
   return 0;
 }
-int nvmlDeviceGetUtilizationRates(void* h, Rates* r) { REFUSE; r->gpu = 40 + at(h); r->memory = 20 + at(h); return 0; }
-int nvmlDeviceGetTemperature(void* h, int sensor, unsigned* t) { REFUSE; *t = 50 + at(h) + 100 * sensor; return 0; }
-int nvmlDeviceGetPowerUsage(void* h, unsigned* p) { REFUSE; *p = 300000 + at(h); return 0; }
-int nvmlDeviceGetClockInfo(void* h, int type, unsigned* c) { REFUSE; *c = 1000 * type + at(h); return 0; }
+int nvmlDeviceGetUtilizationRates(void* h, Rates* r) { CHECK; r->gpu = 40 + at(h); r->memory = 20 + at(h); return 0; }
+int nvmlDeviceGetTemperature(void* h, int sensor, unsigned* t) { CHECK; *t = 50 + at(h) + 100 * sensor; return 0; }
+int nvmlDeviceGetPowerUsage(void* h, unsigned* p) { CHECK; *p = 300000 + at(h); return 0; }
+int nvmlDeviceGetClockInfo(void* h, int type, unsigned* c) { CHECK; *c = 1000 * type + at(h); return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void* h, unsigned* n, Process* p) {
-  REFUSE;
+  CHECK;
   if (*n < running) { *n = running; return 7; }
   *n = running;
   for (unsigned i = 0; i < running; ++i) p[i] = (Process){100 + i, i ? ~0ull : (3ull << 20) + at(h), ~0u, ~0u};
@@ -65,7 +65,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* h, unsigned* n, Process* p) {
 
 
 def compiled_nvml(folder) -> str:
-    """The shared library's path."""
+    """Compile the fake NVML library, and return its path."""
     source, library = folder / "nvml.c", folder / "libnvidia-ml.so.1"
     source.write_text(NVML_SOURCE)
     compiler = shlex.split(os.environ.get("CC", "gcc"))
@@ -74,7 +74,7 @@ def compiled_nvml(folder) -> str:
 
 
 def pynvml_module() -> ModuleType:
-    """nvidia-ml-py over two devices, whose handles are their indices."""
+    """Return a fake nvidia-ml-py with two devices, whose handles are their indices."""
     module = ModuleType("pynvml")
 
     class NVMLError(Exception): ...
@@ -91,7 +91,7 @@ def pynvml_module() -> ModuleType:
     module.nvmlDeviceGetCount = lambda: 2
     module.nvmlDeviceGetHandleByIndex = handle
     module.nvmlDeviceGetUUID = UUIDS.__getitem__
-    module.nvmlDeviceGetName = lambda handle: f"GPU {handle}".encode()  # as old versions do
+    module.nvmlDeviceGetName = lambda handle: f"GPU {handle}".encode()  # as in old versions
     module.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(used=(5 << 30) + handle, total=80 << 30)
     module.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=40 + handle, memory=20 + handle)
     module.nvmlDeviceGetTemperature = lambda handle, sensor: 50 + handle + 100 * sensor
@@ -105,7 +105,7 @@ def pynvml_module() -> ModuleType:
 
 
 def amdsmi_module() -> ModuleType:
-    """Of ROCm 6.4, over two devices that HIP counts the other way round."""
+    """Return a fake amdsmi of ROCm 6.4 with two devices, which HIP numbers in reverse order."""
     module = ModuleType("amdsmi")
 
     class AmdSmiException(Exception):
@@ -132,10 +132,10 @@ def amdsmi_module() -> ModuleType:
     return module
 
 
-def refuse(error):
-    """A function that fails so."""
+def raising(error):
+    """Return a function that raises the error."""
 
-    def refusing(*_arguments):
+    def raising(*_arguments):
         raise error
 
-    return refusing
+    return raising

@@ -1,4 +1,4 @@
-"""The model of heaps by itself: what is asked of it wrongly, and that its tables hold."""
+"""Tests of the heap model: invalid arguments, and consistency of its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "words"),
+    ("nbytes", "text"),
     [
         (0, "0 bytes"),
         (1, "1 bytes"),
@@ -28,35 +28,35 @@ MIB, GIB = 1 << 20, 1 << 30
         (5000 * GIB, "5000.00 GB"),
     ],
 )
-def test_sizes_in_words(nbytes, words):
-    assert size_in_words(nbytes) == words
+def test_size_in_words(nbytes, text):
+    assert size_in_words(nbytes) == text
 
 
-def test_a_heap_that_exactly_fits_has_no_room():
+def test_dedicated_heap_has_no_gap():
     model = HeapModel(64 * GIB, 48 * GIB)
     buffer = model.allocate(512 * MIB)
-    assert (buffer.heap.available, buffer.heap.rooms()) == (0, [])
+    assert (buffer.heap.available, buffer.heap.gaps()) == (0, [])
     assert buffer.heap.picture() == (0, 512 * MIB, [(0, 512 * MIB, "live", 0)])
 
 
 @pytest.mark.parametrize(("nbytes", "usage"), [(0, None), (-1, None), (8, "managed"), (MIB + 1, "scalar")])
-def test_nonsense_is_refused(nbytes, usage):
+def test_invalid_arguments_are_rejected(nbytes, usage):
     with pytest.raises(ValueError, match=str(nbytes)):
         HeapModel(GIB, GIB).allocate(nbytes, usage=usage)
 
 
-def test_a_buffer_is_freed_once():
+def test_double_free_fails():
     model = HeapModel(GIB, GIB)
     buffer = model.allocate(8)
     model.free(buffer)
-    with pytest.raises(ValueError, match="freed already: cached"):
+    with pytest.raises(ValueError, match="already freed: cached"):
         model.free(buffer)
 
 
-def test_an_invalid_size_is_no_out_of_memory():
-    with pytest.raises(ForebayError, match=r"^Invalid buffer size: 1024\.00 MB$") as told:
+def test_invalid_size_is_not_an_out_of_memory_error():
+    with pytest.raises(ForebayError, match=r"^Invalid buffer size: 1024\.00 MB$") as caught:
         HeapModel(GIB, GIB).allocate(GIB)
-    assert not isinstance(told.value, OutOfMemory)
+    assert not isinstance(caught.value, OutOfMemory)
 
 
 steps = st.lists(
@@ -71,7 +71,7 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_done_the_tables_hold(steps):
+def test_random_operations_keep_tables_consistent(steps):
     model, live = HeapModel(1500 * MIB, GIB, low=0.8), []
     for act, choice, nbytes in steps:
         queue = choice % 2
@@ -80,7 +80,7 @@ def test_whatever_is_done_the_tables_hold(steps):
                 usage = [None, "private", "scalar" if nbytes <= MIB else "shared"][choice % 3]
                 buffer = model.allocate(nbytes, queue, usage)
             except OutOfMemory:
-                assert not model.busy  # everything was waited for
+                assert not model.busy  # all work was waited for
                 assert all(buffer in live for pool in model.pools.values() for h in pool.heaps for buffer in h.buffers)
                 continue
             assert nbytes <= buffer.size
@@ -93,15 +93,15 @@ def test_whatever_is_done_the_tables_hold(steps):
             model.refusals = choice % 3
         else:
             {"work": model.work, "finish": model.finish, "empty": lambda _: model.empty()}.get(act, str)(queue)
-        check(model, live)
+        check_tables(model, live)
 
 
-def check(model, live):
+def check_tables(model, live):
     sizes = {"live": 0, "waiting": 0}
     for heaps in model.picture().values():
         for _, size, rows in heaps:
             ends = [0, *(offset + nbytes for offset, nbytes, *_ in rows)]
-            assert [*(offset for offset, *_ in rows), size] == ends  # they tile it
+            assert [*(offset for offset, *_ in rows), size] == ends  # the rows tile the heap
             states = [state for *_, state, _ in rows]
             assert "room room" not in " ".join(states)
             assert all(nbytes % 256 == 0 and nbytes > 0 for _, nbytes, *_ in rows)
@@ -114,6 +114,8 @@ def check(model, live):
     assert numbers["reserved_bytes.current"] == model.reserved == model.driver == sum(sizes.values())
     assert numbers["allocation.current"] == len(live)
     for quantity in ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes"):
-        now, peak, came, went = (numbers[f"{quantity}.{part}"] for part in ("current", "peak", "allocated", "freed"))
-        assert now == came - went
-        assert now <= peak <= came
+        current, peak, allocated, freed = (
+            numbers[f"{quantity}.{part}"] for part in ("current", "peak", "allocated", "freed")
+        )
+        assert current == allocated - freed
+        assert current <= peak <= allocated

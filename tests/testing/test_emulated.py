@@ -1,4 +1,4 @@
-"""`emulated_cuda`, as a user's project has it: a conftest.py of one line, tests that know nothing of forebay's."""
+"""Tests of the fixture `emulated_cuda` in a user's project, whose conftest.py only loads the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def project(tmp_path):
-    """Runs a test file in a folder of its own; gives the status and what pytest said."""
+    """Return a function that runs a test file in a new project and returns pytest's exit status and output."""
 
     def run(source: str, *options: str) -> tuple[int, str]:
         (tmp_path / "conftest.py").write_text('pytest_plugins = ["forebay.testing.plugin"]\n')
@@ -31,8 +31,8 @@ def project(tmp_path):
     return run
 
 
-def test_a_gpu_for_a_test_and_none_before_and_after(project):
-    status, said = project("""
+def test_devices_exist_only_during_the_test(project):
+    status, output = project("""
         import forebay.cuda as cuda
 
         def test_before():
@@ -56,32 +56,32 @@ def test_a_gpu_for_a_test_and_none_before_and_after(project):
         def test_from_outside(emulated_cuda):
             assert cuda.device_count() in (2, 3)
 
-        def test_nonsense(emulated_cuda):
+        def test_invalid_profile(emulated_cuda):
             with pytest.raises(ValueError, match="there is no profile"):
                 emulated_cuda(profile="banana")
 
         def test_after():
             assert not cuda.is_available()
     """)
-    assert status == 0, said
-    assert "7 passed" in said
+    assert status == 0, output
+    assert "7 passed" in output
 
 
-LEAVES = """
+LEAKS = """
     kept = []
-    before = [*forebay.cuda._queued_calls]  # what the face itself has to do
+    before = [*forebay.cuda._queued_calls]  # queued by forebay.cuda itself
 
-    def make():
+    def make_tensor():
         return forebay.zeros(1000, device="cuda:0")
 
-    def test_leaves(emulated_cuda):
-        kept.append(make())
+    def test_leak(emulated_cuda):
+        kept.append(make_tensor())
 
-    def test_tidy(emulated_cuda):
-        make()
+    def test_no_leak(emulated_cuda):
+        make_tensor()
 
     def test_fails(emulated_cuda):
-        tensor = make()
+        tensor = make_tensor()
         assert tensor is None
 
     def test_unused(emulated_cuda):
@@ -90,57 +90,57 @@ LEAVES = """
 """
 
 
-def test_who_leaves_memory_in_use_is_told_on_demand(project):
-    source = LEAVES.replace("import forebay\n", "") + "    import forebay.cuda\n"
+def test_leaks_are_reported_with_the_option(project):
+    source = LEAKS.replace("import forebay\n", "") + "    import forebay.cuda\n"
     source = source.replace("    kept = []", "    import forebay.cuda\n    kept = []", 1)
-    status, said = project(source)
-    assert (status, said.count("leaves device memory in use")) == (1, 0), said
-    assert "1 failed, 3 passed" in said
-    status, said = project(source.replace("assert forebay.cuda._queued_calls == before", "pass"), "--forebay-leaks")
+    status, output = project(source)
+    assert (status, output.count("leaves device memory in use")) == (1, 0), output
+    assert "1 failed, 3 passed" in output
+    status, output = project(source.replace("assert forebay.cuda._queued_calls == before", "pass"), "--forebay-leaks")
     assert status == 1
-    assert "1 failed, 3 passed, 1 error" in said
-    assert "ERROR test_it.py::test_leaves - Failed: the test leaves device memory in use:" in said
-    assert "cuda:0\n" in said
-    assert "3.91 KiB in 1 block: " in said
-    assert "test_it.py:9 make" in said
+    assert "1 failed, 3 passed, 1 error" in output
+    assert "ERROR test_it.py::test_leak - Failed: the test leaves device memory in use:" in output
+    assert "cuda:0\n" in output
+    assert "3.91 KiB in 1 block: " in output
+    assert "test_it.py:9 make_tensor" in output
 
 
-def test_the_fixture_takes_its_questions_back(project):
-    status, said = project(
+def test_fixture_removes_its_queued_calls(project):
+    status, output = project(
         """
         import forebay.cuda
         before = [*forebay.cuda._queued_calls]
         @pytest.mark.parametrize("time", range(3))
         def test_it(emulated_cuda, time):
             assert len(forebay.cuda._queued_calls) == len(before) + 1
-        def test_nothing_is_left():
+        def test_no_call_is_left():
             assert forebay.cuda._queued_calls == before
         """,
         "--forebay-leaks",
     )
-    assert status == 0, said
+    assert status == 0, output
 
 
 @pytest.mark.parametrize("options", [("--forebay-guard",), ("--forebay-guard", "-p", "no:faulthandler")], ids=str)
-def test_a_guarded_run_shows_the_line_though_pytest_captures(project, options):
+def test_guard_reports_the_line_despite_capture(project, options):
     source = """
         def test_touch(emulated_cuda):
             tensor = forebay.zeros(3, device="cuda")
             assert tensor.tolist() == [0, 0, 0]
             tensor.raw_array().sum()
     """
-    status, said = project(source)
-    assert status == 0, said
-    status, said = project(source, *options)
+    status, output = project(source)
+    assert status == 0, output
+    status, output = project(source, *options)
     assert status < 0
-    assert "forebay: cuda:0: the host touched device memory outside queued work" in said
-    assert 'test_it.py", line 7 in test_touch' in said
+    assert "forebay: cuda:0: the host touched device memory outside queued work" in output
+    assert 'test_it.py", line 7 in test_touch' in output
 
 
-def test_a_plugin_that_comes_late_has_the_fixture_without_the_options(project, tmp_path):
-    status, said = project("""
+def test_plugin_loaded_late_works_without_options(project, tmp_path):
+    status, output = project("""
         pytest_plugins = ["forebay.testing.plugin"]
         def test_one(emulated_cuda):
             assert forebay.device_count("cuda") == 1
     """, "--noconftest")  # fmt: skip
-    assert status == 0, said
+    assert status == 0, output

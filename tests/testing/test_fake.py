@@ -1,4 +1,4 @@
-"""What the fake backend has beyond the contract: its crank, its log, its scripted failures."""
+"""Tests of the fake backend beyond the contract: the virtual clock, the log of calls, scripted failures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def port() -> FakePort:
     return FakePort(total=64 * MIB)
 
 
-def test_it_has_the_abilities_that_need_no_hardware(port):
+def test_fake_backend_has_all_abilities_without_hardware(port):
     assert all(isinstance(port, ability) for ability in (PinnedHost, Growable, Resizable, Reopens))
     assert all(isinstance(port.queue(), ability) for ability in (Timing, Launches))
 
 
-def test_nothing_is_done_before_the_test_says_so(port):
+def test_work_runs_only_on_request(port):
     first, second = port.queue(), port.queue()
     assert (first.signal(), first.signal(), second.signal()) == (1, 1 + 1, 1)
     assert (first.reached(), second.reached()) == (0, 0)
@@ -33,7 +33,7 @@ def test_nothing_is_done_before_the_test_says_so(port):
     assert (first.reached(), second.reached()) == (2, 1)
 
 
-def test_a_wait_finishes_only_what_it_needs(port):
+def test_wait_runs_only_the_work_it_needs(port):
     first, second, third = port.queue(), port.queue(), port.queue()
     tick = first.signal()
     first.signal()
@@ -43,7 +43,7 @@ def test_a_wait_finishes_only_what_it_needs(port):
     assert [queue.reached() for queue in (first, second, third)] == [1, 1, 0]
 
 
-def test_a_long_chain_of_waits_ends(port):
+def test_long_chain_of_waits_completes(port):
     first, second = port.queue(), port.queue()
     for _ in range(5000):
         second.wait_for(first, first.signal())
@@ -52,7 +52,7 @@ def test_a_long_chain_of_waits_ends(port):
     assert second.reached() == 5000
 
 
-def test_time_allows_what_fits_into_it(port):
+def test_advance_runs_work_that_ends_in_time(port):
     queue, memory = port.queue(), port.reserve(MIB)
     port.command_ns = 300
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_time_allows_what_fits_into_it(port):
     assert (queue.reached(), port.clock.now) == (3, 10_300)
 
 
-def test_queues_work_at_the_same_time_unless_they_wait(port):
+def test_queues_run_concurrently_unless_they_wait(port):
     first, second, memory = port.queue(), port.queue(), port.reserve(MIB)
     marks = [first.mark(), second.mark()]
     for queue in (first, second):
@@ -89,7 +89,7 @@ def test_devices_of_one_driver_share_the_clock():
     assert [port.props.index for port in driver.ports] == [0, 1]
 
 
-def test_addresses_are_the_lowest_that_fit(port):
+def test_addresses_are_first_fit(port):
     a, b, c = port.reserve(4 * MIB), port.reserve(MIB), port.reserve(MIB)
     assert (b - a, c - b) == (4 * MIB, 2 * MIB)
     port.release(a)
@@ -108,7 +108,7 @@ def test_devices_share_no_addresses():
     assert all(1 << 47 < address < 1 << 53 for address in addresses)
 
 
-def test_every_call_is_written_down(port):
+def test_every_call_is_logged(port):
     queue = port.queue(-1)
     address = port.reserve(MIB)
     queue.copy(address, 4096, 512)
@@ -130,7 +130,7 @@ def test_every_call_is_written_down(port):
     ]
 
 
-def test_a_scripted_failure_comes_once_and_changes_nothing(port):
+def test_scripted_failure_is_raised_once_without_side_effects(port):
     error = OutOfMemory("no", wanted=1)
     fault = port.fail("reserve", after=2, error=error)
     addresses = [port.reserve(MIB), port.reserve(MIB)]
@@ -145,7 +145,7 @@ def test_a_scripted_failure_comes_once_and_changes_nothing(port):
 
 
 def test_each_call_in_turn_can_fail():
-    def story(port: FakePort) -> None:
+    def use_all_calls(port: FakePort) -> None:
         queue, address = port.queue(), port.reserve(MIB)
         queue.fill(address, 0, 8)
         queue.wait(queue.signal())
@@ -156,7 +156,7 @@ def test_each_call_in_turn_can_fail():
     for n in itertools.count(1):
         port = FakePort()
         fault = port.fail_call(n)
-        if not (caught := raised(story, port)):
+        if not (caught := raised(use_all_calls, port)):
             break
         assert fault.hit
         assert "scripted failure" in str(caught)
@@ -173,7 +173,7 @@ def raised(function, *arguments) -> DeviceError | None:
     return None
 
 
-def test_work_can_fail_when_it_is_done(port):
+def test_work_can_fail_when_it_runs(port):
     queue, memory = port.queue(), port.reserve(MIB)
     port.fail_work("fill", after=1)
     queue.fill(memory, 0, 8)
@@ -185,8 +185,8 @@ def test_work_can_fail_when_it_is_done(port):
     queue.wait(tick)
 
 
-def test_work_on_memory_that_is_gone_fails(port):
-    """A segment is released while a copy into it is still queued: on a device that is silent corruption."""
+def test_work_on_released_memory_fails(port):
+    """Release a segment while a copy into it is queued, which on a real device corrupts memory silently."""
     queue, memory, host = port.queue(), port.reserve(MIB), port.pin(4096)
     queue.copy(memory, host, 4096)
     queue.wait(queue.signal())
@@ -202,7 +202,7 @@ def test_work_on_memory_that_is_gone_fails(port):
         queue.wait(tick)
 
 
-def test_work_on_pages_without_memory_fails(port):
+def test_work_on_decommitted_pages_fails(port):
     queue, space = port.queue(), port.reserve_space(8 * MIB, 2 * MIB)
     port.commit(space + 2 * MIB, 4 * MIB)
     queue.fill(space + 2 * MIB, 1, 4 * MIB)
@@ -220,24 +220,24 @@ def test_work_on_pages_without_memory_fails(port):
 
 
 @pytest.mark.parametrize("call", ["reserve_space", "commit", "decommit", "release_space"])
-def test_each_call_about_pages_can_fail(port, call):
+def test_each_growable_call_can_fail(port, call):
     fault = port.fail(call)
 
-    def story() -> None:
+    def use_all_calls() -> None:
         space = port.reserve_space(4 * MIB, 2 * MIB)
         port.commit(space, 4 * MIB)
         port.decommit(space, 4 * MIB)
         port.release_space(space)
 
-    assert "scripted failure" in str(raised(story))
+    assert "scripted failure" in str(raised(use_all_calls))
     assert fault.hit
     assert port.memory_info()[0] == (60 if call == "decommit" else 64) * MIB
-    assert raised(story) is None
+    assert raised(use_all_calls) is None
 
 
-def test_what_makes_no_sense_is_refused(port):
+def test_invalid_arguments_are_rejected(port):
     queue = port.queue()
-    with pytest.raises(WrongState, match="tick 1 is never reached"):
+    with pytest.raises(WrongState, match="tick 1 was not signalled"):
         queue.finish(1)
     with pytest.raises(ValueError, match="ns"):
         port.clock.advance(-1)
@@ -247,7 +247,7 @@ def test_what_makes_no_sense_is_refused(port):
         queue.wait_for(object(), 0)
 
 
-def test_a_driver_may_have_no_devices():
+def test_driver_may_have_no_devices():
     driver = FakeDriver(count=0)
     assert driver.count() == 0
     assert driver.why_not() != ""

@@ -1,4 +1,4 @@
-"""A vendor's package, as a vendor would write it: an entry point, and a test file of three lines."""
+"""Tests of the conformance suite on a vendor's package: an entry point and a test file of two lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.testing.conformance import *
 pytest_plugins = ["forebay.testing.plugin"]
 """
 
-BARE = """\
+WITHOUT_ABILITIES = """\
 from forebay.backends.host.driver import HostPort
 from forebay.spi import DeviceProps
 
@@ -52,7 +52,7 @@ class AcmeDriver:
         return AcmePort(index)
 """
 
-NONE = """\
+WITHOUT_DEVICES = """\
 from forebay.testing.fake import FakeDriver
 
 class AcmeDriver(FakeDriver):
@@ -62,7 +62,7 @@ class AcmeDriver(FakeDriver):
         return "libacme.so was not found"
 """
 
-WRONG = """\
+INCORRECT = """\
 from forebay.testing.fake import FakeDriver
 
 class AcmeDriver(FakeDriver):
@@ -77,7 +77,7 @@ class AcmeDriver(FakeDriver):
 
 @pytest.fixture
 def vendor(tmp_path):
-    """Installs a package with this module in a folder of its own, runs its tests, and gives what pytest said."""
+    """Return a function that installs a package with a module, runs its tests and returns status and output."""
 
     def run(module: str, *arguments: str, kind: str = "acme") -> tuple[int, str]:
         (tmp_path / "acme.py").write_text(module)
@@ -103,44 +103,44 @@ def vendor(tmp_path):
     return run
 
 
-def test_a_backend_without_abilities_is_asked_for_none(vendor):
-    code, said = vendor(BARE, "-k", "acme:")
-    assert code == 0, said
-    assert "failed" not in said
+def test_backend_without_abilities_skips_ability_tests(vendor):
+    status, output = vendor(WITHOUT_ABILITIES, "-k", "acme:")
+    assert status == 0, output
+    assert "failed" not in output
     for ability in ("Launches", "Timing", "PinnedHost", "Resizable", "Reopens"):
-        assert f"acme lacks the ability {ability}" in said
+        assert f"acme lacks the ability {ability}" in output
 
 
 def test_every_device_of_every_kind_is_tested(vendor):
-    code, said = vendor(BARE, "--collect-only")
-    assert code == 0, said
-    for device in ("acme:0", "acme:1", "host:0", "fake:0"):
-        assert f"test_a_queue_waits_for_another[{device}]" in said
+    status, output = vendor(WITHOUT_ABILITIES, "--collect-only")
+    assert status == 0, output
+    for device in ("acme:0", "acme:1", "cpu:0", "fake:0"):
+        assert f"test_queue_waits_for_another_queue[{device}]" in output
 
 
-def test_a_backend_without_devices_is_skipped_with_its_reason(vendor):
-    code, said = vendor(NONE, "-k", "acme:")
-    assert code == 0, said
-    assert "passed" not in said
-    assert "libacme.so was not found" in said
+def test_backend_without_devices_is_skipped_with_reason(vendor):
+    status, output = vendor(WITHOUT_DEVICES, "-k", "acme:")
+    assert status == 0, output
+    assert "passed" not in output
+    assert "libacme.so was not found" in output
 
 
-def test_a_backend_that_cannot_be_imported_is_skipped_with_its_reason(vendor):
-    code, said = vendor("import libacme", "-k", "acme:")
-    assert code == 0, said
-    assert "the backend for acme could not be loaded: ModuleNotFoundError: No module named 'libacme'" in said
+def test_unimportable_backend_is_skipped_with_reason(vendor):
+    status, output = vendor("import libacme", "-k", "acme:")
+    assert status == 0, output
+    assert "the backend for acme could not be loaded: ModuleNotFoundError: No module named 'libacme'" in output
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "mtia"])
-def test_no_emulated_device_passes_for_a_backend_that_is_not_there(vendor, kind):
-    code, said = vendor("import libacme", "-k", f"{kind}:", kind=kind)
-    assert code == 0, said
-    assert "passed" not in said
-    assert f"the backend for {kind} could not be loaded" in said
+def test_emulated_device_does_not_replace_missing_backend(vendor, kind):
+    status, output = vendor("import libacme", "-k", f"{kind}:", kind=kind)
+    assert status == 0, output
+    assert "passed" not in output
+    assert f"the backend for {kind} could not be loaded" in output
 
 
-def test_a_backend_that_breaks_the_contract_is_found(vendor):
-    code, said = vendor(WRONG, "-k", "acme:")
-    assert code == 1, said
-    assert "FAILED test_acme.py::test_released_memory_is_free_again[acme:0]" in said, said
-    assert "assert (" in said  # pytest explains the suite's assertions
+def test_backend_that_violates_the_contract_fails(vendor):
+    status, output = vendor(INCORRECT, "-k", "acme:")
+    assert status == 1, output
+    assert "FAILED test_acme.py::test_release_restores_free_memory[acme:0]" in output, output
+    assert "assert (" in output  # assertions of the suite are rewritten by pytest

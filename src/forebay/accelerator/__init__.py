@@ -1,8 +1,13 @@
-"""The names of `torch.accelerator`, over whichever kind of device is this thread's current one: a list.
+"""The functions of `torch.accelerator`, for the kind of device that is the current accelerator.
 
-Without an accelerator that is the host device, so the same program runs everywhere; PyTorch has none then.
+It is the kind of the thread's current device; while that is the CPU, the preferred kind that has a device: CUDA, MPS,
+MTIA, then those of other packages. Without an accelerator, functions raise the errors of PyTorch's CPU build.
 
+Examples
+--------
 >>> import forebay, forebay.accelerator as accelerator
+>>> accelerator.is_available(), accelerator.current_accelerator()
+(False, None)
 >>> with forebay.emulate("cuda", count=2):
 ...     forebay.set_device("cuda:1")
 ...     print(accelerator.current_accelerator(), accelerator.current_device_index(), accelerator.device_count())
@@ -31,9 +36,10 @@ from forebay.accelerator.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from forebay.device_spec import Device
+from forebay.device_spec import NO_ACCELERATOR, Device
 from forebay.errors import ForebayError
-from forebay.faces.devices import Devices as _Devices
+from forebay.faces.devices import DeviceFunctions as _Devices
+from forebay.runtime.devices.current import accelerator_kind as _accelerator_kind
 from forebay.runtime.streams import stream as _streams
 
 __all__ = [
@@ -66,55 +72,125 @@ __all__ = [
 
 
 def current_accelerator(check_available: bool = False) -> Device | None:
-    """The kind, as a device without an index; None where it has no device and `check_available`. Opens nothing."""
-    kind = _accelerator()
-    return None if check_available and not kind.count() else Device(kind.name)
+    """Return the kind of the current accelerator.
+
+    Parameters
+    ----------
+    check_available : bool, optional
+        True to return None for a kind without devices.
+
+    Returns
+    -------
+    device or None
+        A device without an index; None without an accelerator.
+
+    Notes
+    -----
+    As `torch.accelerator.current_accelerator`. Opens nothing.
+    """
+    name = _accelerator_kind()
+    if name is None:
+        return None
+    return None if check_available and not _accelerator().count() else Device(name)
 
 
 def device_count() -> int:
-    """How many devices of the kind there are. Initialises nothing."""
-    return _accelerator().count()
+    """Return the number of devices of the current accelerator; 0 without one. Initialises nothing."""
+    return 0 if _accelerator_kind() is None else _accelerator().count()
 
 
 def is_available() -> bool:
-    """Whether there is one. Initialises nothing."""
+    """Return True if there is an accelerator. Initialises nothing."""
     return device_count() > 0
 
 
 def get_device_capability(device: Any = None, /) -> dict[str, Any]:
-    """Which dtypes a device computes with: forebay computes with none, so RuntimeError, as PyTorch's for CUDA."""
+    """Raise, as PyTorch does for CUDA: no list of supported dtypes exists.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict
+        Never.
+
+    Raises
+    ------
+    ForebayError
+        Always.
+    """
     _get_device_index(device, optional=True)
     raise ForebayError("Backend doesn't support getting device capabilities.")
 
 
 def current_device_index() -> int:
-    """The index of this thread's current device. Initialises the kind."""
+    """Return the index of this thread's current device. Initialises the kind."""
     return _accelerator().current_index()
 
 
 def current_device_idx() -> int:
-    """`current_device_index` under its old name, with a warning."""
+    """Return `current_device_index()`, with a deprecation warning."""
     warnings.warn("Use `current_device_index` instead.", FutureWarning, stacklevel=2)
     return current_device_index()
 
 
 def set_device_index(device: Any, /) -> None:
-    """Make the device this thread's current one; a negative index changes nothing. Opens nothing."""
+    """Make a device this thread's current one.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+
+    Raises
+    ------
+    ForebayError
+        If there is no accelerator, or no such device.
+    ValueError
+        If the device is of another kind.
+
+    Notes
+    -----
+    As `torch.accelerator.set_device_index`. Initialises the kind, opens nothing.
+    """
     index = _get_device_index(device)
     if index >= 0:
         _accelerator().exchange(index)
 
 
 def set_device_idx(device: Any, /) -> None:
-    """`set_device_index` under its old name, with a warning."""
+    """Call `set_device_index`, with a deprecation warning.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+    """
     warnings.warn("Use `set_device_index` instead.", FutureWarning, stacklevel=2)
     set_device_index(device)
 
 
 class device_index:  # noqa: N801 -- PyTorch's name
-    """The device of that index is current inside, the one before it afterwards; None changes nothing.
+    """Context manager that makes the device of an index current and restores the previous one.
 
-    TypeError for what is no int, DeviceError on entering where there is no such device.
+    Parameters
+    ----------
+    device : int or None
+        The index; None changes nothing.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no int.
+    DeviceError
+        When entered, if there is no such device.
+
+    Notes
+    -----
+    As `torch.accelerator.device_index`.
     """
 
     def __init__(self, device: int | None, /) -> None:
@@ -124,8 +200,8 @@ class device_index:  # noqa: N801 -- PyTorch's name
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        self._kind = _accelerator()
         if self.idx is not None:
+            self._kind = _accelerator()
             self._kind.check(self.idx)
             self.prev_idx = self._kind.exchange(self.idx)
 
@@ -135,20 +211,61 @@ class device_index:  # noqa: N801 -- PyTorch's name
 
 
 def current_stream(device: Any = None, /) -> _streams.Stream:
-    """The stream that this thread's work on the device goes to; -1 is the current device. Opens the device."""
+    """Return this thread's current stream on a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default, also for -1.
+
+    Returns
+    -------
+    Stream
+        The stream.
+
+    Notes
+    -----
+    As `torch.accelerator.current_stream`. Opens the device.
+    """
     kind = _accelerator()
-    return _streams.stream_of(kind.opened(kind.ranged(_index_or_current(device))))
+    return _streams.current_stream_for(kind.open_device(kind.check_range(_index_or_current(device))))
 
 
 def set_stream(stream: _streams.Stream) -> None:
-    """Make the stream this thread's current one, and its device the current device."""
+    """Make a stream this thread's current stream, and its device the current device.
+
+    Parameters
+    ----------
+    stream : Stream
+        The stream.
+
+    Notes
+    -----
+    As `torch.accelerator.set_stream`.
+    """
+    if _accelerator_kind() is None:
+        raise ForebayError(NO_ACCELERATOR)
     _streams.set_stream(stream)
 
 
 def synchronize(device: Any = None, /) -> None:
-    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+    """Wait until all work on all streams of a device has completed.
 
-    ForebayError, in PyTorch's words, for a negative index.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    DeviceError
+        If that work failed; each failure is raised once.
+    ForebayError
+        If the index is negative, or if there is no accelerator.
+
+    Notes
+    -----
+    As `torch.accelerator.synchronize`.
     """
     index = _get_device_index(device, optional=True)
     if index < 0:

@@ -1,4 +1,4 @@
-"""Which of the accelerator's devices an argument means. (`torch.accelerator._utils`)"""
+"""Device arguments of `torch.accelerator`. (`torch.accelerator._utils`)"""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from typing import Any
 
 from forebay.accelerator._kind import accelerator
 from forebay.device_spec import Device
+from forebay.errors import ForebayError
+from forebay.runtime.devices.current import accelerator_kind
 
 __all__ = ["_get_device_index", "_index_or_current"]
 
 
 def _get_device_index(device: Any, optional: bool = False) -> int:
-    """An int is itself, a device has an index, one without or None is the current one if that is `optional`.
+    """Return the index that an argument means: an int is the index; None is the current device if `optional`.
 
-    Raises ValueError for a device of another kind, and for what is no device.
+    Raises ValueError for a device of another kind and for an invalid argument, ForebayError without an accelerator.
     """
-    kind = accelerator()
-    named = Device(device) if isinstance(device, str) else device
-    if isinstance(named, Device) and named.kind != kind.name:
-        raise ValueError(f"{named.kind} doesn't match the current accelerator {kind.name}.")
-    return kind.index(named, optional)
+    if isinstance(device, int):
+        return device
+    device = Device(device) if isinstance(device, str) else device
+    if isinstance(device, Device):
+        if accelerator_kind() is None:
+            raise ForebayError("Accelerator expected")
+        if device.kind != accelerator().name:
+            raise ValueError(f"{device.kind} doesn't match the current accelerator {accelerator().name}.")
+    return accelerator().index(device, optional)
 
 
 def _index_or_current(device: Any) -> int:
-    """The same, for what takes -1 for the current device."""
+    """Return the same, with -1 for the current device."""
     index = _get_device_index(device, optional=True)
     return accelerator().current_index() if index == -1 else index

@@ -6,7 +6,7 @@ from typing import Any
 
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _get_device_index
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.runtime.devices import open_device
 
@@ -29,32 +29,64 @@ def _statistics() -> MemoryStatistics:
 
 
 def _index(device: Any) -> Any:
-    """None before the kind's first use: then nothing is there, and asking which is current would be that use."""
-    kind: Kind = accelerator()
+    """Return None before the kind is initialised, when there are no statistics and no current device."""
+    kind: DeviceKind = accelerator()
     return _get_device_index(device, optional=True) if kind.initialised or device is not None else None
 
 
 def empty_cache() -> None:
-    """Give idle memory back to all devices of the kind, once their work is done. Nothing before the first use."""
+    """Release cached memory of all devices of the kind that no block uses, after their work has completed.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.empty_cache`. Does nothing before the kind is initialised.
+    """
     _statistics().empty_cache()
 
 
 def empty_host_cache() -> None:
-    """Give back to the system all pinned host memory of the kind that is free. Never waits."""
-    pinned = open_device.pinned_if(accelerator().name)
+    """Release cached pinned host memory of the kind that is free. Never waits."""
+    pinned = open_device.get_pinned_allocator(accelerator().name)
     if pinned is not None:
         pinned.empty()
 
 
 def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
-    """Bytes free on the device, and bytes in all. Opens the device; DeviceError where there is none."""
+    """Return free and total memory of a device.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    tuple of int
+        Bytes free and bytes in all.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.get_memory_info`. Opens the device.
+    """
     return _statistics().mem_get_info(_get_device_index(device_index, optional=True))
 
 
 def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
-    """Everything the allocator counts, by flat keys; nothing before the kind's first use.
+    """Return all statistics of the allocator under flat keys.
 
-    As in PyTorch without `num_oom_rejections`, which CUDA's face has.
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    dict
+        Statistics, as of `forebay.cuda.memory_stats` without `num_oom_rejections`; empty before initialisation.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.memory_stats`. Opens nothing.
     """
     stats = _statistics().memory_stats(_index(device_index))
     stats.pop("num_oom_rejections", None)
@@ -62,30 +94,110 @@ def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
 
 
 def memory_allocated(device_index: Any = None, /) -> int:
-    """Bytes in blocks handed out now; 0 before the kind's first use."""
+    """Return the memory in use by live blocks.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes; 0 before initialisation.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.memory_allocated`. Opens nothing.
+    """
     return _statistics().memory_allocated(_index(device_index))
 
 
 def max_memory_allocated(device_index: Any = None, /) -> int:
-    """The most bytes that were in blocks handed out, since the start or the last `reset_peak_memory_stats`."""
+    """Return the peak of memory in use by live blocks.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes, since the start or the last `reset_peak_memory_stats`.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.max_memory_allocated`. Opens nothing.
+    """
     return _statistics().max_memory_allocated(_index(device_index))
 
 
 def memory_reserved(device_index: Any = None, /) -> int:
-    """Bytes in segments taken from the device now, handed out or not; 0 before the kind's first use."""
+    """Return the memory reserved in segments, used or cached.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes; 0 before initialisation.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.memory_reserved`. Opens nothing.
+    """
     return _statistics().memory_reserved(_index(device_index))
 
 
 def max_memory_reserved(device_index: Any = None, /) -> int:
-    """The most bytes that were in segments, since the start or the last `reset_peak_memory_stats`."""
+    """Return the peak of memory reserved in segments.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes, since the start or the last `reset_peak_memory_stats`.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.max_memory_reserved`. Opens nothing.
+    """
     return _statistics().max_memory_reserved(_index(device_index))
 
 
 def reset_peak_memory_stats(device_index: Any = None, /) -> None:
-    """Every peak becomes what is there now."""
+    """Reset every peak to the current value.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.reset_peak_memory_stats`. Opens nothing.
+    """
     _statistics().reset_peak_memory_stats(_index(device_index))
 
 
 def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
-    """All sums ("allocated", "freed") and counters become 0."""
+    """Reset all sums ("allocated", "freed") and counters to 0.
+
+    Parameters
+    ----------
+    device_index : device or str or int, optional
+        The device; the current one by default.
+
+    Notes
+    -----
+    As `torch.accelerator.memory.reset_accumulated_memory_stats`. Opens nothing.
+    """
     _statistics().reset_accumulated_memory_stats(_index(device_index))

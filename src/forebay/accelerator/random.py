@@ -9,21 +9,51 @@ from numpy.typing import NDArray
 
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _index_or_current
-from forebay.faces.random import Randoms
+from forebay.faces.random import RandomFunctions
 
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 
 
 def initial_seed(device: Any = None, /) -> int:
-    """The seed of the device's generator; -1 is the current device. Initialises the kind."""
-    return Randoms(accelerator()).generator(_index_or_current(device)).initial_seed()
+    """Return the seed of the device's generator.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default, also for -1.
+
+    Returns
+    -------
+    int
+        The seed.
+
+    Notes
+    -----
+    As `torch.accelerator.random.initial_seed`. Initialises the kind.
+    """
+    return RandomFunctions(accelerator()).generator(_index_or_current(device)).initial_seed()
 
 
 def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
-    """The state of the device's generator, in the kind's form; -1 is the current device. Initialises the kind."""
-    return Randoms(accelerator()).get_rng_state(_index_or_current(device))
+    """Return the state of the device's generator.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default, also for -1.
+
+    Returns
+    -------
+    numpy.ndarray
+        Bytes in the format of the kind.
+
+    Notes
+    -----
+    As `torch.accelerator.random.get_rng_state`. Initialises the kind.
+    """
+    return RandomFunctions(accelerator()).get_rng_state(_index_or_current(device))
 
 
 def get_rng_state_all() -> list[NDArray[np.uint8]]:
-    """The states of all the kind's devices. Initialises the kind."""
-    return Randoms(accelerator()).get_rng_state_all()
+    """Return the states of the generators of all devices of the kind. Initialises the kind."""
+    return RandomFunctions(accelerator()).get_rng_state_all()

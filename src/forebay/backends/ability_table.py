@@ -1,4 +1,4 @@
-"""Which device does what: every kind of device there is, or that can be emulated, and its abilities."""
+"""Table of the abilities of every device kind, real or emulated."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from forebay.backends import EMULATED, drivers, emulator
+from forebay.backends import EMULATED, drivers, emulated_driver
 from forebay.backends.common.abilities import BY_OWNER
-from forebay.backends.plugins.probe import look
+from forebay.backends.plugins.probe import probe_device
 from forebay.spi import Driver, Port
 
-__all__ = ["Column", "columns", "markdown", "meanings", "verified_on"]
+__all__ = ["Column", "ability_summaries", "columns", "markdown", "verified_on"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One kind of device: what it can do, on what hardware that was seen, and what is wrong with it."""
+    """One device kind: its abilities, the hardware on which they were verified, and any error of the device."""
 
     kind: str
     name: str
@@ -33,26 +33,29 @@ class Column:
 
 
 def columns(*, installed: bool = True) -> list[Column]:
-    """First the kinds that have devices here, then those of which only emulated ones can be had.
+    """Return the kinds that have devices here, then those that can only be emulated.
 
-    One device of each is opened, looked at and closed. Not `installed`: only what is forebay's own, on any machine.
+    Opens and closes one device of each kind. Without `installed`, return only the built-in kinds, which exist on any
+    machine.
     """
-    found = [_look(driver) for kind, driver in drivers().items() if kind == "host" or (installed and driver.count())]
-    there = {column.kind for column in found}
-    return [*found, *(_look(emulator(kind)) for kind in EMULATED if kind not in there)]
+    found = [
+        _column_of(driver) for kind, driver in drivers().items() if kind == "cpu" or (installed and driver.count())
+    ]
+    kinds = {column.kind for column in found}
+    return [*found, *(_column_of(emulated_driver(kind)) for kind in EMULATED if kind not in kinds)]
 
 
-def meanings() -> Iterator[tuple[str, str, str]]:
-    """Of each ability its name, whether it is a Queue's, a Port's or a Driver's, and a sentence."""
-    for whose, abilities in BY_OWNER.items():
+def ability_summaries() -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each ability, its owner ("Queue", "Port" or "Driver") and the summary of its docstring."""
+    for owner, abilities in BY_OWNER.items():
         for ability in abilities:
             words = " ".join((ability.__doc__ or "").split())
-            yield ability.__name__, whose, f"{words.partition('. ')[0].removesuffix('.')}."
+            yield ability.__name__, owner, f"{words.partition('. ')[0].removesuffix('.')}."
 
 
 @cache
 def verified_on() -> dict[str, tuple[str, ...]]:
-    """Of each kind, the hardware on which its backend has passed the conformance suite. (backends/verified.toml)"""
+    """Return the hardware on which each kind's backend has passed the conformance suite (backends/verified.toml)."""
     text = (resources.files(__package__) / "verified.toml").read_text()
     found: dict[str, tuple[str, ...]] = {}
     for run in tomllib.loads(text)["run"]:
@@ -61,30 +64,30 @@ def verified_on() -> dict[str, tuple[str, ...]]:
 
 
 def markdown(table: list[Column]) -> str:
-    """The table, for the page of the documentation."""
+    """Return the table as Markdown, for the documentation."""
     rows = [["ability", "of", *(column.title for column in table)]]
-    rows += [[f"`{name}`", whose, *_marks(name, table)] for name, whose, _ in meanings()]
+    rows += [[f"`{name}`", owner, *_cells(name, table)] for name, owner, _ in ability_summaries()]
     rows += [["**verified on**", "", *("; ".join(column.verified_on) or "no hardware" for column in table)]]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]])
 
 
-def _marks(ability: str, table: list[Column]) -> list[str]:
+def _cells(ability: str, table: list[Column]) -> list[str]:
     return ["yes" if ability in column.has else "no" for column in table]
 
 
-def _look(driver: Driver) -> Column:
-    def see(port: Port) -> Column:
+def _column_of(driver: Driver) -> Column:
+    def inspect(port: Port) -> Column:
         props = port.props
-        things = {"Queue": port.queue(), "Port": port, "Driver": driver}
+        objects = {"Queue": port.queue(), "Port": port, "Driver": driver}
         has = {
             ability.__name__
-            for whose, abilities in BY_OWNER.items()
+            for owner, abilities in BY_OWNER.items()
             for ability in abilities
-            if isinstance(things[whose], ability)
+            if isinstance(objects[owner], ability)
         }
         verified = () if props.emulated else verified_on().get(props.kind, ())
         return Column(props.kind, props.name, props.emulated, frozenset(has), verified)
 
-    found, wrong = look(driver, 0, see)
-    return found or Column(driver.kind, "", emulated=False, error=wrong)
+    column, error = probe_device(driver, 0, inspect)
+    return column or Column(driver.kind, "", emulated=False, error=error)

@@ -1,4 +1,4 @@
-"""The commands, a module each: `arguments(parser)` says what it takes, `run(args)` does it and gives its status."""
+"""The commands, one module each: `add_arguments(parser)` defines the options, `run(args)` returns the exit status."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from forebay.byte_sizes import parse_bytes
 
 
-class Failure(Exception):
-    """What a command could not do, in one line for the user. The status is 2."""
+class CommandError(Exception):
+    """A one-line error message for the user. The exit status is 2."""
 
 
-def size(text: str) -> int:
-    """The type of an argument that is a size."""
+def size_argument(text: str) -> int:
+    """Parse an argument that is a size in bytes."""
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -24,19 +24,19 @@ def size(text: str) -> int:
 
 
 @contextmanager
-def showing() -> Iterator[None]:
-    """Around a command that prints: a reader that goes away and Ctrl-C end it without a word."""
+def command_output() -> Iterator[None]:
+    """Context manager for printing commands: a closed pipe and Ctrl-C end the process without a traceback."""
     try:
         try:
             yield
-        finally:  # argparse leaves by SystemExit when it has printed its help
+        finally:  # argparse raises SystemExit after it has printed its help
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes as it leaves
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes stdout again at exit
         sys.exit(1)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        raise Failure(f"cannot write: {error.strerror}") from error
+        raise CommandError(f"cannot write: {error.strerror}") from error
     except KeyboardInterrupt:
-        sys.exit(130)  # what a shell says of a program that died of Ctrl-C
+        sys.exit(130)  # the status that a shell reports after Ctrl-C

@@ -1,4 +1,4 @@
-"""What `forebay info --abilities` shows: which kind of device does what."""
+"""Output of `forebay info --abilities`: the abilities of each kind of device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from forebay.backends.ability_table import Column
 
-_ROOM = 110  # characters of a terminal where each ability's sentence has its place, too
+_WIDE = 110  # minimum terminal width for the column of descriptions
 
 
 def show(*, as_json: bool) -> None:
@@ -26,7 +26,7 @@ def show(*, as_json: bool) -> None:
 
 
 def as_data(found: list[Column]) -> dict[str, Any]:
-    from forebay.backends.ability_table import meanings
+    from forebay.backends.ability_table import ability_summaries
 
     kinds = [
         {
@@ -39,7 +39,7 @@ def as_data(found: list[Column]) -> dict[str, Any]:
         }
         for column in found
     ]
-    abilities = [{"name": name, "of": whose, "meaning": meaning} for name, whose, meaning in meanings()]
+    abilities = [{"name": name, "of": protocol, "meaning": meaning} for name, protocol, meaning in ability_summaries()]
     return {"kinds": kinds, "abilities": abilities}
 
 
@@ -49,24 +49,24 @@ def draw(console: Console, found: list[Column]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from forebay.backends.ability_table import meanings
+    from forebay.backends.ability_table import ability_summaries
 
-    wide = console.width >= _ROOM
+    wide = console.width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("ability", no_wrap=True)
     table.add_column("of", no_wrap=True)
-    good = [column for column in found if not column.error]
-    for column in good:
+    usable = [column for column in found if not column.error]
+    for column in usable:
         table.add_column(column.title.replace(", ", "\n"), justify="center")
     if wide:
-        table.add_column("which is", ratio=1)
-    before = ""
-    for name, whose, meaning in meanings():
-        if before not in ("", whose):
+        table.add_column("description", ratio=1)
+    previous = ""
+    for name, protocol, meaning in ability_summaries():
+        if previous not in ("", protocol):
             table.add_section()
-        marks = [Text("yes", "green") if name in column.has else Text("·", "dim") for column in good]
-        table.add_row(name, whose if whose != before else "", *marks, *([meaning] if wide else []))
-        before = whose
+        marks = [Text("yes", "green") if name in column.has else Text("·", "dim") for column in usable]
+        table.add_row(name, protocol if protocol != previous else "", *marks, *([meaning] if wide else []))
+        previous = protocol
     table.add_section()
     console.print(table)
     for column in found:
@@ -75,9 +75,9 @@ def draw(console: Console, found: list[Column]) -> None:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_row(Text("verified on", "bold"))
-    for column in good:
+    for column in usable:
         where = "; ".join(column.verified_on)
         if column.emulated:
-            where = f"no hardware: this machine stands in for {column.name.removesuffix(' (emulated)')}"
+            where = f"no hardware: emulates {column.name.removesuffix(' (emulated)')}"
         lines.add_row(Text(column.kind, "cyan"), Text(where or "no hardware yet"))
     console.print(Padding(lines, (0, 1)))

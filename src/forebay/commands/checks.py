@@ -1,4 +1,4 @@
-"""What `forebay doctor` checks: a function each, which does a piece of real work and says what it found."""
+"""The checks of `forebay doctor`: functions that do real work and return a result text, or raise."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-HOST = "host:0"
+DEVICE = "cpu"
 MIB = 1 << 20
 
-# What loaders say: glibc, of one that is too old as well, musl and Apple's.
-LIBRARY_IS_MISSING = "file: No such file", "' not found", "Error loading shared library", "Library not loaded"
+# Error messages of the loaders of glibc (missing or too old), musl and Apple.
+MISSING_LIBRARY_MESSAGES = "file: No such file", "' not found", "Error loading shared library", "Library not loaded"
 
-REPORT = "this is forebay's fault: please report it with the output of `forebay info`"
-NUMPY = "NumPy's memory hook does not work here: try another NumPy 2, and report it with the output of `forebay info`"
-MEMORY = "see how much memory this process may use, and set FOREBAY_HOST_MEMORY to less"
+REPORT = "this is a bug in forebay: please report it with the output of `forebay info`"
+NUMPY = "NumPy's allocator hook does not work here: try another NumPy 2, and report this with `forebay info`"
+MEMORY = "set FOREBAY_CPU_MEMORY to less than the memory that this process may use"
 
 
 def native_core() -> str:
-    """Takes, gives back and looks at every invariant, on memory that is never touched."""
-    from forebay._core import QUANTUM, Pool
+    """Allocate, free and check the invariants of a pool, on memory that is never accessed."""
+    from forebay._core import MIN_BLOCK_SIZE, Pool
 
     pool = Pool()
     pool.adopt(1 << 32, 2 * MIB, 0, small=True)
-    blocks = [pool.take(nbytes) for nbytes in (1, QUANTUM, 3 * QUANTUM, 100 * QUANTUM)]
+    blocks = [pool.try_allocate(nbytes) for nbytes in (1, MIN_BLOCK_SIZE, 3 * MIN_BLOCK_SIZE, 100 * MIN_BLOCK_SIZE)]
     del blocks[::2]
-    expect(None not in blocks, "an empty pool refused a block")
-    expect(pool.broken() is None, f"the pool says: {pool.broken()}")
+    expect(None not in blocks, "an empty pool did not allocate a block")
+    expect(pool.check_invariants() is None, f"broken invariant: {pool.check_invariants()}")
     blocks.clear()
-    expect(pool.evictable(small=True) == [(1 << 32, 2 * MIB, 0, 0, False)], "the blocks did not merge again")
-    return "takes, splits, merges"
+    expect(pool.evictable(small=True) == [(1 << 32, 2 * MIB, 0, 0, False)], "the freed blocks did not merge")
+    return "allocates, splits, merges"
 
 
-def rebuild(said: str) -> str:
-    """What to do about a core that does not load, or does not work."""
-    if any(words in said for words in LIBRARY_IS_MISSING):
+def rebuild(message: str) -> str:
+    """Return the remedy for a core that fails to load or to work with this error message."""
+    if any(part in message for part in MISSING_LIBRARY_MESSAGES):
         return "install the library that the error names, or a newer one (libstdc++ on Debian: apt install libstdc++6)"
     sources = Path(__file__).parents[3]
     editable = ["--editable", str(sources)] if (sources / "setup.py").is_file() else ["forebay"]
@@ -45,13 +45,13 @@ def rebuild(said: str) -> str:
     return f"it is missing, damaged or built for another Python; reinstall it: {shlex.join(command)}"
 
 
-def host_device() -> str:
+def cpu_device() -> str:
     from forebay import memory
     from forebay.byte_sizes import format_bytes
 
-    free, total = memory.mem_get_info(HOST)
+    free, total = memory.mem_get_info(DEVICE)
     expect(free == total > 0, f"{free} of {total} bytes are free at the start")
-    return f"{HOST} has {format_bytes(total)}"
+    return f"{DEVICE} has {format_bytes(total)}"
 
 
 def numpy_hook() -> str:
@@ -61,14 +61,14 @@ def numpy_hook() -> str:
     from forebay.byte_sizes import format_bytes
     from forebay.interop.numpy import SMALLEST, serving
 
-    with serving(HOST):
-        before = memory.memory_allocated(HOST)
+    with serving(DEVICE):
+        before = memory.memory_allocated(DEVICE)
         array = np.ones(8 * MIB, np.uint8)
-        held = memory.memory_allocated(HOST) - before
-        expect(held >= array.nbytes, f"an array of {array.nbytes} bytes took {held} bytes of the device")
+        allocated = memory.memory_allocated(DEVICE) - before
+        expect(allocated >= array.nbytes, f"an array of {array.nbytes} bytes allocated {allocated} device bytes")
         del array
-        expect(memory.memory_allocated(HOST) == before, "its memory was not given back")
-    return f"serves arrays from {format_bytes(SMALLEST)} on, and gives back"
+        expect(memory.memory_allocated(DEVICE) == before, "its memory was not freed")
+    return f"serves arrays of {format_bytes(SMALLEST)} or more, and frees them"
 
 
 def zeroed_memory() -> str:
@@ -76,7 +76,7 @@ def zeroed_memory() -> str:
 
     from forebay.interop.numpy import serving
 
-    with serving(HOST):
+    with serving(DEVICE):
         for _ in range(4):
             used = np.full(4 * MIB, 255, np.uint8)
             where = used.__array_interface__["data"][0]
@@ -84,7 +84,7 @@ def zeroed_memory() -> str:
             fresh = np.zeros(4 * MIB, np.uint8)
             expect(not fresh.any(), f"np.zeros at {where:#x} is not zero")
             del fresh
-    return "np.zeros is zero on used memory"
+    return "np.zeros clears reused memory"
 
 
 def outliving_arrays() -> str:
@@ -93,16 +93,16 @@ def outliving_arrays() -> str:
     from forebay import memory
     from forebay.interop import numpy
 
-    before = memory.memory_allocated(HOST)
+    before = memory.memory_allocated(DEVICE)
     outside = np.arange(MIB)
-    with numpy.serving(HOST):
+    with numpy.serving(DEVICE):
         inside = np.arange(MIB)
         inside.resize(2 * MIB)
         outside = outside * 1
     expect(int(inside[: MIB // 2].sum()) == MIB // 2 * (MIB // 2 - 1) // 2, "an array changed after its context")
     del inside, outside
-    expect(memory.memory_allocated(HOST) == before, "memory was not given back after the context")
-    return "arrays live on after their context"
+    expect(memory.memory_allocated(DEVICE) == before, "memory was not freed after the context")
+    return "arrays stay valid after their context"
 
 
 def threads() -> str:
@@ -117,11 +117,11 @@ def threads() -> str:
         arrays = [np.full(64 * 1024 + 8 * seed + n, seed * 100 + n) for n in range(50)]
         return all((array == seed * 100 + n).all() for n, array in enumerate(arrays))
 
-    numpy.install(HOST)
+    numpy.install(DEVICE)
     with ThreadPoolExecutor(4) as pool:
-        expect(all(pool.map(work, range(8))), "two threads were given the same memory")
+        expect(all(pool.map(work, range(8))), "two threads got the same memory")
     numpy.uninstall()
-    expect(memory.memory_allocated(HOST) == 0, "memory was not given back")
+    expect(memory.memory_allocated(DEVICE) == 0, "memory was not freed")
     return "4 threads allocate at once"
 
 
@@ -129,18 +129,18 @@ def queue() -> str:
     from forebay import backends
     from forebay.spi import Launches
 
-    port = backends.driver("host").open(0)
+    port = backends.driver("cpu").open(0)
     first, second = port.queue(), port.queue()
     order: list[int] = []
     if not isinstance(first, Launches) or not isinstance(second, Launches):
-        return "no functions can be queued, so not tried"
+        return "not tested: this device cannot queue functions"
     first.call(lambda: order.append(1))
     second.wait_for(first, first.signal())
     second.call(lambda: order.append(2))
     second.wait(second.signal())
     expect(order == [1, 2], f"queued work ran as {order}")
     port.close()
-    return "does work in order, across two"
+    return "work runs in order, also across two queues"
 
 
 def copy() -> str:
@@ -149,20 +149,20 @@ def copy() -> str:
     import forebay
 
     values = np.random.default_rng(0).integers(0, 256, 4 * MIB, np.uint8)
-    with forebay.Stream(HOST) as stream:
-        there = forebay.empty(values.size, dtype=forebay.uint8, device=HOST).copy_(values, non_blocking=True)
+    with forebay.Stream(DEVICE) as stream:
+        there = forebay.empty(values.size, dtype=forebay.uint8, device=DEVICE).copy_(values, non_blocking=True)
         back = there.clone()
         stream.synchronize()
-    expect(np.array_equal(back.numpy(), values), "what came back is not what was sent")
-    return "to the device and back, bit for bit"
+    expect(np.array_equal(back.numpy(), values), "the data changed in a copy")
+    return "host to device to host, bit for bit"
 
 
 def event_timing() -> str:
     import forebay
 
-    start, end = forebay.Event(HOST, enable_timing=True), forebay.Event(HOST, enable_timing=True)
-    target = forebay.empty(16 * MIB, dtype=forebay.uint8, device=HOST)
-    stream = forebay.current_stream(HOST)
+    start, end = forebay.Event(DEVICE, enable_timing=True), forebay.Event(DEVICE, enable_timing=True)
+    target = forebay.empty(16 * MIB, dtype=forebay.uint8, device=DEVICE)
+    stream = forebay.current_stream(DEVICE)
     start.record(stream)
     target.fill_(1)
     end.record(stream)
@@ -178,16 +178,16 @@ def out_of_memory() -> str:
     from forebay import OutOfMemory, memory
     from forebay.interop.numpy import serving
 
-    memory.set_capacity(32 * MIB, HOST)
+    memory.set_capacity(32 * MIB, DEVICE)
     try:
-        with serving(HOST):
+        with serving(DEVICE):
             np.ones(64 * MIB, np.uint8)
     except OutOfMemory as error:
         numbers = error.wanted >= 64 * MIB, error.capacity == 32 * MIB, "64.00 MiB" in str(error)
-        expect(all(numbers), f"the error lacks its numbers: {error}")
-        expect(isinstance(error, MemoryError), "the error is no MemoryError")
-        return "64 MiB from 32 MiB raise OutOfMemory, with the numbers"
-    raise AssertionError("64 MiB came out of a device of 32 MiB")
+        expect(all(numbers), f"the error lacks sizes: {error}")
+        expect(isinstance(error, MemoryError), "the error is not a MemoryError")
+        return "64 MiB on a device of 32 MiB raises OutOfMemory with the sizes"
+    raise AssertionError("64 MiB were allocated on a device of 32 MiB")
 
 
 def fork() -> str:
@@ -198,24 +198,24 @@ def fork() -> str:
     import forebay
     from forebay.interop import numpy
 
-    numpy.install(HOST)
+    numpy.install(DEVICE)
     kept = np.ones(MIB)
-    forebay.synchronize(HOST)
+    forebay.synchronize(DEVICE)
     child = os.fork()
     if not child:
         status = 1
         try:
-            good = float((np.ones(MIB) + kept).sum()) == 2 * MIB  # NumPy goes on
-            forebay.synchronize(HOST)
+            good = float((np.ones(MIB) + kept).sum()) == 2 * MIB  # NumPy still works
+            forebay.synchronize(DEVICE)
         except forebay.Forked:
             status = 0 if good else 2
         finally:
             os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    expect(status != 1, "a forked child was not told that its device did not come along")
-    expect(status != 2, "NumPy's sums are wrong in a forked child")
-    expect(status == 0, f"a forked child died with status {status}")
-    return "NumPy goes on in a child, streams refuse"
+    expect(status != 1, "using a device in a forked child did not raise Forked")
+    expect(status != 2, "NumPy results are wrong in a forked child")
+    expect(status == 0, f"a forked child exited with status {status}")
+    return "NumPy works in a child process, streams raise"
 
 
 def snapshot() -> str:
@@ -228,20 +228,20 @@ def snapshot() -> str:
     from forebay.snapshot.formats import native
     from forebay.snapshot.report import html
 
-    memory.record_history(1000, device=HOST)
-    kept = forebay.zeros(MIB, dtype=forebay.uint8, device=HOST)
-    before = memory.snapshot(HOST)
+    memory.record_history(1000, device=DEVICE)
+    kept = forebay.zeros(MIB, dtype=forebay.uint8, device=DEVICE)
+    before = memory.snapshot(DEVICE)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "check.forebay")
         native.write(before, path)
         after = native.read(path)
         nbytes = path.stat().st_size
-    expect((after.trace == before.trace).all() and after.strings == before.strings, "it was read back differently")
+    expect((after.trace == before.trace).all() and after.strings == before.strings, "the file differs after reading")
     page = io.StringIO()
     html.write(after, page)
-    expect("</html>" in page.getvalue(), "the report is cut short")
+    expect("</html>" in page.getvalue(), "the report is truncated")
     del kept
-    return f"{nbytes:,} bytes written, read back and drawn"
+    return f"{nbytes:,} bytes written, read back and rendered"
 
 
 def recorder() -> str:
@@ -251,38 +251,40 @@ def recorder() -> str:
     for number in range(3):
         entries.add(RANGE, (number,))
     entries.close()
-    expect(entries.rows() == [(RANGE, 1, 1), (RANGE, 2, 2)], f"it kept {entries.rows()} of three entries")
+    expect(entries.rows() == [(RANGE, 1, 1), (RANGE, 2, 2)], f"kept {entries.rows()} of three entries")
     return "keeps the newest entries"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """A check and its remedy."""
+
     name: str
     probe: Callable[[], str]
-    cure: str | Callable[[str], str]  # what to do; it may depend on what was said
+    remedy: str | Callable[[str], str]  # may depend on the error message
 
-    def what_to_do(self, said: str) -> str:
-        return self.cure if isinstance(self.cure, str) else self.cure(said)
+    def what_to_do(self, message: str) -> str:
+        return self.remedy if isinstance(self.remedy, str) else self.remedy(message)
 
 
-# The first goes first and alone: all others need the core, and are not run where it fails.
+# The first check runs alone: all others need the core and are skipped if it fails.
 CHECKS = (
     Check("native core", native_core, rebuild),
-    Check("host device", host_device, "mend or unset FOREBAY_HOST_DEVICES and FOREBAY_HOST_MEMORY, then try again"),
+    Check("CPU device", cpu_device, "correct or unset FOREBAY_CPU_DEVICES and FOREBAY_CPU_MEMORY, then try again"),
     Check("NumPy hook", numpy_hook, NUMPY),
     Check("zeroed memory", zeroed_memory, REPORT),
-    Check("arrays that outlive", outliving_arrays, NUMPY),
+    Check("lifetimes of arrays", outliving_arrays, NUMPY),
     Check("threads", threads, REPORT),
     Check("queues", queue, REPORT),
     Check("copies", copy, MEMORY),
     Check("event timing", event_timing, REPORT),
     Check("out of memory", out_of_memory, NUMPY),
-    Check("fork", fork, "start processes with the 'spawn' method, and report it with the output of `forebay info`"),
+    Check("fork", fork, "start processes with the 'spawn' method, and report this with the output of `forebay info`"),
     Check("trace recorder", recorder, rebuild),
-    Check("snapshot", snapshot, "make room in the folder for temporary files, or name another in TMPDIR"),
+    Check("snapshot", snapshot, "free disk space in the folder for temporary files, or set TMPDIR to another folder"),
 )
 
 
-def expect(condition: bool, otherwise: str) -> None:
+def expect(condition: bool, message: str) -> None:
     if not condition:
-        raise AssertionError(otherwise)
+        raise AssertionError(message)

@@ -1,4 +1,4 @@
-"""List the devices and the versions, and say why a kind of device is missing."""
+"""List the devices, the versions, and the reasons for missing kinds of devices."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from forebay.commands import showing
+from forebay.commands import command_output
 
 if TYPE_CHECKING:
     from forebay.spi import Driver, Port
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
-    parser.add_argument("--abilities", action="store_true", help="which kind of device does what, emulated ones too")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--abilities", action="store_true", help="list the abilities of each kind of device, including emulated ones"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    with showing():
+    with command_output():
         if args.abilities:
             from forebay.commands import abilities
 
@@ -45,19 +47,19 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> list[dict[str, Any]]:
-    """Every device of every kind that is there. Each is opened, looked at and closed."""
+    """Return the properties of every device of every kind. Opens and closes each device."""
     from forebay import backends
 
     return [
-        _look(kind, driver, index) for kind, driver in backends.drivers().items() for index in range(driver.count())
+        _describe(kind, driver, index) for kind, driver in backends.drivers().items() for index in range(driver.count())
     ]
 
 
-def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
-    from forebay.backends.plugins.probe import look
+def _describe(kind: str, driver: Driver, index: int) -> dict[str, Any]:
+    from forebay.backends.plugins.probe import probe_device
     from forebay.spi import Emulates
 
-    def see(port: Port) -> dict[str, Any]:
+    def read_properties(port: Port) -> dict[str, Any]:
         free, total = port.memory_info()
         device = asdict(port.props) | {"total_bytes": total, "free_bytes": free}
         device["capability"] = _capability(port.props.details)
@@ -65,8 +67,8 @@ def _look(kind: str, driver: Driver, index: int) -> dict[str, Any]:
         device["guarded"] = isinstance(driver, Emulates) and driver.guard
         return device
 
-    found, wrong = look(driver, index, see)
-    return (found or {"kind": kind, "index": index}) | {"error": wrong or None}
+    properties, problem = probe_device(driver, index, read_properties)
+    return (properties or {"kind": kind, "index": index}) | {"error": problem or None}
 
 
 def _capability(details: Mapping[str, Any]) -> str | None:
@@ -74,11 +76,11 @@ def _capability(details: Mapping[str, Any]) -> str | None:
 
 
 def missing() -> dict[str, str]:
-    """Why there is no device of a kind: of those that are installed, and of those that people ask for."""
+    """Return the reason for each missing kind of device, of the installed kinds and cuda, mps and mtia."""
     from forebay import backends
 
     kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
-    return {kind: why for kind in kinds if (why := backends.why_not(kind))}
+    return {kind: reason for kind in kinds if (reason := backends.why_not(kind))}
 
 
 def _show() -> None:
@@ -93,7 +95,7 @@ def _show() -> None:
     found = devices()
     emulated: dict[str, str] = {}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("device", "name", "capability", "capacity", "free", "CPU reads it"):
+    for heading in ("device", "name", "capability", "capacity", "free", "CPU access"):
         table.add_column(heading, justify="right" if heading in ("capacity", "free") else "left")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
@@ -106,14 +108,14 @@ def _show() -> None:
             reads = "yes" if device["host_visible"] else "no, guarded" if device["guarded"] else "no"
             table.add_row(name, Text(device["name"]), device["capability"] or "", *sizes, reads)
             if device["profile"]:
-                emulated[device["kind"]] = f"profile {device['profile']}: this machine stands in for it"
+                emulated[device["kind"]] = f"emulated with profile {device['profile']}"
     if table.row_count:
         console.print(table)
 
-    for kind, what in emulated.items():
-        lines.add_row(Text(kind, "cyan"), Text(what))
-    for kind, why in missing().items():
-        lines.add_row(Text(f"no {kind}", "yellow"), Text(why))
+    for kind, text in emulated.items():
+        lines.add_row(Text(kind, "cyan"), Text(text))
+    for kind, reason in missing().items():
+        lines.add_row(Text(f"no {kind}", "yellow"), Text(reason))
     lines.add_row()
     for name, version in versions().items():
         lines.add_row(name, Text(version))

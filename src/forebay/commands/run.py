@@ -1,11 +1,11 @@
-"""Run a Python program on the host device, and show where its memory went.
+"""Run a Python program on the CPU device and report its memory use.
 
-NumPy's arrays live in the host device's memory while the program runs; it cannot tell otherwise. Everything after
-SCRIPT or MODULE is the program's own. At the end the report is shown on standard error, and two files are written to
-the output directory: snapshot.forebay and report.html. The exit status is the program's. A program that ends with
-os._exit, os.exec* or by a signal other than Ctrl-C leaves no report.
+While the program runs, its NumPy arrays are allocated on the CPU device; otherwise its behaviour does not change.
+Arguments after SCRIPT or MODULE are passed to the program. At the end the report is printed on standard error, and two
+files are written to the output directory: snapshot.forebay and report.html. The exit status is that of the program.
+There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
 
-With --emulate this machine stands in for devices of another kind, in the program and in all processes that it starts.
+With --emulate, devices of another kind are emulated in the program and in all processes that it starts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import Failure, size
-from forebay.commands.run_session import Recording
+from forebay.commands import CommandError, size_argument
+from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
 
@@ -24,74 +24,80 @@ OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "forebay run [OPTIONS] SCRIPT [ARGS ...]\n       forebay run [OPTIONS] -m MODULE [ARGS ...]"
     parser.add_argument(
         "--emulate", type=_emulated, metavar="KIND[:COUNT][@PROFILE]",
-        help="let this machine stand in for such devices, as in cuda:2@h200",
+        help="emulate devices of another kind, such as cuda:2@h200",
     )  # fmt: skip
     parser.add_argument(
         "--guard", action="store_true",
-        help="with --emulate: a program that touches their memory outside queued work dies, and shows the line",
+        help="with --emulate: abort the program, showing the line, if it accesses device memory outside queued work",
     )  # fmt: skip
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="the host device's capacity, as in 512MiB or 2G")
+    parser.add_argument(
+        "--memory", type=size_argument, metavar="SIZE", help="memory of the CPU device, such as 512MiB or 2G"
+    )
     parser.add_argument(
         "--history", action=argparse.BooleanOptionalAction, default=True,
-        help="record every allocation with its Python stack, or only totals",
+        help="record every allocation with its Python stack (default), or totals only",
     )  # fmt: skip
     parser.add_argument(
-        "--entries", type=_count, default=ENTRIES, metavar="N", help=f"how much history to keep (default: {ENTRIES:,})"
+        "--entries",
+        type=_count,
+        default=ENTRIES,
+        metavar="N",
+        help=f"entries kept in the history (default: {ENTRIES:,})",
     )
     parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"where the files go (default: {OUTPUT})"
+        "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"output directory (default: {OUTPUT})"
     )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write a trace of what queues did, for ui.perfetto.dev"
-    )
-    parser.add_argument("--open", action="store_true", help="show the report in a browser")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
+    parser.add_argument("--open", action="store_true", help="open the report in a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program and its arguments"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     argv = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not argv:
-        what = "module" if args.module else "script"
-        raise Failure(f"no {what} to run: forebay run {'-m MODULE' if args.module else 'train.py'}")
+        kind = "module" if args.module else "script"
+        raise CommandError(f"no {kind} to run: forebay run {'-m MODULE' if args.module else 'train.py'}")
     program = Program(argv, module=args.module)
-    recording = Recording(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
-    recording.prepare()
+    session = RunSession(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
+    session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
     _emulate(args.emulate, guard=args.guard)
-    recording.start()
+    session.start()
     if trace is not None:
-        recording.start_trace(trace)
+        session.start_trace(trace)
     try:
         program.execute()
-    except Failure:
-        recording.cancel()
+    except CommandError:
+        session.cancel()
         raise
     except KeyboardInterrupt:
-        recording.interrupted = True
+        session.interrupted = True
         raise
     return 0
 
 
-def _emulate(asked: tuple[Emulated, ...] | None, *, guard: bool) -> None:
-    """By the environment, which the program's children inherit."""
-    if asked is None:
+def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool) -> None:
+    """Check the devices to emulate and set the environment variable, which child processes inherit."""
+    if requested is None:
         if guard:
-            raise Failure("--guard is for emulated devices: say which, as in --emulate cuda:2@h200 --guard")
+            raise CommandError("--guard requires emulated devices, as in --emulate cuda:2@h200 --guard")
         return
-    from forebay import backends  # now that it is known to load
+    from forebay import backends  # prepare() has checked that the compiled core loads
 
-    for each in asked:
+    for each in requested:
         try:
-            with backends.emulating(each.kind, each.count, each.profile):
+            with backends.emulated_devices(each.kind, each.count, each.profile):
                 pass
         except ValueError as error:
-            raise Failure(f"--emulate: {error}") from error
-    os.environ[EMULATE.name] = ",".join(str(replace(each, guard=each.guard or guard)) for each in asked)
+            raise CommandError(f"--emulate: {error}") from error
+    os.environ[EMULATE.name] = ",".join(str(replace(each, guard=each.guard or guard)) for each in requested)
 
 
 def _emulated(text: str) -> tuple[Emulated, ...]:
@@ -105,10 +111,12 @@ def _absolute(folder: Path) -> Path:
     try:
         return folder.absolute()
     except OSError as error:
-        raise Failure(f"the working directory is gone, so {str(folder)!r} is nowhere: {error.strerror}") from error
+        raise CommandError(
+            f"cannot resolve {str(folder)!r}, as the working directory does not exist: {error.strerror}"
+        ) from error
 
 
 def _count(text: str) -> int:
     if text.replace("_", "").isdecimal() and int(text) > 0:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")

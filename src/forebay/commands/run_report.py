@@ -1,4 +1,4 @@
-"""The end of `forebay run`: the tables on the terminal and the two files, each whole or not there."""
+"""Report of `forebay run`: tables on the terminal and two files, each written atomically."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.atomic_write import in_place_of
+from forebay.atomic_write import atomic_write
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SNAPSHOT, REPORT = "snapshot.forebay", "report.html"
 
 
-def tell(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
-    """Show the tables, write the files, say where they are."""
+def report(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
+    """Print the tables, write the files, and print their paths."""
     from forebay.snapshot.report import text
 
     console = terminal.console()
@@ -29,19 +29,19 @@ def tell(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
 
 
 def show_page(terminal: Terminal, output: Path) -> None:
-    """Open the report in a browser, or say that there is none."""
+    """Open the report in a browser, or print that no browser could be started."""
     import webbrowser
 
     try:
         if webbrowser.open((output / REPORT).as_uri()):
             return
-    except (OSError, RuntimeError, webbrowser.Error):  # newer Pythons start no process this late
+    except (OSError, RuntimeError, webbrowser.Error):  # newer Pythons cannot start processes during shutdown
         pass
-    terminal.say("forebay: no browser could be started: open the report yourself")
+    terminal.print_line("forebay: no browser could be started; open the report manually")
 
 
 def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
-    """Both files, with a bar where somebody watches; gives the names of those that went well."""
+    """Write both files, with a progress bar on terminals. Returns the names of the files that were written."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from forebay.snapshot.formats import native
@@ -51,30 +51,30 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
         native.write(snapshot, path, lambda done, total: show("writing the snapshot", done / max(1, total)))
 
     def write_page(path: Path) -> None:
-        show("drawing the report", 1)
-        with in_place_of(path) as file:
+        show("rendering the report", 1)
+        with atomic_write(path) as file:
             text = TextIOWrapper(file, encoding="utf-8")
             html.write(snapshot, text)
-            text.detach()  # else it closes the file
+            text.detach()  # otherwise it would close the file
 
     def attempt(write: Callable[[Path], None], path: Path) -> bool:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # the program may have removed it
+            path.parent.mkdir(parents=True, exist_ok=True)  # the program may have removed the directory
             write(path)
-        except Exception as error:  # noqa: BLE001 - the other file may still go well
-            terminal.say(f"forebay: error: cannot write {str(path)!r}: {reason(error)}")
+        except Exception as error:  # noqa: BLE001 - the other file may still be written
+            terminal.print_line(f"forebay: error: cannot write {str(path)!r}: {reason(error)}")
             return False
         return True
 
     console = terminal.console()
-    # No thread redraws the bar: none can be started while the interpreter leaves.
-    looks = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    watched = console.is_terminal
-    with Progress(*looks, console=console, transient=True, auto_refresh=False, disable=not watched) as progress:
+    # auto_refresh=False: no thread can be started while the interpreter shuts down.
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=hidden) as progress:
         task = progress.add_task("", total=2)
 
-        def show(what: str, done: float) -> None:
-            progress.update(task, description=what, completed=done)
+        def show(description: str, done: float) -> None:
+            progress.update(task, description=description, completed=done)
             progress.refresh()
 
         writers = {SNAPSHOT: write_snapshot, REPORT: write_page}
@@ -82,6 +82,6 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line."""
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(words.split()) or type(error).__name__
+    """Return an error message in one line."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Watches NumPy's memory while a program runs, and tells of it after the program's threads and exit handlers."""
+"""Session of `forebay run`: records NumPy's memory, and reports after the program's threads and exit handlers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import Failure, run_report
+from forebay.commands import CommandError, run_report
 from forebay.commands.run_report import reason
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
 
-DEVICE = "host:0"
+DEVICE = "cpu"
 
 
 @dataclass
-class Recording:
-    """From `start` until the process leaves; a forked child tells nothing."""
+class RunSession:
+    """A recording from `start` until the process exits. Forked children do not report."""
 
-    output: Path  # absolute: the program may go elsewhere
+    output: Path  # absolute, as the program may change the working directory
     argv: list[str]
     memory: int | None = None
-    entries: int | None = None  # of history; None is without
+    entries: int | None = None  # size of the history; None: no history
     show_page: bool = False
-    interrupted: bool = False  # the program died of Ctrl-C
+    interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
@@ -41,26 +41,26 @@ class Recording:
     _trace: Trace | None = None
 
     def prepare(self) -> None:
-        """Make sure, before the program starts, that it can be watched and the report written; raises Failure."""
+        """Check that the core loads and the report can be written. Raises CommandError."""
         try:
-            from forebay import memory  # noqa: F401 - raises the reason where the compiled core does not load
+            from forebay import memory  # noqa: F401 - raises ImportError if the compiled core cannot be loaded
         except ImportError as error:
-            raise Failure(str(error)) from error
+            raise CommandError(str(error)) from error
         probe = self.output / f".writable-{os.getpid()}"
         try:
             self.output.mkdir(parents=True, exist_ok=True)
             probe.touch(exist_ok=False)
             probe.unlink()
         except FileExistsError as error:
-            raise Failure(f"cannot write the report to {str(self.output)!r}: it is not a directory") from error
+            raise CommandError(f"cannot write the report to {str(self.output)!r}: it is not a directory") from error
         except (OSError, ValueError) as error:
-            raise Failure(f"cannot write the report to {str(self.output)!r}: {reason(error)}") from error
+            raise CommandError(f"cannot write the report to {str(self.output)!r}: {reason(error)}") from error
         for name in (run_report.SNAPSHOT, run_report.REPORT):
             if (self.output / name).is_dir():
-                raise Failure(f"cannot write {str(self.output / name)!r}: it is a directory")
+                raise CommandError(f"cannot write {str(self.output / name)!r}: it is a directory")
 
     def start(self) -> None:
-        """The first exit handler runs last, so this comes before anything the program does."""
+        """Start recording. Call before the program: the exit handler registered first runs last."""
         from forebay import memory
         from forebay.errors import ForebayError
         from forebay.interop import numpy
@@ -74,12 +74,12 @@ class Recording:
                 memory.record_history(self.entries, device=DEVICE)
         except (ForebayError, ValueError, MemoryError) as error:
             self.cancel()
-            notes = getattr(error, "__notes__", ())  # which environment variable says so
-            raise Failure("; ".join([str(error), *notes])) from error
+            notes = getattr(error, "__notes__", ())  # name the environment variable with the bad value
+            raise CommandError("; ".join([str(error), *notes])) from error
         self._started = time.perf_counter()
 
     def start_trace(self, path: Path) -> None:
-        """Trace the program, too; raises Failure. It ends, and is written, before the report."""
+        """Trace the program; the trace is written before the report. Raises CommandError."""
         from forebay.observe import Trace
 
         self._trace = Trace(path)
@@ -87,10 +87,10 @@ class Recording:
             self._trace.start()
         except (OSError, ValueError, ImportError) as error:
             self.cancel()
-            raise Failure(f"cannot write a trace to {str(path)!r}: {reason(error)}") from error
+            raise CommandError(f"cannot write a trace to {str(path)!r}: {reason(error)}") from error
 
     def cancel(self) -> None:
-        """There was no program after all."""
+        """Cancel the report, as the program was not run."""
         atexit.unregister(self._finish)
 
     def _finish(self) -> None:
@@ -99,30 +99,30 @@ class Recording:
         try:
             with _interruptible_once():
                 seconds = time.perf_counter() - self._started
-                sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000))  # the program may have left us too little
-                with suppress(Exception):  # closed, broken, or the program's own; Python says so when it leaves
+                sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000))  # may be too low for the report
+                with suppress(Exception):  # closed, broken or replaced by the program; Python reports that at exit
                     sys.stdout.flush()
-                sys.path[:] = self._path  # what is imported from here on is not to come from the program's folder
-                self._tell(seconds)
+                sys.path[:] = self._path  # later imports must not load modules from the program's folder
+                self._report(seconds)
         except KeyboardInterrupt:
-            self._terminal.say("forebay: interrupted before the report was finished")
-        except Exception as error:  # noqa: BLE001 - the program's outcome stands, whatever happens here
-            self._terminal.say(f"forebay: error: the report failed: {type(error).__name__}: {reason(error)}")
+            self._terminal.print_line("forebay: interrupted before the report was finished")
+        except Exception as error:  # noqa: BLE001 - a failing report must not change the program's outcome
+            self._terminal.print_line(f"forebay: error: the report failed: {type(error).__name__}: {reason(error)}")
         if self.interrupted:
-            # CPython dies of the signal if a KeyboardInterrupt was the last thing that ended code given as text, and
-            # imports run code as text (dataclasses, named tuples): so this must be the last one again.
+            # CPython exits by SIGINT only if the last code run by exec() ended with KeyboardInterrupt. Imports use
+            # exec() as well (dataclasses, named tuples), so it must be repeated here.
             with suppress(KeyboardInterrupt):
                 exec("raise KeyboardInterrupt")  # noqa: S102 - see above
 
-    def _tell(self, seconds: float) -> None:
+    def _report(self, seconds: float) -> None:
         import numpy as np
 
         from forebay import memory
         from forebay.interop import numpy
 
-        numpy.uninstall()  # the report's own arrays are no part of the story, and there may be no room for them
-        with np.errstate(all="ignore"):  # the program may have asked for exceptions
-            run_report.tell(memory.snapshot(DEVICE, notes=self._notes(seconds)), self._terminal, self.output)
+        numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
+        with np.errstate(all="ignore"):  # the program may have enabled exceptions
+            run_report.report(memory.snapshot(DEVICE, notes=self._notes(seconds)), self._terminal, self.output)
             if self._trace is not None and self._trace.written:
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:
@@ -141,13 +141,13 @@ class Recording:
 
 @contextmanager
 def _interruptible_once() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt the first time; after that, and when we are done, it simply kills."""
+    """Context manager: the first Ctrl-C raises KeyboardInterrupt, later ones are ignored. Ends with SIG_DFL."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what follows is short and cleans up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the cleanup that follows is short
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the program's wish
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by the program
         yield
         return
     signal.signal(signal.SIGINT, interrupt)

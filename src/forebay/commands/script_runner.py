@@ -1,4 +1,4 @@
-"""A Python program run in this process as `python SCRIPT` or `python -m MODULE` would run it."""
+"""Runs a Python program in this process exactly as `python SCRIPT` or `python -m MODULE` does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from forebay.commands import Failure
+from forebay.commands import CommandError
 
 if TYPE_CHECKING:
     from importlib.abc import InspectLoader
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-_kept: list[ModuleType] = []  # the main module before ours: CPython crashes when it goes with the last traceback
+_kept: list[ModuleType] = []  # original main module: CPython crashes if it is freed with the last traceback
 
 
 class Program:
-    """What is to run. Finding a script touches nothing; a module is found by `execute`, as its packages run then."""
+    """The program to run. A script is read here; a module is located by `execute`, as that imports its packages."""
 
     def __init__(self, argv: list[str], *, module: bool) -> None:
         self.argv = argv
@@ -33,18 +33,18 @@ class Program:
         self.module = module
 
     def execute(self) -> None:
-        """Run it. Whatever it raises comes out of here, and Python prints it without the frames below this one."""
+        """Run the program. Its exceptions propagate, and Python prints them without the frames of forebay."""
         main, ours = ModuleType("__main__"), sys.modules["__main__"]
         _kept.append(ours)
-        if "__annotations__" in ours.__dict__:  # newer Pythons make it when it is asked for
+        if "__annotations__" in ours.__dict__:  # newer Pythons create it on demand
             main.__dict__.update(__annotations__={})
         main.__dict__["__builtins__"] = builtins
         try:
-            # The names and their order are those that Python itself gives to a main module.
+            # The same names in the same order as in Python's own main module.
             code = self._module(main) if self.module else self._script(main)
             sys.modules["__main__"] = main
-            exec(code, main.__dict__)  # noqa: S102 - this is the user's program, and it is why we are here
-        except (SystemExit, Failure):
+            exec(code, main.__dict__)  # noqa: S102 - runs the user's program
+        except (SystemExit, CommandError):
             raise
         except BaseException:
             sys.excepthook = _without_our_frames(getattr(sys, "excepthook", sys.__excepthook__))
@@ -55,13 +55,13 @@ class Program:
         main.__loader__ = SourceFileLoader("__main__", path)
         main.__dict__.update(__file__=path, __cached__=None)
         sys.argv[:] = self.argv
-        _look_first_in(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as below
+        _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as below
         sys.modules["__main__"] = main
         return compile(self.source, path, "exec", dont_inherit=True)
 
     def _module(self, main: ModuleType) -> CodeType:
-        _look_first_in(os.getcwd())  # noqa: PTH109 - as below
-        sys.argv[:] = ["-m", *self.argv[1:]]  # what a package that is imported on the way sees
+        _set_first_path(os.getcwd())  # noqa: PTH109 - as below
+        sys.argv[:] = ["-m", *self.argv[1:]]  # as seen by packages that are imported on the way
         spec, code = _find(self.name)
         sys.argv[0] = str(spec.origin)
         main.__package__, main.__loader__, main.__spec__ = spec.parent, spec.loader, spec
@@ -74,17 +74,17 @@ def _read(name: str) -> bytes:
         with io.open_code(_absolute(name)) as file:
             return file.read()
     except IsADirectoryError as error:
-        raise Failure(f"{name!r} is a directory, not a script; a package is run with -m") from error
+        raise CommandError(f"{name!r} is a directory, not a script; a package is run with -m") from error
     except OSError as error:
-        raise Failure(f"cannot read the script {name!r}: {error.strerror}") from error
+        raise CommandError(f"cannot read the script {name!r}: {error.strerror}") from error
     except ValueError as error:  # a null byte in the name
-        raise Failure(f"cannot read the script {name!r}: {error}") from error
+        raise CommandError(f"cannot read the script {name!r}: {error}") from error
 
 
 def _absolute(name: str) -> str:
     try:
-        return os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118 - a Path would tidy what the program sees
-    except OSError:  # the working directory is gone, which Python does not mind either
+        return os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118 - a Path would normalise the name
+    except OSError:  # the working directory does not exist, which Python tolerates, too
         return name
 
 
@@ -96,23 +96,23 @@ def _find(name: str) -> tuple[ModuleSpec, CodeType]:
         if spec is not None and spec.submodule_search_locations is not None:
             spec = util.find_spec(f"{name}.__main__")
     except (ImportError, ValueError) as error:
-        raise Failure(f"cannot run the module {name!r}: {error}") from error
+        raise CommandError(f"cannot run the module {name!r}: {error}") from error
     if spec is None:
-        raise Failure(f"cannot run the module {name!r}: there is none of that name that can be run")
+        raise CommandError(f"cannot run the module {name!r}: no runnable module of that name found")
     loader: InspectLoader | None = getattr(spec.loader, "get_code", None) and spec.loader  # type: ignore[assignment]  # has get_code
     code = loader.get_code(spec.name) if loader else None
     if code is None:
-        raise Failure(f"cannot run the module {name!r}: it has no Python code")
+        raise CommandError(f"cannot run the module {name!r}: it has no Python code")
     return spec, code
 
 
-def _look_first_in(folder: str) -> None:
-    if not sys.flags.safe_path:  # else Python put nothing in front for us, and would not for the program
+def _set_first_path(folder: str) -> None:
+    if not sys.flags.safe_path:  # with safe_path, Python adds no first entry, neither for us nor for the program
         sys.path[0] = folder
 
 
 def _without_our_frames(show: Hook) -> Hook:
-    """A sys.excepthook for once: Python calls it last of all, when our own frames have been added below."""
+    """Return a one-time sys.excepthook that removes our frames. Python calls it after they have been added."""
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = show
@@ -125,7 +125,7 @@ def _without_our_frames(show: Hook) -> Hook:
             show(kind, value, trace)
         except SystemExit:
             raise
-        except BaseException as broken:  # noqa: BLE001 - said as Python says it, again without our frame
+        except BaseException as broken:  # noqa: BLE001 - printed as Python does, without our frame
             inner = broken.__traceback__ and broken.__traceback__.tb_next
             sys.stderr.write("Error in sys.excepthook:\n")
             sys.__excepthook__(type(broken), broken.with_traceback(inner), inner)

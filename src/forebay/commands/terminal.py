@@ -1,4 +1,4 @@
-"""Where forebay speaks when a program ends: the standard error it was started with, whatever became of it."""
+"""Output at the end of a program: to the original standard error, even if the program has closed or replaced it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OUT_OF_THE_WAY = 200  # a program that counts its file descriptors from 3 finds them there
+_MIN_FD = 200  # high, so that the program's own file descriptors still start at 3
 
 
 class Terminal:
-    """A second handle on standard error. The program may close, replace or redirect its own."""
+    """A duplicate of standard error that is independent of the program's."""
 
     def __init__(self) -> None:
         self._fd = self._file = None
         self._encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        for lowest in (_OUT_OF_THE_WAY, 3):
+        for lowest in (_MIN_FD, 3):
             try:
                 self._fd = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, lowest)
                 break
-            except OSError:  # standard error is closed, or so many descriptors are not allowed
+            except OSError:  # standard error is closed, or the limit of descriptors is lower
                 continue
-        self._identity = self._what_is_there()
-        os.register_at_fork(after_in_child=self.close)  # a daemon that lives on must not hold the parent's pipe
+        self._identity = self._file_identity()
+        os.register_at_fork(after_in_child=self.close)  # a daemon must not keep the parent's pipe open
 
-    def _what_is_there(self) -> tuple[int, int] | None:
+    def _file_identity(self) -> tuple[int, int] | None:
+        """Return device and inode of the duplicate; None if it is closed."""
         try:
             found = os.fstat(self._fd) if self._fd is not None else None
         except OSError:
@@ -36,35 +37,35 @@ class Terminal:
         return found and (found.st_dev, found.st_ino)
 
     def console(self) -> Console:
-        """A console that never fails: what cannot be shown is lost."""
+        """Return a console that never raises: output that cannot be written is discarded."""
         from rich.console import Console
 
-        file = _Lossy(self._fd if self._what_is_there() == self._identity else None, self._encoding)
-        wide = None if file.isatty() or "COLUMNS" in os.environ else 120  # a log file is wider than 80
-        return Console(file=file, width=wide, highlight=False)  # type: ignore[arg-type]  # all that rich asks of a file
+        file = _LossyFile(self._fd if self._file_identity() == self._identity else None, self._encoding)
+        width = None if file.isatty() or "COLUMNS" in os.environ else 120  # rich assumes 80 for files
+        return Console(file=file, width=width, highlight=False)  # type: ignore[arg-type]  # all that rich needs of a file
 
-    def say(self, line: str) -> None:
-        """One plain line, at any moment."""
-        _Lossy(self._fd if self._what_is_there() == self._identity else None, self._encoding).write(f"{line}\n")
+    def print_line(self, line: str) -> None:
+        """Print a plain line."""
+        _LossyFile(self._fd if self._file_identity() == self._identity else None, self._encoding).write(f"{line}\n")
 
     def close(self) -> None:
-        """Let go of it, unless the program has closed it and opened something else there."""
-        if self._fd is not None and self._what_is_there() == self._identity:
+        """Close the duplicate, unless the program has closed it and reused the descriptor."""
+        if self._fd is not None and self._file_identity() == self._identity:
             os.close(self._fd)
         self._fd = None
 
 
-class _Lossy:
-    """As much of a text file as rich needs; errors are nobody's business by then."""
+class _LossyFile:
+    """The part of a text file that rich needs; write errors are ignored."""
 
     def __init__(self, fd: int | None, encoding: str) -> None:
         self._fd, self.encoding = fd, encoding
 
     def write(self, text: str) -> int:
-        rest = text.encode(self.encoding, "replace")
+        remaining = text.encode(self.encoding, "replace")
         try:
-            while rest and self._fd is not None:
-                rest = rest[os.write(self._fd, rest) :]
+            while remaining and self._fd is not None:
+                remaining = remaining[os.write(self._fd, remaining) :]
         except OSError:  # a closed pipe, a full disk
             self._fd = None
         return len(text)
@@ -77,5 +78,5 @@ class _Lossy:
 
     def fileno(self) -> int:
         if self._fd is None:
-            raise OSError("standard error is gone")
+            raise OSError("standard error is closed")
         return self._fd

@@ -1,4 +1,4 @@
-"""The names of `torch.cuda`, over forebay's runtime: a list, and what only CUDA has. See docs/differences.md.
+"""The `torch.cuda` API on forebay's runtime. docs/differences.md lists the differences.
 
 >>> import forebay, forebay.cuda as cuda
 >>> with forebay.emulate("cuda", count=2, profile="h200"):
@@ -53,13 +53,13 @@ from forebay.cuda.capability import (
     _extract_arch_version,
     _host_arch_key,
     _warn_unsupported_code,
-    check_real_devices,
     get_arch_list,
     get_gencode_flags,
     has_half,
     has_magma,
     is_bf16_supported,
     is_tf32_supported,
+    warn_unsupported_devices,
 )
 from forebay.cuda.devices import (
     _check_stray_context,
@@ -150,10 +150,10 @@ from forebay.cuda.random import (
     set_rng_state,
     set_rng_state_all,
 )
-from forebay.cuda.random import generator as _get_generator
-from forebay.cuda.random import get_offset as _get_rng_state_offset
-from forebay.cuda.random import named as _get_device
-from forebay.cuda.random import set_offset as _set_rng_state_offset
+from forebay.cuda.random import as_device as _get_device
+from forebay.cuda.random import get_generator as _get_generator
+from forebay.cuda.random import get_rng_state_offset as _get_rng_state_offset
+from forebay.cuda.random import set_rng_state_offset as _set_rng_state_offset
 from forebay.cuda.runtime_api import AcceleratorError, CudaError, check_error, cudart, cudaStatus
 from forebay.cuda.sparse import _register_triton_kernels, _WrappedTritonKernel
 from forebay.cuda.storages import (
@@ -367,24 +367,24 @@ __all__ = [
     "utilization",
 ]
 
-_CUDA.initialisation.call(check_real_devices)  # as PyTorch: at the first use
+_CUDA.initialisation.call(warn_unsupported_devices)  # at the first use, as in PyTorch
 
 if SANITIZER.value():
     _sanitizer.enable_cuda_sanitizer()
 
-# What is another thing each time it is asked for.
-_CHANGING: dict[str, Callable[[], Any]] = {
+# Module attributes that are computed on each access.
+_DYNAMIC_ATTRIBUTES: dict[str, Callable[[], Any]] = {
     "default_generators": _RANDOMS.default_generators,
     "_initialized": lambda: _CUDA.initialisation.done,
     "_initialization_lock": lambda: _CUDA.initialisation.lock,
-    "_tls": lambda: _CUDA.initialisation.here,
+    "_tls": lambda: _CUDA.initialisation.thread_state,
     "_lazy_seed_tracker": lambda: _CUDA.initialisation.seeds,
     "_cached_device_count": lambda: _CUDA.count() if _CUDA.initialised else None,
-    **telemetry.LIBRARIES,
+    **telemetry.LIBRARY_ATTRIBUTES,
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CHANGING:
-        return _CHANGING[name]()
+    if name in _DYNAMIC_ATTRIBUTES:
+        return _DYNAMIC_ATTRIBUTES[name]()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

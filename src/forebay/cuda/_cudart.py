@@ -1,6 +1,6 @@
-"""The functions of CUDA's runtime library that PyTorch binds, on whatever device CUDA is here. (`torch.cuda.cudart()`)
+"""The functions of the CUDA runtime library that PyTorch binds, for real and emulated devices (`torch.cuda.cudart()`).
 
-They give a code, as there, and do not raise what CUDA itself would say.
+Where CUDA defines an error code, they return it instead of raising an exception.
 """
 
 from __future__ import annotations
@@ -38,92 +38,189 @@ __all__ = [
     "cudaStreamDestroy",
 ]
 
-_REGISTER_FLAGS = 0xF  # portable, mapped, of a device's own, read-only
+_REGISTER_FLAGS = 0xF  # portable, mapped, I/O memory, read-only
 
 
 class cudaError(IntEnum):  # noqa: N801 -- CUDA's own name
-    """A code of CUDA; of all of them only success has a name, as in PyTorch. TypeError for what is no int."""
+    """A CUDA error code.
+
+    Parameters
+    ----------
+    value : int
+        The code.
+
+    Raises
+    ------
+    TypeError
+        If `value` is not an int.
+
+    Notes
+    -----
+    As `torch.cuda.cudart().cudaError`: only `success` (0) has a name.
+    """
 
     success = 0
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
         if not isinstance(value, int):
-            raise TypeError(f"a code of CUDA is an int, not {value!r}")
+            raise TypeError(f"a CUDA error code must be an int, not {value!r}")
         code = int.__new__(cls, value)
         code._name_, code._value_ = "???", value
         return code
 
 
-def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own name, as all that follow
-    """CUDA's words for the code; TypeError for a plain int, as in PyTorch."""
+def cudaGetErrorString(error: cudaError) -> str:  # noqa: N802 -- CUDA's own name, as all below
+    """Return CUDA's description of an error code.
+
+    Parameters
+    ----------
+    error : cudaError
+        The code.
+
+    Returns
+    -------
+    str
+        The description.
+
+    Raises
+    ------
+    TypeError
+        If `error` is not a cudaError, not even an int, as in PyTorch.
+
+    Examples
+    --------
+    >>> cudaGetErrorString(cudaError(2))
+    'out of memory'
+    """
     if not isinstance(error, cudaError):
-        raise TypeError(f"cudaGetErrorString() takes a cudaError, not {error!r}: make it one, cudaError({error!r})")
+        raise TypeError(f"cudaGetErrorString() expects a cudaError, not {error!r}: pass cudaError({error!r})")
     return text_of(int(error))
 
 
 def cudaProfilerStart() -> cudaError:  # noqa: N802 -- as above
-    """A mark among the ranges that tools hear of (`forebay.observe.ranges.ranges`), which they may begin at.
+    """Send the mark "cudaProfilerStart" to the tools attached to `forebay.observe.ranges.ranges`.
 
-    Where FOREBAY_TRACE names a file, a trace begins, too, unless one goes on.
+    Returns
+    -------
+    cudaError
+        `cudaError.success`.
+
+    Notes
+    -----
+    If FOREBAY_TRACE names a file and no trace is active, starts one.
     """
-    if (path := profiler_session.file_asked_for()) is not None:
+    if (path := profiler_session.requested_file()) is not None:
         profiler_session.begin(CUDA.name, path)
     ranges.mark("cudaProfilerStart")
     return cudaError.success
 
 
 def cudaProfilerStop() -> cudaError:  # noqa: N802 -- as above
-    """As `cudaProfilerStart`; the trace ends, and is written."""
+    """Send the mark "cudaProfilerStop" to the tools, then end and write the active trace.
+
+    Returns
+    -------
+    cudaError
+        `cudaError.success`.
+    """
     ranges.mark("cudaProfilerStop")
     profiler_session.end(CUDA.name)
     return cudaError.success
 
 
 def cudaHostRegister(ptr: int, size: int, flags: int) -> cudaError:  # noqa: N802 -- as above
-    """Pin memory where it is: copies from and to it need not wait. Opens the current device.
+    """Pin existing host memory, so that copies from and to it can be asynchronous.
 
-    Whoever registers it keeps it alive, and unregisters it first. The flags make no difference. Codes: 1 for nonsense,
-    2 where the system locks no more, 712 where part of it is registered already.
+    Parameters
+    ----------
+    ptr : int
+        The address.
+    size : int
+        Bytes.
+    flags : int
+        CUDA's flags; checked without effect.
+
+    Returns
+    -------
+    cudaError
+        Success, or 1 if an argument is invalid, 2 if the system cannot lock the memory, 712 if part of it is already
+        registered.
+
+    Raises
+    ------
+    Unsupported
+        If the device cannot pin existing memory.
+
+    Notes
+    -----
+    Initialises CUDA and opens the current device. The caller keeps the memory allocated until it is unregistered.
     """
-    opened = CUDA.opened()
+    opened = CUDA.open_device()
     if ptr <= 0 or size <= 0 or ptr + size >= 1 << 63 or flags & ~_REGISTER_FLAGS:
         return cudaError(INVALID_VALUE)
     port = opened.port
     if not isinstance(port, PinsInPlace):
-        raise Unsupported(f"{opened.device} pins no memory that is there already", ability="PinsInPlace")
+        raise Unsupported(f"{opened.device} cannot pin existing memory", ability="PinsInPlace")
     try:
-        new = registered_memory.register(CUDA.name, port, ptr, size)
+        registered = registered_memory.register(CUDA.name, port, ptr, size)
     except DeviceError:
         return cudaError(OUT_OF_MEMORY)
-    return cudaError.success if new else cudaError(REGISTERED_ALREADY)
+    return cudaError.success if registered else cudaError(REGISTERED_ALREADY)
 
 
 def cudaHostUnregister(ptr: int) -> cudaError:  # noqa: N802 -- as above
-    """The memory may be swapped out again. Code 713 where none is registered that begins there."""
-    CUDA.opened()
+    """Unpin registered host memory.
+
+    Parameters
+    ----------
+    ptr : int
+        The address that was registered.
+
+    Returns
+    -------
+    cudaError
+        Success, or 713 if no registered memory starts at the address.
+
+    Notes
+    -----
+    Initialises CUDA and opens the current device.
+    """
+    CUDA.open_device()
     known = registered_memory.unregister(CUDA.name, ptr)
     return cudaError.success if known else cudaError(NOT_REGISTERED)
 
 
-_streams: dict[int, tuple[OpenDevice, Queue]] = {}  # by handle: made here and not destroyed yet
-_spare: list[tuple[OpenDevice, Queue]] = []
-_borrowing = threading.RLock()  # a destructor may come in between
+_streams: dict[int, tuple[OpenDevice, Queue]] = {}  # created here and not yet destroyed, by handle
+_free_queues: list[tuple[OpenDevice, Queue]] = []
+_lock = threading.RLock()  # guards _free_queues; re-entrant, because a destructor may run while it is held
 
 
 def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
-    """A stream of the current device, which is opened; its handle is written to the address.
+    """Create a stream on the current device, for `ExternalStream`.
 
-    It is for `torch.cuda.ExternalStream`; a destroyed one's queue serves the next.
+    Parameters
+    ----------
+    ptr : int
+        The address to write the stream's handle to, 8 bytes.
+
+    Returns
+    -------
+    cudaError
+        Success, or 1 if `ptr` is not positive.
+
+    Notes
+    -----
+    Initialises CUDA and opens the device. Reuses the queue of a destroyed stream of the device if there is one.
     """
-    opened = CUDA.opened()
+    opened = CUDA.open_device()
     if ptr <= 0:
         return cudaError(INVALID_VALUE)
-    with _borrowing:
-        _spare[:] = [(device, queue) for device, queue in _spare if not device.gone]
-        found = next((each for each in _spare if each[0] is opened), None)
+    with _lock:
+        _free_queues[:] = [(device, queue) for device, queue in _free_queues if not device.unusable]
+        found = next((each for each in _free_queues if each[0] is opened), None)
         if found is not None:
-            _spare.remove(found)
+            _free_queues.remove(found)
     queue = opened.new_queue(0) if found is None else found[1]
     _streams[queue.handle] = opened, queue
     ctypes.c_uint64.from_address(ptr).value = queue.handle
@@ -131,17 +228,52 @@ def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
 
 
 def cudaStreamDestroy(stream: int) -> cudaError:  # noqa: N802 -- as above
-    """The handle means nothing from now on; what is queued is still done. Code 400 for a handle that is none."""
-    CUDA.opened()
+    """Destroy a stream that `cudaStreamCreate` created; queued work still completes.
+
+    Parameters
+    ----------
+    stream : int
+        The handle.
+
+    Returns
+    -------
+    cudaError
+        Success, or 400 if the handle is unknown.
+
+    Notes
+    -----
+    Initialises CUDA and opens the current device.
+    """
+    CUDA.open_device()
     known = _streams.pop(stream, None)
     if known is None:
         return cudaError(INVALID_HANDLE)
-    if not known[0].gone:
-        with _borrowing:
-            _spare.append(known)
+    if not known[0].unusable:
+        with _lock:
+            _free_queues.append(known)
     return cudaError.success
 
 
 def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802 -- as above
-    """The bytes of a device that are free, and all; -1 means the current one. DeviceError where there is no such."""
-    return CUDA.opened(None if device == -1 else device).port.memory_info()
+    """Return a device's free and total memory.
+
+    Parameters
+    ----------
+    device : int
+        The device's index; -1 is the current one.
+
+    Returns
+    -------
+    tuple of (int, int)
+        Free and total bytes.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    Initialises CUDA and opens the device.
+    """
+    return CUDA.open_device(None if device == -1 else device).port.memory_info()

@@ -1,7 +1,7 @@
-"""Functions to be called when CUDA's streams, events and memory are used. (`torch.cuda._gpu_trace`)
+"""Callbacks for operations on CUDA streams, events and memory (`torch.cuda._gpu_trace`).
 
-They get numbers: the handle of a stream, what an event is known by (`Event.cuda_event`), an address. One that fails is
-logged, and the next is called. Nothing is watched before the first is registered.
+Callbacks receive numbers: a stream's handle, an event's `cuda_event`, an address. An exception in a callback is logged,
+and the next callback is called. The observer is installed with the first callback.
 """
 
 from __future__ import annotations
@@ -46,18 +46,40 @@ logger = logging.getLogger(__name__)
 
 
 class CallbackRegistry:
-    """The functions for one occasion. They stay for the process's life, as PyTorch's."""
+    """The callbacks for one operation. As in PyTorch, they cannot be removed.
+
+    Parameters
+    ----------
+    name : str
+        The operation, for log messages.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.callback_list: list[Callable[..., object]] = []
 
     def add_callback(self, cb: Callable[..., object]) -> None:
+        """Register a callback.
+
+        Parameters
+        ----------
+        cb : callable
+            The callback.
+        """
         self.callback_list.append(cb)
-        if _trace not in observers.listeners:
-            observers.add(_trace)
+        if _observer not in observers.registered:
+            observers.add(_observer)
 
     def fire_callbacks(self, *args: Any, **kwargs: Any) -> None:
+        """Call all callbacks, and log the exceptions that they raise.
+
+        Parameters
+        ----------
+        *args : object
+            Passed to the callbacks.
+        **kwargs : object
+            Passed to the callbacks.
+        """
         for callback in self.callback_list:
             try:
                 callback(*args, **kwargs)
@@ -77,26 +99,26 @@ StreamSynchronizationCallbacks = CallbackRegistry("CUDA stream synchronization")
 EventSynchronizationCallbacks = CallbackRegistry("CUDA event synchronization")
 
 
-class _Trace(observers.Listener):
+class _GpuTraceObserver(observers.Observer):
     def stream_created(self, opened: OpenDevice, queue: Queue) -> None:
-        if _ours(opened) and queue.handle:  # the default stream is always there
+        if _is_cuda(opened) and queue.handle:  # the default stream always exists
             StreamCreationCallbacks.fire_callbacks(queue.handle)
 
     def stream_waited(self, stream: Stream, other: Stream) -> None:
-        """As PyTorch does it: by an event of its own."""
+        """Report the wait as PyTorch implements it, by a temporary event."""
         event = object()
-        if _ours(stream.opened):
+        if _is_cuda(stream.opened):
             EventCreationCallbacks.fire_callbacks(id(event))
             EventRecordCallbacks.fire_callbacks(id(event), other.handle)
             EventWaitCallbacks.fire_callbacks(id(event), stream.handle)
             EventDeletionCallbacks.fire_callbacks(id(event))
 
     def stream_synchronized(self, stream: Stream) -> None:
-        if _ours(stream.opened):
+        if _is_cuda(stream.opened):
             StreamSynchronizationCallbacks.fire_callbacks(stream.handle)
 
     def device_synchronized(self, opened: OpenDevice) -> None:
-        if _ours(opened):
+        if _is_cuda(opened):
             DeviceSynchronizationCallbacks.fire_callbacks()
 
     def event_created(self, event: Event) -> None:
@@ -104,77 +126,185 @@ class _Trace(observers.Listener):
             EventCreationCallbacks.fire_callbacks(id(event))
 
     def event_deleted(self, opened: OpenDevice, number: int) -> None:
-        if _ours(opened):
+        if _is_cuda(opened):
             EventDeletionCallbacks.fire_callbacks(number)
 
     def event_recorded(self, event: Event, stream: Stream) -> None:
-        if _ours(stream.opened):
+        if _is_cuda(stream.opened):
             EventRecordCallbacks.fire_callbacks(id(event), stream.handle)
 
     def event_waited(self, event: Event, stream: Stream) -> None:
-        if _ours(stream.opened):
+        if _is_cuda(stream.opened):
             EventWaitCallbacks.fire_callbacks(id(event), stream.handle)
 
     def event_synchronized(self, event: Event) -> None:
         if event.device is not None and event.device.kind == CUDA.name:
             EventSynchronizationCallbacks.fire_callbacks(id(event))
 
-    def allocated(self, storage: Storage, queue: int) -> None:  # noqa: ARG002 -- PyTorch does not tell which stream
-        if _ours(storage.opened):
+    def allocated(self, storage: Storage, queue: int) -> None:  # noqa: ARG002 -- PyTorch does not report the stream
+        if _is_cuda(storage.opened):
             MemoryAllocationCallbacks.fire_callbacks(storage.address)
 
     def freed(self, opened: OpenDevice, address: int) -> None:
-        if _ours(opened):
+        if _is_cuda(opened):
             MemoryDeallocationCallbacks.fire_callbacks(address)
 
 
-def _ours(opened: OpenDevice) -> bool:
+def _is_cuda(opened: OpenDevice) -> bool:
     return opened.device.kind == CUDA.name
 
 
-_trace = _Trace()
+_observer = _GpuTraceObserver()
 
-_One = Callable[[int], object]
-_Two = Callable[[int, int], object]
+_OneNumber = Callable[[int], object]
+_TwoNumbers = Callable[[int, int], object]
 
 
-def register_callback_for_event_creation(cb: _One) -> None:
+def register_callback_for_event_creation(cb: _OneNumber) -> None:
+    """Register a callback that is called when an event is created.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the event's number (`Event.cuda_event`).
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_event_creation`.
+    """
     EventCreationCallbacks.add_callback(cb)
 
 
-def register_callback_for_event_deletion(cb: _One) -> None:
+def register_callback_for_event_deletion(cb: _OneNumber) -> None:
+    """Register a callback that is called when an event is deleted.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the event's number (`Event.cuda_event`).
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_event_deletion`.
+    """
     EventDeletionCallbacks.add_callback(cb)
 
 
-def register_callback_for_event_record(cb: _Two) -> None:
-    """It gets an event, and the stream on which it is recorded."""
+def register_callback_for_event_record(cb: _TwoNumbers) -> None:
+    """Register a callback that is called when an event is recorded.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the event's number (`Event.cuda_event`) and the handle of the stream.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_event_record`.
+    """
     EventRecordCallbacks.add_callback(cb)
 
 
-def register_callback_for_event_wait(cb: _Two) -> None:
-    """It gets an event, and the stream that waits."""
+def register_callback_for_event_wait(cb: _TwoNumbers) -> None:
+    """Register a callback that is called when a stream is made to wait for an event.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the event's number (`Event.cuda_event`) and the handle of the stream.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_event_wait`.
+    """
     EventWaitCallbacks.add_callback(cb)
 
 
-def register_callback_for_memory_allocation(cb: _One) -> None:
+def register_callback_for_memory_allocation(cb: _OneNumber) -> None:
+    """Register a callback that is called when device memory is allocated.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the address.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_memory_allocation`.
+    """
     MemoryAllocationCallbacks.add_callback(cb)
 
 
-def register_callback_for_memory_deallocation(cb: _One) -> None:
+def register_callback_for_memory_deallocation(cb: _OneNumber) -> None:
+    """Register a callback that is called when device memory is freed.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the address.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_memory_deallocation`.
+    """
     MemoryDeallocationCallbacks.add_callback(cb)
 
 
-def register_callback_for_stream_creation(cb: _One) -> None:
+def register_callback_for_stream_creation(cb: _OneNumber) -> None:
+    """Register a callback that is called when a stream is created.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the stream's handle.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_stream_creation`.
+    """
     StreamCreationCallbacks.add_callback(cb)
 
 
 def register_callback_for_device_synchronization(cb: Callable[[], object]) -> None:
+    """Register a callback that is called when the host waits for a device.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives no arguments.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_device_synchronization`.
+    """
     DeviceSynchronizationCallbacks.add_callback(cb)
 
 
-def register_callback_for_stream_synchronization(cb: _One) -> None:
+def register_callback_for_stream_synchronization(cb: _OneNumber) -> None:
+    """Register a callback that is called when the host waits for a stream.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the stream's handle.
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_stream_synchronization`.
+    """
     StreamSynchronizationCallbacks.add_callback(cb)
 
 
-def register_callback_for_event_synchronization(cb: _One) -> None:
+def register_callback_for_event_synchronization(cb: _OneNumber) -> None:
+    """Register a callback that is called when the host waits for an event.
+
+    Parameters
+    ----------
+    cb : callable
+        Receives the event's number (`Event.cuda_event`).
+
+    Notes
+    -----
+    As `torch.cuda._gpu_trace.register_callback_for_event_synchronization`.
+    """
     EventSynchronizationCallbacks.add_callback(cb)

@@ -1,14 +1,19 @@
-"""The kind that this face is of."""
+"""The CUDA device kind."""
 
 from __future__ import annotations
 
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 
 __all__ = ["CUDA", "DeferredCudaCallError"]
 
 
 class DeferredCudaCallError(Exception):
-    """A call that waited for the first use of CUDA failed then. (`torch.cuda.DeferredCudaCallError`)"""
+    """A call deferred until CUDA's first use failed when it ran.
+
+    Notes
+    -----
+    As `torch.cuda.DeferredCudaCallError`. The message contains the stack of the original call.
+    """
 
 
-CUDA = Kind("cuda", deferred_error=DeferredCudaCallError)
+CUDA = DeviceKind("cuda", deferred_error=DeferredCudaCallError)

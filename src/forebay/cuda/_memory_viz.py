@@ -1,6 +1,6 @@
-"""Snapshots as text, flame graphs and pages: `python -m forebay.cuda._memory_viz`. (`torch.cuda._memory_viz`)
+"""Memory snapshots as text, flame graphs and HTML pages: `python -m forebay.cuda._memory_viz`.
 
-Nothing is fetched: the flame graphs and the pages are forebay's own, and need no network to be looked at either.
+As `torch.cuda._memory_viz`, but nothing is downloaded: the flame graphs and the pages are self-contained.
 """
 
 from __future__ import annotations
@@ -34,7 +34,29 @@ legend = LEGEND
 
 
 def format_flamegraph(flamegraph_lines: str, flamegraph_script: str | None = None) -> str:
-    """The SVG of folded stacks, ours; a script that is named draws it instead, fed with them."""
+    """Return folded stacks drawn as a flame graph.
+
+    Parameters
+    ----------
+    flamegraph_lines : str
+        Lines of frames separated by semicolons, each followed by a number of bytes.
+    flamegraph_script : str, optional
+        A program that reads the lines from its standard input and writes the SVG; by default forebay draws it.
+
+    Returns
+    -------
+    str
+        The SVG.
+
+    Raises
+    ------
+    AssertionError
+        If the program exits with an error.
+
+    Notes
+    -----
+    As `torch.cuda._memory_viz.format_flamegraph`, which downloads a Perl script by default.
+    """
     if flamegraph_script is None:
         return flamegraph.draw(flamegraph_lines)
     command = [flamegraph_script, "--countname", "bytes"]
@@ -45,27 +67,68 @@ def format_flamegraph(flamegraph_lines: str, flamegraph_script: str | None = Non
 
 
 def segments(snapshot: Mapping[str, Any], format_flamegraph: Callable[[str], str] = format_flamegraph) -> str:
-    """Who allocated what, segment by segment."""
-    return format_flamegraph(flamegraph.of_segments(snapshot))
+    """Return a flame graph of the allocating stacks, grouped by segment.
+
+    Parameters
+    ----------
+    snapshot : mapping
+        The result of `forebay.cuda.memory._snapshot()`.
+    format_flamegraph : callable, optional
+        Converts folded stacks to the result.
+
+    Returns
+    -------
+    str
+        The SVG, or the result of `format_flamegraph`.
+    """
+    return format_flamegraph(flamegraph.fold_segments(snapshot))
 
 
 def memory(snapshot: Mapping[str, Any], format_flamegraph: Callable[[str], str] = format_flamegraph) -> str:
-    """Who allocated what, stream by stream."""
-    return format_flamegraph(flamegraph.of_streams(snapshot))
+    """Return a flame graph of the allocating stacks, grouped by stream.
+
+    Parameters
+    ----------
+    snapshot : mapping
+        The result of `forebay.cuda.memory._snapshot()`.
+    format_flamegraph : callable, optional
+        Converts folded stacks to the result.
+
+    Returns
+    -------
+    str
+        The SVG, or the result of `format_flamegraph`.
+    """
+    return format_flamegraph(flamegraph.fold_streams(snapshot))
 
 
 def compare(before: Any, after: Any, format_flamegraph: Callable[[str], str] = format_flamegraph) -> str:
-    """Who allocated what in the segments that one snapshot has and the other has not; prints their addresses.
+    """Return a flame graph of the segments that only one of two snapshots contains, and print their addresses.
 
-    A snapshot, or its list of segments.
+    Parameters
+    ----------
+    before : mapping or list
+        A snapshot, or its list of segments.
+    after : mapping or list
+        The other snapshot.
+    format_flamegraph : callable, optional
+        Converts folded stacks to the result.
+
+    Returns
+    -------
+    str
+        The SVG, or the result of `format_flamegraph`.
     """
-    told = [rows["segments"] if isinstance(rows, Mapping) else list(rows) for rows in (before, after)]
-    keys = [{(row["address"], row["total_size"]) for row in rows} for rows in told]
+    segment_lists = [rows["segments"] if isinstance(rows, Mapping) else list(rows) for rows in (before, after)]
+    keys = [{(row["address"], row["total_size"]) for row in rows} for rows in segment_lists]
     folded = ""
-    for name, rows, others in (("only_before", told[0], keys[1]), ("only_after", told[1], keys[0])):
-        alone = [row for row in rows if (row["address"], row["total_size"]) not in others]
-        sys.stdout.write(f"{name} = {[row['address'] for row in alone]}\n")
-        for row in alone:
+    for name, rows, others in (
+        ("only_before", segment_lists[0], keys[1]),
+        ("only_after", segment_lists[1], keys[0]),
+    ):
+        unmatched = [row for row in rows if (row["address"], row["total_size"]) not in others]
+        sys.stdout.write(f"{name} = {[row['address'] for row in unmatched]}\n")
+        for row in unmatched:
             folded += flamegraph.fold(f"{name};stream_{row['stream']};seg_{row['address']}", row["blocks"])
     return format_flamegraph(folded)
 
@@ -76,37 +139,73 @@ def trace_plot(
     plot_segments: bool = False,  # noqa: ARG001 -- the page shows both
     filter_freed: bool = False,
 ) -> str:
-    """The history as a page (HTML), which shows what is allocated and what is reserved.
+    """Return an HTML page of a device's memory history: allocated and reserved bytes over time.
 
-    Of the device that has one; ValueError where several do and `device` names none. `filter_freed` leaves out, of
-    `data` as well, what came and went.
+    Parameters
+    ----------
+    data : dict
+        The result of `forebay.cuda.memory._snapshot()`.
+    device : int, optional
+        The device's index; by default the only device with a history.
+    plot_segments : bool, default False
+        Ignored: the page always shows segments.
+    filter_freed : bool, default False
+        Remove allocations that were freed during the history, also from `data`.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    ValueError
+        If the device is not in the snapshot, or `device` is missing and several devices have a history.
     """
     return _page(unfreed(data) if filter_freed else data, device)
 
 
 def segment_plot(data: Any, device: int | None = None) -> str:
-    """The same page: it shows the segments, too."""
+    """Return the HTML page of `trace_plot`, which shows the segments as well.
+
+    Parameters
+    ----------
+    data : dict or list
+        The result of `forebay.cuda.memory._snapshot()`, or its list of segments.
+    device : int, optional
+        The device's index; by default the only device with a history.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    ValueError
+        If the device is not in the snapshot, or `device` is missing and several devices have a history.
+    """
     return _page(data, device)
 
 
 profile_plot = unsupported(
     "forebay.cuda._memory_viz",
     "profile_plot(profile, device=None)",
-    "it reads what torch.profiler recorded. Use trace_plot on a snapshot.",
 )
 
 
 def _page(data: Any, device: int | None) -> str:
-    found = {int(each.device.rpartition(":")[2]): each for each in torch_pickle.snapshots(data)}
-    told = [index for index, each in found.items() if len(each.trace)]
+    by_device = {int(each.device.rpartition(":")[2]): each for each in torch_pickle.snapshots(data)}
+    traced = [index for index, each in by_device.items() if len(each.trace)]
     if device is None:
-        if len(told) > 1:
-            raise ValueError(f"there are histories of devices {', '.join(map(str, told))}: name one with `device`")
-        device = (told or list(found))[0]
-    if device not in found:
-        raise ValueError(f"the snapshot tells nothing of device {device}")
+        if len(traced) > 1:
+            devices = ", ".join(map(str, traced))
+            raise ValueError(f"the snapshot has histories of devices {devices}: select one with `device`")
+        device = (traced or list(by_device))[0]
+    if device not in by_device:
+        raise ValueError(f"the snapshot has no data for device {device}")
     out = io.StringIO()
-    html.write(found[device], out)
+    html.write(by_device[device], out)
     return out.getvalue()
 
 
@@ -125,30 +224,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     actions = parser.add_subparsers(dest="action", required=True)
 
-    def action(name: str, says: str, inputs: Iterable[str] = ("input",)) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, description=says, help=says)
+    def action(name: str, description: str, inputs: Iterable[str] = ("input",)) -> argparse.ArgumentParser:
+        subparser = actions.add_parser(name, description=description, help=description)
         for each in inputs:
-            made.add_argument(each, help="a pickled snapshot; - is the standard input")
-        return made
+            subparser.add_argument(each, help="a pickled snapshot; - reads standard input")
+        return subparser
 
-    action("stats", "Print how the allocator's segments are filled.")
-    action("trace", "Print the recorded history as if it were a program.")
+    action("stats", "Print the allocator's segments and the blocks in them.")
+    action("trace", "Print the recorded history as a program.")
     flames = [
-        action("segments", "Draw who allocated what in each segment, as a flame graph."),
-        action("memory", "Draw who allocated what on each stream, as a flame graph."),
-        action("compare", "Draw what only one of two snapshots has, as a flame graph.", ("before", "after")),
+        action("segments", "Draw a flame graph of the allocating stacks, grouped by segment."),
+        action("memory", "Draw a flame graph of the allocating stacks, grouped by stream."),
+        action(
+            "compare",
+            "Draw a flame graph of the segments that only one of two snapshots contains.",
+            ("before", "after"),
+        ),
     ]
     pages = [
-        action("trace_plot", "Write the history as a page."),
-        action("segment_plot", "Write the history and the segments as a page."),
+        action("trace_plot", "Write the history as an HTML page."),
+        action("segment_plot", "Write the history and the segments as an HTML page."),
     ]
-    for made in flames:
-        made.add_argument("-o", "--output", default="output.svg", help=_FLAME)
-    for made in pages:
-        made.add_argument("-d", "--device", type=int, help="the device (default: the only one with a history)")
-        made.add_argument("-o", "--output", default="output.html", help=_PAGE)
-    pages[0].add_argument("-s", "--segments", action="store_true", help="accepted: the page shows segments anyway")
-    pages[0].add_argument("-f", "--filter_freed", action="store_true", help="only what was not freed in the history")
+    for subparser in flames:
+        subparser.add_argument("-o", "--output", default="output.svg", help=_FLAME)
+    for subparser in pages:
+        subparser.add_argument("-d", "--device", type=int, help="the device (default: the only one with a history)")
+        subparser.add_argument("-o", "--output", default="output.html", help=_PAGE)
+    pages[0].add_argument(
+        "-s", "--segments", action="store_true", help="accepted without effect: the page always shows segments"
+    )
+    pages[0].add_argument(
+        "-f", "--filter_freed", action="store_true", help="omit allocations that were freed during the history"
+    )
     return parser
 
 
@@ -162,14 +269,14 @@ def _main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(f"{trace(_read(args.input))}\n")
             return
         case "compare":
-            made = compare(_read(args.before), _read(args.after))
+            output = compare(_read(args.before), _read(args.after))
         case "trace_plot":
-            made = trace_plot(_read(args.input), args.device, args.segments, args.filter_freed)
+            output = trace_plot(_read(args.input), args.device, args.segments, args.filter_freed)
         case "segment_plot":
-            made = segment_plot(_read(args.input), args.device)
+            output = segment_plot(_read(args.input), args.device)
         case _:
-            made = {"segments": segments, "memory": memory}[args.action](_read(args.input))
-    Path(args.output).write_text(made, "utf-8")
+            output = {"segments": segments, "memory": memory}[args.action](_read(args.input))
+    Path(args.output).write_text(output, "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which CUDA device an argument means. (`torch.cuda._utils`)"""
+"""Resolution of device arguments (`torch.cuda._utils`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from forebay.device_spec import Device
 
 __all__ = ["_device_t", "_get_device_index"]
 
-_device_t = Device | str | int | None  # what a device is named by
+_device_t = Device | str | int | None
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-    """An int is itself, a device has an index, and one without, or None, is the current one if that is `optional`.
+    """Return the index of a device; with `optional`, the current one's if `device` is None or has no index.
 
-    With `allow_cpu` the host's is -1. Raises ValueError for anything else.
+    An int is returned unchanged. With `allow_cpu`, the CPU device's index is -1. Raises ValueError for other devices.
     """
     return CUDA.index(device, optional, allow_cpu)

@@ -1,6 +1,6 @@
-"""Automatic mixed precision, switched off: there are no operators to cast and no gradients to scale. (torch.cuda.amp)
+"""Automatic mixed precision, always disabled: forebay has no operators and no gradients (`torch.cuda.amp`).
 
-A program that says `enabled=False` runs as with PyTorch; without it, it is told why it cannot.
+A program that passes `enabled=False` runs as with PyTorch; without it, Unsupported is raised.
 """
 
 from __future__ import annotations
@@ -13,31 +13,67 @@ from numpy.typing import DTypeLike
 
 from forebay.dtypes import as_dtype, float16
 from forebay.errors import Unsupported
-from forebay.faces.unsupported import unsupported
+from forebay.faces.unsupported import unsupported, unsupported_error
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]
 
-_REASON = "a runtime has no operators and no gradients. Pass enabled=False, or use the framework that computes."
-
 
 def amp_definitely_not_available() -> bool:
-    """True, on every device. (torch.cuda.amp.common.amp_definitely_not_available)"""
+    """Return True: no device supports automatic mixed precision.
+
+    Returns
+    -------
+    bool
+        True.
+
+    Notes
+    -----
+    As `torch.cuda.amp.common.amp_definitely_not_available`. Does not initialise CUDA.
+
+    Examples
+    --------
+    >>> from forebay.cuda import amp
+    >>> amp.amp_definitely_not_available()
+    True
+    """
     return True
 
 
-def _refuse(name: str) -> Unsupported:
-    return Unsupported(f"{__name__}.{name} is not supported: {_REASON}")
+def _not_supported(name: str) -> Unsupported:
+    return unsupported_error(f"{__name__}.{name}")
 
 
 class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
-    """With `enabled=False` a context manager and a decorator that do nothing; else Unsupported.
+    """A context manager and decorator without effect, for programs that disable autocasting.
 
-    (torch.cuda.amp.autocast)
+    Parameters
+    ----------
+    enabled : bool, default True
+        Must be False.
+    dtype : dtype, default float16
+        Stored as `fast_dtype`.
+    cache_enabled : bool, default True
+        Stored without effect.
+
+    Raises
+    ------
+    Unsupported
+        Unless `enabled` is False.
+
+    Notes
+    -----
+    As `torch.cuda.amp.autocast`.
+
+    Examples
+    --------
+    >>> from forebay.cuda import amp
+    >>> with amp.autocast(enabled=False):
+    ...     pass
     """
 
     def __init__(self, enabled: bool = True, dtype: DTypeLike = float16, cache_enabled: bool = True) -> None:
         if enabled:
-            raise _refuse("autocast")
+            raise _not_supported("autocast")
         self.fast_dtype, self.cache_enabled = as_dtype(dtype), cache_enabled
 
     def __enter__(self) -> Self:
@@ -50,7 +86,36 @@ class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
 
 
 class GradScaler:
-    """With `enabled=False` scales by nothing and steps the optimizer; else Unsupported. (torch.cuda.amp.GradScaler)"""
+    """A gradient scaler that does not scale, for programs that disable scaling.
+
+    Parameters
+    ----------
+    init_scale : float, default 65536.0
+        Stored without effect.
+    growth_factor : float, default 2.0
+        Stored without effect.
+    backoff_factor : float, default 0.5
+        Stored without effect.
+    growth_interval : int, default 2000
+        Stored without effect.
+    enabled : bool, default True
+        Must be False.
+
+    Raises
+    ------
+    Unsupported
+        Unless `enabled` is False.
+
+    Notes
+    -----
+    As `torch.cuda.amp.GradScaler`.
+
+    Examples
+    --------
+    >>> from forebay.cuda import amp
+    >>> amp.GradScaler(enabled=False).get_scale()
+    1.0
+    """
 
     def __init__(
         self,
@@ -61,63 +126,161 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         if enabled:
-            raise _refuse("GradScaler")
+            raise _not_supported("GradScaler")
         self._init_scale, self._growth_interval = init_scale, growth_interval
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
 
     def is_enabled(self) -> bool:
-        """False."""
+        """Return False: scaling is always disabled.
+
+        Returns
+        -------
+        bool
+            False.
+        """
         return False
 
     def scale(self, outputs: Any) -> Any:
-        """The outputs themselves."""
+        """Return the outputs unchanged.
+
+        Parameters
+        ----------
+        outputs : object
+            Tensors, or containers of tensors.
+
+        Returns
+        -------
+        object
+            `outputs` itself.
+        """
         return outputs
 
     def unscale_(self, optimizer: Any) -> None:
-        """Nothing was scaled."""
+        """Do nothing: the gradients are not scaled.
+
+        Parameters
+        ----------
+        optimizer : object
+            Ignored.
+        """
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `optimizer.step(*args, **kwargs)` gives."""
+        """Call `optimizer.step`.
+
+        Parameters
+        ----------
+        optimizer : object
+            An object with a method `step`.
+        *args : object
+            Passed to `step`.
+        **kwargs : object
+            Passed to `step`.
+
+        Returns
+        -------
+        object
+            The result of `step`.
+        """
         return optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
-        """There is no scale to update."""
+        """Do nothing: there is no scale to update.
+
+        Parameters
+        ----------
+        new_scale : float, optional
+            Ignored.
+        """
 
     def get_scale(self) -> float:
-        """1."""
+        """Return the scale: always 1.
+
+        Returns
+        -------
+        float
+            1.0.
+        """
         return 1.0
 
     def get_growth_factor(self) -> float:
-        """The factor that was given."""
+        """Return the stored growth factor.
+
+        Returns
+        -------
+        float
+            The growth factor.
+        """
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Keep the factor."""
+        """Store a growth factor.
+
+        Parameters
+        ----------
+        new_factor : float
+            The growth factor; it has no effect.
+        """
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """The factor that was given."""
+        """Return the stored backoff factor.
+
+        Returns
+        -------
+        float
+            The backoff factor.
+        """
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Keep the factor."""
+        """Store a backoff factor.
+
+        Parameters
+        ----------
+        new_factor : float
+            The backoff factor; it has no effect.
+        """
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """The number of steps that was given."""
+        """Return the stored growth interval.
+
+        Returns
+        -------
+        int
+            The number of steps.
+        """
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Keep the number of steps."""
+        """Store a growth interval.
+
+        Parameters
+        ----------
+        new_interval : int
+            The number of steps; it has no effect.
+        """
         self._growth_interval = new_interval
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty, as PyTorch's when it is not enabled."""
+        """Return the state: empty, as PyTorch's when scaling is disabled.
+
+        Returns
+        -------
+        dict
+            Empty.
+        """
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Any state will do: none of it is used."""
+        """Do nothing: the state is not used.
+
+        Parameters
+        ----------
+        state_dict : dict
+            Ignored.
+        """
 
 
-custom_fwd = unsupported(__name__, "custom_fwd(fwd=None, *, cast_inputs=None)", _REASON)
-custom_bwd = unsupported(__name__, "custom_bwd(bwd)", _REASON)
+custom_fwd = unsupported(__name__, "custom_fwd(fwd=None, *, cast_inputs=None)")
+custom_bwd = unsupported(__name__, "custom_bwd(bwd)")

@@ -1,7 +1,7 @@
-"""Tensors sent to several CUDA devices, and collected from them. (`torch.cuda.comm`)
+"""Broadcast, scatter, gather and sum of tensors on several CUDA devices (`torch.cuda.comm`).
 
-Copies are queued on each device's current stream. Complex tensors go as pairs of floats in a last dimension of 2, and
-come out so, as in PyTorch.
+Copies are queued on each device's current stream. Complex tensors are copied and returned as pairs of floats in a last
+dimension of 2, as in PyTorch. Over 400 lines because each public function documents its parameters.
 """
 
 from __future__ import annotations
@@ -19,29 +19,60 @@ from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
-from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.runtime.tensors import collectives
 from forebay.runtime.tensors.collectives import Op
 from forebay.runtime.tensors.tensor import Tensor, new_tensor
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
 
-_HOST = ("cpu", "host")
-
 
 def broadcast(
     tensor: Tensor, devices: Iterable[Any] | None = None, *, out: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, ...]:
-    """The tensor on each device: itself where it is, else a copy; or copied into `out`, which may have other dtypes."""
-    tensor = _real(tensor)
+    """Copy a tensor to several devices.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor, on any device.
+    devices : iterable of (device or str or int), optional
+        The devices to copy to.
+    out : sequence of Tensor, optional
+        CUDA tensors to copy into instead, of the same shape; their dtypes may differ.
+
+    Returns
+    -------
+    tuple of Tensor
+        One for each device; `tensor` itself on its own device. With `out`, the tensors of `out`.
+
+    Raises
+    ------
+    RuntimeError
+        Unless exactly one of `devices` and `out` is given, or if an output does not match.
+
+    Notes
+    -----
+    As `torch.cuda.comm.broadcast`. Does not wait.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> from forebay.cuda import comm
+    >>> with forebay.emulate("cuda", count=2):
+    ...     ones = forebay.full((2,), 1.0, device="cuda:0")
+    ...     [(str(each.device), each.tolist()) for each in comm.broadcast(ones, [0, 1])]
+    [('cuda:0', [1.0, 1.0]), ('cuda:1', [1.0, 1.0])]
+    """
+    tensor = _view_as_real(tensor)
     if (devices is None) == (out is None):
         raise ForebayError(
             f"Exactly one of 'devices' and 'out' must be specified, but got devices={devices} and out={out}"
         )
     if devices is not None:
-        places = [_place(each) for each in devices]
-        return tuple(_on(tensor, place) for place in places)
-    outs = _sequence(out, "out")
+        targets = [_as_device(each) for each in devices]
+        return tuple(_copy_to(tensor, target) for target in targets)
+    outs = _checked_sequence(out, "out")
     for index, each in enumerate(outs):
         _check_cuda_output(each, index)
         if each.shape != tensor.shape:
@@ -57,30 +88,83 @@ def broadcast(
 def broadcast_coalesced(
     tensors: Iterable[Tensor], devices: Iterable[Any], buffer_size: int = 10485760
 ) -> list[list[Tensor]]:
-    """For each device the tensors there: themselves on the first, which must be theirs, copies on the others.
+    """Copy several tensors to several devices.
 
-    `buffer_size` makes no difference: each copy goes by itself.
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        The tensors, all on the first device.
+    devices : iterable of (device or str or int)
+        The devices.
+    buffer_size : int, default 10485760
+        Bytes; checked without effect: each tensor is copied separately.
+
+    Returns
+    -------
+    list of list of Tensor
+        One list for each device; the first contains the tensors themselves.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no device, or a tensor is not on the first device.
+
+    Notes
+    -----
+    As `torch.cuda.comm.broadcast_coalesced`. Does not wait.
     """
-    places = [_place(each) for each in devices]
-    found = [_real(each) for each in tensors]
+    targets = [_as_device(each) for each in devices]
+    sources = [_view_as_real(each) for each in tensors]
     _check_buffer_size(buffer_size)
-    if not places:
+    if not targets:
         raise ForebayError("Expected at least one device to broadcast to")
-    if any(each.device != places[0] for each in found):
-        raise ForebayError(f"All tensors must be on devices[0]: {places[0].index}")
-    return [found, *([_on(each, place) for each in found] for place in places[1:])]
+    if any(each.device != targets[0] for each in sources):
+        raise ForebayError(f"All tensors must be on devices[0]: {targets[0].index}")
+    return [sources, *([_copy_to(each, target) for each in sources] for target in targets[1:])]
 
 
 def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
-    """The sum of the inputs, on the destination or the current device, where one of them has to be.
+    """Return the sum of tensors on several devices.
 
-    A single input is its own sum.
+    Parameters
+    ----------
+    inputs : sequence of Tensor
+        CUDA tensors of one shape.
+    destination : device or str or int, optional
+        The device of the sum, on which one of the inputs must be; the current one by default.
+
+    Returns
+    -------
+    Tensor
+        The sum; a single input is returned itself.
+
+    Raises
+    ------
+    RuntimeError
+        If no input is on the destination.
+    ValueError
+        If the shapes differ.
+    AssertionError
+        If an input is on the CPU device.
+
+    Notes
+    -----
+    As `torch.cuda.comm.reduce_add`. Does not wait.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> from forebay.cuda import comm
+    >>> with forebay.emulate("cuda", count=2):
+    ...     inputs = [forebay.full((2,), 1.0, device=f"cuda:{index}") for index in range(2)]
+    ...     comm.reduce_add(inputs, 0).tolist()
+    [2.0, 2.0]
     """
     index = _index(destination, optional=True)
     size = inputs[0].shape
     root = None
     for number, each in enumerate(inputs):
-        if each.device.kind in _HOST:
+        if each.device.kind == "cpu":
             raise AssertionError(f"reduce_add expects all inputs to be on GPUs, but input {number} is on CPU")
         if each.device == Device(CUDA.name, index):
             root = number
@@ -92,26 +176,52 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
     if len(inputs) == 1:
         return inputs[0]
     if nccl.is_available(inputs):
-        result = new_tensor(size, inputs[root].dtype, inputs[root].device)
+        result = new_tensor(size, inputs[root].numpy_dtype, inputs[root].device)
         nccl.reduce(inputs, output=result, root=root)
         return result
-    return _sum(inputs, root)
+    return _sum_without_nccl(inputs, root)
 
 
-def _sum(inputs: Sequence[Tensor], root: int) -> Tensor:
-    """Of what NCCL does not take: two on one device, other dtypes, tensors that are not contiguous."""
-    kind = np.result_type(*(each.dtype for each in inputs))
-    alike = [each.to(dtype=kind).contiguous() for each in inputs]
-    result = new_tensor(inputs[root].shape, kind, inputs[root].device)
-    streams = [stream_of(each.storage.opened) for each in alike]
-    collectives.reduce(alike, result, root, Op.SUM, streams)
+def _sum_without_nccl(inputs: Sequence[Tensor], root: int) -> Tensor:
+    """Return the sum of tensors that NCCL rejects: two on one device, different dtypes, or non-contiguous tensors."""
+    dtype = np.result_type(*(each.numpy_dtype for each in inputs))
+    converted = [each.to(dtype=dtype).contiguous() for each in inputs]
+    result = new_tensor(inputs[root].shape, dtype, inputs[root].device)
+    streams = [current_stream_for(each.storage.opened) for each in converted]
+    collectives.reduce(converted, result, root, Op.SUM, streams)
     return result
 
 
 def reduce_add_coalesced(
     inputs: Sequence[Sequence[Tensor]], destination: Any = None, buffer_size: int = 10485760
 ) -> tuple[Tensor, ...]:
-    """For each position the sum of what all inputs have there, always new tensors. `buffer_size` is as above."""
+    """Return the sums of several lists of tensors, one list for each device.
+
+    Parameters
+    ----------
+    inputs : sequence of sequence of Tensor
+        Lists of equal length.
+    destination : device or str or int, optional
+        The device of the sums; the current one by default.
+    buffer_size : int, default 10485760
+        Bytes; checked without effect.
+
+    Returns
+    -------
+    tuple of Tensor
+        New tensors: the sum of the first tensors of all lists, of the second ones, and so on.
+
+    Raises
+    ------
+    RuntimeError
+        If no tensor of a position is on the destination.
+    ValueError
+        If the shapes at a position or the lengths of the lists differ.
+
+    Notes
+    -----
+    As `torch.cuda.comm.reduce_add_coalesced`. Does not wait.
+    """
     _check_buffer_size(buffer_size)
     return tuple(
         reduce_add(group, destination) if len(group) > 1 else reduce_add(group, destination).clone()
@@ -128,37 +238,74 @@ def scatter(
     *,
     out: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Chunks of the tensor, one for each device: a view where it is, else a copy; or copied into `out`.
+    """Split a tensor into chunks and copy each to a device.
 
-    Without sizes the chunks are equal, but the last may be smaller, or there may be fewer of them. `streams` are those
-    that copies are queued on; the caller keeps them in step with later work.
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor, on any device.
+    devices : iterable of (device or str or int), optional
+        The devices, one for each chunk.
+    chunk_sizes : sequence of int, optional
+        Elements of each chunk along `dim`. By default chunks are equal, except that the last may be smaller and there
+        may be fewer chunks than devices.
+    dim : int, default 0
+        The dimension to split.
+    streams : sequence of (Stream or None), optional
+        Streams to queue the copies on, synchronised by the caller with later work; the current ones by default.
+    out : sequence of Tensor, optional
+        CUDA tensors to copy the chunks into, instead of `devices` and `chunk_sizes`.
+
+    Returns
+    -------
+    tuple of Tensor
+        The chunks: views on the tensor's own device, copies elsewhere. With `out`, the tensors of `out`.
+
+    Raises
+    ------
+    RuntimeError
+        If the sizes, devices, streams or outputs do not match the tensor.
+    IndexError
+        If `dim` does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.comm.scatter`. Does not wait.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> from forebay.cuda import comm
+    >>> with forebay.emulate("cuda", count=2):
+    ...     [each.tolist() for each in comm.scatter(forebay.tensor([1, 2, 3], device="cuda:0"), [0, 1])]
+    [[1, 2], [3]]
     """
-    tensor = _real(tensor)
-    given = _streams(streams)
+    tensor = _view_as_real(tensor)
+    copy_streams = _checked_streams(streams)
     if out is not None:
         for name, each in (("devices", devices), ("chunk_sizes", chunk_sizes)):
             if each is not None:
                 raise ForebayError(f"'{name}' must not be specified when 'out' is specified, but got {name}={each}")
-        return _scatter_out(tensor, _sequence(out, "out"), dim, given)
+        return _scatter_out(tensor, _checked_sequence(out, "out"), dim, copy_streams)
     if devices is None:
         raise TypeError("'NoneType' object is not iterable: one of 'devices' and 'out' must be specified")
-    places = [_place(each) for each in devices]
-    if not places:
+    targets = [_as_device(each) for each in devices]
+    if not targets:
         raise ForebayError("Expected at least one device to scatter to")
-    dim = _dimension(dim, tensor)
-    if chunk_sizes is not None and len(chunk_sizes) != len(places):
+    dim = _normalized_dim(dim, tensor)
+    if chunk_sizes is not None and len(chunk_sizes) != len(targets):
         raise ForebayError(
             "Expected devices and chunk_sizes to be of same length, but got "
-            f"len(devices) = {len(places)} and len(chunk_sizes) = {len(chunk_sizes)}"
+            f"len(devices) = {len(targets)} and len(chunk_sizes) = {len(chunk_sizes)}"
         )
     if not tensor.ndim:
         raise ForebayError("chunk expects at least a 1-dimensional tensor")
-    chunks = _split(tensor, _sizes(tensor, dim, len(places), chunk_sizes), dim)
-    found = []
-    for number, (chunk, place) in enumerate(zip(chunks, places, strict=False)):
-        with _on_stream(given, number, place):
-            found.append(_on(chunk, place))
-    return tuple(found)
+    chunks = _split(tensor, _chunk_sizes(tensor, dim, len(targets), chunk_sizes), dim)
+    result = []
+    for number, (chunk, target) in enumerate(zip(chunks, targets, strict=False)):
+        with _stream_context(copy_streams, number, target):
+            result.append(_copy_to(chunk, target))
+    return tuple(result)
 
 
 def _scatter_out(
@@ -166,7 +313,7 @@ def _scatter_out(
 ) -> tuple[Tensor, ...]:
     if not outs:
         raise ForebayError("Expected at least one output tensor to scatter to")
-    dim = _dimension(dim, tensor)
+    dim = _normalized_dim(dim, tensor)
     for index, each in enumerate(outs):
         _check_cuda_output(each, index)
         if each.ndim != tensor.ndim or _without(each.shape, dim) != _without(tensor.shape, dim):
@@ -181,17 +328,55 @@ def _scatter_out(
             f"{dim}. Expected {tensor.shape[dim]}, but got total size {sum(sizes)}"
         )
     for number, (chunk, each) in enumerate(zip(_split(tensor, sizes, dim), outs, strict=True)):
-        with _on_stream(streams, number, each.device):
+        with _stream_context(streams, number, each.device):
             each.copy_(chunk, non_blocking=True)
     return tuple(outs)
 
 
 def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, out: Tensor | None = None) -> Tensor:
-    """The tensors one behind the other along a dimension, on the destination, else the current device.
+    """Concatenate tensors of several devices on one device.
 
-    "cpu" is host memory, where `out` may be, too. The dtype is the first one's.
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        CUDA tensors, of equal shapes except along `dim`.
+    dim : int, default 0
+        The dimension to concatenate along.
+    destination : device or str or int, optional
+        The device of the result, possibly "cpu"; the current CUDA device by default.
+    out : Tensor, optional
+        A tensor to copy into instead, on a CUDA device or the CPU device.
+
+    Returns
+    -------
+    Tensor
+        `out` or a new tensor with the first tensor's dtype.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensors or `out` do not match.
+    IndexError
+        If `dim` does not exist.
+
+    Warns
+    -----
+    FutureWarning
+        If `destination` is -1, an old name of the CPU device.
+
+    Notes
+    -----
+    As `torch.cuda.comm.gather`. Copies are queued.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> from forebay.cuda import comm
+    >>> with forebay.emulate("cuda", count=2):
+    ...     comm.gather([forebay.full((2,), float(i), device=f"cuda:{i}") for i in range(2)]).tolist()
+    [0.0, 0.0, 1.0, 1.0]
     """
-    found = [_real(each) for each in tensors]
+    sources = [_view_as_real(each) for each in tensors]
     if out is None:
         if destination == -1 and not isinstance(destination, Device):
             warnings.warn(
@@ -202,17 +387,17 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
             )
             destination = "cpu"
         index = CUDA.index(destination, allow_cpu=True, optional=True)
-        place = Device("host", 0) if index == -1 else _checked(index)
+        target = Device("cpu") if index == -1 else _existing_device(index)
     elif destination is not None:
         raise ForebayError(
             f"'destination' must not be specified when 'out' is specified, but got destination={destination}"
         )
-    shape, dim = _gathered_shape(found, dim)
+    shape, dim = _gathered_shape(sources, dim)
     if out is None:
-        out = new_tensor(shape, found[0].dtype, place)
+        out = new_tensor(shape, sources[0].numpy_dtype, target)
     elif out.shape != shape:
         raise ForebayError(f"Expected out tensor to have shape {list(shape)}, but got {list(out.shape)}")
-    for part, each in zip(_split(out, [each.shape[dim] for each in found], dim), found, strict=True):
+    for part, each in zip(_split(out, [each.shape[dim] for each in sources], dim), sources, strict=True):
         part.copy_(each, non_blocking=True)
     return out
 
@@ -223,7 +408,7 @@ def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...
     first = tensors[0]
     if not first.ndim:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-    dim = _dimension(dim, first)
+    dim = _normalized_dim(dim, first)
     for index, each in enumerate(tensors):
         if each.device.kind != CUDA.name:
             raise ForebayError(
@@ -243,41 +428,41 @@ def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...
     return (*first.shape[:dim], total, *first.shape[dim + 1 :]), dim
 
 
-def _real(tensor: Tensor) -> Tensor:
-    if tensor.dtype.kind != "c":
+def _view_as_real(tensor: Tensor) -> Tensor:
+    if tensor.numpy_dtype.kind != "c":
         return tensor
     return tensor.unsqueeze(-1).view(np.dtype(f"f{tensor.itemsize // 2}"))
 
 
 def _index(device: Any, *, optional: bool = False) -> int:
     named = Device(device) if isinstance(device, str) else device
-    if isinstance(named, Device) and named.kind in _HOST:
+    if isinstance(named, Device) and named.kind == "cpu":
         raise ValueError(f"Expected a non cpu device, but got: {named}")
     return CUDA.index(device, optional=optional)
 
 
-def _place(device: Any) -> Device:
+def _as_device(device: Any) -> Device:
     index = _index(device)
     if index < 0:
         raise ForebayError(f"Expected non-negative device index, but got {index}")
-    return _checked(index)
+    return _existing_device(index)
 
 
-def _checked(index: int) -> Device:
+def _existing_device(index: int) -> Device:
     CUDA.check(index)
     return Device(CUDA.name, index)
 
 
-def _on(tensor: Tensor, place: Device) -> Tensor:
-    """Itself where it is there, else a contiguous copy."""
-    if tensor.device == place:
+def _copy_to(tensor: Tensor, device: Device) -> Tensor:
+    """Return the tensor if it is on the device, else a contiguous copy there."""
+    if tensor.device == device:
         return tensor
-    return new_tensor(tensor.shape, tensor.dtype, place).copy_(tensor, non_blocking=True)
+    return new_tensor(tensor.shape, tensor.numpy_dtype, device).copy_(tensor, non_blocking=True)
 
 
-def _sequence(given: Any, name: str) -> Sequence[Tensor]:
+def _checked_sequence(given: Any, name: str) -> Sequence[Tensor]:
     if isinstance(given, Tensor) or not isinstance(given, Sequence):
-        raise TypeError(f"{name} is a sequence of tensors, not {type(given).__name__}")
+        raise TypeError(f"{name} must be a sequence of tensors, not {type(given).__name__}")
     return given
 
 
@@ -291,29 +476,29 @@ def _check_cuda_output(tensor: Tensor, index: int) -> None:
 
 def _check_buffer_size(nbytes: Any) -> None:
     if operator.index(nbytes) < 0:
-        raise TypeError(f"buffer_size is a number of bytes, not {nbytes}")
+        raise TypeError(f"buffer_size must be a non-negative number of bytes, got {nbytes}")
 
 
-def _dimension(dim: Any, tensor: Tensor) -> int:
-    """The dimension, counted from the front. IndexError where there is none."""
-    dim, most = operator.index(dim), max(tensor.ndim, 1)
-    if not -most <= dim < most:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {dim})")
-    return int(dim % most)
+def _normalized_dim(dim: Any, tensor: Tensor) -> int:
+    """Return the dimension counted from the front. Raises IndexError if it does not exist."""
+    dim, ndim = operator.index(dim), max(tensor.ndim, 1)
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
+    return int(dim % ndim)
 
 
 def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return shape[:dim] + shape[dim + 1 :]
 
 
-def _sizes(tensor: Tensor, dim: int, parts: int, wanted: Sequence[int] | None) -> list[int]:
+def _chunk_sizes(tensor: Tensor, dim: int, count: int, chunk_sizes: Sequence[int] | None) -> list[int]:
     length = tensor.shape[dim]
-    if wanted is None:
+    if chunk_sizes is None:
         if not length:
-            return [0] * parts
-        each = math.ceil(length / parts)
+            return [0] * count
+        each = math.ceil(length / count)
         return [min(each, length - start) for start in range(0, length, each)]
-    sizes = [operator.index(each) for each in wanted]
+    sizes = [operator.index(each) for each in chunk_sizes]
     if any(size < 0 for size in sizes):
         raise ForebayError(
             f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={sizes}"
@@ -327,14 +512,14 @@ def _sizes(tensor: Tensor, dim: int, parts: int, wanted: Sequence[int] | None) -
 
 
 def _split(tensor: Tensor, sizes: Iterable[int], dim: int) -> list[Tensor]:
-    found, start = [], 0
+    chunks, start = [], 0
     for size in sizes:
-        found.append(tensor[(*(slice(None),) * dim, slice(start, start + size))])
+        chunks.append(tensor[(*(slice(None),) * dim, slice(start, start + size))])
         start += size
-    return found
+    return chunks
 
 
-def _streams(given: Any) -> Sequence[Stream | None]:
+def _checked_streams(given: Any) -> Sequence[Stream | None]:
     if given is None:
         return ()
     if any(each is not None and not isinstance(each, Stream) for each in given):
@@ -342,13 +527,13 @@ def _streams(given: Any) -> Sequence[Stream | None]:
     return tuple(given)
 
 
-def _on_stream(streams: Sequence[Stream | None], number: int, place: Device) -> Any:
+def _stream_context(streams: Sequence[Stream | None], number: int, device: Device) -> Any:
     stream = streams[number] if number < len(streams) else None
     if stream is None:
         return nullcontext()
-    if stream.device != place:
+    if stream.device != device:
         raise ForebayError(
             f"Expected the device associated with the stream at index {number} (was {stream.device_index}) to match "
-            f"the device supplied at that index (expected {place.index})"
+            f"the device supplied at that index (expected {device.index})"
         )
     return stream

@@ -1,4 +1,4 @@
-"""CUDA's devices: which is current, what they are, who reaches whom."""
+"""CUDA devices: the current device, device properties and peer access."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from forebay import backends, config
 from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError, ForebayWarning
-from forebay.faces.devices import DeviceContext, DeviceGuard, Devices
-from forebay.runtime.devices.open_device import opened_indices
+from forebay.faces.devices import DeviceContext, DeviceFunctions, DeviceGuard
+from forebay.runtime.devices.open_device import open_device_indices
 from forebay.spi import DeviceProps, Peers
 
 __all__ = [
@@ -28,23 +28,56 @@ __all__ = [
     "set_device",
 ]
 
-_DEVICES = Devices(CUDA)
+_DEVICES = DeviceFunctions(CUDA)
 
 
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
-    """The device is current inside, the one before it afterwards; None and a negative index change nothing.
+    """A context manager that makes a device current and restores the previous one on exit.
 
-    Raises ValueError for what names no CUDA device, DeviceError on entering where there is none of that index.
-    (`torch.cuda.device`)
+    Parameters
+    ----------
+    device : device or str or int
+        The device; None or a negative index changes nothing.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not a CUDA device.
+    DeviceError
+        On entry, if the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.device`. Does not open the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda", count=2):
+    ...     with cuda.device(1):
+    ...         print(cuda.current_device())
+    1
     """
 
     kind = CUDA
 
 
 class device_of(device):  # noqa: N801 -- PyTorch's name
-    """The device that the tensor is on is current inside; a tensor of another kind changes nothing.
+    """A context manager that makes a tensor's device current and restores the previous one on exit.
 
-    AttributeError for what is no tensor. (`torch.cuda.device_of`)
+    Parameters
+    ----------
+    obj : Tensor
+        The tensor; one on another kind of device changes nothing.
+
+    Raises
+    ------
+    AttributeError
+        If `obj` is not a tensor.
+
+    Notes
+    -----
+    As `torch.cuda.device_of`.
     """
 
     def __init__(self, obj: Any) -> None:
@@ -52,14 +85,14 @@ class device_of(device):  # noqa: N801 -- PyTorch's name
 
 
 class _DeviceGuard(DeviceGuard):
-    """As `device`, for an index. (`torch.cuda._DeviceGuard`)"""
+    """Like `device`, for a valid index (`torch.cuda._DeviceGuard`)."""
 
     kind = CUDA
 
 
 @dataclass(frozen=True, repr=False)
 class _CudaDeviceProperties:
-    """What a device is: sizes in bytes, rates in kHz. `get_device_properties` gives it."""
+    """Device properties: sizes in bytes, clock rates in kHz, the bus width in bits."""
 
     name: str
     major: int
@@ -87,10 +120,10 @@ class _CudaDeviceProperties:
 
     def __repr__(self) -> str:
         first = ("name", "major", "minor", "total_memory", "multi_processor_count", "uuid")
-        said = (*first, "pci_bus_id", "pci_device_id", "pci_domain_id", "L2_cache_size")
-        return f"_CudaDeviceProperties({', '.join(f'{each}={self._said(each)}' for each in said)})"
+        shown = (*first, "pci_bus_id", "pci_device_id", "pci_domain_id", "L2_cache_size")
+        return f"_CudaDeviceProperties({', '.join(f'{each}={self._format(each)}' for each in shown)})"
 
-    def _said(self, name: str) -> str:
+    def _format(self, name: str) -> str:
         value = getattr(self, name)
         if name in ("total_memory", "L2_cache_size"):
             return f"{value >> 20}MB"
@@ -98,70 +131,185 @@ class _CudaDeviceProperties:
 
 
 def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
-    """What the device is. AssertionError for an index that is none. Initialises CUDA, opens nothing.
+    """Return a device's properties.
 
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    _CudaDeviceProperties
+        PyTorch's fields: sizes in bytes, clock rates in kHz; 0 for what the device does not report.
+
+    Raises
+    ------
+    AssertionError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.get_device_properties`. Initialises CUDA, does not open the device.
+
+    Examples
+    --------
     >>> import forebay, forebay.cuda as cuda
     >>> with forebay.emulate("cuda", profile="h200"):
     ...     cuda.get_device_properties().multi_processor_count
     132
     """
-    index = _valid(device, "Invalid device id")
+    index = _checked_index(device, "Invalid device id")
     props = CUDA.describe(index)
     return _properties_of(props)
 
 
-@lru_cache(maxsize=64)  # of as many devices; to make one takes long
+@lru_cache(maxsize=64)  # slow to construct; a machine has fewer devices
 def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
     known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
     return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes})
 
 
 def get_device_name(device: Any = None) -> str:
-    """Its name, which ends in "(emulated)" where that is so. (`torch.cuda.get_device_name`)"""
-    return CUDA.describe(_valid(device, "Invalid device id")).name
+    """Return a device's name.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    str
+        The name; it ends in "(emulated)" if the device is emulated.
+
+    Raises
+    ------
+    AssertionError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.get_device_name`. Initialises CUDA, does not open the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda", profile="h200"):
+    ...     cuda.get_device_name()
+    'NVIDIA H200 (emulated)'
+    """
+    return CUDA.describe(_checked_index(device, "Invalid device id")).name
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Its compute capability. (`torch.cuda.get_device_capability`)"""
-    details = CUDA.describe(_valid(device, "Invalid device id")).details
+    """Return a device's compute capability.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    tuple of (int, int)
+        The major and the minor version.
+
+    Raises
+    ------
+    AssertionError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.get_device_capability`. Initialises CUDA, does not open the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda", profile="h200"):
+    ...     cuda.get_device_capability()
+    (9, 0)
+    """
+    details = CUDA.describe(_checked_index(device, "Invalid device id")).details
     return details["major"], details["minor"]
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether the device reaches the other's memory, its own not counting.
+    """Return True if a device can access another device's memory directly.
 
-    AssertionError for an index that is no device's, ValueError where `peer_device` has none.
+    Parameters
+    ----------
+    device : device or str or int
+        The accessing device.
+    peer_device : device or str or int
+        The device with the memory.
+
+    Returns
+    -------
+    bool
+        False also if both are the same device.
+
+    Raises
+    ------
+    AssertionError
+        If one of the devices does not exist.
+    ValueError
+        If `peer_device` has no index.
+
+    Notes
+    -----
+    As `torch.cuda.can_device_access_peer`. Initialises CUDA.
     """
     named = CUDA.index(peer_device)
-    index, peer = _valid(device, "Invalid device id"), _valid(named, "Invalid peer device id")
+    index, peer = _checked_index(device, "Invalid device id"), _checked_index(named, "Invalid peer device id")
     driver = backends.driver("cuda")
     return isinstance(driver, Peers) and driver.can_access(index, peer)
 
 
-def _valid(device: Any, otherwise: str) -> int:
+def _checked_index(device: Any, message: str) -> int:
     CUDA.initialisation.ensure()
     index = CUDA.index(device, optional=True)
     if not 0 <= index < CUDA.count():
-        raise AssertionError(otherwise)
+        raise AssertionError(message)
     return index
 
 
 def set_device(device: Any) -> None:
-    """Make the device this thread's current one; a negative index changes nothing. Opens nothing.
+    """Make a device this thread's current one.
 
-    Where TORCH_CUDA_CHECK_STRAY_CONTEXT asks for it, it warns or raises if others are open. (`torch.cuda.set_device`)
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+    RuntimeError
+        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "error" and this process has opened another device.
+
+    Warns
+    -----
+    ForebayWarning
+        If TORCH_CUDA_CHECK_STRAY_CONTEXT is "warn" and this process has opened another device.
+
+    Notes
+    -----
+    As `torch.cuda.set_device`. Does not open the device.
     """
     _DEVICES.set_device(device)
     _check_stray_context(CUDA.index(device))
 
 
-@cache  # read once, as by PyTorch: it takes longer than to choose a device
+@cache  # read once, as in PyTorch: reading takes longer than selecting a device
 def _stray_contexts() -> str:
     return config.STRAY_CONTEXTS.value()
 
 
 def _check_stray_context(expected: int) -> None:
-    """Warn or raise, as the environment asks, where this process has opened other devices than that one."""
+    """Warn or raise, as the environment requests, if this process has opened a device other than `expected`."""
     mode = _stray_contexts()
     if expected < 0 or mode not in ("warn", "error"):
         return
@@ -169,8 +317,8 @@ def _check_stray_context(expected: int) -> None:
     if not stray:
         return
     message = (
-        f"set_device({expected}) found an existing CUDA primary context on device(s) {stray}: something used them "
-        "before this process chose its own, and each takes memory there"
+        f"set_device({expected}) found an existing CUDA primary context on device(s) {stray}: they were used "
+        "before this process selected its device, and each context allocates memory on its device"
     )
     if mode == "error":
         raise ForebayError(message)
@@ -178,5 +326,5 @@ def _check_stray_context(expected: int) -> None:
 
 
 def _primary_context_devices() -> list[int]:
-    """Of the devices, those that this process has opened. (`torch.cuda._primary_context_devices`)"""
-    return opened_indices("cuda")
+    """Return the indices of the devices that this process has opened (`torch.cuda._primary_context_devices`)."""
+    return open_device_indices("cuda")

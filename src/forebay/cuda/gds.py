@@ -1,4 +1,4 @@
-"""GPUDirect Storage, which there is not: files go through host memory. (torch.cuda.gds)"""
+"""GPUDirect Storage, which is not supported: file I/O uses host memory (`torch.cuda.gds`)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,33 @@ from forebay.faces.unsupported import unsupported, unsupported_class
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 
-_REASON = "it needs NVIDIA's cuFile. Read into forebay.empty_pinned() and copy from there."
-
 
 def is_available() -> bool:
-    """False: files do not reach device memory without the host. (torch.cuda.gds.is_available)"""
+    """Return False: files cannot be read directly into device memory.
+
+    Returns
+    -------
+    bool
+        False.
+
+    Notes
+    -----
+    As `torch.cuda.gds.is_available`. Does not initialise CUDA.
+
+    Examples
+    --------
+    >>> from forebay.cuda import gds
+    >>> gds.is_available()
+    False
+    """
     return False
 
 
-gds_register_buffer = unsupported(__name__, "gds_register_buffer(s)", _REASON)
-gds_deregister_buffer = unsupported(__name__, "gds_deregister_buffer(s)", _REASON)
-GdsFile = unsupported_class(  # opens no file, and makes none
+gds_register_buffer = unsupported(__name__, "gds_register_buffer(s)")
+gds_deregister_buffer = unsupported(__name__, "gds_deregister_buffer(s)")
+GdsFile = unsupported_class(  # neither opens nor creates the file
     __name__,
     "GdsFile",
-    _REASON,
     "__init__(self, filename, flags)",
     "register_handle(self)",
     "deregister_handle(self)",

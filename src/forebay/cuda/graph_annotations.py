@@ -1,4 +1,4 @@
-"""Names for parts of what CUDA graphs capture. (`torch.cuda.graph_annotations`)
+"""Annotations of the nodes that CUDA graphs capture (`torch.cuda.graph_annotations`).
 
 >>> import forebay, forebay.cuda as cuda
 >>> from forebay.cuda import graph_annotations
@@ -32,14 +32,37 @@ __all__ = [
 
 
 def is_available() -> bool:
-    """Whether captures can be annotated: where there is a device."""
+    """Return True if there is a CUDA device, whose graphs can be annotated.
+
+    Returns
+    -------
+    bool
+        True if there is a device, emulated or not.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.is_available`. Does not initialise CUDA.
+    """
     return CUDA.count() > 0
 
 
 @contextmanager
 def mark_kernels(annotation: str | dict[str, Any], *, backward: bool = True) -> Iterator[None]:  # noqa: ARG001 -- no gradients
-    """What is captured inside is annotated, if its graph was captured with `enable_annotations`."""
-    if not capture_state.under_way:
+    """Annotate the work that the body of a `with` statement captures.
+
+    Parameters
+    ----------
+    annotation : str or dict
+        The annotation; a string is stored under the key "name". In nested statements the inner one wins.
+    backward : bool, default True
+        Ignored: there are no gradients.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.mark_kernels`. Has no effect unless the current stream is captured by
+    `forebay.cuda.graph(..., enable_annotations=True)`.
+    """
+    if not capture_state.active:
         yield
         return
     with graphs_annotations.mark(streams.current_stream(), annotation):
@@ -47,20 +70,55 @@ def mark_kernels(annotation: str | dict[str, Any], *, backward: bool = True) -> 
 
 
 def get_kernel_annotations() -> Mapping[int, list[dict[str, Any]]]:
-    """All annotations that there are now, by node: `tools_id` of `CUDAGraph.get_graph_data`."""
+    """Return the annotations of all graphs.
+
+    Returns
+    -------
+    mapping of int to list of dict
+        A read-only live view. The keys are node numbers: `tools_id` in `CUDAGraph.get_graph_data`.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.get_kernel_annotations`.
+    """
     return graphs_annotations.recorded
 
 
 def clear_kernel_annotations() -> None:
-    """Forget them all."""
+    """Delete the annotations of all graphs.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.clear_kernel_annotations`.
+    """
     graphs_annotations.clear()
 
 
 def get_kernel_py_stacks() -> Mapping[int, str]:
-    """The Python stack of each node: empty, as only a profiler in a GPU's driver records them."""
+    """Return the Python stack of each node: always empty.
+
+    Returns
+    -------
+    mapping of int to str
+        Empty: recording the stacks needs a profiler in the GPU's driver.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.get_kernel_py_stacks`.
+    """
     return graphs_annotations.stacks
 
 
 def dump_kernel_py_stacks(path: str) -> None:
-    """Write them to a file, as compressed JSON."""
+    """Write the Python stacks of all nodes to a file.
+
+    Parameters
+    ----------
+    path : str
+        The file, written as gzip-compressed JSON.
+
+    Notes
+    -----
+    As `torch.cuda.graph_annotations.dump_kernel_py_stacks`.
+    """
     graphs_annotations.dump_stacks(path)

@@ -1,4 +1,4 @@
-"""Graphs of CUDA devices. (`torch.cuda.graphs`)"""
+"""CUDA graphs (`torch.cuda.graphs`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.cuda import streams
 from forebay.cuda._kind import CUDA
-from forebay.faces.graphs import GraphContext, graphed, is_capturing
+from forebay.faces.graphs import GraphContext, capture_callables, is_capturing
 from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.graphs import finalization, graph_hooks
 from forebay.runtime.graphs.graph import Graph, capturing_graph
@@ -35,8 +35,20 @@ __all__ = [
 
 
 class CUDAGraph(Graph):
-    """The work of a CUDA stream, recorded once to be done again and again. (`torch.cuda.CUDAGraph`)
+    """A capture of a CUDA stream's work that can be replayed.
 
+    Parameters
+    ----------
+    keep_graph : bool, default False
+        Keep the captured work available for inspection after `capture_end`; `instantiate` or the first replay makes
+        it replayable.
+
+    Notes
+    -----
+    As `torch.cuda.CUDAGraph`.
+
+    Examples
+    --------
     >>> import forebay, forebay.cuda as cuda
     >>> with forebay.emulate("cuda"):
     ...     counts, graph = forebay.zeros(2, device="cuda"), cuda.CUDAGraph()
@@ -53,36 +65,112 @@ class CUDAGraph(Graph):
 
     @staticmethod
     def get_currently_capturing_graph() -> CUDAGraph:
-        """The graph that the current stream's work goes to. RuntimeError where it goes to none."""
-        found: CUDAGraph = capturing_graph("cuda")
-        return found
+        """Return the graph that captures the current stream.
+
+        Returns
+        -------
+        CUDAGraph
+            The graph.
+
+        Raises
+        ------
+        RuntimeError
+            If the current stream is not being captured.
+        """
+        capturing: CUDAGraph = capturing_graph("cuda")
+        return capturing
 
 
 class graph(GraphContext):  # noqa: N801 -- PyTorch's name
-    """What is queued inside is captured into `cuda_graph`, on `stream` or one of its own. (`torch.cuda.graph`)
+    """A context manager that captures the work of its body into a graph.
 
-    Waits for the device first and empties its caches. `CUDAGraph.capture_begin` tells of `pool`, `capture_error_mode`
-    and `check_input_liveness`. With `enable_annotations` the scopes of `graph_annotations.mark_kernels` are kept.
+    Parameters
+    ----------
+    cuda_graph : CUDAGraph
+        The graph.
+    pool : tuple of (int, int) or MemPool, optional
+        The memory pool, see `CUDAGraph.capture_begin`; a new one by default.
+    stream : Stream, optional
+        The stream to capture, made current; one that all captures share by default.
+    capture_error_mode : str, default "global"
+        See `CUDAGraph.capture_begin`.
+    enable_annotations : bool, default False
+        Store the annotations of `graph_annotations.mark_kernels`.
+    annotation_config : dict, optional
+        PyTorch's options "backend", "key_by", "record_py_stacks" and "py_stack_filter_paths". Those that need a
+        profiler in the GPU's driver are rejected.
+    check_input_liveness : bool, default False
+        See `CUDAGraph.capture_begin`.
+
+    Raises
+    ------
+    ValueError
+        If `annotation_config` contains an unknown option or value.
+    RuntimeError
+        On entry, if the capture cannot begin.
+
+    Notes
+    -----
+    As `torch.cuda.graph`. On entry waits for the device and empties its caches.
     """
 
     kind = CUDA
 
     @staticmethod
     def new_stream() -> streams.Stream:
+        """Return a stream of the current device, to capture by default.
+
+        Returns
+        -------
+        Stream
+            The stream.
+        """
         return streams.Stream()
 
     @staticmethod
     def stream_context(stream: Any) -> AbstractContextManager[Any]:
+        """Return a context manager that makes a stream current.
+
+        Parameters
+        ----------
+        stream : Stream
+            The stream.
+
+        Returns
+        -------
+        StreamContext
+            The context manager.
+        """
         return streams.StreamContext(stream)
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream is captured. Initialises nothing. (`torch.cuda.is_current_stream_capturing`)"""
+    """Return True if the current stream is being captured.
+
+    Returns
+    -------
+    bool
+        False also before CUDA's first use.
+
+    Notes
+    -----
+    As `torch.cuda.is_current_stream_capturing`. Does not initialise CUDA.
+    """
     return is_capturing(CUDA)
 
 
 def graph_pool_handle() -> PoolId:
-    """The id of a new memory pool, for graphs that share it. (`torch.cuda.graph_pool_handle`)"""
+    """Return the id of a new memory pool for graphs to share.
+
+    Returns
+    -------
+    tuple of (int, int)
+        The id, for the parameter `pool` of a capture.
+
+    Notes
+    -----
+    As `torch.cuda.graph_pool_handle`. Does not initialise CUDA.
+    """
     return new_id()
 
 
@@ -90,61 +178,211 @@ def make_graphed_callables(
     callables: Any,
     sample_args: Any,
     num_warmup_iters: int = 3,
-    allow_unused_input: bool = False,  # noqa: ARG001 -- it is about gradients
+    allow_unused_input: bool = False,  # noqa: ARG001 -- no gradients
     pool: PoolId | MemPool | None = None,
     capture_error_mode: str = "global",
     enable_annotations: bool = False,
 ) -> Any:
-    """A callable that replays what `callables` does with `sample_args`, tensors only; of a tuple, one for each.
+    """Return callables that replay the captured work of other callables.
 
-    Each is run `num_warmup_iters` times first, and captured on one stream, with one pool for all. Arguments of other
-    tensors are copied to where the samples are; what is returned is overwritten by the next call. There are no
-    gradients here, so no backward passes are captured. (`torch.cuda.make_graphed_callables`)
+    Parameters
+    ----------
+    callables : callable or tuple of callable
+        The functions to capture.
+    sample_args : tuple or tuple of tuple
+        The sample arguments of each function: tensors only.
+    num_warmup_iters : int, default 3
+        Calls of each function before its capture.
+    allow_unused_input : bool, default False
+        Ignored: there are no gradients.
+    pool : tuple of (int, int) or MemPool, optional
+        The memory pool for all captures; a new one by default.
+    capture_error_mode : str, default "global"
+        See `CUDAGraph.capture_begin`.
+    enable_annotations : bool, default False
+        See `forebay.cuda.graph`.
+
+    Returns
+    -------
+    callable or tuple of callable
+        One for each function. A call copies its arguments to the sample arguments and replays the graph; the next call
+        overwrites its results.
+
+    Raises
+    ------
+    AssertionError
+        If a sample argument is not a tensor.
+
+    Notes
+    -----
+    As `torch.cuda.make_graphed_callables`, but without backward passes. All functions are captured on one stream.
     """
-    return graphed(
+    return capture_callables(
         graph, CUDAGraph, callables, sample_args, num_warmup_iters, pool, capture_error_mode, enable_annotations
     )
 
 
 def export_dot(path: str, *, verbose: bool = True) -> Callable[[Graph], None]:
-    """A capture-end hook that draws each graph in that file. (`torch.cuda.export_dot`)"""
-    return lambda ended: ended.debug_dump(path, verbose=verbose)
+    """Return a capture-end hook that writes the graph to a file in the DOT language.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    verbose : bool, default True
+        Include the details of each node.
+
+    Returns
+    -------
+    callable
+        For `register_graph_capture_end_hook`.
+
+    Notes
+    -----
+    As `torch.cuda.export_dot`.
+    """
+    return lambda graph: graph.debug_dump(path, verbose=verbose)
 
 
 def export_graph_data(path: str) -> Callable[[Graph], None]:
-    """A post-instantiate hook that pickles each graph's `get_graph_data` there. (`torch.cuda.export_graph_data`)"""
-    return lambda made: _write(path, made)
+    """Return an instantiate hook that pickles the graph's `get_graph_data()` to a file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Returns
+    -------
+    callable
+        For `register_graph_instantiate_hook`.
+
+    Notes
+    -----
+    As `torch.cuda.export_graph_data`.
+    """
+    return lambda graph: _write_graph_data(path, graph)
 
 
-def _write(path: str, made: Graph) -> None:
-    Path(path).write_bytes(pickle.dumps(made.get_graph_data()))
+def _write_graph_data(path: str, graph: Graph) -> None:
+    Path(path).write_bytes(pickle.dumps(graph.get_graph_data()))
 
 
 def register_graph_capture_start_hook(fn: Callable[[Any], object]) -> RemovableHandle:
-    """Called with every graph as its capture begins; what it queues is captured."""
+    """Register a callback for the start of every graph capture.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the graph.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_capture_start_hook`. Work that the callback queues is captured.
+    """
     return graph_hooks.capture_began.add(fn)
 
 
 def register_graph_capture_end_hook(fn: Callable[[Any], object]) -> RemovableHandle:
-    """Called with every graph as its capture has ended, while what was recorded can be looked at."""
+    """Register a callback for the end of every graph capture.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the graph.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_capture_end_hook`. The captured work can still be inspected.
+    """
     return graph_hooks.captured.add(fn)
 
 
 def register_graph_instantiate_hook(fn: Callable[[Any], object]) -> RemovableHandle:
-    """Called with every graph that was made ready to replay."""
+    """Register a callback for every instantiation of a graph.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the graph.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_instantiate_hook`.
+    """
     return graph_hooks.instantiated.add(fn)
 
 
 def register_graph_replay_start_hook(fn: Callable[[Any], object]) -> RemovableHandle:
-    """Called with every graph before each replay."""
+    """Register a callback that precedes every replay of a graph.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the graph.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_replay_start_hook`.
+    """
     return graph_hooks.replay_began.add(fn)
 
 
 def register_graph_replay_end_hook(fn: Callable[[Any], object]) -> RemovableHandle:
-    """Called with every graph after each replay was queued, or could not be."""
+    """Register a callback that follows every replay of a graph, once it is queued or has failed to be queued.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the graph.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_replay_end_hook`.
+    """
     return graph_hooks.replayed.add(fn)
 
 
 def register_graph_destroy_hook(fn: Callable[[set[int]], object]) -> RemovableHandle:
-    """Called with the numbers that an annotated graph had, of every graph that ends or is reset."""
+    """Register a callback for the destruction or reset of every graph.
+
+    Parameters
+    ----------
+    fn : callable
+        Receives the set of the numbers that the graph had if it was annotated, else an empty set.
+
+    Returns
+    -------
+    RemovableHandle
+        Its `remove()` unregisters the callback.
+
+    Notes
+    -----
+    As `torch.cuda.graphs.register_graph_destroy_hook`.
+    """
     return finalization.destroyed.add(fn)

@@ -1,4 +1,4 @@
-"""Contexts that own a part of a GPU's multiprocessors, which only a GPU can divide. (torch.cuda.green_contexts)"""
+"""Green contexts: partitions of a GPU's multiprocessors, which only a GPU supports (`torch.cuda.green_contexts`)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,67 @@ from forebay.faces.unsupported import unsupported_class
 
 __all__ = ["GreenContext", "SMPartition", "get_num_locality_domains", "is_localization_supported"]
 
-_REASON = "only a GPU can divide its multiprocessors. Use forebay.cuda.Stream(priority=...) to prefer some work."
 _SPLIT = (
     "*, num_sms=0, coscheduled_sm_count=0, preferred_coscheduled_sm_count=0, backfill=False, locality_domain_ids=None"
 )
 _QUEUES = "workqueue_scope=None, workqueue_concurrency_limit=None, device_id=None"
 
 
-def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG001 -- all are alike
-    """1, as for any device that is not divided. (torch.cuda.green_contexts.get_num_locality_domains)"""
+def get_num_locality_domains(device_id: int | None = None) -> int:  # noqa: ARG001 -- equal on all devices
+    """Return the number of locality domains of a device: always 1.
+
+    Parameters
+    ----------
+    device_id : int, optional
+        Ignored.
+
+    Returns
+    -------
+    int
+        1, as for any device that is not partitioned.
+
+    Notes
+    -----
+    As `torch.cuda.green_contexts.get_num_locality_domains`. Does not initialise CUDA.
+
+    Examples
+    --------
+    >>> from forebay.cuda import green_contexts
+    >>> green_contexts.get_num_locality_domains()
+    1
+    """
     return 1
 
 
-def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: ARG001 -- all are alike
-    """False: no device here is divided. (torch.cuda.green_contexts.is_localization_supported)"""
+def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: ARG001 -- equal on all devices
+    """Return False: no device can be partitioned.
+
+    Parameters
+    ----------
+    device_id : int, optional
+        Ignored.
+
+    Returns
+    -------
+    bool
+        False.
+
+    Notes
+    -----
+    As `torch.cuda.green_contexts.is_localization_supported`. Does not initialise CUDA.
+
+    Examples
+    --------
+    >>> from forebay.cuda import green_contexts
+    >>> green_contexts.is_localization_supported()
+    False
+    """
     return False
 
 
 SMPartition = unsupported_class(
     __name__,
     "SMPartition",
-    _REASON,
     "__init__(self, _resource, _device_id, _owner=None)",
     "@classmethod from_device(cls, device_id=None)",
     f"split(self, {_SPLIT})",
@@ -38,7 +78,6 @@ SMPartition = unsupported_class(
 GreenContext = unsupported_class(
     __name__,
     "GreenContext",
-    _REASON,
     f"__init__(self, *, num_sms=None, sm_partition=None, {_QUEUES})",
     f"@staticmethod create(*, num_sms=None, sm_partition=None, {_QUEUES})",
     f"@staticmethod split({_SPLIT}, {_QUEUES})",

@@ -1,4 +1,4 @@
-"""Element-wise kernels from CUDA C: read and checked here, but only a GPU can run them. (torch.cuda.jiterator)"""
+"""Element-wise kernels from CUDA C: parsed and checked here, but only a GPU can run them (`torch.cuda.jiterator`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Any, NoReturn
 
 from forebay import backends
-from forebay.errors import Unsupported
+from forebay.faces.unsupported import unsupported_error
 
 __all__: list[str] = []
 
-_MOST_INPUTS = 8
+_MAX_INPUTS = 8
 _TEMPLATE = re.compile(
     r"\s*template\s*<.+>\s*\w+\s+(?P<name>\w+)\s*\(.+\)\s*\{.+\}\s*",
     re.DOTALL,
@@ -18,7 +18,7 @@ _TEMPLATE = re.compile(
 
 
 class _Kernel:
-    """What PyTorch would compile at the first call."""
+    """A parsed kernel. A call checks the arguments as PyTorch does, then raises Unsupported."""
 
     def __init__(self, code: str, by_reference: bool, outputs: int, defaults: dict[str, Any]) -> None:
         parsed = _TEMPLATE.match(code)
@@ -31,26 +31,22 @@ class _Kernel:
         driver = backends.drivers().get("cuda")
         if driver is None or not driver.count():
             raise AssertionError("Jiterator is only supported on CUDA and ROCm GPUs, none are available.")
-        if len(tensors) > _MOST_INPUTS:
-            raise AssertionError(f"jiterator only supports up to {_MOST_INPUTS} tensor inputs, got {len(tensors)}")
+        if len(tensors) > _MAX_INPUTS:
+            raise AssertionError(f"jiterator only supports up to {_MAX_INPUTS} tensor inputs, got {len(tensors)}")
         for key in kwargs:
             if key not in self.kwargs_dict:
                 raise KeyError(f"{key} is not declared in function definition")
-        raise Unsupported(
-            f"the kernel {self.kernel_name} cannot run: CUDA C needs NVRTC and a GPU. "
-            "Use numpy.frompyfunc on the host device, or CuPy's ElementwiseKernel over the same memory."
-        )
+        raise unsupported_error(f"{__name__}.{self.kernel_name}")
 
 
 def _create_jit_fn(code_string: str, **kwargs: Any) -> _Kernel:
-    """A kernel that returns its one output; `kwargs` are the defaults of its last parameters.
+    """Return a kernel with one output, which it returns; `kwargs` are defaults of its last parameters.
 
-    Raises Exception for code that is no C++ template; what it gives raises Unsupported when it is called.
-    (torch.cuda.jiterator._create_jit_fn)
+    Raises Exception if the code is not a C++ template (`torch.cuda.jiterator._create_jit_fn`).
     """
     return _Kernel(code_string, False, 1, kwargs)
 
 
 def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: Any) -> _Kernel:
-    """A kernel that writes its outputs through references. (torch.cuda.jiterator._create_multi_output_jit_fn)"""
+    """Return a kernel that writes its outputs by reference (`torch.cuda.jiterator._create_multi_output_jit_fn`)."""
     return _Kernel(code_string, True, num_outputs, kwargs)

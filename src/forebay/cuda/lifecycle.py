@@ -1,4 +1,4 @@
-"""When CUDA is first used, and what waits for that: PyTorch's names for `forebay.runtime.base.lazy_init`."""
+"""Initialisation of CUDA and the calls deferred until then: PyTorch's names for `forebay.runtime.base.lazy_init`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from forebay.cuda._kind import CUDA
 from forebay.cuda.streams import current_stream
 from forebay.errors import Unsupported
-from forebay.faces.devices import Devices
+from forebay.faces.devices import DeviceFunctions
 from forebay.runtime.base import observers
 from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
-from forebay.runtime.base.queue_capabilities import launches
+from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.memory import ipc_memory
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "synchronize",
 ]
 
-_devices = Devices(CUDA)
+_devices = DeviceFunctions(CUDA)
 init = _devices.init
 is_initialized = _devices.is_initialized
 is_available = _devices.is_available
@@ -51,41 +51,52 @@ _lazy_init = _devices.init
 _queued_calls = CUDA.initialisation.queued
 
 _libc = ctypes.CDLL(None)
+_DEFAULT_CLOCK_KHZ = 1_000_000  # if the profile has no clock rate
 
 
 def ipc_collect() -> None:
-    """Let go of memory that other processes had and are done with. Initialises CUDA, never waits."""
+    """Release exported memory that no other process uses any more.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no CUDA device.
+
+    Notes
+    -----
+    As `torch.cuda.ipc_collect`. Initialises CUDA, does not wait.
+    """
     init()
     ipc_memory.collect()
 
 
 def _is_compiled() -> bool:
-    """Whether this build could drive the kind: always, if only by emulation."""
+    """Return True: every build supports CUDA devices, at least by emulation."""
     return True
 
 
 def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:  # noqa: A002 -- PyTorch's name
-    """Call it now, or at CUDA's first use if that is to come; `seed_all=True` and `seed=True` as `SeedTracker` says."""
+    """Call the function now or, before CUDA's first use, at that use.
+
+    Of the deferred calls with `seed_all=True` only the last runs, likewise with `seed=True` (see `SeedTracker`).
+    """
     _devices.lazy_call(callable, **kwargs)
 
 
 def _sleep(cycles: int) -> None:
-    """Keep the current stream busy for so many cycles of the device's clock; the host does not wait."""
+    """Keep the current stream busy for a number of cycles of the device's clock; the host does not wait."""
     stream = current_stream()
     queue = stream.queue
-    if not launches(queue):
-        raise Unsupported(f"the queues of {stream.device} run no functions", ability="Launches")
-    clock = stream.opened.port.props.details.get("clock_rate") or _CLOCK
+    if not can_launch(queue):
+        raise Unsupported(f"the queues of {stream.device} cannot run host functions", ability="Launches")
+    clock = stream.opened.port.props.details.get("clock_rate") or _DEFAULT_CLOCK_KHZ
     address = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
-    _call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
+    _queue_native_call(queue, address or 0, min(int(cycles * 1000 / clock), (1 << 32) - 1))
 
 
-def _call(queue: Any, function: int, argument: int) -> None:
+def _queue_native_call(queue: Any, function: int, argument: int) -> None:
     tracer = observers.tracer
     begun = tracer.queueing(queue) if tracer else None
     queue.call_native(function, argument)
     if tracer:
         tracer.queued(queue, begun, "native", "_sleep")
-
-
-_CLOCK = 1_000_000  # kHz, where a profile says nothing

@@ -1,7 +1,7 @@
-"""The memory of CUDA devices. (`torch.cuda.memory`)
+"""Memory management of CUDA devices (`torch.cuda.memory`).
 
-Before CUDA's first use there is nothing to tell, and asking does not make it: statistics are 0 or empty. Sizes are
-bytes; `device` is an index, a device, its name, or None for the current one.
+Statistics do not initialise CUDA; before its first use they are 0 or empty. Sizes are bytes; `device` is an index, a
+device, its name, or None for the current one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from forebay.cuda._kind import CUDA
 from forebay.cuda.telemetry import list_gpu_processes
-from forebay.faces.memory_blocks import AllocatorHandle, KindPool, MemoryBlocks, PluggableAllocator
+from forebay.faces.memory_blocks import AllocatorHandle, CachingAllocatorFunctions, KindMemPool, PluggableAllocator
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.faces.memory_statistics import flatten as _recurse_add_to_result
@@ -54,12 +54,31 @@ __all__ = [
 ]
 
 
-class MemPool(KindPool):
-    """Memory apart from all other: its blocks go to no one else, and it gets no one else's.
+class MemPool(KindMemPool):
+    """A private memory pool: it shares no cached blocks with other allocations.
 
-    `allocator` brings its segments instead of the device (`CUDAPluggableAllocator(...).allocator()`); `use_on_oom`
-    lends its idle memory to others before they run out; with `no_split` its blocks stay whole. (`torch.cuda.MemPool`)
+    Parameters
+    ----------
+    allocator : object, optional
+        The source of the pool's segments, `CUDAPluggableAllocator(...).allocator()`; the device by default.
+    use_on_oom : bool, default False
+        Allow other allocations to use the pool's free memory before they raise OutOfMemory.
+    no_split : bool, default False
+        Do not split the pool's blocks.
 
+    Raises
+    ------
+    TypeError
+        If `allocator` is not an allocator.
+    Unsupported
+        If a pluggable allocator is the device's current one.
+
+    Notes
+    -----
+    As `torch.cuda.MemPool`.
+
+    Examples
+    --------
     >>> import forebay, forebay.cuda.memory as memory
     >>> with forebay.emulate("cuda"):
     ...     pool = memory.MemPool()
@@ -105,7 +124,7 @@ set_per_process_memory_fraction = _STATISTICS.set_per_process_memory_fraction
 get_per_process_memory_fraction = _STATISTICS.get_per_process_memory_fraction
 _set_allocator_settings = _STATISTICS.set_allocator_settings
 
-_BLOCKS = MemoryBlocks(CUDA, MemPool, _CUDAAllocator)
+_BLOCKS = CachingAllocatorFunctions(CUDA, MemPool, _CUDAAllocator)
 caching_allocator_alloc = _BLOCKS.caching_allocator_alloc
 caching_allocator_delete = _BLOCKS.caching_allocator_delete
 caching_allocator_enable = _BLOCKS.caching_allocator_enable

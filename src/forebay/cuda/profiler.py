@@ -1,5 +1,6 @@
-"""When a profiler is to look at the program, be it another's or, where FOREBAY_TRACE names a file for its trace, ours.
-(`torch.cuda.profiler`)
+"""Start and stop of profiling (`torch.cuda.profiler`).
+
+Profilers receive marks; if FOREBAY_TRACE names a file, forebay writes a trace to it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from forebay.cuda._kind import CUDA
 from forebay.cuda.runtime_api import check_error, cudart
 from forebay.errors import ForebayError
 from forebay.observe.tracing import profiler_session
-from forebay.observe.tracing.session import stopping
+from forebay.observe.tracing.session import stop_on_exit
 
 __all__ = ["DEFAULT_FLAGS", "profile", "start", "stop"]
 
-DEFAULT_FLAGS = [  # of `nvprof`, which nothing uses any more
+DEFAULT_FLAGS = [  # for nvprof; unused
     "gpustarttimestamp",
     "gpuendtimestamp",
     "gridsize3d",
@@ -27,14 +28,32 @@ DEFAULT_FLAGS = [  # of `nvprof`, which nothing uses any more
 
 
 def start() -> None:
-    """Tell profilers to begin. Initialises CUDA; CudaError where CUDA refuses."""
+    """Start profiling.
+
+    Raises
+    ------
+    CudaError
+        If CUDA rejects the call.
+
+    Notes
+    -----
+    As `torch.cuda.profiler.start`. Initialises CUDA. If FOREBAY_TRACE names a file and no trace is active, starts one.
+    """
     check_error(cudart().cudaProfilerStart())
 
 
 def stop() -> None:
-    """Tell profilers to end. Initialises CUDA; CudaError where CUDA refuses.
+    """Stop profiling.
 
-    A trace that goes on ends though its devices have gone, with their emulation.
+    Raises
+    ------
+    CudaError
+        If CUDA rejects the call.
+
+    Notes
+    -----
+    As `torch.cuda.profiler.stop`. Initialises CUDA. Ends and writes an active trace, even if the emulation of its
+    devices has ended.
     """
     try:
         check_error(cudart().cudaProfilerStop())
@@ -45,7 +64,17 @@ def stop() -> None:
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """From `start` to `stop`, which comes also after an error."""
-    with stopping(stop, "the trace", OSError):
+    """Profile the body of a `with` statement.
+
+    Raises
+    ------
+    CudaError
+        If CUDA rejects the start or the stop.
+
+    Notes
+    -----
+    As `torch.cuda.profiler.profile`. Calls `start` on entry and `stop` on exit, also after an error. Initialises CUDA.
+    """
+    with stop_on_exit(stop, "the trace", OSError):
         start()
         yield

@@ -1,4 +1,4 @@
-"""Random numbers of CUDA devices. (`torch.cuda.random`)"""
+"""Random number generators of CUDA devices (`torch.cuda.random`)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from numpy.typing import NDArray
 
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
-from forebay.faces.random import Randoms
+from forebay.faces.random import RandomFunctions
 from forebay.runtime.random.generator import Generator
 
 __all__ = [
-    "generator",
-    "get_offset",
+    "as_device",
+    "get_generator",
     "get_rng_state",
     "get_rng_state_all",
+    "get_rng_state_offset",
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
-    "named",
     "seed",
     "seed_all",
-    "set_offset",
     "set_rng_state",
     "set_rng_state_all",
+    "set_rng_state_offset",
 ]
 
-_RANDOMS = Randoms(CUDA)
+_RANDOMS = RandomFunctions(CUDA)
 get_rng_state_all = _RANDOMS.get_rng_state_all
 set_rng_state_all = _RANDOMS.set_rng_state_all
 manual_seed = _RANDOMS.manual_seed
@@ -39,42 +39,154 @@ initial_seed = _RANDOMS.initial_seed
 
 
 def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
-    """The state of the device's generator: 16 bytes, seed and offset. Initialises CUDA.
+    """Return the state of a device's generator.
 
+    Parameters
+    ----------
+    device : device or str or int, default "cuda"
+        The device; without an index, the current one.
+
+    Returns
+    -------
+    numpy.ndarray
+        16 bytes: the seed and the offset.
+
+    Raises
+    ------
+    IndexError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.get_rng_state`, which returns a tensor of the same bytes. Initialises CUDA.
+
+    Examples
+    --------
     >>> import forebay, forebay.cuda as cuda
     >>> with forebay.emulate("cuda"):
     ...     cuda.manual_seed(123)
     ...     cuda.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    if device == "cuda" and (known := _RANDOMS.at_hand()) is not None:
+    if device == "cuda" and (known := _RANDOMS.initialised_generator()) is not None:
         return known.get_state()
     return _RANDOMS.get_rng_state(device)
 
 
 def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
-    """Let the device's generator go on from a state that `get_rng_state` gave, here or in PyTorch.
+    """Set the state of a device's generator.
 
-    RuntimeError, TypeError for what is no state.
+    Parameters
+    ----------
+    new_state : array_like
+        16 bytes, as returned by `get_rng_state` here or in PyTorch.
+    device : device or str or int, default "cuda"
+        The device; without an index, the current one.
+
+    Raises
+    ------
+    RuntimeError, TypeError
+        If `new_state` is not a state.
+
+    Notes
+    -----
+    As `torch.cuda.set_rng_state`. Before CUDA's first use the call is deferred until then.
     """
     _RANDOMS.set_rng_state(new_state, device)
 
 
-def get_offset(device: Any = "cuda") -> int:
-    """How many words each thread of the device has drawn. (`torch.cuda._get_rng_state_offset`)"""
+def get_rng_state_offset(device: Any = "cuda") -> int:
+    """Return the offset of a device's generator.
+
+    Parameters
+    ----------
+    device : device or str or int, default "cuda"
+        The device; without an index, the current one.
+
+    Returns
+    -------
+    int
+        The number of words that each thread of the device has drawn.
+
+    Raises
+    ------
+    IndexError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda._get_rng_state_offset`. Initialises CUDA.
+    """
     return _RANDOMS.get_offset(device)
 
 
-def set_offset(offset: int, device: Any = "cuda") -> None:
-    """Where the device's generator goes on, a multiple of 4. (`torch.cuda._set_rng_state_offset`)"""
+def set_rng_state_offset(offset: int, device: Any = "cuda") -> None:
+    """Set the offset of a device's generator.
+
+    Parameters
+    ----------
+    offset : int
+        The number of words that each thread is to skip, a multiple of 4.
+    device : device or str or int, default "cuda"
+        The device; without an index, the current one.
+
+    Raises
+    ------
+    RuntimeError
+        If `offset` is not a multiple of 4.
+
+    Notes
+    -----
+    As `torch.cuda._set_rng_state_offset`. Before CUDA's first use the call is deferred until then.
+    """
     _RANDOMS.set_offset(offset, device)
 
 
-def generator(device: Any) -> Generator:
-    """The device's generator. (`torch.cuda._get_generator`)"""
+def get_generator(device: Any) -> Generator:
+    """Return a device's default generator.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device; without an index, the current one.
+
+    Returns
+    -------
+    Generator
+        The generator.
+
+    Raises
+    ------
+    IndexError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda._get_generator`. Initialises CUDA.
+    """
     return _RANDOMS.generator(device)
 
 
-def named(device: Any) -> Device:
-    """The device under its name; an int is an index. (`torch.cuda._get_device`)"""
+def as_device(device: Any) -> Device:
+    """Return the device that an argument specifies.
+
+    Parameters
+    ----------
+    device : device or str or int
+        A device, its name, or the index of a CUDA device.
+
+    Returns
+    -------
+    Device
+        The device.
+
+    Notes
+    -----
+    As `torch.cuda._get_device`. Does not initialise CUDA.
+
+    Examples
+    --------
+    >>> str(as_device(1))
+    'cuda:1'
+    """
     return Device("cuda", device) if isinstance(device, int) else Device(device)

@@ -1,4 +1,4 @@
-"""CUDA's runtime library and its codes, as errors."""
+"""Access to the CUDA runtime library, and its error codes as exceptions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,39 @@ from forebay.errors import DeviceError
 
 __all__ = ["AcceleratorError", "CudaError", "check_error", "cudaStatus", "cudart"]
 
-# Every refusal of a device is one: its text begins with "CUDA error: " where CUDA has words for it, and `error_code`
-# is CUDA's number.
+# Raised for every error that a device reports. The text begins with "CUDA error: " if CUDA defines a text for the
+# code, and `error_code` is CUDA's code.
 AcceleratorError = DeviceError
 
 
 class cudaStatus:  # noqa: N801 -- PyTorch's name
-    """Two codes that are worth a name."""
+    """Named CUDA status codes.
+
+    Notes
+    -----
+    As `torch.cuda.cudaStatus`: only SUCCESS (0) and ERROR_NOT_READY (34) are defined.
+    """
 
     SUCCESS: int = 0
     ERROR_NOT_READY: int = 34
 
 
 class CudaError(RuntimeError):
-    """A code of CUDA's runtime library, and what it says. (`torch.cuda.CudaError`)
+    """An error code returned by the CUDA runtime library, with its description.
 
-    >>> CudaError(2)
+    Parameters
+    ----------
+    code : int
+        The CUDA error code.
+
+    Notes
+    -----
+    As `torch.cuda.CudaError`.
+
+    Examples
+    --------
+    >>> import forebay.cuda as cuda
+    >>> cuda.CudaError(2)
     CudaError('out of memory (2)')
     """
 
@@ -34,12 +51,50 @@ class CudaError(RuntimeError):
 
 
 def check_error(res: int) -> None:
-    """Raise CudaError, unless the code is that of success. (`torch.cuda.check_error`)"""
+    """Raise CudaError unless the code means success.
+
+    Parameters
+    ----------
+    res : int
+        A code returned by a function of `cudart()`.
+
+    Raises
+    ------
+    CudaError
+        If `res` is not 0.
+
+    Notes
+    -----
+    As `torch.cuda.check_error`.
+
+    Examples
+    --------
+    >>> import forebay.cuda as cuda
+    >>> cuda.check_error(0)
+    >>> cuda.check_error(2)
+    Traceback (most recent call last):
+    forebay.cuda.runtime_api.CudaError: out of memory (2)
+    """
     if res != _cudart.cudaError.success:
         raise CudaError(res)
 
 
 def cudart() -> ModuleType:
-    """The functions of CUDA's runtime library. Initialises CUDA. (`torch.cuda.cudart`)"""
+    """Return the module of CUDA runtime functions.
+
+    Returns
+    -------
+    module
+        The functions that PyTorch binds: `cudaHostRegister`, `cudaStreamCreate`, `cudaMemGetInfo` and others.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no CUDA device.
+
+    Notes
+    -----
+    As `torch.cuda.cudart`. Initialises CUDA.
+    """
     CUDA.initialisation.ensure()
     return _cudart

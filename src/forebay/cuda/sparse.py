@@ -1,7 +1,7 @@
-"""Products of sparse matrices of blocks with dense ones, also as named operations.
+"""Products of block-sparse (BSR) and dense matrices, also as named operations (`torch.cuda.sparse`).
 
-What PyTorch registers with its dispatcher at the first use of CUDA is in `operations` then: by forebay's own way of
-computing, or by PyTorch's Triton kernels where the device is real and Triton is installed. (`torch.cuda.sparse`)
+The first use of CUDA adds the operations that PyTorch registers with its dispatcher to `operations`. They use forebay's
+implementation, or PyTorch's Triton kernels if the device is real and Triton is installed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import backends
 from forebay.cuda._kind import CUDA
-from forebay.runtime.tensors import bsr as own
+from forebay.runtime.tensors import bsr as forebay_bsr
 from forebay.runtime.tensors.bsr import BsrTensor, bsr_dense_addmm, bsr_dense_mm
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -22,7 +21,7 @@ __all__ = ["BsrTensor", "Operation", "bsr_dense_addmm", "bsr_dense_mm", "operati
 
 
 class _WrappedTritonKernel:
-    """A kernel that remembers whether it ran. (`torch.cuda._WrappedTritonKernel`)"""
+    """A kernel with a flag that is set once a call succeeds (`torch.cuda._WrappedTritonKernel`)."""
 
     def __init__(self, kernel: Callable[..., Any]) -> None:
         self.kernel = kernel
@@ -36,7 +35,17 @@ class _WrappedTritonKernel:
 
 @dataclass(frozen=True)
 class Operation:
-    """A function with the schema and the dispatch key under which PyTorch knows it."""
+    """A function with the schema and the dispatch key of its registration in PyTorch.
+
+    Parameters
+    ----------
+    schema : str
+        PyTorch's function schema.
+    dispatch_key : str
+        PyTorch's dispatch key.
+    implementation : callable
+        The function that a call runs.
+    """
 
     schema: str
     dispatch_key: str
@@ -56,7 +65,7 @@ _SCHEMAS = {
 
 
 def _register_triton_kernels() -> None:
-    """Once; CUDA's first use does it. (`torch.cuda._register_triton_kernels`)"""
+    """Add the operations, once; CUDA's first use calls this (`torch.cuda._register_triton_kernels`)."""
     for name, schema in _SCHEMAS.items():
 
         def kernel(*args: Any, name: str = name, **kwargs: Any) -> Any:
@@ -67,19 +76,19 @@ def _register_triton_kernels() -> None:
 
 def _implementation(name: str) -> Callable[..., Any]:
     if CUDA.describe().emulated or importlib.util.find_spec("triton") is None:
-        found: Callable[..., Any] = getattr(own, name)
-        return found
+        function: Callable[..., Any] = getattr(forebay_bsr, name)
+        return function
     kernel = getattr(importlib.import_module("torch.sparse._triton_ops"), name)
 
-    def on_hardware(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
-        kernel(*map(_lent, args), out=_lent(out), **kwargs)
+    def triton_kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        kernel(*map(_as_torch_tensor, args), out=_as_torch_tensor(out), **kwargs)
         return out
 
-    return on_hardware
+    return triton_kernel
 
 
-def _lent(each: Any) -> Any:
-    """The same memory as PyTorch's tensor."""
+def _as_torch_tensor(each: Any) -> Any:
+    """Return a PyTorch tensor that shares the memory."""
     import torch
 
     if isinstance(each, BsrTensor):

@@ -1,4 +1,4 @@
-"""The legacy storages and tensor types of CUDA devices. (`torch.cuda.FloatStorage`, `torch.cuda.FloatTensor`, …)"""
+"""Legacy storages and tensor types of CUDA devices (`torch.cuda.FloatStorage`, `torch.cuda.FloatTensor`, …)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,45 @@ __all__ = [
 ]
 
 
+_STORAGE_DOC = """A legacy storage of {element} elements on a CUDA device.
+
+Parameters
+----------
+*args : int or sequence, optional
+    The number of elements, or their values; no elements by default.
+wrap_storage : TypedStorage, optional
+    A storage whose memory to share instead.
+dtype : None
+    Rejected: the class determines it.
+device : None
+    Rejected: the storage is on the current device.
+_internal : bool, default False
+    Do not warn.
+
+Raises
+------
+RuntimeError, TypeError
+    If the arguments do not match this signature.
+
+Warns
+-----
+UserWarning
+    Once per process: storages are deprecated.
+
+Notes
+-----
+As `torch.cuda.{name}`. Initialises CUDA.
+"""
+
+
 class _CudaStorage(TypedStorage):
     kind = CUDA
-    family: ClassVar[dict[str, type[TypedStorage]]] = {}
+    classes_by_element: ClassVar[dict[str, type[TypedStorage]]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.__module__ = "forebay.cuda"
-        cls.family[cls.element] = cls
+        cls.__doc__ = _STORAGE_DOC.format(element=cls.element, name=cls.__name__)
+        cls.classes_by_element[cls.element] = cls
 
 
 class ByteStorage(_CudaStorage):
@@ -104,20 +136,20 @@ ShortTensor = TensorType(CUDA, "ShortTensor", "int16")
 
 
 def _lazy_new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    """Initialises CUDA before anything is made. (`torch.cuda._lazy_new`)"""
+    """Initialise CUDA, then create the object (`torch.cuda._lazy_new`)."""
     CUDA.initialisation.ensure()
     return super(_CudaBase, cls).__new__(cls, *args, **kwargs)
 
 
 class _CudaBase:
-    """A mixin whose instances are of CUDA, and initialise it. (`torch.cuda._CudaBase`)"""
+    """A mixin for classes of CUDA objects; creating one initialises CUDA (`torch.cuda._CudaBase`)."""
 
     is_cuda = True
     is_sparse = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made: Self = _lazy_new(cls, *args, **kwargs)
-        return made
+        instance: Self = _lazy_new(cls, *args, **kwargs)
+        return instance
 
     def type(self, *args: Any, **kwargs: Any) -> Any:
-        return super().type(*args, **kwargs)  # type: ignore[misc]  # of the class beside it
+        return super().type(*args, **kwargs)  # type: ignore[misc]  # of the other base class

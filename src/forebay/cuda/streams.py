@@ -1,19 +1,17 @@
-"""Streams and events of CUDA devices, with PyTorch's names for what they are."""
+"""Streams and events of CUDA devices, with PyTorch's attributes (`torch.cuda.streams`). Over 400 lines because each
+public function documents its parameters.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import operator
-from types import TracebackType
 from typing import Any, Self
 
 from forebay.cuda._kind import CUDA
-from forebay.errors import ForebayError
 from forebay.faces.streams import StreamContext as StreamContextOfKind
-from forebay.faces.streams import current_on, queue_of
-from forebay.runtime.devices import current
+from forebay.faces.streams import current_stream_on, find_queue
 from forebay.runtime.devices.current import local
-from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.devices.stream_pool import MOST_URGENT
 from forebay.runtime.streams import event as events
 from forebay.runtime.streams import stream as streams
@@ -23,48 +21,90 @@ __all__ = [
     "ExternalStream",
     "Stream",
     "StreamContext",
+    "as_cuda_stream",
     "current_stream",
     "default_stream",
     "get_stream_from_external",
-    "of_cuda",
     "set_stream",
     "set_stream_by_id",
     "stream",
 ]
 
-_started = CUDA.initialisation
-_NAMED_BY = {"stream_id", "device_index", "device_type", "stream_ptr"}
+_lazy_init = CUDA.initialisation
+_ID_KEYWORDS = {"stream_id", "device_index", "device_type", "stream_ptr"}
 
 
 class Stream(streams.Stream):
-    """One of the device's 32 streams of the priority, the next in turn: the 33rd is the first again.
+    """An in-order queue of work on a CUDA device.
 
-    `priority` is between 0 and -3, the most urgent; what lies outside counts as the nearest. Initialises CUDA and opens
-    the device. An existing stream is named by `stream_id`, `device_index` and `device_type`. (`torch.cuda.Stream`)
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default or for a negative index.
+    priority : int, default 0
+        Between 0 and -3, the most urgent; values outside are clamped.
+    **kwargs : int
+        Wrap an existing stream instead: `stream_id`, `device_index` and `device_type` as PyTorch numbers them, or
+        `stream_ptr`, the driver's handle.
+
+    Raises
+    ------
+    TypeError
+        If there is another keyword argument.
+    DeviceError
+        If the device, or the stream to wrap, does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.Stream`. Each priority has 32 streams per device, assigned in turn: the 33rd stream is the first
+    again. Initialises CUDA and opens the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda"):
+    ...     cuda.Stream(priority=-1).priority
+    -1
     """
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
-        if kwargs and (unknown := kwargs.keys() - _NAMED_BY):
+        if kwargs and (unknown := kwargs.keys() - _ID_KEYWORDS):
             raise TypeError(f"{min(unknown)!r} is an invalid keyword argument for this function")
         if "stream_ptr" in kwargs:
             kwargs = {"stream_id": kwargs["stream_ptr"], "device_index": CUDA.index(device, optional=True)}
         if "stream_id" in kwargs:
-            opened = CUDA.opened(kwargs.get("device_index", device))
-            self.stand_on(opened, queue_of(opened, kwargs["stream_id"]), 0)
+            opened = CUDA.open_device(kwargs.get("device_index", device))
+            self.bind(opened, find_queue(opened, kwargs["stream_id"]), 0)
             return
         index = None if device is None else CUDA.index(device, optional=True)
-        opened = CUDA.opened(None if index is None or index < 0 else index)
+        opened = CUDA.open_device(None if index is None or index < 0 else index)
         priority = max(MOST_URGENT, min(operator.index(priority), 0))
-        self.stand_on(opened, opened.borrow_queue(priority), priority)
+        self.bind(opened, opened.borrow_queue(priority), priority)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the most urgent priority."""
+        """Return the least and the most urgent priority.
+
+        Returns
+        -------
+        tuple of (int, int)
+            `(0, -3)`.
+
+        Notes
+        -----
+        As `torch.cuda.Stream.priority_range`. Does not initialise CUDA.
+
+        Examples
+        --------
+        >>> import forebay.cuda as cuda
+        >>> cuda.Stream.priority_range()
+        (0, -3)
+        """
         return 0, MOST_URGENT
 
     @property
     def cuda_stream(self) -> int:
-        """The driver's handle."""
+        """The driver's handle; 0 for the default stream."""
         return self.handle
 
     @property
@@ -72,15 +112,45 @@ class Stream(streams.Stream):
         return ctypes.c_void_p(self.handle)
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """The CUDA stream protocol: its version, and the handle."""
+        """Return the version of the CUDA stream protocol (0) and the driver's handle."""
         return 0, self.handle
 
     def wait_stream(self, stream: streams.Stream) -> None:
-        """Work from here on waits for all work so far on the other stream; the host does not."""
+        """Make later work on this stream wait until the work queued so far on another stream is done.
+
+        Parameters
+        ----------
+        stream : Stream
+            The stream to wait for.
+
+        Notes
+        -----
+        As `torch.cuda.Stream.wait_stream`. The host does not wait.
+        """
         super().wait_stream(stream)
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
-        """Record the event here, or a new one; gives it."""
+        """Record an event on this stream and return the event.
+
+        Parameters
+        ----------
+        event : Event, optional
+            The event to record; a new one by default.
+
+        Returns
+        -------
+        Event
+            The recorded event.
+
+        Raises
+        ------
+        RuntimeError
+            If the event belongs to another device.
+
+        Notes
+        -----
+        As `torch.cuda.Stream.record_event`.
+        """
         event = Event() if event is None else event
         event.record(self)
         return event
@@ -88,66 +158,211 @@ class Stream(streams.Stream):
     def __eq__(self, o: object) -> bool:
         return isinstance(o, streams.Stream) and o.opened is self.opened and o.stream_id == self.stream_id
 
-    __hash__ = streams.Stream.__hash__  # equal to a stream of no kind's, where both are the same
+    __hash__ = streams.Stream.__hash__  # a forebay.Stream of the same queue is equal, so it must hash equally
 
     def __repr__(self) -> str:
         return f"<forebay.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
 
 
 class ExternalStream(Stream):
-    """A stream that others made, by its handle: they keep it, and see to it that it outlives this.
+    """A stream created elsewhere, wrapped by its handle.
 
-    DeviceError where the device has no such stream. (`torch.cuda.ExternalStream`)
+    Parameters
+    ----------
+    stream_ptr : int
+        The driver's handle of the stream.
+    device : device or str or int, optional
+        The stream's device; the current one by default.
+    **kwargs : int
+        `device_index` overrides `device`.
+
+    Raises
+    ------
+    DeviceError
+        If the device has no such stream.
+
+    Notes
+    -----
+    As `torch.cuda.ExternalStream`. The creator owns the stream and must keep it alive as long as this object.
+    Initialises CUDA and opens the device.
     """
 
     def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
-        opened = CUDA.opened(kwargs.get("device_index", device))
-        self.stand_on(opened, queue_of(opened, stream_ptr), 0)
+        opened = CUDA.open_device(kwargs.get("device_index", device))
+        self.bind(opened, find_queue(opened, stream_ptr), 0)
 
     @property
     def stream_id(self) -> int:
+        """The driver's handle."""
         return self.handle
 
 
-def of_cuda(stream: streams.Stream) -> Stream:
-    """The stream as one of this kind."""
-    return streams.as_kind(Stream, stream)
+def as_cuda_stream(stream: streams.Stream) -> Stream:
+    """Return the stream as a `forebay.cuda.Stream` of the same queue.
+
+    Parameters
+    ----------
+    stream : forebay.Stream
+        A stream of a CUDA device.
+
+    Returns
+    -------
+    Stream
+        The stream itself if it is one already; otherwise the result replaces it as current or default stream.
+    """
+    return streams.cast_to_face(Stream, stream)
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream that this thread's work on the device goes to. Initialises CUDA. (`torch.cuda.current_stream`)"""
+    """Return this thread's current stream on a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream that receives this thread's work on the device.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.current_stream`. Initialises CUDA and opens the device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda"):
+    ...     cuda.current_stream() == cuda.default_stream()
+    True
+    """
     if device is None:
         known = local.here.stream
-        if known.__class__ is Stream and not known.opened.gone:
+        if known.__class__ is Stream and not known.opened.unusable:
             return known
-    return current_on(CUDA.opened_for_stream(device), Stream)
+    return current_stream_on(CUDA.open_device_for_stream(device), Stream)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that the device has from the start. Initialises CUDA. (`torch.cuda.default_stream`)"""
-    return of_cuda(streams.default_of(CUDA.opened_for_stream(device)))
+    """Return a device's default stream, which has the handle 0.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream that every thread uses until it selects another one.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.default_stream`. Initialises CUDA and opens the device.
+    """
+    return as_cuda_stream(streams.default_stream_for(CUDA.open_device_for_stream(device)))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
-    """Make the stream this thread's current one, and its device the current device; None does nothing."""
+    """Make a stream this thread's current one, and its device the current device.
+
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is not a stream.
+
+    Notes
+    -----
+    As `torch.cuda.set_stream`.
+    """
     if stream is not None:
         streams.set_stream(stream)
 
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """The same by PyTorch's numbers. (`torch.cuda._set_stream_by_id`)"""
+    """Make the stream with PyTorch's numbers this thread's current one.
+
+    Parameters
+    ----------
+    stream_id : int
+        As `Stream.stream_id`.
+    device_index : int
+        The index of the stream's device.
+    device_type : int
+        As `Stream.device_type`; ignored.
+
+    Raises
+    ------
+    DeviceError
+        If the device or the stream does not exist.
+
+    Notes
+    -----
+    As `torch.cuda._set_stream_by_id`. Initialises CUDA and opens the device.
+    """
     set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """The stream of a handle, which its maker keeps. (`torch.cuda.get_stream_from_external`)"""
+    """Return a stream created elsewhere, wrapped by its handle.
+
+    Parameters
+    ----------
+    data_ptr : int
+        The driver's handle of the stream, which its creator keeps alive.
+    device : device or str or int, optional
+        The stream's device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        An `ExternalStream`.
+
+    Raises
+    ------
+    DeviceError
+        If the device has no such stream.
+
+    Notes
+    -----
+    As `torch.cuda.get_stream_from_external`. Initialises CUDA and opens the device.
+    """
     return ExternalStream(data_ptr, device)
 
 
 class StreamContext(StreamContextOfKind):
-    """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
+    """A context manager that makes a stream and its device current.
 
-    It keeps what was before, so it must not be entered again before it is left. (`torch.cuda.StreamContext`)
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Raises
+    ------
+    TypeError
+        On entry, if `stream` is not a stream.
+
+    Notes
+    -----
+    As `torch.cuda.StreamContext`. On exit the previous streams of both devices and the previous device are restored.
+    Not re-entrant: enter a context again only after leaving it. Creating one initialises CUDA.
     """
 
     kind = CUDA
@@ -155,21 +370,49 @@ class StreamContext(StreamContextOfKind):
 
     def __init__(self, stream: streams.Stream | None) -> None:
         self.stream = stream
-        if not _started.done:
-            _started.ensure()
+        if not _lazy_init.done:
+            _lazy_init.ensure()
         self.idx = local.here.indices.get("cuda", 0)
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
         self._before = None
 
     @staticmethod
-    def own(stream: streams.Stream) -> Stream:
-        return of_cuda(stream)
+    def as_stream_class(stream: streams.Stream) -> Stream:
+        """Return the stream as a `forebay.cuda.Stream`.
+
+        Parameters
+        ----------
+        stream : forebay.Stream
+            A stream of a CUDA device.
+
+        Returns
+        -------
+        Stream
+            The stream itself if it is one already.
+        """
+        return as_cuda_stream(stream)
 
 
 def stream(stream: streams.Stream | None) -> StreamContext:
-    """The stream is current inside. (`torch.cuda.stream`)
+    """Return a context manager that makes a stream and its device current.
 
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Returns
+    -------
+    StreamContext
+        The context manager.
+
+    Notes
+    -----
+    As `torch.cuda.stream`. Initialises CUDA.
+
+    Examples
+    --------
     >>> import forebay, forebay.cuda as cuda
     >>> with forebay.emulate("cuda"):
     ...     s = cuda.Stream()
@@ -181,10 +424,32 @@ def stream(stream: streams.Stream | None) -> StreamContext:
 
 
 class Event(events.Event):
-    """A point on a stream. `enable_timing` keeps the moment, `interprocess` lets other processes wait for it.
+    """A marker in a stream, to query, wait for or time.
 
-    `blocking` and `external` are kept and change nothing here: a wait never spins for long, and captures see events
-    either way. Belongs to the device of its first record. (`torch.cuda.Event`)
+    Parameters
+    ----------
+    enable_timing : bool, default False
+        Record the time, for `elapsed_time`.
+    blocking : bool, default False
+        Stored without effect: no wait spins for long.
+    interprocess : bool, default False
+        Allow other processes to import the event, see `ipc_handle`.
+    external : bool, default False
+        Stored without effect: a graph capture handles both kinds of events.
+
+    Notes
+    -----
+    As `torch.cuda.Event`. The first `record` determines the event's device.
+
+    Examples
+    --------
+    >>> import forebay, forebay.cuda as cuda
+    >>> with forebay.emulate("cuda"):
+    ...     event = cuda.Event()
+    ...     event.record()
+    ...     event.synchronize()
+    ...     event.query()
+    True
     """
 
     def __init__(
@@ -194,42 +459,148 @@ class Event(events.Event):
         self.external = external
 
     def record(self, stream: streams.Stream | None = None) -> None:
-        """Set the point after all work so far on the stream (the current one, if none is given), or move it there.
+        """Record the event after the work queued so far on a stream, replacing an earlier record.
 
-        Raises RuntimeError when the stream is of another device than the event.
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream; the current one by default.
+
+        Raises
+        ------
+        RuntimeError
+            If the stream is on another device than the event.
+
+        Notes
+        -----
+        As `torch.cuda.Event.record`. Does not wait.
         """
         self.record_on(current_stream() if stream is None else stream)
 
     def wait(self, stream: streams.Stream | None = None) -> None:
-        """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
+        """Make later work on a stream wait for the event.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream; the current one by default.
+
+        Notes
+        -----
+        As `torch.cuda.Event.wait`. The host does not wait. Does nothing if the event was never recorded.
+        """
         super().wait(current_stream() if stream is None and self.recorded else stream)
 
     def ipc_handle(self) -> bytes:
-        """64 bytes, by which another process has the event, too. Never recorded, it becomes the current device's."""
+        """Return a handle by which another process can import the event.
+
+        Returns
+        -------
+        bytes
+            64 bytes for `from_ipc_handle`, valid as long as this event exists.
+
+        Raises
+        ------
+        DeviceError
+            Unless the event was created with `interprocess=True` and without timing.
+
+        Notes
+        -----
+        As `torch.cuda.Event.ipc_handle`. An event that was never recorded is assigned to the current device.
+        """
         if self.device is None:
-            self.device = CUDA.opened(None).device
+            self.device = CUDA.open_device(None).device
         return super().ipc_handle()
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
-        """The event of another process, as one of that device. Initialises CUDA and opens the device."""
-        return super().from_ipc_handle(CUDA.opened(CUDA.index(device, optional=True)).device, handle)
+        """Return the event that another process exported.
+
+        Parameters
+        ----------
+        device : device or str or int
+            The event's device; None is the current one.
+        handle : bytes
+            The result of `ipc_handle` in the other process.
+
+        Returns
+        -------
+        Event
+            The imported event.
+
+        Raises
+        ------
+        DeviceError
+            If the handle is of this process, or the other process or its event no longer exists.
+
+        Notes
+        -----
+        As `torch.cuda.Event.from_ipc_handle`. Initialises CUDA and opens the device.
+        """
+        return super().from_ipc_handle(CUDA.open_device(CUDA.index(device, optional=True)).device, handle)
 
     def query(self) -> bool:
-        """Whether the point is reached; True for an event never recorded. Never waits."""
+        """Return True if the work before the event's record is done.
+
+        Returns
+        -------
+        bool
+            True also if the event was never recorded.
+
+        Raises
+        ------
+        DeviceError
+            If an active graph capture forbids the query.
+
+        Notes
+        -----
+        As `torch.cuda.Event.query`. Does not wait.
+        """
         return super().query()
 
     def synchronize(self) -> None:
-        """Wait for the point; a failure of the stream's work is raised here, once."""
+        """Wait until the work before the event's record is done.
+
+        Raises
+        ------
+        DeviceError
+            If work on the stream failed and the failure was not raised before.
+
+        Notes
+        -----
+        As `torch.cuda.Event.synchronize`. Returns at once if the event was never recorded.
+        """
         super().synchronize()
 
     @property
     def cuda_event(self) -> int:
-        """What tells it from others in this process; 0 while it was not recorded."""
+        """A number that identifies the event in this process; 0 until the event is recorded."""
         return self.event_id
 
     def elapsed_time(self, end_event: events.Event) -> float:
-        """Milliseconds from this point to the other's; both must be reached. Never waits."""
+        """Return the time from this event to another one.
+
+        Parameters
+        ----------
+        end_event : Event
+            The later event.
+
+        Returns
+        -------
+        float
+            Milliseconds.
+
+        Raises
+        ------
+        ValueError
+            If an event was not created with `enable_timing=True`, or not recorded.
+        RuntimeError
+            If the work before one of the events is not done.
+
+        Notes
+        -----
+        As `torch.cuda.Event.elapsed_time`. Does not wait.
+        """
         return super().elapsed_time(end_event)
 
     @property

@@ -1,7 +1,7 @@
-"""Sensors of CUDA devices, and which of them a process sees: names over `forebay.faces.telemetry`.
+"""Sensors and visibility of CUDA devices, over `forebay.faces.telemetry`.
 
-None of them initialises CUDA. An emulated device answers for itself; a real one is asked through NVIDIA's library
-(with nvidia-ml-py or without), or AMD's.
+Nothing here initialises CUDA. An emulated device has its own sensors; a real one is read through NVML (nvidia-ml-py is
+optional) or AMD SMI.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from forebay.backends.emulated.visible_devices import ordinals_of
+from forebay.backends.emulated.visible_devices import match_uuids
 from forebay.cuda._kind import CUDA
 from forebay.faces import telemetry
 from forebay.observe.telemetry import amdsmi, nvml
 
 __all__ = [
-    "LIBRARIES",
+    "LIBRARY_ATTRIBUTES",
     "clock_rate",
     "device_memory_used",
     "list_gpu_processes",
@@ -28,41 +28,200 @@ __all__ = [
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Bytes of the device's memory that anybody uses. (`torch.cuda.device_memory_used`)"""
+    """Return the device memory in use by all processes.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.device_memory_used`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).memory()[0]
 
 
 def memory_usage(device: Any = None) -> int:
-    """Percent of the last second in which the device's memory was read or written. (`torch.cuda.memory_usage`)"""
+    """Return the share of the last second in which device memory was read or written.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Percent.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.memory_usage`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).busy()[1]
 
 
 def utilization(device: Any = None) -> int:
-    """Percent of the last second in which the device was at work. (`torch.cuda.utilization`)"""
+    """Return the share of the last second in which the device was busy.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Percent.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.utilization`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).busy()[0]
 
 
 def temperature(device: Any = None) -> int:
-    """In °C. (`torch.cuda.temperature`)"""
+    """Return the device's temperature.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Degrees Celsius.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.temperature`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).temperature()
 
 
 def power_draw(device: Any = None) -> int:
-    """In mW. (`torch.cuda.power_draw`)"""
+    """Return the device's power draw.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        Milliwatts.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.power_draw`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).power()
 
 
 def clock_rate(device: Any = None) -> int:
-    """Of the multiprocessors, in MHz. (`torch.cuda.clock_rate`)"""
+    """Return the clock rate of the multiprocessors.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    int
+        MHz.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a real device's library (NVML or AMD SMI) is not installed.
+    RuntimeError
+        If the driver cannot be reached, or the device is not visible to this process.
+    Unsupported
+        If the device has no such sensor.
+
+    Notes
+    -----
+    As `torch.cuda.clock_rate`. Does not initialise CUDA.
+    """
     return telemetry.sensors(CUDA, device).clock()
 
 
 def list_gpu_processes(device: Any = None) -> str:
-    """A line for each process that uses the device, or why that cannot be told. (`torch.cuda.list_gpu_processes`)"""
+    """Return a table of the processes that use the device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    str
+        One line for each process, or the reason why the processes are unknown.
+
+    Notes
+    -----
+    As `torch.cuda.list_gpu_processes`. Does not initialise CUDA.
+    """
     return telemetry.list_processes(CUDA, device)
 
 
-# What PyTorch has beside its documentation, and programs use.
+# Undocumented functions of PyTorch that programs use.
 
 
 def _parse_visible_devices() -> list[int] | list[str]:
@@ -70,7 +229,7 @@ def _parse_visible_devices() -> list[int] | list[str]:
 
 
 def _transform_uuid_to_ordinals(candidates: list[str], uuids: list[str]) -> list[int]:
-    return ordinals_of(candidates, uuids, amd=telemetry.on_amd(CUDA))
+    return match_uuids(candidates, uuids, amd=telemetry.uses_amdsmi(CUDA))
 
 
 def _nvml_based_avail() -> bool:
@@ -141,7 +300,7 @@ def _get_amdsmi_clock_rate(device: Any = None) -> int:
     return telemetry.amd_sensors(CUDA, device).clock()
 
 
-def _is_there(binding: Callable[[], object]) -> bool:
+def _is_importable(binding: Callable[[], object]) -> bool:
     try:
         binding()
     except ModuleNotFoundError:
@@ -149,10 +308,10 @@ def _is_there(binding: Callable[[], object]) -> bool:
     return True
 
 
-# Which libraries can be asked, and why not: found out when somebody wants to know, and not at import.
-LIBRARIES: dict[str, Callable[[], Any]] = {
-    "_HAS_PYNVML": lambda: _is_there(nvml.binding),
+# Availability of the libraries, determined on access instead of at import.
+LIBRARY_ATTRIBUTES: dict[str, Callable[[], Any]] = {
+    "_HAS_PYNVML": lambda: _is_importable(nvml.binding),
     "_PYNVML_ERR": nvml.import_error,
-    "_HAS_AMDSMI": lambda: _is_there(amdsmi.binding),
+    "_HAS_AMDSMI": lambda: _is_importable(amdsmi.binding),
     "_AMDSMI_ERR": amdsmi.import_error,
 }

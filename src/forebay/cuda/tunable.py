@@ -1,7 +1,8 @@
-"""The switches of PyTorch's matrix-product tuner, which keep what is set. (torch.cuda.tunable)
+"""Settings of PyTorch's matrix-product tuner, stored without effect (`torch.cuda.tunable`).
 
-There is no product to tune, so nothing is ever measured, read or written: `get_results()` stays empty, and the
-environment's variables are not read.
+There are no products to tune: nothing is measured, read or written, `get_results()` is always empty, and PyTorch's
+environment variables are ignored. Nothing initialises CUDA unless noted. Over 400 lines because each public function
+documents its parameters.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ __all__ = [
     "write_file_on_exit",
 ]
 
-_REASON = "a runtime has no matrix products to tune. Tune them in the framework that computes."
-_WORDS = {bool: "a bool", int: "an int", str: "a string"}
+_TYPE_NAMES = {bool: "a bool", int: "an int", str: "a string"}
 
 
 @dataclass
@@ -53,10 +53,10 @@ class _State:
     enabled: bool = False
     tuning: bool = True
     recording: bool = False
-    wildcards: bool = False
-    duration: int = 30
+    wildcard_fallback: bool = False
+    duration_ms: int = 30
     iterations: int = 100
-    algorithms: int = 8
+    cublaslt_algorithms: int = 8
     rotating_mib: int = -1
     filename: str = ""
 
@@ -67,91 +67,289 @@ _state = _State()
 _T = TypeVar("_T", bool, int, str)
 
 
-def _checked(name: str, value: _T, wanted: type[_T]) -> _T:
-    if type(value) is not wanted:
-        raise RuntimeError(f"cuda_{name} expects {_WORDS[wanted]}, but got {type(value).__name__}")
+def _checked(name: str, value: _T, expected: type[_T]) -> _T:
+    if type(value) is not expected:
+        raise RuntimeError(f"cuda_{name} expects {_TYPE_NAMES[expected]}, but got {type(value).__name__}")
     return value
 
 
 def enable(val: bool = True) -> None:
-    """Switch the tuner on, which finds nothing to do. (torch.cuda.tunable.enable)"""
+    """Enable or disable the tuner.
+
+    Parameters
+    ----------
+    val : bool, default True
+        Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `val` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.enable`.
+    """
     _state.enabled = _checked("tunableop_enable", val, bool)
 
 
 def is_enabled() -> bool:
-    """What `enable` set; at first False. (torch.cuda.tunable.is_enabled)"""
+    """Return the setting of `enable`.
+
+    Returns
+    -------
+    bool
+        False initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.is_enabled`.
+    """
     return _state.enabled
 
 
 def tuning_enable(val: bool = True) -> None:
-    """Allow to measure what is not known yet. (torch.cuda.tunable.tuning_enable)"""
+    """Enable or disable the tuning of products that have no result yet.
+
+    Parameters
+    ----------
+    val : bool, default True
+        Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `val` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.tuning_enable`.
+    """
     _state.tuning = _checked("tunableop_tuning_enable", val, bool)
 
 
 def tuning_is_enabled() -> bool:
-    """What `tuning_enable` set; at first True. (torch.cuda.tunable.tuning_is_enabled)"""
+    """Return the setting of `tuning_enable`.
+
+    Returns
+    -------
+    bool
+        True initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.tuning_is_enabled`.
+    """
     return _state.tuning
 
 
 def record_untuned_enable(val: bool = True) -> None:
-    """Note what is not known yet. (torch.cuda.tunable.record_untuned_enable)"""
+    """Enable or disable the recording of products that have no result yet.
+
+    Parameters
+    ----------
+    val : bool, default True
+        Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `val` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.record_untuned_enable`.
+    """
     _state.recording = _checked("record_untuned_enable", val, bool)
 
 
 def record_untuned_is_enabled() -> bool:
-    """What `record_untuned_enable` set; at first False. (torch.cuda.tunable.record_untuned_is_enabled)"""
+    """Return the setting of `record_untuned_enable`.
+
+    Returns
+    -------
+    bool
+        False initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.record_untuned_is_enabled`.
+    """
     return _state.recording
 
 
 def wildcard_fallback_enable(val: bool = True) -> None:
-    """Accept what was measured for similar shapes. (torch.cuda.tunable.wildcard_fallback_enable)"""
-    _state.wildcards = _checked("tunableop_wildcard_fallback_enable", val, bool)
+    """Enable or disable the use of results for similar shapes.
+
+    Parameters
+    ----------
+    val : bool, default True
+        Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `val` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.wildcard_fallback_enable`.
+    """
+    _state.wildcard_fallback = _checked("tunableop_wildcard_fallback_enable", val, bool)
 
 
 def wildcard_fallback_is_enabled() -> bool:
-    """What `wildcard_fallback_enable` set; at first False. (torch.cuda.tunable.wildcard_fallback_is_enabled)"""
-    return _state.wildcards
+    """Return the setting of `wildcard_fallback_enable`.
+
+    Returns
+    -------
+    bool
+        False initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.wildcard_fallback_is_enabled`.
+    """
+    return _state.wildcard_fallback
 
 
 def set_max_tuning_duration(duration: int) -> None:
-    """How long one product may be measured, in ms, at least 0. (torch.cuda.tunable.set_max_tuning_duration)"""
-    _state.duration = max(0, _checked("tunableop_set_max_tuning_duration", duration, int))
+    """Set the longest time to tune one product.
+
+    Parameters
+    ----------
+    duration : int
+        Milliseconds; a negative number counts as 0. Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `duration` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_max_tuning_duration`.
+    """
+    _state.duration_ms = max(0, _checked("tunableop_set_max_tuning_duration", duration, int))
 
 
 def get_max_tuning_duration() -> int:
-    """In ms; at first 30. (torch.cuda.tunable.get_max_tuning_duration)"""
-    return _state.duration
+    """Return the longest time to tune one product.
+
+    Returns
+    -------
+    int
+        Milliseconds; 30 initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_max_tuning_duration`.
+    """
+    return _state.duration_ms
 
 
 def set_max_tuning_iterations(iterations: int) -> None:
-    """How often one product may be measured, at least 0. (torch.cuda.tunable.set_max_tuning_iterations)"""
+    """Set the largest number of iterations to tune one product.
+
+    Parameters
+    ----------
+    iterations : int
+        A negative number counts as 0. Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `iterations` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_max_tuning_iterations`.
+    """
     _state.iterations = max(0, _checked("tunableop_set_max_tuning_iterations", iterations, int))
 
 
 def get_max_tuning_iterations() -> int:
-    """At first 100. (torch.cuda.tunable.get_max_tuning_iterations)"""
+    """Return the largest number of iterations to tune one product.
+
+    Returns
+    -------
+    int
+        100 initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_max_tuning_iterations`.
+    """
     return _state.iterations
 
 
 def set_cublaslt_requested_algo_count(count: int) -> None:
-    """How many algorithms to try, at least 1. (torch.cuda.tunable.set_cublaslt_requested_algo_count)"""
-    _state.algorithms = max(1, _checked("tunableop_set_cublaslt_requested_algo_count", count, int))
+    """Set the number of cuBLASLt algorithms to try.
+
+    Parameters
+    ----------
+    count : int
+        A number below 1 counts as 1. Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `count` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_cublaslt_requested_algo_count`.
+    """
+    _state.cublaslt_algorithms = max(1, _checked("tunableop_set_cublaslt_requested_algo_count", count, int))
 
 
 def get_cublaslt_requested_algo_count() -> int:
-    """At first 8. (torch.cuda.tunable.get_cublaslt_requested_algo_count)"""
-    return _state.algorithms
+    """Return the number of cuBLASLt algorithms to try.
+
+    Returns
+    -------
+    int
+        8 initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_cublaslt_requested_algo_count`.
+    """
+    return _state.cublaslt_algorithms
 
 
 def set_rotating_buffer_size(buffer_size: int) -> None:
-    """In MiB; 0 for none, less for that of the L2 cache. (torch.cuda.tunable.set_rotating_buffer_size)"""
+    """Set the size of the rotating buffer.
+
+    Parameters
+    ----------
+    buffer_size : int
+        MiB; 0 for none, negative for the size of the L2 cache. Stored without effect.
+
+    Raises
+    ------
+    RuntimeError
+        If `buffer_size` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_rotating_buffer_size`.
+    """
     _state.rotating_mib = _checked("tunableop_set_rotating_buffer_size", buffer_size, int)
 
 
 def get_rotating_buffer_size() -> int:
-    """In bytes; at first the size of the current device's L2 cache, for which the device is opened.
+    """Return the size of the rotating buffer.
 
-    0 where the device does not tell. (torch.cuda.tunable.get_rotating_buffer_size)
+    Returns
+    -------
+    int
+        Bytes; initially the size of the L2 cache, or 0 if the device does not report it.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_rotating_buffer_size`. To read the size of the L2 cache, initialises CUDA and
+    opens the current device.
     """
     if _state.rotating_mib >= 0:
         return _state.rotating_mib << 20
@@ -159,7 +357,26 @@ def get_rotating_buffer_size() -> int:
 
 
 def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    """Accepted: there is no result to check. (torch.cuda.tunable.set_numerical_check_tolerances)"""
+    """Check the arguments: there are no results to compare.
+
+    Parameters
+    ----------
+    enable : bool
+        Ignored.
+    atol : float, default 1e-5
+        Ignored.
+    rtol : float, default 1e-5
+        Ignored.
+
+    Raises
+    ------
+    RuntimeError
+        If an argument has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_numerical_check_tolerances`.
+    """
     if type(enable) is not bool:
         raise RuntimeError(f"First argument must be a boolean, got {type(enable).__name__}")
     for place, name, value in (("Second", "atol", atol), ("Third", "rtol", rtol)):
@@ -169,22 +386,55 @@ def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float
 
 @contextmanager
 def dynamic_dims_mask(M: bool = False, N: bool = False, K: bool = False, BATCH: bool = False) -> Iterator[None]:  # noqa: ARG001, N803 -- PyTorch's
-    """Inside, these dimensions would not count. (torch.cuda.tunable.dynamic_dims_mask)"""
+    """Accept dimensions to ignore while the body of a `with` statement tunes; has no effect.
+
+    Parameters
+    ----------
+    M : bool, default False
+        Ignored.
+    N : bool, default False
+        Ignored.
+    K : bool, default False
+        Ignored.
+    BATCH : bool, default False
+        Ignored.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.dynamic_dims_mask`.
+    """
     yield
 
 
 def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
-    """Name the file of results, with the current device's index in it if wanted. (torch.cuda.tunable.set_filename)"""
+    """Set the name of the results file, which is never read or written.
+
+    Parameters
+    ----------
+    filename : str
+        The name.
+    insert_device_ordinal : bool, default False
+        Insert the current device's index into the name.
+
+    Raises
+    ------
+    RuntimeError
+        If `filename` is not a string.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.set_filename`.
+    """
     name = _checked("tunableop_set_filename", filename, str)
     if insert_device_ordinal:
-        name = _numbered(name, resolve("cuda").index or 0)
+        name = _with_device_index(name, resolve("cuda").index or 0)
     _state.filename = name
 
 
-def _numbered(name: str, index: int) -> str:
-    """The index in place of %d, else before the last dot, else at the end.
+def _with_device_index(name: str, index: int) -> str:
+    """Insert the index in place of %d, else before the last dot, else at the end.
 
-    >>> _numbered("results.csv", 1), _numbered("r%d.tar.gz", 1), _numbered("results", 1)
+    >>> _with_device_index("results.csv", 1), _with_device_index("r%d.tar.gz", 1), _with_device_index("results", 1)
     ('results1.csv', 'r1.tar.gz', 'results1')
     """
     if "%d" in name:
@@ -194,32 +444,109 @@ def _numbered(name: str, index: int) -> str:
 
 
 def get_filename() -> str:
-    """What `set_filename` made; at first empty. (torch.cuda.tunable.get_filename)"""
+    """Return the name of the results file.
+
+    Returns
+    -------
+    str
+        Empty initially.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_filename`.
+    """
     return _state.filename
 
 
 def get_results() -> tuple[tuple[str, str, str, float], ...]:
-    """Empty: nothing was tuned. (torch.cuda.tunable.get_results)"""
+    """Return the tuning results: always empty.
+
+    Returns
+    -------
+    tuple
+        Empty.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_results`.
+
+    Examples
+    --------
+    >>> from forebay.cuda import tunable
+    >>> tunable.get_results()
+    ()
+    """
     return ()
 
 
 def get_validators() -> tuple[tuple[str, str], ...]:
-    """Empty: no library's version decides. (torch.cuda.tunable.get_validators)"""
+    """Return the library versions for which results are valid: always empty.
+
+    Returns
+    -------
+    tuple
+        Empty.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.get_validators`.
+
+    Examples
+    --------
+    >>> from forebay.cuda import tunable
+    >>> tunable.get_validators()
+    ()
+    """
     return ()
 
 
 def read_file(filename: str | None = None) -> bool:
-    """False, without reading: results of other libraries are not valid here. (torch.cuda.tunable.read_file)"""
+    """Return False without reading: results of other libraries are not valid here.
+
+    Parameters
+    ----------
+    filename : str, optional
+        Ignored.
+
+    Returns
+    -------
+    bool
+        False.
+
+    Raises
+    ------
+    RuntimeError
+        If `filename` is not a string.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.read_file`.
+    """
     if filename is not None:
         _checked("tunableop_read_file", filename, str)
     return False
 
 
 def write_file_on_exit(val: bool) -> None:
-    """Accepted: there is nothing to write. (torch.cuda.tunable.write_file_on_exit, only in 2.4)"""
+    """Check the argument: there are no results to write.
+
+    Parameters
+    ----------
+    val : bool
+        Ignored.
+
+    Raises
+    ------
+    RuntimeError
+        If `val` has another type.
+
+    Notes
+    -----
+    As `torch.cuda.tunable.write_file_on_exit`. Only in PyTorch 2.4.
+    """
     _checked("tunableop_write_file_on_exit", val, bool)
 
 
-write_file = unsupported(__name__, "write_file(filename=None)", _REASON)
-tune_gemm_in_file = unsupported(__name__, "tune_gemm_in_file(filename)", _REASON)
-mgpu_tune_gemm_in_file = unsupported(__name__, "mgpu_tune_gemm_in_file(filename_pattern, num_gpus)", _REASON)
+write_file = unsupported(__name__, "write_file(filename=None)")
+tune_gemm_in_file = unsupported(__name__, "tune_gemm_in_file(filename)")
+mgpu_tune_gemm_in_file = unsupported(__name__, "mgpu_tune_gemm_in_file(filename_pattern, num_gpus)")

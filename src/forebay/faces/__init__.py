@@ -1,1 +1,1 @@
-"""PyTorch's names, each implemented once; the modules that bear them are lists over these."""
+"""Implementations shared by the PyTorch-compatible modules (`forebay.cuda`, `.mps`, `.mtia`), over one device kind."""

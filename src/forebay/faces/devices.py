@@ -1,4 +1,4 @@
-"""The current device of a kind, and what its devices are."""
+"""Implementations of PyTorch's device functions over one device kind; each module binds its names to these methods."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from forebay.errors import ForebayError
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import current_device, local
 from forebay.runtime.streams import sync_debug
 
-__all__ = ["DeviceContext", "DeviceGuard", "Devices"]
+__all__ = ["DeviceContext", "DeviceFunctions", "DeviceGuard"]
 
 
 class DeviceContext:
-    """The device is current inside, the one before it afterwards; None and a negative index change nothing."""
+    """Context manager that makes a device current and restores the previous device on exit.
 
-    kind: ClassVar[Kind]
+    Parameters
+    ----------
+    device : device or str or int or None
+        The device. None and a negative index change nothing.
+
+    Raises
+    ------
+    ValueError
+        If `device` is of another kind.
+    DeviceError
+        On entry, if the device does not exist.
+
+    Notes
+    -----
+    Entering initialises the kind but opens no device.
+    """
+
+    kind: ClassVar[DeviceKind]
     __slots__ = ("_before", "idx", "prev_idx")
 
     def __init__(self, device: Any) -> None:
@@ -25,11 +42,11 @@ class DeviceContext:
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        before = self._before = local.here.device  # perhaps of another kind
+        before = self._before = local.here.device  # may be of another kind
         if before is not None and before.index == self.idx and before.kind == self.kind.name:
-            self.prev_idx = self.idx  # it is current already
+            self.prev_idx = self.idx  # already current
         else:
-            if before is None:  # what was current by itself is so again
+            if before is None:  # exit restores the default device explicitly
                 self._before = current_device()
             self.prev_idx = self.kind.exchange(self.idx)
 
@@ -44,82 +61,199 @@ class DeviceContext:
 
 
 class DeviceGuard(DeviceContext):
-    """The same for an index that is known to be one."""
+    """Context manager like `DeviceContext` for a known index.
+
+    Parameters
+    ----------
+    index : int
+        The device index; a negative one changes nothing.
+    """
 
     def __init__(self, index: int) -> None:
         self.idx = index
         self.prev_idx = -1
 
 
-class Devices:
-    """What every kind's face says of its devices."""
+class DeviceFunctions:
+    """Device functions of one kind."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: DeviceKind) -> None:
         self._kind = kind
 
     def init(self) -> None:
-        """Initialise the kind, which its first use does as well; queued calls run now.
+        """Initialise the kind and run the queued calls.
 
-        Raises RuntimeError where there is no device, or in a process forked from one that had initialised the kind.
+        Raises
+        ------
+        RuntimeError
+            If there is no device, or in a process forked from one that had initialised the kind.
+
+        Notes
+        -----
+        The first use of a device does the same.
         """
         self._kind.initialisation.ensure()
 
     def is_initialized(self) -> bool:
-        """Whether this process has used the kind."""
+        """Return True if this process has initialised the kind.
+
+        Returns
+        -------
+        bool
+            False before the first use.
+        """
         return self._kind.initialised
 
     def is_in_bad_fork(self) -> bool:
-        """Whether this process was forked from one that had used the kind, and so may not."""
+        """Return True if this process was forked from one that had initialised the kind.
+
+        Returns
+        -------
+        bool
+            True if this process cannot use the kind.
+        """
         return self._kind.initialisation.bad_fork
 
     def is_available(self) -> bool:
-        """Whether there is a device, be it an emulated one. Initialises nothing and never raises."""
+        """Return True if there is at least one device, emulated devices included.
+
+        Returns
+        -------
+        bool
+            True if `device_count()` is positive.
+
+        Notes
+        -----
+        Does not initialise the kind. Never raises.
+        """
         return self._kind.count() > 0
 
     def device_count(self) -> int:
-        """How many devices there are. Initialises nothing and never raises."""
+        """Return the number of devices.
+
+        Returns
+        -------
+        int
+            0 without a backend.
+
+        Notes
+        -----
+        Does not initialise the kind. Never raises.
+        """
         return self._kind.count()
 
     def set_device(self, device: Any) -> None:
-        """Make the device this thread's current one; a negative index changes nothing. Opens nothing."""
+        """Make a device this thread's current one.
+
+        Parameters
+        ----------
+        device : device or str or int
+            The device; a negative index changes nothing.
+
+        Raises
+        ------
+        ValueError
+            If `device` is of another kind or has no index.
+        DeviceError
+            If the device does not exist.
+
+        Notes
+        -----
+        Initialises the kind but opens no device.
+        """
         index = self._kind.index(device)
         if index >= 0:
             self._kind.exchange(index)
 
     def exchange_device(self, device: int) -> int:
-        """Make the device current and give the index of the one before; of a negative one nothing comes but -1."""
+        """Make a device current and return the index of the previous one.
+
+        Parameters
+        ----------
+        device : int
+            The device index; a negative one changes nothing.
+
+        Returns
+        -------
+        int
+            The previous index; -1 if `device` is negative.
+
+        Raises
+        ------
+        ForebayError
+            If `device` is not an int.
+        DeviceError
+            If the device does not exist.
+        """
         if not isinstance(device, int):
             raise ForebayError("invalid argument to exchangeDevice")
         return self._kind.exchange(device)
 
     def synchronize(self, device: Any = None) -> None:
-        """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once.
+        """Wait until all work on all streams of a device has completed.
 
-        Initialises the kind, opens nothing.
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Raises
+        ------
+        DeviceError
+            If queued work failed and the failure was not reported yet, or if the device does not exist.
+        ValueError
+            If `device` is of another kind.
+
+        Notes
+        -----
+        Initialises the kind but opens no device.
         """
-        if device is None and (opened := self._kind.opened_if()) is not None:
+        if device is None and (opened := self._kind.get_open_device()) is not None:
             opened.synchronize()
             return
         index = self._kind.index(device, optional=True)
         if index >= 0:
-            self._kind.hook("maybeExchangeDevice")
+            self._kind.require_backend("maybeExchangeDevice")
         self._kind.initialisation.ensure()
-        opened = self._kind.opened_if(self._kind.device(None if index < 0 else index))
-        if opened is not None:  # else there is nothing to wait for
+        opened = self._kind.get_open_device(self._kind.device(None if index < 0 else index))
+        if opened is not None:  # a device that is not open has no work
             opened.synchronize()
 
     def lazy_call(self, callable: Callable[[], Any], **kwargs: Any) -> Any:  # noqa: A002 -- PyTorch's name
-        """Call it now, and give what it gives, or call it at the kind's first use, and give None.
+        """Call a function now if the kind is initialised, else queue the call until its first use.
 
-        `seed_all=True` and `seed=True` as `SeedTracker` says.
+        Parameters
+        ----------
+        callable : Callable
+            The function, called without arguments.
+        **kwargs : Any
+            `seed_all=True` marks a call that seeds all devices, `seed=True` one that seeds one device: only the last
+            queued call of each is made.
+
+        Returns
+        -------
+        Any
+            The function's result, or None if the call is queued.
         """
         seeds = "all" if kwargs.get("seed_all", False) else "one" if kwargs.get("seed", False) else ""
         return self._kind.initialisation.call(callable, seeds=seeds)
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
-        """Whether a call that waits for the device warns ("warn", 1), raises RuntimeError ("error", 2) or just waits.
+        """Set how calls that wait for the device are reported.
 
-        RuntimeError for what is no mode. Initialises the kind.
+        Parameters
+        ----------
+        debug_mode : int or str
+            "default" (0) reports nothing, "warn" (1) issues a warning, "error" (2) raises RuntimeError.
+
+        Raises
+        ------
+        ForebayError
+            If `debug_mode` is invalid.
+
+        Notes
+        -----
+        Initialises the kind.
         """
         self._kind.initialisation.ensure()
         if isinstance(debug_mode, str):
@@ -133,7 +267,17 @@ class Devices:
         sync_debug.set_mode(debug_mode)
 
     def get_sync_debug_mode(self) -> int:
-        """0, 1 or 2. Initialises the kind."""
+        """Return the mode that `set_sync_debug_mode` set.
+
+        Returns
+        -------
+        int
+            0 ("default"), 1 ("warn") or 2 ("error").
+
+        Notes
+        -----
+        Initialises the kind.
+        """
         self._kind.initialisation.ensure()
         return sync_debug.mode
 

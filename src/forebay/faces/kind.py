@@ -1,4 +1,4 @@
-"""One kind of device as its face sees it: which device an argument means, and the way to it."""
+"""One device kind as its PyTorch-compatible module uses it: device arguments, initialisation and open devices."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.spi import Describes, DeviceProps
 
-__all__ = ["Kind", "Refusals"]
+__all__ = ["DeviceErrorMessages", "DeviceKind"]
 
 
 @dataclass(frozen=True)
-class Refusals:
-    """What `Kind.index` says of a device that cannot be meant: PyTorch's modules say it differently."""
+class DeviceErrorMessages:
+    """Error texts of `Kind.index`; PyTorch's modules word them differently."""
 
-    host: str = "Expected a {kind} device, but got: {device}"
+    cpu: str = "Expected a {kind} device, but got: {device}"
     other: str = "Expected a {kind} device, but got: {device}"
-    other_than_host: str = "Expected a {kind} or cpu device, but got: {device}"  # where the host may be meant
-    unnamed: str = "Expected a torch.device with a specified index or an integer, but got:{device}"
+    other_than_cpu: str = "Expected a {kind} or cpu device, but got: {device}"  # with allow_cpu
+    missing_index: str = "Expected a torch.device with a specified index or an integer, but got:{device}"
 
 
-class Kind:
-    """A kind by its name. Nothing here opens a device but `opened`.
+class DeviceKind:
+    """A device kind by its name. Only `open_device` and `open_device_for_stream` open a device.
 
-    `no_backend` is what its first use says where there is no backend. With `hooks` PyTorch asks that by the name of a
-    function, and `hook` says which one there is nobody for.
+    `no_backend` is the error text of the first use without a backend. `has_hooks` is set for kinds that PyTorch reaches
+    through its accelerator hooks: `require_backend` raises the hook's error then.
     """
 
     def __init__(
@@ -41,162 +41,165 @@ class Kind:
         *,
         deferred_error: type[Exception] | None = None,
         no_backend: str = "",
-        hooks: bool = False,
-        refusals: Refusals | None = None,
+        has_hooks: bool = False,
+        messages: DeviceErrorMessages | None = None,
     ) -> None:
         self.name = name
-        self._refusals = Refusals() if refusals is None else refusals
-        self.initialisation = lazy_init.of(name)
-        self._named: dict[int, Device] = {}
+        self._messages = DeviceErrorMessages() if messages is None else messages
+        self.initialisation = lazy_init.get(name)
+        self._devices: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error
         if no_backend:
             self.initialisation.no_backend = no_backend
-        self._hooks = hooks
+        self._has_hooks = has_hooks
 
-    def named(self, index: int) -> Device:
-        """The device of that index: one object, as to make one takes long."""
-        found = self._named.get(index)
-        return self._named.setdefault(index, Device(self.name, index)) if found is None else found
+    def device_at(self, index: int) -> Device:
+        """Return the Device of that index, cached because construction is slow. The device need not exist."""
+        found = self._devices.get(index)
+        return self._devices.setdefault(index, Device(self.name, index)) if found is None else found
 
     @property
-    def word(self) -> str:
-        """The kind as messages spell it."""
+    def display_name(self) -> str:
+        """The kind as messages spell it, such as "CUDA"."""
         return self.initialisation.word
 
     def count(self) -> int:
-        """How many devices there are; 0 for a kind that nobody knows. They are counted anew until the first use."""
-        first = self.initialisation
-        return first.count if first.done else open_device.device_count(self.name)
+        """Return the number of devices, 0 for an unknown kind. Devices are counted again until the first use."""
+        init = self.initialisation
+        return init.count if init.done else open_device.device_count(self.name)
 
     def index(self, device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-        """The index that is meant: an int is itself, a kind alone the current one, if that is `optional`.
+        """Return the index of a device argument; an int is returned unchanged, the CPU device is -1 if allowed.
 
-        Raises ValueError for other kinds, for no index where it is not optional, and for what is no device; asking for
-        the current one initialises the kind. (`torch.cuda._utils._get_device_index`)
+        With `optional`, an argument without an index selects the current device, which initialises the kind. Raises
+        ValueError for another kind or a missing index. (`torch.cuda._utils._get_device_index`)
         """
         if isinstance(device, int):
             return device
-        named = Device(device) if isinstance(device, str) else device
-        if isinstance(named, Device):
-            if named.kind != self.name:
-                host = named.kind in ("cpu", "host")
-                if host and allow_cpu:
+        parsed = Device(device) if isinstance(device, str) else device
+        if isinstance(parsed, Device):
+            if parsed.kind != self.name:
+                is_cpu = parsed.kind == "cpu"
+                if is_cpu and allow_cpu:
                     return -1
-                said = self._refusals
-                text = said.host if host else said.other_than_host if allow_cpu else said.other
-                raise ValueError(text.format(kind=self.name, device=named))
-            if named.index is not None:
-                return named.index
-        elif isinstance(index := getattr(device, "idx", None), int):  # one of `with cuda.device(1)`
+                messages = self._messages
+                text = messages.cpu if is_cpu else messages.other_than_cpu if allow_cpu else messages.other
+                raise ValueError(text.format(kind=self.name, device=parsed))
+            if parsed.index is not None:
+                return parsed.index
+        elif isinstance(index := getattr(device, "idx", None), int):  # a DeviceContext, as cuda.device(1)
             return index
-        if optional:  # be it what it may, as in PyTorch
+        if optional:  # PyTorch accepts any other object here
             return self.current_index()
-        raise ValueError(self._refusals.unnamed.format(device=device))
+        raise ValueError(self._messages.missing_index.format(device=device))
 
     def device(self, device: Any = None) -> Device:
-        """The device that is meant. DeviceError, with CUDA's words, where there is none of that index."""
+        """Return the Device of a device argument. Raises DeviceError, with CUDA's text, if it does not exist."""
         index = self.index(device, optional=True)
         self.check(index)
-        return self.named(index)
+        return self.device_at(index)
 
     def check(self, index: int) -> None:
-        """Initialises the kind; DeviceError where it has no device of that index."""
-        first = self.initialisation
-        if not first.done:
-            first.ensure()
+        """Initialise the kind. Raises DeviceError if it has no device of that index."""
+        init = self.initialisation
+        if not init.done:
+            init.ensure()
         count = self.count()
         if not 0 <= index < count:
-            note = f"There {'is' if count == 1 else 'are'} {count}; this is index {index}."
+            note = f"The index {index} is out of range: there {'is' if count == 1 else 'are'} {count}."
             raise accelerator_error(INVALID_DEVICE, kind=self.name, device=f"{self.name}:{index}", note=note)
 
-    def hook(self, name: str) -> None:
-        """ForebayError where there is no device that `name` could be asked of: PyTorch's words, and the reason.
+    def require_backend(self, hook: str) -> None:
+        """Raise ForebayError, with PyTorch's text for that hook and the reason, if the kind has no device.
 
-        Nothing for a kind that PyTorch does not ask so.
+        Does nothing for a kind without `has_hooks`.
         """
-        if self.initialisation.done or not self._hooks or self.count():
+        if self.initialisation.done or not self._has_hooks or self.count():
             return
         reason = backends.why_not(self.name)
-        raise ForebayError(f"Cannot execute {name}() without {self.word} backend.\n{reason}")
+        raise ForebayError(f"Cannot execute {hook}() without {self.display_name} backend.\n{reason}")
 
-    def ranged(self, index: int) -> int:
-        """The same index. ForebayError, in the words of PyTorch's C++ functions, where there is no such device."""
+    def check_range(self, index: int) -> int:
+        """Return the index. Raises ForebayError, with the text of PyTorch's C++ functions, if it is out of range."""
         count = self.count()
         if not 0 <= index < count:
             raise ForebayError(f"Device index value {index} is out of index range [0, {count})")
         return index
 
     def current_index(self) -> int:
-        """The index of this thread's current device. Initialises the kind, but opens nothing."""
+        """Return the index of this thread's current device. Initialises the kind, but opens no device."""
         if not self.initialisation.done:
-            self.hook("getCurrentDevice")
+            self.require_backend("getCurrentDevice")
             self.initialisation.ensure()
         return local.here.indices.get(self.name, 0)
 
     def exchange(self, index: int, *, device: Device | None = None) -> int:
-        """Make that device current, gives the index of the one before; a negative one changes nothing and gives -1.
+        """Make a device current and return the index of the previous one; a negative index only returns -1.
 
-        `device` becomes this thread's current device of all kinds, if it is another than that.
+        `device`, if of another kind, then becomes this thread's current device of all kinds.
         """
         if index < 0:
             return -1
-        first, state = self.initialisation, local.here
-        if not first.done:
-            self.hook("maybeExchangeDevice")
-            first.ensure()
+        init, state = self.initialisation, local.here
+        if not init.done:
+            self.require_backend("maybeExchangeDevice")
+            init.ensure()
         before = state.indices.get(self.name, 0)
         if index != before or state.device is None or state.device.kind != self.name:
-            if index >= first.count:  # it is that, or this is a queued call
+            if index >= init.count:  # out of range, or called by a queued call
                 self.check(index)
-            current.make_current(self.named(index))
+            current.make_current(self.device_at(index))
         if device is not None and device.kind != self.name:
             current.make_current(device)
         return before
 
-    def opened(self, device: Any = None, hook: str = "") -> OpenDevice:
-        """The device that is meant, or the current one, opened if it is not yet; `hook` is asked before."""
+    def open_device(self, device: Any = None, hook: str = "") -> OpenDevice:
+        """Return the device of a device argument, or the current device, and open it if needed.
+
+        With `hook`, calls `require_backend(hook)` before it selects the current device.
+        """
         if device is not None:
             return open_device.open_device(self.device(device))
         found = local.here.opened
         if found is not None and found.kind == self.name:
             return found
         if hook:
-            self.hook(hook)
+            self.require_backend(hook)
         found = open_device.open_device(self.device())
         current.keep(found)
         return found
 
-    def opened_for_stream(self, device: Any) -> OpenDevice:
-        """The same as PyTorch's functions of streams have it: -1 is the current one, other errors are `ranged`'s."""
+    def open_device_for_stream(self, device: Any) -> OpenDevice:
+        """Return the open device for a stream function: -1 is the current one, errors are `check_range`'s."""
         if device is None:
-            return self.opened()
+            return self.open_device()
         index = self.index(device, optional=True)
         self.initialisation.ensure()
         if index != -1:
-            self.ranged(index)
-        return self.opened(None if index in (-1, current.current_index(self.name)) else index)
+            self.check_range(index)
+        return self.open_device(None if index in (-1, current.current_index(self.name)) else index)
 
-    def opened_if(self, device: Any = None) -> OpenDevice | None:
-        """The same, or None where it is not open: then nothing is initialised or touched."""
+    def get_open_device(self, device: Any = None) -> OpenDevice | None:
+        """Return the device if it is already open, else None. Does not initialise a kind that is not in use."""
         if device is None:
             found = local.here.opened
-            if found is not None and found.kind == self.name:  # and not gone
-                return found  # what follows takes microseconds
+            if found is not None and found.kind == self.name:  # its `kind` is empty if it is gone
+                return found  # the general path takes microseconds
         if not self.initialised:
             return None
-        return open_device.opened_if(self.named(self.index(device, optional=True)))
+        return open_device.get_open_device(self.device_at(self.index(device, optional=True)))
 
     @property
     def initialised(self) -> bool:
-        """Whether the kind was used, by this process."""
+        """True once this process has used the kind."""
         return self.initialisation.done
 
     def describe(self, device: Any = None) -> DeviceProps:
-        """What the device is. Initialises the kind, but opens the device only where its driver cannot tell before."""
-        named = self.device(device)
-        index, opened = named.index or 0, open_device.opened_if(named)
+        """Return the device's properties. Initialises the kind; opens the device only if its driver requires that."""
+        found = self.device(device)
+        index, opened = found.index or 0, open_device.get_open_device(found)
         if opened is not None:
             return opened.port.props
         driver = backends.driver(self.name)
-        return driver.describe(index) if isinstance(driver, Describes) else self.opened(index).port.props
+        return driver.describe(index) if isinstance(driver, Describes) else self.open_device(index).port.props

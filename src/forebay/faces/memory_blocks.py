@@ -1,4 +1,7 @@
-"""Taking and giving back a kind's memory by address, its private pools, and who serves: PyTorch's names."""
+"""Raw allocations by address, private pools and pluggable allocators of one device kind, under PyTorch's names.
+
+Over 400 lines because most of it is the docstrings of public functions.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +12,114 @@ from typing import Any, ClassVar
 
 from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
-from forebay.faces.kind import Kind
-from forebay.faces.memory_statistics import opened_or_none
+from forebay.faces.kind import DeviceKind
+from forebay.faces.memory_statistics import find_open_device
 from forebay.runtime.allocator import pluggable_allocator
-from forebay.runtime.allocator.pluggable_allocator import Plugged
 from forebay.runtime.devices import open_device
-from forebay.runtime.history.torch_schema import of_pool
+from forebay.runtime.history.torch_schema import snapshot_pool
 from forebay.runtime.memory import mem_pool
 from forebay.runtime.memory.storage import allocate_block
 from forebay.runtime.settings import process_settings
-from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.spi import Managed
 
-__all__ = ["AllocatorHandle", "KindPool", "ManagedMemory", "MemoryBlocks", "PluggableAllocator"]
+__all__ = ["AllocatorHandle", "CachingAllocatorFunctions", "KindMemPool", "ManagedMemory", "PluggableAllocator"]
 
 
 class AllocatorHandle:
-    """Who serves a kind: None stands for the native allocator. (`torch.cuda.memory._CUDAAllocator`)"""
+    """Handle of the allocator that serves a kind.
 
-    def __init__(self, allocator: Plugged | None) -> None:
+    Parameters
+    ----------
+    allocator : object or None
+        The pluggable allocator; None is the native one.
+
+    Notes
+    -----
+    As `torch.cuda.memory._CUDAAllocator`.
+    """
+
+    def __init__(self, allocator: pluggable_allocator.AllocatorFunctions | None) -> None:
         self._allocator = allocator
 
-    def allocator(self) -> Plugged | None:
+    def allocator(self) -> pluggable_allocator.AllocatorFunctions | None:
+        """Return the pluggable allocator.
+
+        Returns
+        -------
+        object or None
+            None for the native allocator.
+        """
         return self._allocator
 
 
 class PluggableAllocator(AllocatorHandle):
-    """Two functions of a shared library. (`torch.cuda.CUDAPluggableAllocator`)
+    """Allocator made of two C functions of a shared library.
 
-    `void* alloc(ssize_t nbytes, int device, cudaStream_t)` and `void free(void*, ssize_t nbytes, int device,
-    cudaStream_t)`. Raises OSError for a library that cannot be loaded, AttributeError for a function it lacks.
+    Parameters
+    ----------
+    path_to_so_file : str
+        Path of the shared library.
+    alloc_fn_name : str
+        Name of `void* alloc(ssize_t nbytes, int device, cudaStream_t)`.
+    free_fn_name : str
+        Name of `void free(void*, ssize_t nbytes, int device, cudaStream_t)`.
+
+    Raises
+    ------
+    OSError
+        If the library cannot be loaded.
+    AttributeError
+        If the library lacks a function.
+
+    Notes
+    -----
+    As `torch.cuda.CUDAPluggableAllocator`.
     """
 
     def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
         library = ctypes.CDLL(path_to_so_file)
-        allocate, release = (_address_of(library, name) for name in (alloc_fn_name, free_fn_name))
-        super().__init__(Plugged(allocate, release, library, f"{alloc_fn_name} of {path_to_so_file}"))
+        allocate, free = (_address_of(library, name) for name in (alloc_fn_name, free_fn_name))
+        super().__init__(
+            pluggable_allocator.AllocatorFunctions(allocate, free, library, f"{alloc_fn_name} of {path_to_so_file}")
+        )
 
 
 def _address_of(library: ctypes.CDLL, name: str) -> int:
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
-class KindPool(mem_pool.MemPool):
-    """A pool whose questions go to the kind's current device."""
+class KindMemPool(mem_pool.MemPool):
+    """Private memory pool of one kind, whose methods refer to the current device.
 
-    kind: ClassVar[Kind]
+    Parameters
+    ----------
+    allocator : object, optional
+        Result of `CUDAPluggableAllocator(...).allocator()` that supplies the segments; the device by default.
+    use_on_oom : bool, default False
+        Let other allocations use the pool's cached memory before they fail.
+    no_split : bool, default False
+        Do not split segments.
 
-    def __init__(self, allocator: Plugged | None = None, use_on_oom: bool = False, no_split: bool = False) -> None:
-        if allocator is not None and not isinstance(allocator, Plugged):
+    Raises
+    ------
+    TypeError
+        If `allocator` is not a pluggable allocator.
+    Unsupported
+        If a pluggable allocator serves the kind.
+    """
+
+    kind: ClassVar[DeviceKind]
+
+    def __init__(
+        self,
+        allocator: pluggable_allocator.AllocatorFunctions | None = None,
+        use_on_oom: bool = False,
+        no_split: bool = False,
+    ) -> None:
+        if allocator is not None and not isinstance(allocator, pluggable_allocator.AllocatorFunctions):
             raise TypeError(
-                "the allocator of a pool is what CUDAPluggableAllocator(...).allocator() gives, "
+                "allocator must be the result of CUDAPluggableAllocator(...).allocator(), "
                 f"not {type(allocator).__name__}"
             )
         if pluggable_allocator.current(self.kind.name) is not None:
@@ -70,27 +130,48 @@ class KindPool(mem_pool.MemPool):
         super().__init__(use_on_oom=bool(use_on_oom), no_split=bool(no_split), source=allocator)
 
     def use_count(self) -> int:  # type: ignore[override]  # PyTorch's has no device
-        """How many use it on the current device: itself, and each `use_mem_pool` or graph under way. Opens nothing."""
-        opened = self.kind.opened_if()
+        """Return the reference count of the pool on the current device.
+
+        Returns
+        -------
+        int
+            1 for the object itself, and 1 for each active `use_mem_pool` and graph.
+
+        Notes
+        -----
+        Opens no device.
+        """
+        opened = self.kind.get_open_device()
         return 1 if opened is None else self.users(opened)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # noqa: ARG002 -- as above; PyTorch's, of segments
-        """Its segments on all devices, as `memory_snapshot`."""
+        """Return the pool's segments on all devices.
+
+        Parameters
+        ----------
+        include_traces : bool, default True
+            Ignored.
+
+        Returns
+        -------
+        list of dict
+            One dict per segment, as `memory_snapshot`.
+        """
         return [
             row
-            for opened in open_device.opened_of(self.kind.name).devices
-            for row in of_pool(opened.allocator, self.id)
+            for opened in open_device.open_devices(self.kind.name).devices
+            for row in snapshot_pool(opened.allocator, self.id)
         ]
 
 
 class ManagedMemory:
-    """Memory that the host reads as well, and that does not count as the device's. (`cudaMallocManaged`)"""
+    """Segment source that reserves managed memory, which the host can access. (`cudaMallocManaged`)"""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: DeviceKind) -> None:
         self._kind = kind
-        self._ports: dict[int, Managed] = {}  # by address: its emulation may have ended since
+        self._ports: dict[int, Managed] = {}  # by address: the emulation may end before the release
 
-    def reserve(self, nbytes: int, device: int, queue: int) -> int:  # noqa: ARG002 -- as every source
+    def reserve(self, nbytes: int, device: int, queue: int) -> int:  # noqa: ARG002 -- the protocol's signature
         port = open_device.open_device(Device(self._kind.name, device)).port
         if not isinstance(port, Managed):
             raise Unsupported(f"{self._kind.name}:{device} has no managed memory", ability="Managed")
@@ -98,24 +179,50 @@ class ManagedMemory:
         self._ports[address] = port
         return address
 
-    def release(self, address: int, nbytes: int, device: int, queue: int) -> None:  # noqa: ARG002 -- as every source
+    def release(self, address: int, nbytes: int, device: int, queue: int) -> None:  # noqa: ARG002 -- the protocol's signature
         self._ports[address].release_managed(address)
         del self._ports[address]
 
 
-class MemoryBlocks:
-    """Of one kind."""
+class CachingAllocatorFunctions:
+    """Allocator functions of one kind."""
 
-    def __init__(self, kind: Kind, pool: type[KindPool], handle: type[AllocatorHandle] = AllocatorHandle) -> None:
+    def __init__(
+        self, kind: DeviceKind, pool: type[KindMemPool], handle: type[AllocatorHandle] = AllocatorHandle
+    ) -> None:
         self._kind = kind
         self._pool = pool
         self._handle = handle
 
     def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
-        """The address of so many bytes, for other libraries; 0 for none. `caching_allocator_delete` gives them back.
+        """Allocate memory for another library and return its address.
 
-        They belong to that stream, a Stream or the driver's handle, or to the current one. Initialises the kind and
-        opens the device. Raises OutOfMemory, ValueError for a size that is none, TypeError for what is no stream.
+        Parameters
+        ----------
+        size : int
+            Bytes.
+        device : device or str or int, optional
+            The device; the current one by default.
+        stream : Stream or int, optional
+            The stream that uses the memory, or the driver's handle of one; the current stream by default.
+
+        Returns
+        -------
+        int
+            The address; 0 if `size` is 0. Free it with `caching_allocator_delete`.
+
+        Raises
+        ------
+        OutOfMemory
+            If the device has too little memory.
+        ValueError
+            If `size` is invalid.
+        TypeError
+            If `stream` is not a stream or int.
+
+        Notes
+        -----
+        Initialises the kind and opens the device.
         """
         kind = self._kind
         index = kind.current_index() if device is None else kind.index(device)
@@ -126,22 +233,35 @@ class MemoryBlocks:
             )
         if not isinstance(size, int) or size < 0:
             raise ValueError(f"Invalid memory size: {size!r}. caching_allocator_alloc requires a non-negative size.")
-        opened = kind.opened(kind.ranged(index))
+        opened = kind.open_device(kind.check_range(index))
         if size == 0:
             return 0
-        queue = stream if isinstance(stream, int) else (stream or stream_of(opened)).handle
+        queue = stream if isinstance(stream, int) else (stream or current_stream_for(opened)).handle
         block = allocate_block(opened, size, queue)
-        opened.raw[block.address] = block
+        opened.raw_blocks[block.address] = block
         return block.address
 
     def caching_allocator_delete(self, mem_ptr: int) -> None:
-        """Give back what `caching_allocator_alloc` gave; 0 is nothing. RuntimeError for any other address."""
+        """Free memory that `caching_allocator_alloc` returned.
+
+        Parameters
+        ----------
+        mem_ptr : int
+            The address; 0 does nothing.
+
+        Raises
+        ------
+        ForebayError
+            If the address is not that of such an allocation.
+        TypeError
+            If `mem_ptr` is not an int.
+        """
         if not isinstance(mem_ptr, int):
-            raise TypeError(f"an address is an int, not {type(mem_ptr).__name__}")
+            raise TypeError(f"mem_ptr must be an int, not {type(mem_ptr).__name__}")
         if mem_ptr == 0:
             return
-        for opened in open_device.opened_of(self._kind.name).devices:
-            if (block := opened.raw.pop(mem_ptr, None)) is not None:
+        for opened in open_device.open_devices(self._kind.name).devices:
+            if (block := opened.raw_blocks.pop(mem_ptr, None)) is not None:
                 block.free()
                 return
         if pluggable_allocator.current(self._kind.name) is not None:
@@ -149,9 +269,21 @@ class MemoryBlocks:
         raise ForebayError(f"invalid device pointer: {mem_ptr:#x}")
 
     def caching_allocator_enable(self, value: bool = True) -> None:
-        """Whether memory given back is kept for later, on the devices of all kinds. Nothing before the first use.
+        """Enable or disable caching of freed memory on the devices of all kinds.
 
-        ForebayError for what is no bool.
+        Parameters
+        ----------
+        value : bool, default True
+            True enables the cache.
+
+        Raises
+        ------
+        ForebayError
+            If `value` is not a bool.
+
+        Notes
+        -----
+        Does nothing before the kind's first use.
         """
         if not self._kind.initialised:
             return
@@ -161,7 +293,13 @@ class MemoryBlocks:
 
     @contextmanager
     def caching_allocator_disabled(self) -> Iterator[None]:
-        """Every allocation is the device's own meanwhile."""
+        """Disable the cache inside the context; every allocation is then reserved from the device.
+
+        Yields
+        ------
+        None
+            Exit restores the previous setting.
+        """
         before = process_settings.caching
         self.caching_allocator_enable(False)
         try:
@@ -171,27 +309,60 @@ class MemoryBlocks:
 
     @contextmanager
     def use_mem_pool(self, pool: mem_pool.MemPool, device: Any = None) -> Iterator[None]:
-        """What this thread allocates on the device comes from the pool meanwhile. Initialises the kind, and opens it.
+        """Allocate this thread's memory on a device from a pool inside the context.
 
-        Uses nest, and the innermost counts; a graph that is being captured keeps the pool's memory. Raises
-        ForebayError for a pool that is in use already.
+        Parameters
+        ----------
+        pool : MemPool
+            The pool.
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Yields
+        ------
+        None
+            Contexts nest; the innermost pool is used.
+
+        Raises
+        ------
+        TypeError
+            If `pool` is not a MemPool.
+        ForebayError
+            If the pool is already in use or the device does not exist.
+
+        Notes
+        -----
+        Initialises the kind and opens the device. A graph captured inside keeps the pool's memory.
         """
         kind = self._kind
         index = kind.current_index() if device is None else kind.index(device)
         kind.initialisation.ensure()
-        opened_or_none(kind, index, "Invalid device argument")
+        find_open_device(kind, index, "Invalid device argument")
         with mem_pool.use_mem_pool(pool, Device(kind.name, index)):
-            capture = stream_of(kind.opened(index)).capture
+            capture = current_stream_for(kind.open_device(index)).capture
             graph = None if capture is None else capture.owner()
             if graph is not None:
                 graph._retain_pool(pool)  # noqa: SLF001 -- PyTorch's name
             yield
 
     @contextmanager
-    def use_uvm(self, device: Any = None) -> Iterator[KindPool]:
-        """What this thread allocates meanwhile is managed: the host reads it too, and it may exceed the device's.
+    def use_uvm(self, device: Any = None) -> Iterator[KindMemPool]:
+        """Allocate this thread's memory on a device as managed memory inside the context.
 
-        Gives the pool it is in. Raises Unsupported where the device has no such memory.
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Yields
+        ------
+        MemPool
+            The pool of the allocations. The host can access them, and they may exceed the device's memory.
+
+        Raises
+        ------
+        Unsupported
+            If the device has no managed memory.
         """
         pool = self._pool()
         pool.source = ManagedMemory(self._kind)
@@ -199,34 +370,77 @@ class MemoryBlocks:
             yield pool
 
     def host_allocator(self) -> int:
-        """A number that names the allocator of pinned host memory. Initialises the kind, opens the current device."""
-        return id(self._kind.opened().pinned)
+        """Return an identifier of the pinned host memory allocator.
+
+        Returns
+        -------
+        int
+            The same number for every device of the kind.
+
+        Notes
+        -----
+        Initialises the kind and opens the current device.
+        """
+        return id(self._kind.open_device().pinned)
 
     @contextmanager
     def free_mutex(self) -> Iterator[None]:
-        """No segment goes back to a device that is open meanwhile, but from this thread."""
-        with ExitStack() as held:
-            for opened in open_device.opened_of(self._kind.name).devices:
-                held.enter_context(opened.allocator.leaving.releasing)
+        """Keep other threads from releasing segments to any open device inside the context.
+
+        Yields
+        ------
+        None
+            Holds the lock of each open device.
+        """
+        with ExitStack() as locks:
+            for opened in open_device.open_devices(self._kind.name).devices:
+                locks.enter_context(opened.allocator.pending_releases.lock)
             yield
 
-    # Who serves
+    # The allocator that serves the kind
 
     def get_allocator_backend(self) -> str:
-        """One of "native" and "pluggable", where a program brought its own allocator. Initialises nothing."""
+        """Return the name of the allocator backend.
+
+        Returns
+        -------
+        str
+            "native", or "pluggable" after `change_current_allocator`.
+
+        Notes
+        -----
+        Does not initialise the kind.
+        """
         return "native" if pluggable_allocator.current(self._kind.name) is None else "pluggable"
 
     def change_current_allocator(self, allocator: AllocatorHandle) -> None:
-        """Let it serve the kind from its first use on. WrongState after that, and where another is to serve already."""
-        serving = allocator.allocator()
-        pluggable_allocator.change(self._kind.name, serving)
-        if serving is not None:
-            self._kind.initialisation.call(lambda: self._tell_count(serving))
+        """Set the allocator that serves the kind from its first use on.
 
-    def _tell_count(self, serving: Plugged) -> None:
+        Parameters
+        ----------
+        allocator : CUDAPluggableAllocator
+            The allocator.
+
+        Raises
+        ------
+        WrongState
+            After the kind's first use, or if another allocator is already set.
+        """
+        serving = allocator.allocator()
+        pluggable_allocator.set_current(self._kind.name, serving)
+        if serving is not None:
+            self._kind.initialisation.call(lambda: self._report_device_count(serving))
+
+    def _report_device_count(self, serving: pluggable_allocator.AllocatorFunctions) -> None:
         if pluggable_allocator.current(self._kind.name) is serving:
             serving.on_init(self._kind.count())
 
     def current_allocator(self) -> AllocatorHandle:
-        """Who serves the kind."""
+        """Return the allocator that serves the kind.
+
+        Returns
+        -------
+        AllocatorHandle
+            The handle.
+        """
         return self._handle(pluggable_allocator.current(self._kind.name))

@@ -1,4 +1,4 @@
-"""Recording a kind's history, and snapshots of all its devices: PyTorch's names."""
+"""Memory history and snapshots of all devices of one kind, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from forebay.errors import ForebayError
-from forebay.faces.kind import Kind
-from forebay.faces.memory_statistics import refuse_plugged
+from forebay.faces.kind import DeviceKind
+from forebay.faces.memory_statistics import require_native_allocator
 from forebay.runtime.allocator import pluggable_allocator
 from forebay.runtime.allocator.caching_allocator import Allocator
 from forebay.runtime.allocator.uncached import UncachedBlock
@@ -23,13 +23,13 @@ from forebay.snapshot.report import flamegraph
 
 __all__ = ["MemoryHistory"]
 
-_PROTOCOL = 4  # PyTorch's readers, and older ones, read it
+_PICKLE_PROTOCOL = 4  # the newest that all PyTorch readers support
 
 
 class MemoryHistory:
-    """Of one kind: of all its devices, those that are opened later, too."""
+    """Memory history functions of one kind; they apply to all its devices, also to those opened later."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: DeviceKind) -> None:
         self._kind = kind
 
     def record(
@@ -46,19 +46,53 @@ class MemoryHistory:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        """Begin, change or (`enabled` None) end the recording of allocations and frees, on all devices.
+        """Start, change or stop recording of the memory history on all devices.
 
-        "state" keeps the newest entry, "all" as many as `max_entries`. `context` says which stacks are taken: of
-        what is allocated now ("state"), of entries too ("alloc"), of frees as well ("all"), or none at all (None).
-        `skip_actions` are not recorded. `record_pinned_host_memory` is for pinned host memory, and without
-        `record_cuda` for that alone. RuntimeError for unknown words; then initialises the kind.
+        Parameters
+        ----------
+        enabled : {"all", "state", None}, default "all"
+            "all" keeps `max_entries` entries, "state" the newest one, None stops the recording.
+        context : {"all", "alloc", "state", None}, default "all"
+            Stacks to record: of live blocks ("state"), also of allocation entries ("alloc"), also of free entries
+            ("all"), or none (None).
+        stacks : {"all", "python"}, default "all"
+            Both record Python frames.
+        max_entries : int, optional
+            Number of entries per device; unlimited by default.
+        device : object, optional
+            Ignored.
+        clear_history : bool, default False
+            Discard the entries recorded so far.
+        compile_context : bool, default False
+            Record the compile context of each entry.
+        global_record_annotations : bool, default False
+            Record annotations.
+        skip_actions : collection of str, optional
+            Actions that are not recorded.
+        record_pinned_host_memory : bool, default False
+            Record pinned host memory too.
+        record_cuda : bool, default True
+            Record device memory.
+
+        Raises
+        ------
+        ForebayError
+            If an option or action is unknown.
+        ValueError
+            If `max_entries` is negative.
+        Unsupported
+            If a pluggable allocator serves the kind.
+
+        Notes
+        -----
+        Initialises the kind.
         """
         recording.check(enabled, context, stacks, max_entries)
         recording.check_actions(skip_actions or ())
         if record_pinned_host_memory and enabled is None:
             raise ForebayError("record_pinned_host_memory requires memory history recording to be enabled")
         self._kind.initialisation.ensure()
-        refuse_plugged(self._kind, "recordHistory")
+        require_native_allocator(self._kind, "recordHistory")
 
         def begin(allocator: Allocator) -> None:
             recording.start(
@@ -74,18 +108,18 @@ class MemoryHistory:
             )
 
         def begin_pinned(history: PinnedHistory) -> None:
-            wanted = enabled if record_pinned_host_memory else None
-            history.start(wanted, context, max_entries, clear_history=clear_history)
+            mode = enabled if record_pinned_host_memory else None
+            history.start(mode, context, max_entries, clear_history=clear_history)
 
-        kept = recording.kept_for(self._kind.name)
-        recording.keep_for(
+        unchanged = recording.get_default(self._kind.name)
+        recording.set_default(
             self._kind.name,
-            kept if not record_cuda else begin if enabled else None,
+            unchanged if not record_cuda else begin if enabled else None,
             begin_pinned if record_pinned_host_memory else None,
         )
-        for opened in open_device.opened_of(self._kind.name).devices if record_cuda else ():
+        for opened in open_device.open_devices(self._kind.name).devices if record_cuda else ():
             begin(opened.allocator)
-        if (pinned := open_device.pinned_if(self._kind.name)) is not None:
+        if (pinned := open_device.get_pinned_allocator(self._kind.name)) is not None:
             begin_pinned(pinned.history)
 
     def record_legacy(
@@ -95,7 +129,7 @@ class MemoryHistory:
         trace_alloc_max_entries: int = 1,
         trace_alloc_record_context: bool = False,
         device: Any = None,
-        record_context_cpp: bool = False,  # noqa: ARG002 -- there is no C++ to show
+        record_context_cpp: bool = False,  # noqa: ARG002 -- there are no C++ frames
         clear_history: bool = False,
         compile_context: bool = False,
         global_record_annotations: bool = False,
@@ -103,7 +137,42 @@ class MemoryHistory:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        """The same in the words of before 2.1: on or off, stacks of blocks, how many entries, and their stacks."""
+        """Start or stop recording with the arguments of PyTorch before 2.1.
+
+        Parameters
+        ----------
+        enabled : bool
+            True starts or changes the recording, False stops it.
+        record_context : bool, default True
+            Record the stacks of live blocks.
+        trace_alloc_max_entries : int, default 1
+            Number of entries per device.
+        trace_alloc_record_context : bool, default False
+            Record the stacks of allocation entries too.
+        device : object, optional
+            Ignored.
+        record_context_cpp : bool, default False
+            Ignored.
+        clear_history : bool, default False
+            As `record`.
+        compile_context : bool, default False
+            As `record`.
+        global_record_annotations : bool, default False
+            As `record`.
+        skip_actions : collection of str, optional
+            As `record`.
+        record_pinned_host_memory : bool, default False
+            As `record`.
+        record_cuda : bool, default True
+            As `record`.
+
+        Raises
+        ------
+        ForebayError
+            If an action is unknown.
+        ValueError
+            If `trace_alloc_max_entries` is negative.
+        """
         self.record(
             "all" if enabled else None,
             "alloc" if trace_alloc_record_context else "state" if record_context else None,
@@ -119,78 +188,201 @@ class MemoryHistory:
         )
 
     def snapshot(self, device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
-        """Segments, blocks, history and settings of all devices, as plain dicts and lists. (torch-semantics 3.12)
+        """Return a snapshot of the memory of all devices in PyTorch's schema.
 
-        Before the kind's first use there is none of them. `augment_with_fx_traces` has no torch.fx to ask.
+        Parameters
+        ----------
+        device : object, optional
+            Ignored.
+        augment_with_fx_traces : bool, default False
+            Ignored.
+
+        Returns
+        -------
+        dict
+            Segments with their blocks, history and settings, as dicts and lists; empty before the kind's first use.
+
+        Raises
+        ------
+        Unsupported
+            If a pluggable allocator serves the kind.
+
+        Notes
+        -----
+        The schema is that of PyTorch 2.15.
         """
-        refuse_plugged(self._kind, "snapshot")
+        require_native_allocator(self._kind, "snapshot")
         if not self._kind.initialised:
-            return torch_schema.of_allocators([])
-        allocators = [opened.allocator for opened in open_device.opened_of(self._kind.name).devices]
-        found = torch_schema.of_allocators(allocators, open_device.pinned_if(self._kind.name))
+            return torch_schema.snapshot_allocators([])
+        allocators = [opened.allocator for opened in open_device.open_devices(self._kind.name).devices]
+        found = torch_schema.snapshot_allocators(allocators, open_device.get_pinned_allocator(self._kind.name))
         found["device_traces"] += [[] for _ in range(self._kind.count() - len(found["device_traces"]))]
         return found
 
     def memory_snapshot(self, mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:  # noqa: ARG002 -- PyTorch's; segments only
-        """The segments of all devices, or those of one pool; none before the kind's first use."""
+        """Return the segments of all devices, or of one private pool.
+
+        Parameters
+        ----------
+        mempool_id : tuple of int, optional
+            The pool's id; all pools by default.
+        include_traces : bool, default True
+            Ignored.
+
+        Returns
+        -------
+        list of dict
+            One dict per segment, with its blocks; empty before the kind's first use.
+
+        Raises
+        ------
+        Unsupported
+            If a pluggable allocator serves the kind.
+        """
         pool = None if mempool_id is None else (mempool_id[0], mempool_id[1])
-        refuse_plugged(self._kind, "snapshot")
+        require_native_allocator(self._kind, "snapshot")
         if not self._kind.initialised:
             return []
-        opened = open_device.opened_of(self._kind.name).devices
-        return [row for each in opened for row in torch_schema.of_pool(each.allocator, pool)]
+        opened = open_device.open_devices(self._kind.name).devices
+        return [row for each in opened for row in torch_schema.snapshot_pool(each.allocator, pool)]
 
     def dump(self, filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
-        """Write the snapshot for `forebay replay`, PyTorch's viewers, or any unpickler. OSError where it cannot."""
+        """Write the snapshot to a pickle file for `forebay replay` and PyTorch's viewers.
+
+        Parameters
+        ----------
+        filename : str, default "dump_snapshot.pickle"
+            The file to write.
+        augment_with_fx_traces : bool, default False
+            Ignored.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
         found = self.snapshot(augment_with_fx_traces=augment_with_fx_traces)
         with Path(filename).open("wb") as file:
-            pickle.dump(found, file, _PROTOCOL)
+            pickle.dump(found, file, _PICKLE_PROTOCOL)
 
     def save_segment_usage(self, filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
-        """Draw who allocated what, segment by segment, as a flame graph (SVG), of the snapshot or of now."""
-        self._draw(filename, flamegraph.of_segments(self.snapshot() if snapshot is None else snapshot))
+        """Write a flame graph of allocated memory by segment and stack.
+
+        Parameters
+        ----------
+        filename : str, default "output.svg"
+            The SVG file to write.
+        snapshot : dict, optional
+            The snapshot to draw; the current state by default.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        self._draw(filename, flamegraph.fold_segments(self.snapshot() if snapshot is None else snapshot))
 
     def save_memory_usage(self, filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
-        """Draw who allocated what, stream by stream, as a flame graph (SVG), of the snapshot or of now."""
-        self._draw(filename, flamegraph.of_streams(self.snapshot() if snapshot is None else snapshot))
+        """Write a flame graph of allocated memory by stream and stack.
+
+        Parameters
+        ----------
+        filename : str, default "output.svg"
+            The SVG file to write.
+        snapshot : dict, optional
+            The snapshot to draw; the current state by default.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        self._draw(filename, flamegraph.fold_streams(self.snapshot() if snapshot is None else snapshot))
 
     def _draw(self, filename: str, folded: str) -> None:
         Path(filename).write_text(flamegraph.draw(folded), "utf-8")
 
-    # One block, and what a program says of itself.
+    # Stacks of single blocks, and annotations
 
     def allocation_traceback(self, data_ptr: int) -> list[dict[str, Any]] | None:
-        """Where the block at the address was allocated, innermost frame first; None where nobody recorded that."""
+        """Return the stack that allocated the block at an address.
+
+        Parameters
+        ----------
+        data_ptr : int
+            Address of the block's first byte.
+
+        Returns
+        -------
+        list of dict or None
+            Frames, innermost first; None if there is no such block or its stack was not recorded.
+
+        Raises
+        ------
+        TypeError
+            If `data_ptr` is not an int.
+        """
         if not isinstance(data_ptr, int):
             raise TypeError("an integer is required")
-        for opened in open_device.opened_of(self._kind.name).devices:
-            if (found := torch_schema.frames_of(opened.allocator, data_ptr)) is not None:
+        for opened in open_device.open_devices(self._kind.name).devices:
+            if (found := torch_schema.allocation_frames(opened.allocator, data_ptr)) is not None:
                 return found
         return None
 
     def metadata_supported(self) -> bool:
-        """Whether entries carry metadata: those of the native allocator do."""
+        """Return True if history entries carry metadata.
+
+        Returns
+        -------
+        bool
+            False if a pluggable allocator serves the kind.
+        """
         return pluggable_allocator.current(self._kind.name) is None
 
     def set_metadata(self, metadata: str | dict[str, Any]) -> None:
-        """What this thread's entries carry from now on; a dict becomes compact JSON. TypeError for anything else."""
+        """Set the metadata of this thread's future history entries.
+
+        Parameters
+        ----------
+        metadata : str or dict
+            A dict is stored as compact JSON.
+
+        Raises
+        ------
+        TypeError
+            If `metadata` is neither.
+        """
         if not isinstance(metadata, (str, dict)):
-            raise TypeError(f"metadata is a str or a dict, not {type(metadata).__name__}")
+            raise TypeError(f"metadata must be a str or a dict, not {type(metadata).__name__}")
         history_annotations.set_metadata(metadata)
 
     def annotate(self, tensor: Tensor, metadata: str) -> None:
-        """Note in the history what the tensor's memory is.
+        """Add a history entry that annotates a tensor's memory.
 
-        ValueError for a tensor of another kind, RuntimeError for one that has no block.
+        Parameters
+        ----------
+        tensor : Tensor
+            A tensor of this kind.
+        metadata : str
+            The annotation.
+
+        Raises
+        ------
+        ValueError
+            If the tensor is of another kind.
+        TypeError
+            If `metadata` is not a str.
+        ForebayError
+            If the tensor's memory was not allocated by the caching allocator.
         """
         if tensor.device.kind != self._kind.name:
-            raise ValueError(f"expected a {self._kind.word} tensor, got device {tensor.device}")
+            raise ValueError(f"expected a {self._kind.display_name} tensor, got device {tensor.device}")
         if not isinstance(metadata, str):
-            raise TypeError(f"metadata is a str, not {type(metadata).__name__}")
+            raise TypeError(f"metadata must be a str, not {type(metadata).__name__}")
         if pluggable_allocator.current(self._kind.name) is not None:
             return
         block = tensor.storage.block
         if block is None or isinstance(block, UncachedBlock):
             raise ForebayError(f"annotateMemory: no live allocation found at pointer {tensor.storage.address:#x}")
-        with history_annotations.metadata_for_now(metadata):
-            block.pool.note_block(block)
+        with history_annotations.temporary_metadata(metadata):
+            block.pool.record_annotation(block)

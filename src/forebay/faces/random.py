@@ -1,4 +1,4 @@
-"""Seeding a kind's devices, and the states of their generators. Seeds wait for the kind's first use."""
+"""Seeds and generator states of one device kind, under PyTorch's names. Seeds are queued until the first use."""
 
 from __future__ import annotations
 
@@ -9,124 +9,240 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.device_spec import Device
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import local
 from forebay.runtime.random import generator as generators
 from forebay.runtime.random.generator import Generator, default_generator
 
-__all__ = ["Randoms"]
+__all__ = ["RandomFunctions"]
 
 _Result = TypeVar("_Result")
 
 
-class Randoms:
-    """Of one kind. A state is seed and offset in a NumPy array, the same bytes that PyTorch's tensor holds."""
+class RandomFunctions:
+    """Random number functions of one kind. A state has the bytes of PyTorch's state tensor: seed and offset."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: DeviceKind) -> None:
         self._kind = kind
-        self._first = kind.initialisation
-        self._word = kind.name  # `get_rng_state(device="cuda")`: what to say for the current device
+        self._init = kind.initialisation
+        self._name = kind.name
 
     def default_generators(self) -> tuple[Generator, ...]:
-        """One for each device; none before the kind's first use."""
+        """Return the default generator of each device; empty before the kind's first use."""
         return tuple(map(self._generator, range(self._kind.count()))) if self._kind.initialised else ()
 
-    def at_hand(self) -> Generator | None:
-        """That of this thread's current device, if it is one of the kind and initialised: the fast way."""
-        place = local.here.device
-        if place is None or place.kind != self._word or not self._first.done:
+    def initialised_generator(self) -> Generator | None:
+        """Return the current device's generator if that device is of this kind and the kind is in use (fast path)."""
+        device = local.here.device
+        if device is None or device.kind != self._name or not self._init.done:
             return None
-        return default_generator(place)
+        return default_generator(device)
 
     def get_rng_state(self, device: Any = None) -> NDArray[np.uint8]:
-        """The state of the device's generator. Initialises the kind; IndexError where there is no device."""
+        """Return the state of a device's generator.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        numpy.ndarray of uint8
+            Seed and offset, the bytes of PyTorch's state tensor.
+
+        Raises
+        ------
+        IndexError
+            If the device does not exist.
+
+        Notes
+        -----
+        Initialises the kind.
+        """
         return self.generator(device).get_state()
 
     def set_rng_state(self, new_state: Any, device: Any = None) -> None:
-        """Let the device's generator go on from a state. RuntimeError, TypeError for what is none."""
-        kept = generators.checked_state(new_state, self._kind.name)  # it may change before it is needed
-        index = self._named(device)
-        self._later(lambda: self.generator(index).set_state(kept))
+        """Set the state of a device's generator.
+
+        Parameters
+        ----------
+        new_state : numpy.ndarray or Tensor
+            A state that `get_rng_state` returned, here or in PyTorch.
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Raises
+        ------
+        RuntimeError
+            If the state has the wrong size.
+        TypeError
+            If `new_state` is not an array of uint8.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        state = generators.checked_state(new_state, self._kind.name)  # a copy: the caller may change `new_state`
+        index = self._explicit_index(device)
+        self._call_or_queue(lambda: self.generator(index).set_state(state))
 
     def get_rng_state_all(self) -> list[NDArray[np.uint8]]:
-        """The states of all devices."""
+        """Return the states of the generators of all devices.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            One state per device.
+
+        Notes
+        -----
+        Initialises the kind if there is a device.
+        """
         return [self.get_rng_state(index) for index in range(self._kind.count())]
 
     def set_rng_state_all(self, new_states: Iterable[Any]) -> None:
-        """One state for each device, from the first on; IndexError where there are more than devices."""
+        """Set the states of the generators of all devices.
+
+        Parameters
+        ----------
+        new_states : iterable
+            One state per device, from device 0 on.
+
+        Raises
+        ------
+        IndexError
+            If there are more states than devices.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
         for index, state in enumerate(new_states):
             self.set_rng_state(state, index)
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the current device's generator, at the kind's first use if that is to come."""
-        number, known = int(seed), self.at_hand()
-        if known is None:
-            self._later(lambda: self.generator().manual_seed(number), "one")
+        """Seed the current device's generator.
+
+        Parameters
+        ----------
+        seed : int
+            From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        number, generator = int(seed), self.initialised_generator()
+        if generator is None:
+            self._call_or_queue(lambda: self.generator().manual_seed(number), "one")
         else:
-            known.manual_seed(number)
+            generator.manual_seed(number)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seed the generators of all devices, at the kind's first use if that is to come."""
+        """Seed the generators of all devices.
+
+        Parameters
+        ----------
+        seed : int
+            From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
         number = int(seed)
-        self._later(lambda: self._each(lambda made: made.manual_seed(number)), "all")
+        self._call_or_queue(lambda: self._for_each_generator(lambda generator: generator.manual_seed(number)), "all")
 
     def seed(self) -> None:
-        """Seed the current device's generator at random."""
-        self.new_seed()
+        """Seed the current device's generator with a random number.
+
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        self.seed_and_return()
 
     def seed_all(self) -> None:
-        """Seed the generators of all devices with one random number."""
-        self.new_seed_all()
+        """Seed the generators of all devices with the same random number.
 
-    def new_seed(self) -> int | None:
-        """Seed the current device's generator at random, and give the seed; None before the kind's first use."""
-        return self._later(lambda: self.generator().seed(), "one")
+        Notes
+        -----
+        Queued until the kind's first use.
+        """
+        self.seed_all_and_return()
 
-    def new_seed_all(self) -> int | None:
-        """Seed the generators of all devices with one random number, and give it; None before the kind's first use."""
+    def seed_and_return(self) -> int | None:
+        """Seed the current device's generator with a random number and return that number.
 
-        def seed_them() -> int:
+        Returns
+        -------
+        int or None
+            The seed; None if the call is queued until the kind's first use.
+        """
+        return self._call_or_queue(lambda: self.generator().seed(), "one")
+
+    def seed_all_and_return(self) -> int | None:
+        """Seed the generators of all devices with the same random number and return that number.
+
+        Returns
+        -------
+        int or None
+            The seed; None if the call is queued until the kind's first use.
+        """
+
+        def seed_generators() -> int:
             number = self._generator(0).seed()
-            self._each(lambda made: made.manual_seed(number))
+            self._for_each_generator(lambda generator: generator.manual_seed(number))
             return number
 
-        return self._later(seed_them, "all")
+        return self._call_or_queue(seed_generators, "all")
 
     def initial_seed(self) -> int:
-        """The seed of the current device's generator. Initialises the kind."""
+        """Return the seed of the current device's generator.
+
+        Returns
+        -------
+        int
+            The seed.
+
+        Notes
+        -----
+        Initialises the kind.
+        """
         return self.generator().initial_seed()
 
     def set_offset(self, offset: int, device: Any = None) -> None:
-        """Where the device's generator goes on; RuntimeError unless it is a multiple of 4."""
-        index = self._named(device)
-        self._later(lambda: self.generator(index).set_offset(offset))
+        """Set the offset of a device's generator; RuntimeError unless it is a multiple of 4."""
+        index = self._explicit_index(device)
+        self._call_or_queue(lambda: self.generator(index).set_offset(offset))
 
     def get_offset(self, device: Any = None) -> int:
-        """How many words each thread of the device has drawn. Initialises the kind."""
+        """Return the number of words that each device thread has drawn. Initialises the kind."""
         return self.generator(device).get_offset()
 
     def generator(self, device: Any = None) -> Generator:
-        """The device's, or the current one's. Initialises the kind; IndexError where there is no such device."""
-        named = self._named(device)
-        index = self._kind.current_index() if named is None else named
+        """Return a device's default generator. Initialises the kind; raises IndexError if there is no such device."""
+        explicit = self._explicit_index(device)
+        index = self._kind.current_index() if explicit is None else explicit
         self._kind.initialisation.ensure()
         return self._generator(index)
 
     def _generator(self, index: int) -> Generator:
         if index not in range(self._kind.count()):
-            raise IndexError(f"there is no {self._word}:{index}, so it has no generator")
-        return default_generator(self._kind.named(index))
+            raise IndexError(f"{self._name}:{index} does not exist, so it has no generator")
+        return default_generator(self._kind.device_at(index))
 
-    def _named(self, device: Any) -> int | None:
-        """An index, or None for whichever is current then."""
+    def _explicit_index(self, device: Any) -> int | None:
+        """Return the index of a device argument; None selects the device that is current at the call's execution."""
         if isinstance(device, int) or device is None:
             return device
         return Device(device).index
 
-    def _each(self, do: Callable[[Generator], object]) -> None:
+    def _for_each_generator(self, function: Callable[[Generator], object]) -> None:
         for index in range(self._kind.count()):
-            do(self._generator(index))
+            function(self._generator(index))
 
-    def _later(self, function: Callable[[], _Result], seeds: str = "") -> _Result | None:
-        found: _Result | None = self._kind.initialisation.call(function, seeds=seeds)
-        return found
+    def _call_or_queue(self, function: Callable[[], _Result], seeds: str = "") -> _Result | None:
+        result: _Result | None = self._kind.initialisation.call(function, seeds=seeds)
+        return result

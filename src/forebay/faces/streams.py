@@ -1,4 +1,4 @@
-"""A stream that is current for a while, on a device of one kind."""
+"""The stream context manager of one device kind, and lookup of queues by stream id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 from forebay.backends.common.cuda_errors import INVALID_HANDLE, accelerator_error
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices import current
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice
@@ -16,30 +16,45 @@ from forebay.runtime.streams import stream as streams
 from forebay.runtime.streams.stream import Stream
 from forebay.spi import Queue
 
-__all__ = ["StreamContext", "current_on", "queue_of"]
+__all__ = ["StreamContext", "current_stream_on", "find_queue"]
 
-_Shown = TypeVar("_Shown", bound=Stream)
+_StreamT = TypeVar("_StreamT", bound=Stream)
 
 
 class StreamContext:
-    """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
+    """Context manager that makes a stream current; its device becomes the current device.
 
-    It keeps what was before, so it must not be entered again before it is left. Making one initialises the kind.
+    Exit restores the previous stream of both devices and the previous device.
+
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Raises
+    ------
+    TypeError
+        On entry, if `stream` is not a stream.
+
+    Notes
+    -----
+    Construction initialises the kind, even with None. The object stores the previous state, so it cannot be entered
+    again before it is exited.
     """
 
-    kind: ClassVar[Kind]
-    stream_class: ClassVar[type[Stream]] = Stream  # of what the kind's face shows
+    kind: ClassVar[DeviceKind]
+    stream_class: ClassVar[type[Stream]] = Stream  # the class that the kind's module exposes
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
         self.idx = self.kind.current_index()
         self.src_prev_stream: Stream | None = None
         self.dst_prev_stream: Stream | None = None
-        self._before: Device | None = None  # what was current of another kind
+        self._previous_device: Device | None = None  # the current device, if it is of another kind
 
     @staticmethod
-    def own(stream: Stream) -> Stream:
-        """The stream as one of `stream_class`."""
+    def as_stream_class(stream: Stream) -> Stream:
+        """Return the stream as an instance of `stream_class`."""
         return stream
 
     def __enter__(self) -> None:
@@ -51,16 +66,16 @@ class StreamContext:
         except AttributeError:
             raise TypeError(f"expected a Stream, not {type(new).__name__}") from None
         before = state.stream
-        if before.__class__ is self.stream_class and state.opened is opened and not opened.gone:
-            # On the same device, which takes a quarter of the time.
-            self.src_prev_stream, self.dst_prev_stream, self._before = before, None, None
+        if before.__class__ is self.stream_class and state.opened is opened and not opened.unusable:
+            # Fast path for the same device: a quarter of the time.
+            self.src_prev_stream, self.dst_prev_stream, self._previous_device = before, None, None
             state.streams[opened] = state.stream = new
             return
-        place = current.current_device()
-        self._before = place if place.kind != self.kind.name else None
-        self.src_prev_stream = self.own(streams.stream_of(self.kind.opened()))
+        device = current.current_device()
+        self._previous_device = device if device.kind != self.kind.name else None
+        self.src_prev_stream = self.as_stream_class(streams.current_stream_for(self.kind.open_device()))
         if self.src_prev_stream.opened is not opened:
-            self.dst_prev_stream = self.own(streams.stream_of(opened))
+            self.dst_prev_stream = self.as_stream_class(streams.current_stream_for(opened))
         streams.set_stream(new)
 
     def __exit__(
@@ -76,30 +91,30 @@ class StreamContext:
             state.streams[before.opened] = state.stream = before
         else:
             for stream in (self.dst_prev_stream, before):
-                if stream is not None and not stream.opened.gone:
+                if stream is not None and not stream.opened.unusable:
                     current.set_stream_on(stream)
-        if self._before is not None:
-            current.make_current(self._before)
+        if self._previous_device is not None:
+            current.make_current(self._previous_device)
 
 
-def current_on(opened: OpenDevice, shown: type[_Shown]) -> _Shown:
-    """The stream that this thread's work on the device goes to, as the face shows it; at hand for who asks next."""
-    found, state = streams.as_kind(shown, streams.stream_of(opened)), local.here
+def current_stream_on(opened: OpenDevice, stream_class: type[_StreamT]) -> _StreamT:
+    """Return this thread's current stream of the device as a `stream_class`, and cache it in the thread's state."""
+    found, state = streams.cast_to_face(stream_class, streams.current_stream_for(opened)), local.here
     if state.opened is opened:
         state.stream = found
     return found
 
 
-def queue_of(opened: OpenDevice, stream_id: int) -> Queue:
-    """The device's queue by PyTorch's number or the driver's handle. DeviceError where there is none."""
+def find_queue(opened: OpenDevice, stream_id: int) -> Queue:
+    """Return the device's queue by PyTorch's stream id or the driver's handle. Raises DeviceError if there is none."""
     if not isinstance(stream_id, int):
-        raise ForebayError(f"a stream's id or handle is an int, not {type(stream_id).__name__}")
+        raise ForebayError(f"a stream id or handle must be an int, not {type(stream_id).__name__}")
     if stream_id == 0:
         return opened.default_queue
     pool = opened.stream_pool
-    if pool is not None and pool.numbers(stream_id):
+    if pool is not None and pool.is_pool_id(stream_id):
         try:
-            return pool.with_id(stream_id)
+            return pool.queue_with_id(stream_id)
         except ValueError as error:
             raise ForebayError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
     found = opened.queues.get(stream_id)

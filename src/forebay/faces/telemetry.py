@@ -1,5 +1,6 @@
-"""What devices' sensors say, and which of the machine's devices a process sees; for a kind whose driver tells by itself
-(an emulated one), or else by NVIDIA's library or AMD's. Nothing here initialises a device.
+"""Device sensors and device visibility, read from the driver (emulated devices), NVML or AMD SMI.
+
+Nothing here initialises a device.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forebay import backends
-from forebay.backends.emulated.visible_devices import of_environment, ordinals_of, visible_indices
+from forebay.backends.emulated.visible_devices import match_uuids, parse_visible_devices, visible_indices
 from forebay.device_spec import Device
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.observe.telemetry import amdsmi, nvml
 from forebay.observe.telemetry.nvml_ctypes import NVMLError, NvmlLibrary
 from forebay.runtime.devices.current import current_index
@@ -28,8 +29,8 @@ __all__ = [
     "machine_count_nvidia",
     "machine_index",
     "nvidia_handle",
-    "on_amd",
     "sensors",
+    "uses_amdsmi",
     "uuids_amd",
     "uuids_nvidia",
     "visible_devices",
@@ -38,7 +39,7 @@ __all__ = [
 _T = TypeVar("_T")
 
 _UNINITIALISED = "Can't initialize NVML"
-_NVML_WARNINGS = {  # by the function that was refused
+_NVML_WARNINGS = {  # by the function that failed
     "nvmlInit_v2": _UNINITIALISED,
     "nvmlDeviceGetCount_v2": "Can't get nvml device count",
     "nvmlDeviceGetHandleByIndex_v2": "Can't get device handle",
@@ -46,65 +47,66 @@ _NVML_WARNINGS = {  # by the function that was refused
 }
 
 
-def on_amd(kind: Kind) -> bool:
-    """Whether AMD's library and variables count."""
-    return _own(kind) is None and amdsmi.in_charge()
+def uses_amdsmi(kind: DeviceKind) -> bool:
+    """Return True if AMD SMI and AMD's environment variables apply to the kind."""
+    return _driver_telemetry(kind) is None and amdsmi.is_amd_machine()
 
 
-def visible_devices(kind: Kind) -> list[int] | list[str]:
-    """Ordinals, or beginnings of UUIDs, as the environment says now."""
-    return of_environment(os.environ, amd=on_amd(kind))
+def visible_devices(kind: DeviceKind) -> list[int] | list[str]:
+    """Return the visible devices that the environment lists now, as ordinals or UUID prefixes."""
+    return parse_visible_devices(os.environ, amd=uses_amdsmi(kind))
 
 
-def sensors(kind: Kind, device: object) -> Sensors:
-    """The device's; where the library is missing ModuleNotFoundError, and RuntimeError where its driver is."""
-    if on_amd(kind):
+def sensors(kind: DeviceKind, device: object) -> Sensors:
+    """Return the device's sensors. Raises ModuleNotFoundError without the library, RuntimeError without its driver."""
+    if uses_amdsmi(kind):
         return amd_sensors(kind, device)
-    telemetry = _own(kind) or nvml.Nvml()
+    telemetry = _driver_telemetry(kind) or nvml.Nvml()
     return telemetry.sensors(machine_index(kind, device))
 
 
-def amd_sensors(kind: Kind, device: object) -> amdsmi.AmdsmiSensors:
+def amd_sensors(kind: DeviceKind, device: object) -> amdsmi.AmdsmiSensors:
+    """Return the device's sensors of AMD SMI."""
     return amdsmi.Amdsmi().sensors(amd_device_index(kind, device))
 
 
-def nvidia_handle(kind: Kind, device: object) -> object:
-    """What NVIDIA's library knows the device by; for an emulated one, its sensors."""
-    found = (_own(kind) or nvml.Nvml()).sensors(machine_index(kind, device))
+def nvidia_handle(kind: DeviceKind, device: object) -> object:
+    """Return the device's NVML handle, or its sensors if it is emulated."""
+    found = (_driver_telemetry(kind) or nvml.Nvml()).sensors(machine_index(kind, device))
     return getattr(found, "handle", found)
 
 
-def machine_index(kind: Kind, device: object) -> int:
-    """What the machine counts the device as; RuntimeError for one that the process is not to see."""
-    index, visible = _index(kind, device), visible_devices(kind)
+def machine_index(kind: DeviceKind, device: object) -> int:
+    """Return the device's index among all devices of the machine. Raises RuntimeError if it is not visible."""
+    index, visible = _device_index(kind, device), visible_devices(kind)
     ordinals = _ordinals(visible, lambda: uuids_nvidia(kind), amd=False)
     if index not in range(len(ordinals)):
         raise RuntimeError(f"device {index} is not visible (CUDA_VISIBLE_DEVICES={ordinals})")
     return ordinals[index]
 
 
-def amd_device_index(kind: Kind, device: object) -> int:
-    """The same of AMD's library, which counts otherwise than HIP does."""
-    index, visible = _index(kind, device), of_environment(os.environ, amd=True)
+def amd_device_index(kind: DeviceKind, device: object) -> int:
+    """Return the device's index in AMD SMI, whose order differs from HIP's."""
+    index, visible = _device_index(kind, device), parse_visible_devices(os.environ, amd=True)
     ordinals = _ordinals(visible, uuids_amd, amd=True)
     if index not in range(len(ordinals)):
         raise RuntimeError(f"device {index} is not visible (HIP_VISIBLE_DEVICES={ordinals})")
-    return ordinals[index] if _are_names(visible) else amdsmi.hip_order(amdsmi.binding(), ordinals[index])
+    return ordinals[index] if _are_uuids(visible) else amdsmi.amdsmi_index(amdsmi.binding(), ordinals[index])
 
 
-def machine_count_nvidia(kind: Kind) -> int:
-    """How many devices there are, seen or not; -1, with a warning, if it cannot be told; OSError without a library."""
-    if (own := _own(kind)) is not None:
-        return own.machine_count()
-    counts = _of_library(lambda library: [library.nvmlDeviceGetCount()])
+def machine_count_nvidia(kind: DeviceKind) -> int:
+    """Return the number of devices, visible or not; -1, with a warning, if NVML fails. Raises OSError without it."""
+    if (driver := _driver_telemetry(kind)) is not None:
+        return driver.machine_count()
+    counts = _query_nvml(lambda library: [library.nvmlDeviceGetCount()])
     return counts[0] if counts else -1
 
 
-def uuids_nvidia(kind: Kind) -> list[str] | None:
-    """Of all of them; None, with a warning, if they cannot be told; OSError without a library."""
-    if (own := _own(kind)) is not None:
-        return [own.sensors(index).uuid() for index in range(own.machine_count())]
-    return _of_library(
+def uuids_nvidia(kind: DeviceKind) -> list[str] | None:
+    """Return the UUIDs of all devices; None, with a warning, if NVML fails. Raises OSError without it."""
+    if (driver := _driver_telemetry(kind)) is not None:
+        return [driver.sensors(index).uuid() for index in range(driver.machine_count())]
+    return _query_nvml(
         lambda library: [
             library.nvmlDeviceGetUUID(library.nvmlDeviceGetHandleByIndex(index))
             for index in range(library.nvmlDeviceGetCount())
@@ -113,7 +115,7 @@ def uuids_nvidia(kind: Kind) -> list[str] | None:
 
 
 def machine_count_amd() -> int:
-    """How many AMD devices there are; -1 if it cannot be told, with a warning if it is the library that cannot."""
+    """Return the number of AMD devices; -1 without AMD SMI, or, with a warning, if it fails."""
     try:
         library = amdsmi.binding()
     except ModuleNotFoundError:
@@ -127,42 +129,42 @@ def machine_count_amd() -> int:
 
 
 def uuids_amd() -> list[str] | None:
-    """Their serial numbers; None if they cannot be told, with a warning if it is the library that cannot."""
+    """Return the serial numbers of all AMD devices; None without AMD SMI, or, with a warning, if it fails."""
     try:
         library = amdsmi.binding()
     except ModuleNotFoundError:
         return None
-    saying = "Can't initialize amdsmi"
+    message = "Can't initialize amdsmi"
     try:
         library.amdsmi_init()
-        saying = "Can't get amdsmi device count"
+        message = "Can't get amdsmi device count"
         handles = library.amdsmi_get_processor_handles()
-        saying = "Cannot get uuid for amd device"
+        message = "Cannot get uuid for amd device"
         return [amdsmi.AmdsmiSensors(library, handle).uuid() for handle in handles]
     except library.AmdSmiException:
-        warnings.warn(saying, stacklevel=3)
+        warnings.warn(message, stacklevel=3)
         return None
 
 
-def device_count_nvidia(kind: Kind) -> int:
-    """How many of them the process sees; -1 where this cannot be known without CUDA, as of parts of one (MIG)."""
+def device_count_nvidia(kind: DeviceKind) -> int:
+    """Return the number of devices visible to the process; -1 if it takes CUDA to count them, as for MIG devices."""
     visible = visible_devices(kind)
     if visible and str(visible[0]).startswith("MIG-"):
         return -1
-    return _seen(visible, lambda: machine_count_nvidia(kind), lambda: uuids_nvidia(kind), amd=False)
+    return _visible_count(visible, lambda: machine_count_nvidia(kind), lambda: uuids_nvidia(kind), amd=False)
 
 
 def device_count_amd() -> int:
-    """The same of AMD's."""
-    return _seen(of_environment(os.environ, amd=True), machine_count_amd, uuids_amd, amd=True)
+    """Return the number of AMD devices visible to the process, or -1 if it is unknown."""
+    return _visible_count(parse_visible_devices(os.environ, amd=True), machine_count_amd, uuids_amd, amd=True)
 
 
-def list_processes(kind: Kind, device: object) -> str:
-    """A line for each process that uses the device; where nothing can be asked, the reason."""
-    amd = on_amd(kind)
+def list_processes(kind: DeviceKind, device: object) -> str:
+    """Return a line for each process that uses the device, or the reason why they cannot be listed."""
+    amd = uses_amdsmi(kind)
     library = "amdsmi" if amd else "pynvml"
     try:
-        telemetry: Telemetry = amdsmi.Amdsmi() if amd else _own(kind) or nvml.Nvml()
+        telemetry: Telemetry = amdsmi.Amdsmi() if amd else _driver_telemetry(kind) or nvml.Nvml()
     except ModuleNotFoundError:
         return f"{library} module not found, please install {'amdsmi' if amd else 'nvidia-ml-py'}"
     except RuntimeError:
@@ -181,54 +183,56 @@ def list_processes(kind: Kind, device: object) -> str:
     return "\n".join(lines)
 
 
-def _own(kind: Kind) -> Telemetry | None:
-    """The kind's driver, if it reads its devices itself."""
+def _driver_telemetry(kind: DeviceKind) -> Telemetry | None:
+    """Return the kind's driver if it implements Telemetry."""
     driver = backends.driver(kind.name)
     return driver if isinstance(driver, Telemetry) else None
 
 
-def _index(kind: Kind, device: object) -> int:
-    """As `kind.index`, which initialises the kind to say which device is current."""
-    named = Device(device) if isinstance(device, str) else device
-    if named is None or named == Device(kind.name):
+def _device_index(kind: DeviceKind, device: object) -> int:
+    """Return the index of a device argument as `kind.index` does, but without initialising the kind."""
+    parsed = Device(device) if isinstance(device, str) else device
+    if parsed is None or parsed == Device(kind.name):
         return current_index(kind.name)
-    return kind.index(named)
+    return kind.index(parsed)
 
 
-def _are_names(visible: list[int] | list[str]) -> bool:
+def _are_uuids(visible: list[int] | list[str]) -> bool:
     return bool(visible) and isinstance(visible[0], str)
 
 
 def _ordinals(visible: list[int] | list[str], uuids: Callable[[], list[str] | None], *, amd: bool) -> list[int]:
-    if not _are_names(visible):
+    """Return the machine's indices of the visible devices, in the order of the environment variable."""
+    if not _are_uuids(visible):
         return [int(entry) for entry in visible]
     known = uuids()
     if known is None:
         raise RuntimeError("Can't get device UUIDs")
-    return ordinals_of([str(entry) for entry in visible], known, amd=amd)
+    return match_uuids([str(entry) for entry in visible], known, amd=amd)
 
 
-def _seen(
+def _visible_count(
     visible: list[int] | list[str], count: Callable[[], int], uuids: Callable[[], list[str] | None], *, amd: bool
 ) -> int:
-    """How many of the visible ones there are, or -1."""
+    """Return how many of the visible devices exist, or -1 if that is unknown."""
     if not visible:
         return 0
     try:
-        if _are_names(visible):
+        if _are_uuids(visible):
             known = uuids()
             return -1 if known is None else len(visible_indices(visible, len(known), lambda: known, amd=amd))
-        there = count()
-    except (OSError, AttributeError):  # there is no library, or it is too old
+        total = count()
+    except (OSError, AttributeError):  # the library is missing or too old
         return -1
-    return there if there <= 0 else len(visible_indices(visible, there, list))
+    return total if total <= 0 else len(visible_indices(visible, total, list))
 
 
-def _of_library(ask: Callable[[NvmlLibrary], list[_T]]) -> list[_T] | None:
+def _query_nvml(query: Callable[[NvmlLibrary], list[_T]]) -> list[_T] | None:
+    """Return the result of the query, or None, with PyTorch's warning, if NVML fails."""
     library = NvmlLibrary()
     try:
         library.nvmlInit()
-        return ask(library)
+        return query(library)
     except NVMLError as error:
         warnings.warn(_NVML_WARNINGS.get(error.call, _UNINITIALISED), stacklevel=4)
         return None

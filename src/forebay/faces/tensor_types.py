@@ -1,4 +1,4 @@
-"""PyTorch's legacy tensor types, as `torch.cuda.FloatTensor`: they make tensors, and know theirs."""
+"""PyTorch's legacy tensor types, such as `torch.cuda.FloatTensor`: constructors and `isinstance` checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from forebay import dtypes
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.runtime.tensors import creation
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -21,26 +21,31 @@ _warned: set[str] = set()
 
 
 class TensorType(type):
-    """One of them. Called with sizes, a sequence or a tensor of its own; `isinstance` asks for kind and dtype."""
+    """Metaclass of the legacy tensor types: a call creates a tensor, `isinstance` compares kind and dtype."""
 
-    kind: Kind
+    kind: DeviceKind
     element: str
 
-    def __new__(cls, kind: Kind, name: str, element: str) -> TensorType:
-        doc = f"Makes tensors of {element} on the current device of {kind.name}. (`torch.{kind.name}.{name}`)"
+    def __new__(cls, kind: DeviceKind, name: str, element: str) -> TensorType:
+        doc = (
+            f"Legacy constructor of {element} tensors on {kind.name} devices, from sizes, a sequence or a tensor.\n\n"
+            f"Notes\n-----\nAs `torch.{kind.name}.{name}`. Initialises the kind. Warns once per process."
+        )
         made = super().__new__(cls, name, (), {"__module__": f"forebay.{kind.name}", "__doc__": doc})
         made.kind, made.element = kind, element
         return made
 
-    def __init__(cls, _: Kind, name: str, __: str) -> None:
+    def __init__(cls, _: DeviceKind, name: str, __: str) -> None:
         super().__init__(name, (), {})
 
     @property
     def dtype(cls) -> np.dtype[Any]:
+        """Element type."""
         return dtypes.as_dtype(cls.element)
 
     @property
     def is_cuda(cls) -> bool:
+        """True for the types of CUDA devices."""
         return cls.kind.name == "cuda"
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -56,14 +61,14 @@ class TensorType(type):
                 UserWarning,
                 stacklevel=2,
             )
-        place = cls._place(device)
+        target = cls._device(device)
         data = args[0] if len(args) == 1 else None
         if len(args) != 1 or isinstance(data, (int, np.integer)):
             sizes = [int(size) for size in args] or [0]
             for size in sizes:
                 if size < 0:
                     raise ForebayError(f"Trying to create tensor with negative dimension {size}: {sizes}")
-            return creation.empty(sizes, dtype=cls.dtype, device=place)
+            return creation.empty(sizes, dtype=cls.dtype, device=target)
         if isinstance(data, Tensor):
             if not isinstance(data, cls):
                 raise TypeError(f"expected a tensor of {cls.dtype} on {kind.name}, got {data!r}")
@@ -72,15 +77,15 @@ class TensorType(type):
             raise TypeError(f"new(): invalid data type {type(data).__name__!r}")
         if not isinstance(data, (Sequence, np.ndarray)):
             raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
-        return creation.tensor(np.asarray(data, cls.dtype), device=place)
+        return creation.tensor(np.asarray(data, cls.dtype), device=target)
 
-    def _place(cls, device: Any) -> Device:
+    def _device(cls, device: Any) -> Device:
         kind = cls.kind
         if device is None:
             return Device(kind.name, kind.current_index())
-        named = Device(device) if isinstance(device, (str, Device)) else Device(kind.name, kind.index(device))
-        if named.kind != kind.name:
+        parsed = Device(device) if isinstance(device, (str, Device)) else Device(kind.name, kind.index(device))
+        if parsed.kind != kind.name:
             raise ForebayError(
-                f"legacy constructor expects device type: {kind.name} but device type: {named.kind} was passed"
+                f"legacy constructor expects device type: {kind.name} but device type: {parsed.kind} was passed"
             )
-        return Device(kind.name, kind.index(named, optional=True))
+        return Device(kind.name, kind.index(parsed, optional=True))

@@ -1,4 +1,7 @@
-"""PyTorch's legacy storages: one-dimensional memory of one element type, over a Tensor. New programs use tensors."""
+"""PyTorch's legacy typed storages: one-dimensional memory of one element type, implemented over a Tensor.
+
+Over 400 lines because most of it is the docstrings of public methods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from forebay import dtypes
 from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 from forebay.runtime.tensors import creation
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -26,15 +29,15 @@ _warned = False
 
 
 def _warn(stacklevel: int = 3) -> None:
-    """Once in a process, as PyTorch."""
-    global _warned  # noqa: PLW0603 -- as it says
+    """Issue PyTorch's deprecation warning once per process."""
+    global _warned  # noqa: PLW0603 -- once per process
     if not _warned:
         _warned = True
         warnings.warn(_MESSAGE, UserWarning, stacklevel=stacklevel)
 
 
 class _ElementType:
-    """`.dtype` of a class, and of what is made of it; the class's own warns."""
+    """Descriptor of `dtype`; access through the class warns unless `silent`."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -47,22 +50,45 @@ class _ElementType:
 
 def _converter(name: str, element: str) -> Callable[[TypedStorage], TypedStorage]:
     def convert(self: TypedStorage) -> TypedStorage:
-        return self._as(element)
+        return self._converted(element)
 
     convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = f"A copy with elements of type {element}."
+    convert.__doc__ = (
+        f"Return a copy with elements of type {element}.\n\n"
+        "Returns\n-------\nTypedStorage\n    The copy, on the same device."
+    )
     return convert
 
 
 class TypedStorage:
-    """One element type of one kind; subclasses say which. Made of nothing, a size, a sequence, or another's memory.
+    """One-dimensional storage of one element type on one device kind; subclasses fix both.
 
-    Initialises the kind. Raises RuntimeError and TypeError for other arguments. (`torch.TypedStorage`)
+    Parameters
+    ----------
+    *args : int or sequence
+        The number of elements or their values; empty by default.
+    wrap_storage : TypedStorage, optional
+        A storage whose memory the new one shares.
+    dtype : object, optional
+        Must be None.
+    device : object, optional
+        Must be None.
+
+    Raises
+    ------
+    ForebayError
+        If the arguments are invalid.
+    TypeError
+        If an argument has the wrong type.
+
+    Notes
+    -----
+    As `torch.TypedStorage`. Deprecated: use tensors. Initialises the kind.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DeviceKind]
     element: ClassVar[str]
-    family: ClassVar[dict[str, type[TypedStorage]]]  # the kind's, by element type
+    classes_by_element: ClassVar[dict[str, type[TypedStorage]]]  # the storage classes of the kind, by element type
     is_sparse = False
     is_hpu = False
     dtype = _ElementType(silent=False)
@@ -83,27 +109,27 @@ class TypedStorage:
             if value is not None:
                 raise ForebayError(self._expected(f"Keyword argument {name!r} cannot be specified"))
         if wrap_storage is not None:
-            self.elements = self._of(args, wrap_storage)
+            self.elements = self._shared_elements(args, wrap_storage)
             return
         if len(args) > 1:
             raise ForebayError(self._expected("Too many positional arguments"))
         size = args[0] if args else 0
         if not isinstance(size, (int, np.integer, Sequence)) or isinstance(size, (str, bytes)):
             raise TypeError(self._expected(f"Argument type not recognized: {type(size)}"))
-        place = Device(self.kind.name, self.kind.current_index())
+        target = Device(self.kind.name, self.kind.current_index())
         if isinstance(size, Sequence):
-            self.elements = creation.tensor(np.asarray(size, self._dtype), device=place)
+            self.elements = creation.tensor(np.asarray(size, self._dtype), device=target)
         else:
-            self.elements = creation.empty(int(size), dtype=self._dtype, device=place)
+            self.elements = creation.empty(int(size), dtype=self._dtype, device=target)
 
-    def _of(self, args: tuple[Any, ...], storage: TypedStorage) -> Tensor:
+    def _shared_elements(self, args: tuple[Any, ...], storage: TypedStorage) -> Tensor:
         if args:
             raise ForebayError(self._expected("No positional arguments should be given when using 'wrap_storage'"))
         if not isinstance(storage, TypedStorage):
             raise TypeError(self._expected(f"Argument 'wrap_storage' must be UntypedStorage, but got {type(storage)}"))
-        place = storage.elements.device.kind
-        if place != self.kind.name:
-            raise ForebayError(self._expected(f"Device of 'wrap_storage' must be {self.kind.name}, but got {place}"))
+        kind = storage.elements.device.kind
+        if kind != self.kind.name:
+            raise ForebayError(self._expected(f"Device of 'wrap_storage' must be {self.kind.name}, but got {kind}"))
         return storage.elements.view(self._dtype)
 
     def _expected(self, reason: str) -> str:
@@ -113,75 +139,171 @@ class TypedStorage:
         )
 
     @classmethod
-    def over(cls, elements: Tensor) -> Self:
-        """One over that very memory."""
+    def from_tensor(cls, elements: Tensor) -> Self:
+        """Return a storage over a tensor, whose memory it shares.
+
+        Parameters
+        ----------
+        elements : Tensor
+            A one-dimensional tensor.
+
+        Returns
+        -------
+        TypedStorage
+            The storage.
+        """
         made = cls.__new__(cls)
         made.elements = elements
         return made
 
-    # What it is
+    # Properties
 
     @property
     def device(self) -> Device:
+        """Device of the memory."""
         return self.elements.device
 
     @property
     def is_cuda(self) -> bool:
+        """True for a CUDA device."""
         return self.device.kind == "cuda"
 
     @property
     def filename(self) -> str | None:
-        """No file is behind it."""
+        """None: no file backs the storage."""
         return None
 
     def get_device(self) -> int:
+        """Return the index of the device.
+
+        Returns
+        -------
+        int
+            The index.
+        """
         return self.device.index or 0
 
     def __len__(self) -> int:
         return len(self.elements)
 
     def size(self) -> int:
-        """How many elements."""
+        """Return the number of elements.
+
+        Returns
+        -------
+        int
+            The number of elements.
+        """
         return len(self.elements)
 
     def nbytes(self) -> int:
+        """Return the size in bytes.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         return self.elements.nbytes
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Return the size of one element in bytes.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         return self.elements.itemsize
 
     def data_ptr(self) -> int:
+        """Return the address of the first element.
+
+        Returns
+        -------
+        int
+            The address.
+        """
         return self.elements.data_ptr()
 
     def is_pinned(self, device: Any = None) -> bool:  # noqa: ARG002 -- PyTorch's
+        """Return False: device memory is not pinned host memory.
+
+        Parameters
+        ----------
+        device : object, optional
+            Ignored.
+
+        Returns
+        -------
+        bool
+            False.
+        """
         return False
 
     def is_shared(self) -> bool:
-        """Memory of a device always may be shared."""
+        """Return True: device memory can be shared between processes.
+
+        Returns
+        -------
+        bool
+            True.
+        """
         return True
 
     def resizable(self) -> bool:
+        """Return True.
+
+        Returns
+        -------
+        bool
+            True.
+        """
         return True
 
     def pickle_storage_type(self) -> str:
+        """Return the name of the class.
+
+        Returns
+        -------
+        str
+            The name.
+        """
         return type(self).__name__
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:  # noqa: ARG002 -- PyTorch's
-        """The name of its type, or a copy of another: a class of storages, or the name of one."""
+        """Return the name of the storage type, or a copy of another type.
+
+        Parameters
+        ----------
+        dtype : type or str, optional
+            A storage class or its full name; None returns the name of this class.
+        non_blocking : bool, default False
+            Ignored.
+
+        Returns
+        -------
+        str or TypedStorage
+            The full name, or the converted copy.
+
+        Raises
+        ------
+        ForebayError
+            If `dtype` is not a storage type of the kind.
+        """
         if dtype is None:
             return f"{type(self).__module__}.{type(self).__name__}"
-        for each in self.family.values():
+        for each in self.classes_by_element.values():
             if dtype is each or dtype == f"{each.__module__}.{each.__name__}":
-                return self._as(each.element)
-        raise ForebayError(f"{dtype!r} is no storage of {self.kind.name}")
+                return self._converted(each.element)
+        raise ForebayError(f"{dtype!r} is not a storage type of {self.kind.name}")
 
     def __repr__(self) -> str:
         name = f"{type(self).__module__}.{type(self).__name__}"
         rows = "".join(f" {value}\n" for value in self.elements.tolist())
         return f"{rows}[{name}(dtype={self._dtype}, device={self.device}) of size {len(self)}]"
 
-    # Its elements
+    # Elements
 
     def __getitem__(self, idx: int) -> Any:
         if isinstance(idx, slice):
@@ -203,15 +325,55 @@ class TypedStorage:
         return iter(self.elements.tolist())
 
     def tolist(self) -> list[Any]:
+        """Return the elements as a list.
+
+        Returns
+        -------
+        list
+            Python numbers.
+
+        Notes
+        -----
+        Waits for the work that writes them.
+        """
         return list(self.elements.tolist())
 
     def fill_(self, value: complex) -> Self:
-        """Set every element. Gives this storage."""
+        """Set every element.
+
+        Parameters
+        ----------
+        value : complex
+            The value.
+
+        Returns
+        -------
+        TypedStorage
+            This storage.
+        """
         self.elements.fill_(value)
         return self
 
     def copy_(self, source: TypedStorage, non_blocking: bool | None = None) -> Self:  # noqa: ARG002 -- PyTorch's
-        """Copy the bytes of a storage of the same size. Gives this storage."""
+        """Copy the bytes of another storage.
+
+        Parameters
+        ----------
+        source : TypedStorage
+            A storage of the same size in bytes.
+        non_blocking : bool, optional
+            Ignored.
+
+        Returns
+        -------
+        TypedStorage
+            This storage.
+
+        Raises
+        ------
+        ForebayError
+            If the sizes differ.
+        """
         if self.nbytes() != source.nbytes():
             raise ForebayError(
                 f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes"
@@ -220,66 +382,183 @@ class TypedStorage:
         return self
 
     def clone(self) -> Self:
-        return self.over(self.elements.clone())
+        """Return a copy on the same device.
+
+        Returns
+        -------
+        TypedStorage
+            The copy.
+        """
+        return self.from_tensor(self.elements.clone())
 
     def untyped(self) -> TypedStorage:
-        """The same memory as bytes."""
-        return self.family["uint8"].over(self.elements.view("uint8"))
+        """Return a storage of bytes over the same memory.
+
+        Returns
+        -------
+        TypedStorage
+            The storage of uint8.
+        """
+        return self.classes_by_element["uint8"].from_tensor(self.elements.view("uint8"))
 
     def resize_(self, size: int) -> None:
-        """Become that large; what fits stays."""
+        """Change the number of elements.
+
+        Parameters
+        ----------
+        size : int
+            The new number; elements beyond it are dropped, new elements are uninitialised.
+
+        Notes
+        -----
+        Allocates new memory and copies the elements.
+        """
         new = creation.empty(size, dtype=self._dtype, device=self.device)
-        kept = min(size, len(self))
-        new[:kept].copy_(self.elements[:kept])
+        shared = min(size, len(self))
+        new[:shared].copy_(self.elements[:shared])
         self.elements = new
 
-    # Elsewhere
+    # Copies on other devices
 
     def to(self, *, device: Any, non_blocking: bool = False) -> Any:  # noqa: ARG002 -- PyTorch's
-        """A copy on another device; itself where it is there. A copy on another kind is a Tensor."""
+        """Return the storage on another device.
+
+        Parameters
+        ----------
+        device : device or str
+            The device.
+        non_blocking : bool, default False
+            Ignored.
+
+        Returns
+        -------
+        TypedStorage or Tensor
+            This storage if it is on that device, else a copy; a Tensor on a device of another kind.
+        """
         moved = self.elements.to(device=device)
         if moved is self.elements:
             return self
-        return self.over(moved) if moved.device.kind == self.kind.name else moved
+        return self.from_tensor(moved) if moved.device.kind == self.kind.name else moved
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:  # noqa: ARG002 -- PyTorch's signature
-        """A copy on another CUDA device; itself where it is there."""
+        """Return the storage on another CUDA device.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; this storage's by default.
+        non_blocking : bool, default False
+            Ignored.
+
+        Returns
+        -------
+        TypedStorage
+            This storage if it is on that device, else a copy.
+        """
         return self if device is None else self.to(device=Device("cuda", self.kind.index(device, optional=True)))
 
     def cpu(self) -> Tensor:
-        """A copy on the host device, which is a Tensor."""
+        """Return a copy on the CPU device.
+
+        Returns
+        -------
+        Tensor
+            The copy.
+        """
         return self.elements.cpu()
 
     def hpu(self, device: Any = None, non_blocking: bool = False) -> Self:  # noqa: ARG002 -- PyTorch's signature
+        """Raise Unsupported: there are no devices of kind "hpu".
+
+        Parameters
+        ----------
+        device : object, optional
+            Ignored.
+        non_blocking : bool, default False
+            Ignored.
+
+        Raises
+        ------
+        Unsupported
+            Always.
+        """
         raise Unsupported("there are no devices of kind 'hpu'")
 
     def pin_memory(self, device: Any = None) -> Self:  # noqa: ARG002 -- PyTorch's signature
+        """Raise TypeError: only host memory can be pinned.
+
+        Parameters
+        ----------
+        device : object, optional
+            Ignored.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
         raise TypeError(f"cannot pin {self.type()!r} only CPU memory can be pinned")
 
     def share_memory_(self) -> Self:
-        """It may be shared already."""
+        """Return this storage, which can be shared as it is.
+
+        Returns
+        -------
+        TypedStorage
+            This storage.
+        """
         return self
 
-    def _as(self, element: str) -> TypedStorage:
+    def _converted(self, element: str) -> TypedStorage:
         copied = self.elements.to(dtype=dtypes.as_dtype(element), copy=True)
-        return self.family[element].over(copied)
+        return self.classes_by_element[element].from_tensor(copied)
 
     @classmethod
     def from_buffer(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG003 -- PyTorch's signature
+        """Raise ForebayError: not available for device memory.
+
+        Parameters
+        ----------
+        *args : Any
+            Ignored.
+        **kwargs : Any
+            Ignored.
+
+        Raises
+        ------
+        ForebayError
+            Always.
+        """
         _warn()
-        raise ForebayError(f"from_buffer: Not available for {cls.kind.word} storage")
+        raise ForebayError(f"from_buffer: Not available for {cls.kind.display_name} storage")
 
     @classmethod
     def from_file(cls, filename: Any, shared: Any, size: Any) -> Self:  # noqa: ARG003 -- PyTorch's signature
-        raise ForebayError(f"from_file: Not available for {cls.kind.word} storage")
+        """Raise ForebayError: not available for device memory.
+
+        Parameters
+        ----------
+        filename : object
+            Ignored.
+        shared : object
+            Ignored.
+        size : object
+            Ignored.
+
+        Raises
+        ------
+        ForebayError
+            Always.
+        """
+        raise ForebayError(f"from_file: Not available for {cls.kind.display_name} storage")
 
     @classmethod
     def _new_with_weak_ptr(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG003 -- PyTorch's signature
-        raise ForebayError(f"_new_with_weak_ptr: Not available for {cls.kind.word} storage")
+        raise ForebayError(f"_new_with_weak_ptr: Not available for {cls.kind.display_name} storage")
 
     @classmethod
     def _new_shared_filename(cls, manager: Any, obj: Any, size: Any, *, device: Any = None, dtype: Any = None) -> Self:  # noqa: ARG003 -- PyTorch's signature
-        raise ForebayError(f"_new_shared_filename: Not available for {cls.kind.word} storage")
+        raise ForebayError(f"_new_shared_filename: Not available for {cls.kind.display_name} storage")
 
     double = _converter("double", "float64")
     float = _converter("float", "float32")

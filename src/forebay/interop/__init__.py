@@ -1,1 +1,1 @@
-"""Sockets for other libraries; each is imported by name, and imports its library then."""
+"""Integrations with other libraries. Each module is imported explicitly and imports its library."""

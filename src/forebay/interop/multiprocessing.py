@@ -1,42 +1,78 @@
-"""Tensors between processes without a copy: Python's multiprocessing, which passes forebay's tensors as shared memory.
+"""Tensor transfer between processes through `multiprocessing`, without a copy (`torch.multiprocessing.reductions`).
 
-Importing `forebay` is enough. This module has multiprocessing's names besides, as torch.multiprocessing has.
-(`torch.multiprocessing.reductions`)
+Importing `forebay` registers the reductions. This module also re-exports the names of `multiprocessing`, as
+`torch.multiprocessing` does.
 
-Both processes see one memory. The sender's stays until the receiver's last tensor over it is gone, or the receiver; the
-receiver's stream waits for what the sender's had to do. What cannot be shared, as an array's memory, is copied. A
-process that is forked has no devices: use `spawn` or `forkserver`.
+Both processes use the same memory. The sender keeps it until the receiver's last tensor over it is released or the
+receiver ends; the receiver's stream waits for the sender's pending work. Memory that cannot be shared, such as an
+array's, is copied. A forked process has no devices: use `spawn` or `forkserver`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from multiprocessing import *  # noqa: F403 -- the same names
+from multiprocessing import *  # noqa: F403 -- re-exported
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 
+from forebay.runtime.devices.sharing_port import can_share
 from forebay.runtime.memory import ipc_memory
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa: PLE0604 -- they are names
+__all__ = [*multiprocessing.__all__, "rebuild_tensor", "reduce_tensor"]  # noqa: PLE0604 -- a list of names
 
 
 def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
-    """What a tensor becomes on its way: where its memory is, and how it looks at that."""
+    """Return the pickle reduction of a tensor: a handle of its shared memory, and its layout.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor to send.
+
+    Returns
+    -------
+    tuple
+        A callable and its arguments, as `object.__reduce__` returns them. If the memory cannot be shared, the tensor's
+        own reduction, which copies the data.
+
+    Notes
+    -----
+    As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`.
+    """
     storage = tensor.storage
-    ours = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
-    if not (ipc_memory.can_share(type(storage.opened.port)) and ours):
+    owned = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
+    if not (can_share(type(storage.opened.port)) and owned):
         return tensor.__reduce__()
     offset = tensor.data_ptr() - storage.address if tensor.numel() else 0
-    return rebuild_tensor, (ipc_memory.send(storage), tensor.dtype, tensor.shape, tensor.byte_strides, offset)
+    return rebuild_tensor, (ipc_memory.send(storage), tensor.numpy_dtype, tensor.shape, tensor.byte_strides, offset)
 
 
 def rebuild_tensor(
-    sent: ipc_memory.Sent, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    sent: ipc_memory.StorageHandle, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> Tensor:
-    """The tensor, in the process that received it. Opens the device."""
+    """Return the received tensor. Opens the device.
+
+    Parameters
+    ----------
+    sent : Sent
+        The handle of the sender's memory.
+    dtype : numpy.dtype
+        The element type.
+    shape : tuple of int
+        The size of each dimension.
+    strides : tuple of int
+        Bytes between neighbouring elements of each dimension.
+    offset : int
+        Bytes from the beginning of the memory to the first element.
+
+    Returns
+    -------
+    Tensor
+        A tensor over the sender's memory.
+    """
     storage = ipc_memory.receive(sent)
     return Tensor(storage, dtype, shape, strides, storage.address + offset)
 

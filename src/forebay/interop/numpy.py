@@ -1,8 +1,8 @@
-"""NumPy's arrays in a host device's memory, through NumPy's data-allocation handler (NEP 49).
+"""NumPy arrays in the memory of a CPU device, through NumPy's data-allocation handler (NEP 49).
 
-Array data of at least SMALLEST bytes comes from the device's allocator: cached, counted, in its history, bound by its
-capacity. Smaller arrays, and whatever the device is not asked for, go where they went before. An array outlives any of
-this: its memory goes back where it came from, whenever.
+Array data of at least SMALLEST bytes is allocated by the device's caching allocator: it is cached, counted, recorded in
+the memory history and limited by the capacity. NumPy's previous allocator serves smaller arrays. Arrays may outlive the
+installation: each is freed by the allocator that made it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy._core._exceptions import _ArrayMemoryError
 
-from forebay._core import NumpyHook, numpy_refusals, restore_numpy_handler
+from forebay._core import NumpyHook, numpy_failures, restore_numpy_handler
 from forebay.device_spec import Device
 from forebay.errors import OutOfMemory, Unsupported, WrongState
 from forebay.runtime.devices.current import opened_for
@@ -22,21 +22,22 @@ from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "uninstall"]
 
-SMALLEST = 128 * 1024  # bytes; below, the C library is quicker and wastes less (docs/design/numpy-allocations.md)
+SMALLEST = 128 * 1024  # bytes; below, malloc is faster and wastes less memory (docs/design/numpy-allocations.md)
 
-# NumPy's own place in the pool. What streams gave back is free in their order, and NumPy waits for none of them.
-_NO_STREAM = 1 << 62
+# Queue handle of NumPy's blocks. Memory freed on a stream is free in that stream's order only, and NumPy waits for no
+# stream, so it must not reuse such memory.
+_NUMPY_QUEUE = 1 << 62
 
-_standing: dict[Device, NumpyHook] = {}  # those in NumPy's default handler, which is for good
+_installed: dict[Device, NumpyHook] = {}  # hooks in NumPy's default handler, which are permanent
 
 
 class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
-    """A NumPy array that the device had no room for: OutOfMemory, and NumPy's own error too (`shape`, `dtype`)."""
+    """OutOfMemory for a NumPy array; also NumPy's `_ArrayMemoryError`, with `shape` and `dtype`."""
 
     cause: OutOfMemory
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        super().__init__(f"{self.cause}\nIt was wanted for a NumPy array of shape {shape} and dtype {dtype}.")
+        super().__init__(f"{self.cause}\nRequested for a NumPy array of shape {shape} and dtype {dtype}.")
         vars(self).update(vars(self.cause))
         self.shape = shape
         self.dtype = dtype
@@ -45,30 +46,30 @@ class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.cause, self.shape, self.dtype)
+        return _rebuild_error, (self.cause, self.shape, self.dtype)
 
 
-ArrayOutOfMemory.__module__, ArrayOutOfMemory.__qualname__ = "forebay", "OutOfMemory"  # the name to catch
+ArrayOutOfMemory.__module__, ArrayOutOfMemory.__qualname__ = "forebay", "OutOfMemory"  # the name shown to users
 
 
-def _again(cause: OutOfMemory, *wanted: Any) -> ArrayOutOfMemory:
-    error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *wanted)
+def _rebuild_error(cause: OutOfMemory, *arguments: Any) -> ArrayOutOfMemory:
+    error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *arguments)
     error.cause = cause
-    error.__init__(*wanted)  # type: ignore[misc]  # as NumPy does after _new_error
+    error.__init__(*arguments)  # type: ignore[misc]  # NumPy calls it after _new_error, too
     return error
 
 
 def _take_refusal(nbytes: int) -> BaseException | None:
-    """Why this thread got no memory for so many bytes; told once."""
-    wanted, failure = getattr(numpy_refusals, "last", (None, None))
+    """Return and clear the error of this thread's last failed request, if it was for `nbytes`."""
+    wanted, failure = getattr(numpy_failures, "last", (None, None))
     if wanted != nbytes:
         return None
-    del numpy_refusals.last
+    del numpy_failures.last
     return failure
 
 
 def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
-    """NumPy makes its own error after a refusal and keeps the class, so it is the making that becomes ours."""
+    """Replace `_ArrayMemoryError.__new__`: NumPy creates its error after a failed request and caches the class."""
     if cls is _ArrayMemoryError and len(args) == 2:
         shape, dtype = args
         cause = _take_refusal(math.prod(shape, start=dtype.itemsize))
@@ -79,61 +80,109 @@ def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
     return MemoryError.__new__(cls, *args)
 
 
-def install(device: Device | str | int = "host:0", *, smallest: int = SMALLEST) -> None:
-    """Serve every thread's and context's arrays of at least `smallest` bytes from the device, from now on.
+def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> None:
+    """Allocate new NumPy arrays of all threads from the device.
 
-    Opens the device. Again for the same device and size it does nothing; WrongState while another one is installed.
-    A forked child is not served: it calls `forebay.reopen` and this again, if it wants to be.
+    Parameters
+    ----------
+    device : Device or str or int, optional
+        A device whose memory the host can access; "cpu" by default.
+    smallest : int, optional
+        Bytes from which on arrays are served; smaller arrays use NumPy's previous allocator.
+
+    Raises
+    ------
+    ValueError
+        If `smallest` is less than 1.
+    Unsupported
+        If the host cannot access the device's memory.
+    WrongState
+        If another device or size is installed.
+
+    Notes
+    -----
+    Opens the device. Has no effect if the same device and size are installed. In a forked child arrays are not served
+    until it calls `forebay.reopen` and `install` again.
     """
-    opened = _host_device(device, smallest)
-    for other, hook in _standing.items():
-        if hook.serving and (other, hook.smallest) != (opened.device, smallest):
-            raise WrongState(f"NumPy is served by {other} from {hook.smallest} bytes on: call uninstall() first")
-    standing = _standing.get(opened.device)
-    if standing is None or standing.pool is not opened.allocator:
-        standing = _standing[opened.device] = _new_hook(opened, smallest)
-        standing.everywhere()
-    standing.smallest = smallest
-    standing.serving = True
+    opened = _open_host_visible(device, smallest)
+    for other, other_hook in _installed.items():
+        if other_hook.serving and (other, other_hook.smallest) != (opened.device, smallest):
+            raise WrongState(f"NumPy is served by {other} from {other_hook.smallest} bytes on: call uninstall() first")
+    hook = _installed.get(opened.device)
+    if hook is None or hook.pool is not opened.allocator:
+        hook = _installed[opened.device] = _new_hook(opened, smallest)
+        hook.everywhere()
+    hook.smallest = smallest
+    hook.serving = True
 
 
 def uninstall() -> None:
-    """New arrays go where they went before `install`; those that live stay where they are. Twice is once."""
-    for hook in _standing.values():
+    """Allocate new arrays from NumPy's previous allocator again. Existing arrays keep their memory. Idempotent."""
+    for hook in _installed.values():
         hook.serving = False
 
 
 def installed() -> Device | None:
-    """The device that serves every thread, or None."""
-    return next((device for device, hook in _standing.items() if hook.serving), None)
+    """Return the device that serves all threads, or None.
+
+    Returns
+    -------
+    Device or None
+        The device passed to `install`; None after `uninstall`.
+    """
+    return next((device for device, hook in _installed.items() if hook.serving), None)
 
 
 @contextmanager
-def serving(device: Device | str | int = "host:0", *, smallest: int = SMALLEST) -> Iterator[None]:
-    """Serve the arrays made inside, by this thread or task (a contextvars context), from the device.
+def serving(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> Iterator[None]:
+    """Allocate NumPy arrays created inside the context from the device.
 
+    Parameters
+    ----------
+    device : Device or str or int, optional
+        A device whose memory the host can access; "cpu" by default.
+    smallest : int, optional
+        Bytes from which on arrays are served.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    ValueError
+        If `smallest` is less than 1.
+    Unsupported
+        If the host cannot access the device's memory.
+
+    Notes
+    -----
+    Affects the current thread or task only (a contextvars context).
+
+    Examples
+    --------
     >>> import numpy as np, forebay
-    >>> with serving("host:0"):
+    >>> with serving("cpu"):
     ...     array = np.ones(1 << 20)
-    >>> forebay.memory.memory_allocated("host:0") >= array.nbytes
+    >>> forebay.memory.memory_allocated("cpu") >= array.nbytes
     True
     """
-    before = _new_hook(_host_device(device, smallest), smallest).in_context()
+    previous = _new_hook(_open_host_visible(device, smallest), smallest).in_context()
     try:
         yield
     finally:
-        restore_numpy_handler(before)
+        restore_numpy_handler(previous)
 
 
-def _host_device(device: Device | str | int, smallest: int) -> OpenDevice:
+def _open_host_visible(device: Device | str | int, smallest: int) -> OpenDevice:
     if smallest < 1:
-        raise ValueError(f"smallest is at least 1 byte, not {smallest}")
+        raise ValueError(f"smallest must be at least 1 byte, not {smallest}")
     opened = opened_for(device)
     if not opened.port.props.host_visible:
-        raise Unsupported(f"NumPy cannot read the memory of {opened.device}", ability="host_visible")
+        raise Unsupported(f"NumPy cannot access the memory of {opened.device}", ability="host_visible")
     return opened
 
 
 def _new_hook(opened: OpenDevice, smallest: int) -> NumpyHook:
-    _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # that is the trick
-    return NumpyHook(opened.allocator, _NO_STREAM, smallest, pages=opened.port.props.zero_pages)
+    _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # replaced for good
+    return NumpyHook(opened.allocator, _NUMPY_QUEUE, smallest, pages=opened.port.props.zero_pages)

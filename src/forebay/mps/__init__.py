@@ -1,5 +1,7 @@
-"""The names of `torch.mps`, over forebay's runtime: a list, and what only MPS has. See docs/differences.md.
+"""The API of `torch.mps` over forebay's runtime. Differences from PyTorch: docs/differences.md.
 
+Examples
+--------
 >>> import forebay, forebay.mps as mps
 >>> with forebay.emulate("mps", profile="apple_m3_max"):
 ...     ones = forebay.full(1000, 1.0, device="mps")
@@ -12,11 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.faces.devices import Devices as _Devices
+from forebay.faces.devices import DeviceFunctions as _Devices
 from forebay.mps import profiler
 from forebay.mps._kind import MPS as _MPS
-from forebay.mps._kind import check_there_for as _check_there_for
-from forebay.mps._kind import device_if_open as _device_if_open
+from forebay.mps._kind import get_open_device as _get_open_device
+from forebay.mps._kind import require_backend as _require_backend
 from forebay.mps._memory import (
     current_allocated_memory,
     driver_allocated_memory,
@@ -26,7 +28,7 @@ from forebay.mps._memory import (
 )
 from forebay.mps._memory import host_alias_storage as _host_alias_storage
 from forebay.mps._random import generator as _get_default_mps_generator
-from forebay.mps._random import generator_if_there as _generator_if_there
+from forebay.mps._random import generator_if_available as _generator_if_available
 from forebay.mps._random import get_rng_state, manual_seed, seed, set_rng_state
 from forebay.mps._shaders import compile_shader, load_metallib
 from forebay.mps.event import Event
@@ -63,10 +65,22 @@ _is_in_bad_fork = _devices.is_in_bad_fork
 
 
 def synchronize() -> None:
-    """Wait until all work on all streams of the device is done; a failure nobody heard of is raised, once."""
-    opened = _device_if_open()
+    """Wait until all work on all streams of the device has completed.
+
+    Raises
+    ------
+    DeviceError
+        If queued work failed and the failure was not reported yet.
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.synchronize`. Initialises MPS but opens no device.
+    """
+    opened = _get_open_device()
     if opened is None:
-        _check_there_for("deviceSynchronize")
+        _require_backend("deviceSynchronize")
         _devices.synchronize()
     else:
         opened.synchronize()
@@ -74,5 +88,5 @@ def synchronize() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "_default_mps_generator":
-        return _generator_if_there()
+        return _generator_if_available()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,27 +1,26 @@
-"""The kind that this face is of."""
+"""The MPS device kind, and argument checks of this package."""
 
 from __future__ import annotations
 
 from forebay import backends
 from forebay.errors import ForebayError
-from forebay.faces.kind import Kind
+from forebay.faces.kind import DeviceKind
 
-__all__ = ["MPS", "as_boolean", "check_there", "check_there_for", "device_if_open", "open_device"]
+__all__ = ["MPS", "as_boolean", "check_available", "get_open_device", "open_device", "require_backend"]
 
-MPS = Kind("mps", hooks=True)
-check_there_for = MPS.hook
-# Names of their own: what was imported gives its methods slowly, each call makes an object for one.
-device_if_open, open_device = MPS.opened_if, MPS.opened
+MPS = DeviceKind("mps", has_hooks=True)
+# Module-level names: looking up a bound method on an imported object costs an allocation per call.
+require_backend, get_open_device, open_device = MPS.require_backend, MPS.get_open_device, MPS.open_device
 
 
 def as_boolean(value: object) -> bool:
-    """RuntimeError for all but True and False, in PyTorch's words."""
+    """Return the value. Raises RuntimeError, with PyTorch's text, unless it is a bool."""
     if not isinstance(value, bool):
         raise RuntimeError("couldn't convert python object to boolean")  # noqa: TRY004 -- PyTorch's type
     return value
 
 
-def check_there() -> None:
-    """The same for what is in PyTorch only where it was built for MPS."""
+def check_available() -> None:
+    """Raise ForebayError without an MPS device, for functions that PyTorch has only in builds for MPS."""
     if not MPS.count():
         raise ForebayError(f"MPS is not available\n{backends.why_not(MPS.name)}")

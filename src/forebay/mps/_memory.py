@@ -1,4 +1,4 @@
-"""Memory of the MPS device, for `forebay.mps` to list. Questions open nothing."""
+"""Memory functions of `forebay.mps`. Queries open no device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from forebay import backends
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.memory_statistics import MemoryStatistics
-from forebay.mps._kind import MPS, check_there, check_there_for, device_if_open, open_device
+from forebay.mps._kind import MPS, check_available, get_open_device, open_device, require_backend
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
 from forebay.runtime.memory.storage import Storage, array_at
 from forebay.runtime.tensors.creation import from_numpy
@@ -31,34 +31,80 @@ _BYTE = np.dtype(np.uint8)
 
 
 def current_allocated_memory() -> int:
-    """Bytes in tensors, of what the allocator handed out; its cache is not among them."""
-    opened = device_if_open()
+    """Return the bytes of memory in use by live buffers, without cached memory.
+
+    Returns
+    -------
+    int
+        Bytes; 0 before the device's first use.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.current_allocated_memory`. Does not initialise MPS.
+    """
+    opened = get_open_device()
     if opened is None:
-        check_there_for("getCurrentAllocatedMemory")
+        require_backend("getCurrentAllocatedMemory")
         return 0
     return opened.allocator.current(ALLOCATED_BYTES)
 
 
 def driver_allocated_memory() -> int:
-    """Bytes that the device lends to this process, the allocator's cache included."""
-    opened = device_if_open()
+    """Return the bytes that this process has reserved from the device, cached memory included.
+
+    Returns
+    -------
+    int
+        Bytes; 0 before the device's first use.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.driver_allocated_memory`. Does not initialise MPS.
+    """
+    opened = get_open_device()
     if opened is None:
-        check_there_for("getDriverAllocatedMemory")
+        require_backend("getDriverAllocatedMemory")
         return 0
     return opened.allocator.driver_allocated()
 
 
 def recommended_max_memory() -> int:
-    """Bytes that the system recommends one process to use at most. Initialises MPS.
+    """Return the maximum number of bytes that the system recommends for one process.
 
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.recommended_max_memory`. Initialises MPS but opens no device.
+
+    Examples
+    --------
     >>> import forebay, forebay.mps as mps
     >>> with forebay.emulate("mps", profile="apple_m3_max"):
     ...     mps.recommended_max_memory() >> 30
     96
     """
-    opened = device_if_open()
+    opened = get_open_device()
     if opened is None:
-        check_there_for("getRecommendedMaxMemory")
+        require_backend("getRecommendedMaxMemory")
         props = MPS.describe()
     else:
         props = opened.port.props
@@ -67,9 +113,25 @@ def recommended_max_memory() -> int:
 
 
 def set_per_process_memory_fraction(fraction: float) -> None:
-    """Use at most this share of the recommended size, 0.0 to 2.0; 0.0 is without a limit. Opens the device.
+    """Limit allocated memory to a fraction of the recommended maximum.
 
-    TypeError for what is no float, ValueError outside of 0 to 2.
+    Parameters
+    ----------
+    fraction : float
+        0.0 to 2.0; 0.0 removes the limit.
+
+    Raises
+    ------
+    TypeError
+        If `fraction` is not a float.
+    ValueError
+        If `fraction` is outside 0.0 to 2.0.
+    ForebayError
+        If there is no MPS device or `fraction` is NaN.
+
+    Notes
+    -----
+    As `torch.mps.set_per_process_memory_fraction`. Opens the device.
     """
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
@@ -79,23 +141,43 @@ def set_per_process_memory_fraction(fraction: float) -> None:
 
 
 def host_alias_storage(storage: Storage | Tensor) -> Tensor:
-    """The same memory as bytes of the host, which keep it alive; nothing is copied, and nobody waits.
+    """Return a CPU tensor of bytes that shares the memory of an MPS tensor and keeps it alive.
 
-    Call `synchronize()` before the host touches it, and let what the host does be done before the device does.
-    `storage` is a tensor or its `storage`. RuntimeError unless the allocator of an MPS device made it; Unsupported
-    where the host cannot reach it. (`torch.mps._host_alias_storage`)
+    Parameters
+    ----------
+    storage : Tensor or Storage
+        A tensor or its `storage`.
+
+    Returns
+    -------
+    Tensor
+        A tensor of uint8 on the CPU device.
+
+    Raises
+    ------
+    ForebayError
+        If the memory was not allocated by an MPS device.
+    Unsupported
+        If the host cannot access the memory.
+    TypeError
+        If `storage` is neither a tensor nor a storage.
+
+    Notes
+    -----
+    As `torch.mps._host_alias_storage`. Copies nothing and does not synchronise: call `synchronize()` before the host
+    accesses the memory, and finish host access before the device uses the memory again.
     """
-    check_there()
+    check_available()
     found: Any = storage.storage if isinstance(storage, Tensor) else storage
     if not isinstance(found, Storage):
         raise TypeError(f"expected a tensor or its storage, not {type(storage).__name__}")
     device = found.opened.device
     if device.kind != MPS.name or (found.nbytes and found.block is None):
-        raise ForebayError(f"this memory, on {device}, is not of the MPS allocator")
+        raise ForebayError(f"memory on {device} was not allocated by the MPS allocator")
     found.opened.check()
     driver, props = backends.driver(MPS.name), found.opened.port.props
     if isinstance(driver, Emulates) and driver.guard:
-        raise Unsupported(f"the memory of {device} is guarded, the host must not touch it: emulate without guard")
+        raise Unsupported(f"the host cannot access guarded memory of {device}: emulate without guard")
     if props.heaps is None or not props.heaps.unified:
-        raise Unsupported(f"the host does not reach the memory of {device}: copy it, with Tensor.cpu()")
+        raise Unsupported(f"the host cannot access memory of {device}: copy it with Tensor.cpu()")
     return from_numpy(array_at(found.address, (found.nbytes,), (1,), _BYTE, found))

@@ -1,4 +1,4 @@
-"""Random numbers of the MPS device, for `forebay.mps` to list."""
+"""Random number functions of `forebay.mps`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,60 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.faces.random import Randoms
-from forebay.mps._kind import MPS, check_there_for
+from forebay.faces.random import RandomFunctions
+from forebay.mps._kind import MPS, require_backend
 from forebay.runtime.devices.current import current_index
 from forebay.runtime.random.generator import Generator, default_generator
 
-__all__ = ["generator", "generator_if_there", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
+__all__ = ["generator", "generator_if_available", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
 
-_RANDOMS = Randoms(MPS)
+_RANDOMS = RandomFunctions(MPS)
 
 
 def generator() -> Generator:
-    """The device's generator, the same that `forebay.random` has. (`torch.mps._get_default_mps_generator`)
+    """Return the current device's generator, shared with `forebay.random`.
 
-    To ask is no first use: PyTorch knows none of MPS. Forked where the parent process used the device.
+    Does not initialise MPS. Raises Forked after a fork of a process that used it.
+    (`torch.mps._get_default_mps_generator`)
     """
-    check_there_for("getDefaultGenerator")
+    require_backend("getDefaultGenerator")
     MPS.initialisation.check_fork()
     return _default()
 
 
-def generator_if_there() -> Generator | None:
-    """The same; None where there is no device. (`torch.mps._default_mps_generator`)"""
+def generator_if_available() -> Generator | None:
+    """Return the current device's generator, or None without a device. (`torch.mps._default_mps_generator`)"""
     return _default() if MPS.count() else None
 
 
 def _default() -> Generator:
-    return default_generator(MPS.named(current_index(MPS.name)))
+    return default_generator(MPS.device_at(current_index(MPS.name)))
 
 
 def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- PyTorch's signature; there is one device
-    """The state of the device's generator: 44 bytes, in PyTorch's form. What `device` says does not matter, as there.
+    """Return the state of the device's generator.
 
+    Parameters
+    ----------
+    device : object, default "mps"
+        Ignored, as in PyTorch.
+
+    Returns
+    -------
+    numpy.ndarray of uint8
+        44 bytes in PyTorch's format.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.get_rng_state`. Does not initialise MPS.
+
+    Examples
+    --------
     >>> import forebay, forebay.mps as mps
     >>> with forebay.emulate("mps", profile="apple_m3_max"):
     ...     state = mps.get_rng_state()
@@ -47,26 +69,64 @@ def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- 
     ...     first == forebay.rand(3, device="mps").tolist()
     True
     """
-    known = _RANDOMS.at_hand()
-    return (generator() if known is None else known).get_state()
+    initialised = _RANDOMS.initialised_generator()
+    return (generator() if initialised is None else initialised).get_state()
 
 
 def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 -- as above
-    """Let the device's generator go on from a state that `get_rng_state` gave, here or in PyTorch.
+    """Set the state of the device's generator.
 
-    RuntimeError, TypeError for what is no state.
+    Parameters
+    ----------
+    new_state : numpy.ndarray or Tensor
+        A state that `get_rng_state` returned, here or in PyTorch.
+    device : object, default "mps"
+        Ignored, as in PyTorch.
+
+    Raises
+    ------
+    RuntimeError
+        If the state has the wrong size.
+    TypeError
+        If `new_state` is not an array of uint8.
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.set_rng_state`. Does not initialise MPS.
     """
     state = np.ascontiguousarray(new_state) if isinstance(new_state, np.ndarray) else new_state
     generator().set_state(state)
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's generator; nothing, not even an error, where there is no device."""
-    known = _RANDOMS.at_hand()
-    if known is not None or MPS.count():
-        (_default() if known is None else known).manual_seed(int(seed))
+    """Seed the device's generator; do nothing without a device.
+
+    Parameters
+    ----------
+    seed : int
+        From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
+
+    Notes
+    -----
+    As `torch.mps.manual_seed`. Does not initialise MPS.
+    """
+    initialised = _RANDOMS.initialised_generator()
+    if initialised is not None or MPS.count():
+        (_default() if initialised is None else initialised).manual_seed(int(seed))
 
 
 def seed() -> None:
-    """Seed the device's generator at random."""
+    """Seed the device's generator with a random number.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.seed`. Does not initialise MPS.
+    """
     generator().seed()

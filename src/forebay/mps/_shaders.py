@@ -1,32 +1,65 @@
-"""Metal's shaders, which need Metal, for `forebay.mps` to list."""
+"""Metal shader functions of `forebay.mps`, which are not supported."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, NoReturn
 
-from forebay.errors import Unsupported
-from forebay.mps._kind import check_there
+from forebay.faces.unsupported import unsupported_error
+from forebay.mps._kind import check_available
 
 __all__ = ["compile_shader", "load_metallib"]
 
-_REASON = "it takes Metal to {do}. Compute with NumPy in host memory, or with MLX or PyTorch on a Mac."
-
 
 def compile_shader(source: str) -> NoReturn:
-    """Not supported: there is no Metal. RuntimeError where there is no MPS device, else Unsupported."""
-    check_there()
+    """Raise Unsupported: there is no Metal.
+
+    Parameters
+    ----------
+    source : str
+        The shader's source.
+
+    Raises
+    ------
+    Unsupported
+        If there is an MPS device.
+    ForebayError
+        If there is no MPS device.
+    TypeError
+        If `source` is not a str.
+
+    Notes
+    -----
+    As `torch.mps.compile_shader`.
+    """
+    check_available()
     if not isinstance(source, str):
-        raise TypeError(f"expected a shader's source as str, got {type(source).__name__}")
-    raise Unsupported("forebay.mps.compile_shader is not supported: " + _REASON.format(do="compile and run a shader"))
+        raise TypeError(f"source must be a str, not {type(source).__name__}")
+    raise unsupported_error("forebay.mps.compile_shader")
 
 
 def load_metallib(source: Any) -> NoReturn:
-    """Not supported: there is no Metal. RuntimeError where there is no MPS device, else Unsupported.
+    """Raise Unsupported: there is no Metal.
 
-    TypeError for what is neither the bytes of a library nor its path.
+    Parameters
+    ----------
+    source : bytes or bytearray or str or os.PathLike
+        The library or its path.
+
+    Raises
+    ------
+    Unsupported
+        If there is an MPS device.
+    ForebayError
+        If there is no MPS device.
+    TypeError
+        If `source` is neither bytes nor a path.
+
+    Notes
+    -----
+    As `torch.mps.load_metallib`.
     """
     if not isinstance(source, (bytes, bytearray, str, os.PathLike)):
         raise TypeError(f"expected bytes or path, got {type(source).__name__}")
-    check_there()
-    raise Unsupported("forebay.mps.load_metallib is not supported: " + _REASON.format(do="load and run a library"))
+    check_available()
+    raise unsupported_error("forebay.mps.load_metallib")

@@ -1,4 +1,4 @@
-"""Events of an MPS device, which come from a pool and have numbers. (`torch.mps.event`)"""
+"""Events of MPS devices, numbered from a pool per device. (`torch.mps.event`)"""
 
 from __future__ import annotations
 
@@ -16,33 +16,49 @@ from forebay.runtime.streams import stream as streams
 __all__ = ["Event"]
 
 
-class _Numbers:
-    """Of one device, from 1 on. One that comes back is the next to be taken.
+class _EventIds:
+    """Pool of event ids of one device, from 1 on; the id freed last is reused first.
 
-    Each step is one operation of a list or a counter, so that a destructor may come in between anywhere.
+    Each step is one atomic operation of a list or a counter, so a destructor may run at any point.
     """
 
     def __init__(self) -> None:
         self._new = count(1)
         self._free: list[int] = []
-        self.give_back = self._free.append
+        self.free = self._free.append
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         try:
             return self._free.pop()
         except IndexError:
             return next(self._new)
 
 
-_numbers: WeakKeyDictionary[OpenDevice, _Numbers] = WeakKeyDictionary()
+_event_ids: WeakKeyDictionary[OpenDevice, _EventIds] = WeakKeyDictionary()
 
 
 class Event:
-    """A point on the default stream. `enable_timing` keeps the moment, for `elapsed_time`. Opens the device.
+    """Event on the default stream of the current MPS device.
 
-    Its number comes from the device's pool and goes back there with it. PyTorch 2.15 has no events on other streams of
-    MPS yet; `forebay.Event` does what this cannot. (`torch.mps.Event`)
+    Parameters
+    ----------
+    enable_timing : bool, default False
+        Record a timestamp for `elapsed_time`.
 
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+    RuntimeError
+        If `enable_timing` is not a bool.
+
+    Notes
+    -----
+    As `torch.mps.Event`. Opens the device. The event's number is allocated from the device's pool and freed with the
+    event. As in PyTorch 2.15, other streams than the default one are not supported; use `forebay.Event` for those.
+
+    Examples
+    --------
     >>> import forebay, forebay.mps as mps
     >>> with forebay.emulate("mps", profile="apple_m3_max"):
     ...     start, end = mps.Event(enable_timing=True), mps.Event(enable_timing=True)
@@ -51,90 +67,134 @@ class Event:
     True
     """
 
-    _number = 0  # of none
+    _id = 0  # 0: not allocated
     _event: events.Event | None = None
-    _point: events.Event | None = None  # the same, once it was recorded: then it sees itself whether its device is gone
+    _recorded: events.Event | None = None  # `_event` once recorded: an event on a stream checks its device itself
 
     def __init__(self, enable_timing: bool = False) -> None:
         timed = as_boolean(enable_timing)
         opened = self._opened = open_device(None, "acquireEvent")
-        numbers = _numbers.get(opened)
-        self._numbers = _numbers.setdefault(opened, _Numbers()) if numbers is None else numbers
+        ids = _event_ids.get(opened)
+        self._ids = _event_ids.setdefault(opened, _EventIds()) if ids is None else ids
         self._event = events.Event(enable_timing=timed)
-        self._number = self._numbers.take()
+        self._id = self._ids.allocate()
 
     def __del__(self) -> None:
-        event, self._event, self._point = self._event, None, None
-        if event is not None and self._number:
-            self._numbers.give_back(self._number)
+        event, self._event, self._recorded = self._event, None, None
+        if event is not None and self._id:
+            self._ids.free(self._id)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a forebay.mps.Event has its number alone: it can be neither copied nor pickled")
+        raise TypeError("a forebay.mps.Event cannot be copied or pickled: its number is unique")
 
     def __repr__(self) -> str:
-        return f"<forebay.mps.Event {self._number}>"
+        return f"<forebay.mps.Event {self._id}>"
 
     def record(self) -> None:
-        """Set the point after all work so far on the default stream, or move it there.
+        """Record the event after all work queued so far on the default stream; may be repeated.
 
-        NotImplementedError while another stream is current.
+        Raises
+        ------
+        NotImplementedError
+            If another stream is current.
         """
-        event = self._live()
+        event = self._checked_event()
         event.record_on(self._default_stream())
-        self._point = event
+        self._recorded = event
 
     def wait(self) -> None:
-        """Later work of the default stream waits for the point, which is on that stream, and so before it.
+        """Make later work of the default stream wait for the event.
 
-        NotImplementedError while another stream is current.
+        Raises
+        ------
+        NotImplementedError
+            If another stream is current.
+
+        Notes
+        -----
+        Has no effect: the event is on the same stream.
         """
-        event = self._live()
+        event = self._checked_event()
         event.wait(self._default_stream())
 
     def query(self) -> bool:
-        """Whether it was recorded, and the point is reached. Never waits."""
-        if (point := self._point) is None:
-            self._live()
+        """Return True if the event was recorded and its stream has reached it.
+
+        Returns
+        -------
+        bool
+            False for an event that was never recorded, unlike CUDA's.
+
+        Notes
+        -----
+        Does not block.
+        """
+        if (recorded := self._recorded) is None:
+            self._checked_event()
             return False
-        return point.query()
+        return recorded.query()
 
     def synchronize(self) -> None:
-        """Wait for the point, if it was recorded; a failure of the stream's work is raised here, once."""
-        (self._point or self._live()).synchronize()
+        """Wait until the stream has reached the event; return at once if it was never recorded.
+
+        Raises
+        ------
+        DeviceError
+            If work before the event failed and the failure was not reported yet.
+        """
+        (self._recorded or self._checked_event()).synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this point to the other's. Waits for the default stream.
+        """Return the time between this event and a later one.
 
-        RuntimeError unless both keep the moment, both are recorded, and the other one not before this.
+        Parameters
+        ----------
+        end_event : Event
+            The later event.
+
+        Returns
+        -------
+        float
+            Milliseconds.
+
+        Raises
+        ------
+        RuntimeError
+            If an event has no timing or was not recorded, or if `end_event` is the earlier one.
+        TypeError
+            If `end_event` is not an MPS event.
+
+        Notes
+        -----
+        Waits for the default stream.
         """
         if not isinstance(end_event, Event):
             kind = type(end_event)
             raise TypeError(f"expected a forebay.mps.Event, not a {kind.__module__}.{kind.__qualname__}")
-        start, end = self._live(), end_event._live()
+        start, end = self._checked_event(), end_event._checked_event()
         for opened in dict.fromkeys((self._opened, end_event._opened)):
-            streams.default_of(opened).synchronize()
+            streams.default_stream_for(opened).synchronize()
         if not (start.enable_timing and end.enable_timing):
             raise ForebayError("Events were not created with argument 'enable_timing=True'")
         if not (start.recorded and end.recorded):
             raise ForebayError("Both events must be recorded before calculating elapsed time")
         elapsed = start.elapsed_time(end)
         if elapsed < 0:
-            ours, theirs = self._number, end_event._number
-            raise ForebayError(f"End event {theirs} was not recorded after start event {ours}")
+            raise ForebayError(f"End event {end_event._id} was not recorded after start event {self._id}")
         return elapsed
 
-    def _live(self) -> events.Event:
-        """Forked or WrongState where its device is gone, ForebayError where the event itself is."""
+    def _checked_event(self) -> events.Event:
+        """Return the event. Raises ForebayError if it was released, Forked or WrongState if its device is gone."""
         event = self._event
         if event is None:
-            raise ForebayError(f"Invalid Event ID: {self._number}")
-        if self._opened.gone:
+            raise ForebayError(f"Invalid Event ID: {self._id}")
+        if self._opened.unusable:
             self._opened.check()
         return event
 
     def _default_stream(self) -> streams.Stream:
         opened = self._opened
-        default, chosen = streams.default_of(opened), local.here.streams.get(opened)
-        if chosen is not None and chosen.handle != default.handle:
+        default, current = streams.default_stream_for(opened), local.here.streams.get(opened)
+        if current is not None and current.handle != default.handle:
             raise NotImplementedError("Non-default streams are not yet supported.")  # PyTorch's words, of 2.15
         return default

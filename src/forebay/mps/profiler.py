@@ -1,7 +1,7 @@
-"""Traces of what MPS does: a file that https://ui.perfetto.dev opens, and on macOS signposts. (`torch.mps.profiler`)
+"""Traces of MPS operations: a Perfetto file (https://ui.perfetto.dev) and, on macOS, signposts. (`torch.mps.profiler`)
 
-The file is the one that FOREBAY_TRACE names, else forebay-trace-PID.pftrace in the current directory; the second
-trace of a process has -2 in its name. Other kinds of device are in it, too. `forebay.observe.trace` takes a file.
+FOREBAY_TRACE names the file; the default is forebay-trace-PID.pftrace in the current directory, with -2 in the name of
+the second trace of a process. The file has other device kinds too. `forebay.observe.trace` accepts a file name.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Literal
 
 from forebay.errors import ForebayError, Unsupported
-from forebay.mps._kind import MPS, as_boolean, check_there_for
+from forebay.mps._kind import MPS, as_boolean, require_backend
 from forebay.observe.tracing import profiler_session
-from forebay.observe.tracing.session import stopping
+from forebay.observe.tracing.session import stop_on_exit
 from forebay.observe.tracing.signposts import Signposts, signposts
 from forebay.runtime.base import observers
 
@@ -21,86 +21,167 @@ __all__ = ["is_capturing_metal", "is_metal_capture_enabled", "metal_capture", "p
 
 _ProfilerMode = Literal["interval", "event", "interval,event"]
 
-_started: list[Signposts | None] = []  # one while a trace goes on
+_started: list[Signposts | None] = []  # one entry while a trace is active
 
 
 def start(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> None:
-    """Trace from now on: how long operations take ("interval"), or when each was done, and events ("event"), or both.
+    """Start a trace.
 
-    An empty mode starts nothing. With `wait_until_completed` the host waits for each operation. RuntimeError for
-    another mode, and where a trace goes on; ModuleNotFoundError where the package that writes it is not installed.
+    Parameters
+    ----------
+    mode : str, default "interval"
+        "interval" records durations, "event" the time of each completed operation and of events, "interval,event"
+        both; an empty mode starts no trace.
+    wait_until_completed : bool, default False
+        Wait for each operation before the call that queued it returns.
+
+    Raises
+    ------
+    RuntimeError
+        If `mode` is unknown, a trace is active or there is no MPS device.
+    ModuleNotFoundError
+        If the package that writes the file is not installed.
+
+    Notes
+    -----
+    As `torch.mps.profiler.start`.
     """
-    normal = mode.lower().replace(" ", "")
+    normalized = mode.lower().replace(" ", "")
     wait_until_completed = as_boolean(wait_until_completed)
-    check_there_for("profilerStartTrace")
-    with profiler_session.changing:
+    require_backend("profilerStartTrace")
+    with profiler_session.lock:
         if _tracing():
             raise ForebayError("Tracing Signposts is already enabled ")
-        asked = [each for each in normal.split(",") if each]
-        for each in asked:
+        modes = [each for each in normalized.split(",") if each]
+        for each in modes:
             if each not in ("interval", "event"):
                 raise ForebayError(f"Invalid Signpost trace mode: {each}")
-        if not asked:
+        if not modes:
             return
-        intervals, events = "interval" in asked, "event" in asked
-        maker = signposts(intervals=intervals, events=events)  # first: it may fail, and so may what comes next
+        intervals, events = "interval" in modes, "event" in modes
+        signpost_tracer = signposts(intervals=intervals, events=events)  # may raise, so before the session begins
         profiler_session.begin(
             MPS.name,
-            profiler_session.file_asked_for() or profiler_session.usual_file(),
+            profiler_session.requested_file() or profiler_session.default_file(),
             intervals=intervals,
             events=events,
             wait_until_completed=wait_until_completed,
         )
-        _started[:] = [maker]
-        if maker is not None:
-            observers.trace(maker)
+        _started[:] = [signpost_tracer]
+        if signpost_tracer is not None:
+            observers.add_tracer(signpost_tracer)
 
 
 def stop() -> None:
-    """End the trace, and write it; nothing where none goes on. Waits up to five seconds for work that is not done.
+    """Stop the trace and write the file; do nothing without an active trace.
 
-    One that goes on ends though its device has gone, with its emulation.
+    Raises
+    ------
+    ForebayError
+        If no trace is active and there is no MPS device.
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    As `torch.mps.profiler.stop`. Waits up to five seconds for pending work. Also works after the emulation has ended.
     """
-    with profiler_session.changing:
-        was, going = _tracing(), _started[:]
+    with profiler_session.lock:
+        was_tracing, tracers = _tracing(), _started[:]
         _started.clear()
-    if not was:
-        check_there_for("profilerStopTrace")
-    for maker in going:
-        if maker is not None:
-            observers.trace_no_more(maker)
-    if was:
+    if not was_tracing:
+        require_backend("profilerStopTrace")
+    for signpost_tracer in tracers:
+        if signpost_tracer is not None:
+            observers.remove_tracer(signpost_tracer)
+    if was_tracing:
         profiler_session.end(MPS.name)
 
 
 @contextmanager
 def profile(mode: _ProfilerMode = "interval", wait_until_completed: bool = False) -> Iterator[None]:
-    """From `start` to `stop`, which comes also after an error, be it one of `start`."""
-    with stopping(stop, "the trace", OSError):
+    """Trace the operations inside the context.
+
+    Parameters
+    ----------
+    mode : str, default "interval"
+        As `start`.
+    wait_until_completed : bool, default False
+        As `start`.
+
+    Yields
+    ------
+    None
+        Exit stops the trace, also after an error.
+
+    Raises
+    ------
+    RuntimeError
+        As `start`.
+
+    Notes
+    -----
+    As `torch.mps.profiler.profile`: `stop` also runs if `start` fails.
+    """
+    with stop_on_exit(stop, "the trace", OSError):
         start(mode, wait_until_completed)
         yield
 
 
 def is_metal_capture_enabled() -> bool:
-    """Whether `metal_capture` can be used: never, as this version of forebay has no backend for Metal."""
+    """Return False: this version of forebay has no Metal backend, so `metal_capture` is unsupported.
+
+    Returns
+    -------
+    bool
+        False.
+    """
     return False
 
 
 def is_capturing_metal() -> bool:
-    """Whether a capture of Metal's calls goes on."""
+    """Return False: there is no Metal capture.
+
+    Returns
+    -------
+    bool
+        False.
+    """
     return False
 
 
 @contextmanager
 def metal_capture(fname: str) -> Iterator[None]:  # noqa: ARG001 -- PyTorch's signature
-    """Capture Metal's calls into a file for Xcode. Unsupported: see `is_metal_capture_enabled`."""
-    check_there_for("startCapture")
+    """Raise Unsupported: this version of forebay has no Metal backend.
+
+    Parameters
+    ----------
+    fname : str
+        Ignored.
+
+    Yields
+    ------
+    None
+        Never: entry raises.
+
+    Raises
+    ------
+    Unsupported
+        If there is an MPS device.
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.profiler.metal_capture`.
+    """
+    require_backend("startCapture")
     raise Unsupported(
-        "metal_capture() records calls of Metal, and this version of forebay has no backend that makes any; "
-        "forebay.observe.trace writes what queues do"
+        "metal_capture() records Metal calls, and this version of forebay has no backend for Metal: "
+        "use forebay.observe.trace to trace queues"
     )
-    yield  # makes it a context manager, as which it raises when it is entered
+    yield  # makes this a context manager: it raises on entry, not when it is created
 
 
 def _tracing() -> bool:
-    return bool(_started) and profiler_session.going_on()
+    return bool(_started) and profiler_session.is_active()

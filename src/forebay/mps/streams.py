@@ -1,12 +1,12 @@
-"""Streams of an MPS device: the default one, of id 0, and a pool of 32 others. (`torch.mps.streams`)"""
+"""Streams of MPS devices: the default stream (id 0) and a pool of 32 others. (`torch.mps.streams`)"""
 
 from __future__ import annotations
 
 import operator
 from contextlib import ContextDecorator
 
-from forebay.faces.streams import StreamContext, current_on, queue_of
-from forebay.mps._kind import MPS, check_there_for, open_device
+from forebay.faces.streams import StreamContext, current_stream_on, find_queue
+from forebay.mps._kind import MPS, open_device, require_backend
 from forebay.mps.event import Event
 from forebay.runtime.devices.current import local
 from forebay.runtime.streams import event as events
@@ -14,63 +14,149 @@ from forebay.runtime.streams import stream as streams
 
 __all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
-_NEXT = -1  # of the pool
+_NEXT_OF_POOL = -1
 _record_event = streams.Stream.record_event
 
 
 class Stream(streams.Stream):
-    """The next stream of the pool, so that the 33rd is the first again; or the one of that id. Opens the device.
+    """Stream of the current MPS device.
 
-    ForebayError for an id that no stream has, TypeError for what is no int. (`torch.mps.Stream`)
+    Parameters
+    ----------
+    stream_id : int, optional
+        The id of an existing stream; by default the next stream of the pool, in turn (the 33rd is the first again).
+
+    Raises
+    ------
+    ForebayError
+        If `stream_id` is unknown or there is no MPS device.
+    TypeError
+        If `stream_id` is not an int.
+
+    Notes
+    -----
+    As `torch.mps.Stream`. Opens the device.
     """
 
-    def __init__(self, stream_id: int = _NEXT) -> None:
+    def __init__(self, stream_id: int = _NEXT_OF_POOL) -> None:
         number = operator.index(stream_id)
-        opened = open_device(None, "getStreamFromPool" if number == _NEXT else "getStreamByID")
-        self.stand_on(opened, opened.borrow_queue(0) if number == _NEXT else queue_of(opened, number), 0)
-        self._borrowed = number == _NEXT
+        from_pool = number == _NEXT_OF_POOL
+        opened = open_device(None, "getStreamFromPool" if from_pool else "getStreamByID")
+        self.bind(opened, opened.borrow_queue(0) if from_pool else find_queue(opened, number), 0)
+        self._borrowed = from_pool
 
     def wait_event(self, event: events.Event) -> None:
+        """Make later work of this stream wait for an event.
+
+        Parameters
+        ----------
+        event : forebay.Event
+            The event; a `forebay.mps.Event` is not supported.
+
+        Raises
+        ------
+        TypeError
+            If `event` is not a `forebay.Event`.
+        """
         try:
             event.wait(self)
         except TypeError as error:
-            raise _explained(error, event) from None
+            raise _type_error(error, event) from None
 
     def record_event(self, event: events.Event | None = None) -> events.Event:
+        """Record an event after all work queued so far on this stream.
+
+        Parameters
+        ----------
+        event : forebay.Event, optional
+            The event; a new one by default. A `forebay.mps.Event` is not supported.
+
+        Returns
+        -------
+        forebay.Event
+            The event.
+
+        Raises
+        ------
+        TypeError
+            If `event` is not a `forebay.Event`.
+        """
         try:
             return _record_event(self, event)
         except TypeError as error:
-            raise _explained(error, event) from None
+            raise _type_error(error, event) from None
 
     def __repr__(self) -> str:
         return f"<forebay.mps.Stream stream_id={self.stream_id}>"
 
 
-def _explained(error: TypeError, event: object) -> TypeError:
+def _type_error(error: TypeError, event: object) -> TypeError:
     if isinstance(event, Event):
-        return TypeError("a forebay.mps.Event is of the default stream alone; a forebay.Event is of any")
+        return TypeError("a forebay.mps.Event works on the default stream only: use a forebay.Event")
     return error
 
 
 def current_stream() -> Stream:
-    """The stream that this thread's work on the device goes to. Opens the device."""
-    known = local.here.stream
-    if known.__class__ is Stream and not known.opened.gone:
-        return known
-    return current_on(open_device(None, "getCurrentStream"), Stream)
+    """Return this thread's current stream of the current device.
+
+    Returns
+    -------
+    Stream
+        The stream.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.current_stream`. Opens the device.
+    """
+    cached = local.here.stream
+    if cached.__class__ is Stream and not cached.opened.unusable:
+        return cached
+    return current_stream_on(open_device(None, "getCurrentStream"), Stream)
 
 
 def default_stream() -> Stream:
-    """The stream that the device has from the start. Opens the device."""
+    """Return the default stream of the current device.
+
+    Returns
+    -------
+    Stream
+        The stream with id 0.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.default_stream`. Opens the device.
+    """
     opened = open_device(None, "getDefaultStream")
-    known = opened.default_stream
-    return known if known.__class__ is Stream else streams.as_kind(Stream, streams.default_of(opened))
+    cached = opened.default_stream
+    return cached if cached.__class__ is Stream else streams.cast_to_face(Stream, streams.default_stream_for(opened))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
-    """Make the stream this thread's current one, and its device the current device; None does nothing.
+    """Make a stream this thread's current one, and its device the current device.
 
-    TypeError for what is no stream of an MPS device.
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None does nothing.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is not a stream of an MPS device.
+
+    Notes
+    -----
+    As `torch.mps.set_stream`.
     """
     if stream is not None:
         streams.set_stream(stream if stream.__class__ is Stream else _checked(stream))
@@ -80,31 +166,54 @@ def _checked(stream: object) -> streams.Stream:
     if not isinstance(stream, streams.Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
     if stream.device.kind != MPS.name:
-        raise TypeError(f"expected a stream of an MPS device, not one of {stream.device}")
+        raise TypeError(f"expected a stream of an MPS device, not of {stream.device}")
     return stream
 
 
 class _StreamContext(StreamContext, ContextDecorator):
-    """For a function, too, as PyTorch's: each call enters one of its own."""
+    """Stream context manager that also works as a decorator, as PyTorch's: each call enters a new context."""
 
     kind = MPS
     stream_class = Stream
 
     def __init__(self, stream: streams.Stream | None) -> None:
-        check_there_for("getCurrentStream")
+        require_backend("getCurrentStream")
         super().__init__(None if stream is None else _checked(stream))
 
     @staticmethod
-    def own(stream: streams.Stream) -> Stream:
-        return streams.as_kind(Stream, stream)
+    def as_stream_class(stream: streams.Stream) -> Stream:
+        return streams.cast_to_face(Stream, stream)
 
     def _recreate_cm(self) -> _StreamContext:
         return _StreamContext(self.stream)
 
 
 def stream(stream: streams.Stream | None) -> _StreamContext:
-    """The stream is current inside; afterwards what was, and the device that was. None changes nothing.
+    """Return a context manager, also usable as a decorator, that makes a stream current.
 
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Returns
+    -------
+    context manager
+        Exit restores the previous stream and device.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is not a stream of an MPS device.
+    ForebayError
+        If there is no MPS device.
+
+    Notes
+    -----
+    As `torch.mps.stream`. Initialises MPS.
+
+    Examples
+    --------
     >>> import forebay, forebay.mps as mps
     >>> with forebay.emulate("mps", profile="apple_m3_max"):
     ...     with mps.stream(mps.Stream()):

@@ -1,5 +1,7 @@
-"""The names of `torch.mtia`, over forebay's runtime: a list, and what only MTIA has. See docs/differences.md.
+"""The API of `torch.mtia` over forebay's runtime. Differences from PyTorch: docs/differences.md.
 
+Examples
+--------
 >>> import forebay, forebay.mtia as mtia
 >>> with forebay.emulate("mtia", count=2):
 ...     with mtia.device(1):
@@ -121,17 +123,17 @@ __all__ = [
     "synchronize",
 ]
 
-# What is another thing each time it is asked for.
-_CHANGING: dict[str, Callable[[], Any]] = {
+# Attributes whose value changes over time.
+_DYNAMIC: dict[str, Callable[[], Any]] = {
     "default_generators": _RANDOMS.default_generators,
     "_initialized": lambda: _MTIA.initialisation.done,
     "_initialization_lock": lambda: _MTIA.initialisation.lock,
-    "_tls": lambda: _MTIA.initialisation.here,
+    "_tls": lambda: _MTIA.initialisation.thread_state,
     "_lazy_seed_tracker": lambda: _MTIA.initialisation.seeds,
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CHANGING:
-        return _CHANGING[name]()
+    if name in _DYNAMIC:
+        return _DYNAMIC[name]()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,24 +1,29 @@
-"""The kind that this face is of."""
+"""The MTIA device kind."""
 
 from __future__ import annotations
 
-from forebay.faces.kind import Kind, Refusals
+from forebay.faces.kind import DeviceErrorMessages, DeviceKind
 
 __all__ = ["MTIA", "DeferredMtiaCallError"]
 
 
 class DeferredMtiaCallError(Exception):
-    """A call that waited for the first use of MTIA failed then. (`torch.mtia.DeferredMtiaCallError`)"""
+    """Error of a call that was queued before the first use of MTIA.
+
+    Notes
+    -----
+    As `torch.mtia.DeferredMtiaCallError`.
+    """
 
 
-MTIA = Kind(
+MTIA = DeviceKind(
     "mtia",
     deferred_error=DeferredMtiaCallError,
     no_backend="Torch not compiled with MTIA enabled",
-    hooks=True,
-    refusals=Refusals(
-        host="Expected a non cpu device, but got: {device}",
+    has_hooks=True,
+    messages=DeviceErrorMessages(
+        cpu="Expected a non cpu device, but got: {device}",
         other="Expected a {kind} or cpu device, but got: {device}",
-        unnamed="Expected a torch.device with a specified index or an integer, but got: {device}",
+        missing_index="Expected a torch.device with a specified index or an integer, but got: {device}",
     ),
 )

@@ -1,4 +1,4 @@
-"""Which MTIA device an argument means. (`torch.mtia._utils`)"""
+"""Device arguments of MTIA functions. (`torch.mtia._utils`)"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["_get_device_index"]
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-    """An int is itself, a device has an index, and one without, or None, is the current one if that is `optional`.
+    """Return the index of a device argument; the current one if it is missing and `optional`.
 
-    With `allow_cpu` the host's is -1. Raises ValueError for anything else.
+    The CPU device is -1 with `allow_cpu`. Raises ValueError for any other argument.
     """
     return MTIA.index(device, optional, allow_cpu)

@@ -1,11 +1,11 @@
-"""MTIA devices: which is current, and what they are."""
+"""The current MTIA device, and device properties."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from forebay.errors import Unsupported
-from forebay.faces.devices import DeviceContext, Devices
+from forebay.faces.devices import DeviceContext, DeviceFunctions
 from forebay.mtia._kind import MTIA
 from forebay.spi import DeviceProps
 
@@ -19,73 +19,155 @@ __all__ = [
     "set_device",
 ]
 
-_DEVICES = Devices(MTIA)
+_DEVICES = DeviceFunctions(MTIA)
 _maybe_exchange_device = _DEVICES.exchange_device
 
 
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
-    """The device is current inside, the one before it afterwards; None and a negative index change nothing.
+    """Context manager that makes a device current and restores the previous device on exit.
 
-    Raises ValueError for what names no MTIA device, DeviceError on entering where there is none of that index.
-    (`torch.mtia.device`)
+    Parameters
+    ----------
+    device : device or str or int or None
+        The device. None and a negative index change nothing.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not an MTIA device.
+    DeviceError
+        On entry, if the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.device`. Entering initialises MTIA but opens no device.
     """
 
     kind = MTIA
 
 
 def set_device(device: Any) -> None:
-    """Make the device this thread's current one; a negative index changes nothing. (`torch.mtia.set_device`)
+    """Make a device this thread's current one.
 
-    Initialises MTIA, opens nothing.
+    Parameters
+    ----------
+    device : device or str or int
+        The device; a negative index changes nothing.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not an MTIA device or has no index.
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.set_device`. Initialises MTIA but opens no device.
     """
     index = MTIA.index(device)
     if index >= 0:
-        MTIA.hook("setCurrentDevice")
+        MTIA.require_backend("setCurrentDevice")
         MTIA.exchange(index)
 
 
 def _exchange_device(device: int) -> int:
-    """Make the device current and give the index of the one before; of a negative one nothing comes but -1."""
+    """Make a device current and return the index of the previous one; a negative index only returns -1."""
     if isinstance(device, int) and device >= 0:
-        MTIA.hook("exchangeDevice")
+        MTIA.require_backend("exchangeDevice")
     return _DEVICES.exchange_device(device)
 
 
 def get_device_properties(device: Any = None) -> dict[str, Any]:
-    """What the device is, as its driver says: `name`, `total_memory` in bytes, and whatever else it tells.
+    """Return the properties of a device.
 
-    DeviceError for an index that is none. Initialises MTIA, opens nothing. (`torch.mtia.get_device_properties`)
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
 
+    Returns
+    -------
+    dict
+        `name`, `total_memory` in bytes, and the driver's `DeviceProps.details`.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.get_device_properties`. Initialises MTIA but opens no device.
+
+    Examples
+    --------
     >>> import forebay, forebay.mtia as mtia
     >>> with forebay.emulate("mtia"):
     ...     mtia.get_device_properties()["total_memory"] >> 30
     128
     """
-    props = _described(device, "getDeviceProperties")
+    props = _describe(device, "getDeviceProperties")
     return {**props.details, "name": props.name, "total_memory": props.total_bytes}
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """The major and the minor version of the device. (`torch.mtia.get_device_capability`)
+    """Return the capability of a device.
 
-    Unsupported where its driver tells none, DeviceError for an index that is none.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    major : int
+        The major version.
+    minor : int
+        The minor version.
+
+    Raises
+    ------
+    Unsupported
+        If the driver does not report a capability.
+    DeviceError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.get_device_capability`. Initialises MTIA but opens no device.
     """
-    props = _described(device, "getDeviceCapability")
+    props = _describe(device, "getDeviceCapability")
     try:
         return props.details["major"], props.details["minor"]
     except KeyError:
         message = (
-            f"the driver of {props.name} does not tell its capability: `DeviceProps.details` has no major or minor"
+            f"the driver of {props.name} does not report a capability: `DeviceProps.details` has no major or minor"
         )
         raise Unsupported(message, ability="Describes") from None
 
 
-def _described(device: Any, hook: str) -> DeviceProps:
+def _describe(device: Any, hook: str) -> DeviceProps:
     index = MTIA.index(device, optional=True)
-    MTIA.hook(hook)
+    MTIA.require_backend(hook)
     return MTIA.describe(index)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001 -- PyTorch's
-    """True, of every MTIA device. (`torch.mtia.is_bf16_supported`)"""
+    """Return True: every MTIA device supports bfloat16.
+
+    Parameters
+    ----------
+    including_emulation : bool, default True
+        Ignored.
+
+    Returns
+    -------
+    bool
+        True.
+
+    Notes
+    -----
+    As `torch.mtia.is_bf16_supported`. Does not initialise MTIA.
+    """
     return True

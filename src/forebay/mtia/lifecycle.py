@@ -1,10 +1,10 @@
-"""When MTIA is first used, and what waits for that: PyTorch's names for `forebay.runtime.base.lazy_init`."""
+"""Initialisation of MTIA and calls queued for it: PyTorch's names for `forebay.runtime.base.lazy_init`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from forebay.faces.devices import Devices
+from forebay.faces.devices import DeviceFunctions
 from forebay.mtia._kind import MTIA
 from forebay.runtime.base.lazy_init import SeedTracker as _LazySeedTracker
 
@@ -23,7 +23,7 @@ __all__ = [
     "synchronize",
 ]
 
-_DEVICES = Devices(MTIA)
+_DEVICES = DeviceFunctions(MTIA)
 is_initialized = _DEVICES.is_initialized
 is_available = _DEVICES.is_available
 device_count = _DEVICES.device_count
@@ -35,10 +35,18 @@ _queued_calls = MTIA.initialisation.queued
 
 
 def init() -> None:
-    """Initialise MTIA, which its first use does as well; queued calls run now.
+    """Initialise MTIA and run the queued calls.
 
-    AssertionError where there is no backend, RuntimeError where that has no device, and in a process forked from one
-    that had initialised MTIA. (`torch.mtia.init`)
+    Raises
+    ------
+    AssertionError
+        If there is no backend.
+    RuntimeError
+        If there is no device, or in a process forked from one that had initialised MTIA.
+
+    Notes
+    -----
+    As `torch.mtia.init`. The first use of a device does the same.
     """
     MTIA.initialisation.ensure()
 
@@ -47,5 +55,5 @@ _lazy_init = init
 
 
 def _is_compiled() -> bool:
-    """Whether there is a backend, be it one that emulates. (`torch.mtia._is_compiled`)"""
+    """Return True if there is a backend, emulation included. (`torch.mtia._is_compiled`)"""
     return MTIA.initialisation.has_backend()

@@ -1,7 +1,6 @@
-"""The memory of MTIA devices. (`torch.mtia.memory`)
+"""Memory statistics and history of MTIA devices. (`torch.mtia.memory`)
 
-Before MTIA's first use there is nothing to tell, and asking does not make it: statistics are 0 or empty. Sizes are
-bytes; `device` is an index, a device, its name, or None for the current one.
+Statistics do not initialise MTIA: before its first use they are 0 or empty. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -40,11 +39,30 @@ _HISTORY = MemoryHistory(MTIA)
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """What the allocator counts of the device's memory, by the name of that memory: there is "dram".
+    """Return the allocator statistics of a device.
 
-    `allocated_bytes` and `peak_bytes` are PyTorch's keys; `reserved_bytes`, `peak_reserved_bytes`, `num_ooms` and
-    `num_alloc_retries` are forebay's. Nothing before MTIA's first use. (`torch.mtia.memory_stats`)
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
 
+    Returns
+    -------
+    dict
+        Under "dram": PyTorch's `allocated_bytes` and `peak_bytes`, and forebay's `reserved_bytes`,
+        `peak_reserved_bytes`, `num_ooms` and `num_alloc_retries`. Empty before MTIA's first use.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.memory_stats`. Does not initialise MTIA.
+
+    Examples
+    --------
     >>> import forebay, forebay.mtia as mtia
     >>> with forebay.emulate("mtia"):
     ...     tensor = forebay.zeros(1000, device="mtia")
@@ -53,7 +71,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
     """
     if not MTIA.initialised:
         return {}
-    opened = _STATISTICS.counted(device)
+    opened = _STATISTICS.find_device(device)
     if opened is None:
         return {"dram": dict.fromkeys(_COUNTED, 0)}
     allocator = opened.allocator
@@ -69,40 +87,101 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Every peak becomes what is there now. Nothing before MTIA's first use. (`torch.mtia.reset_peak_memory_stats`)"""
+    """Set every peak to the current value; do nothing before MTIA's first use.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.reset_peak_memory_stats`.
+    """
     if MTIA.initialised:
         _STATISTICS.reset_peak_memory_stats(device)
 
 
 def record_memory_history(enabled: str | None = "all", stacks: str = "python", max_entries: int = 0) -> None:
-    """Begin, change or (`enabled` None) end the recording of what is allocated. (`torch.mtia.record_memory_history`)
+    """Start, change or stop recording of the memory history; do nothing before MTIA's first use.
 
-    "state" keeps the newest entry, "all" as many as `max_entries`, where 0 is without a limit. `stacks` are "python" or
-    "cpp": Python's in either case. Nothing, whatever the words, before MTIA's first use; then RuntimeError for unknown
-    ones, TypeError for what is no number, ValueError for a negative one.
+    Parameters
+    ----------
+    enabled : {"all", "state", None}, default "all"
+        "all" keeps `max_entries` entries, "state" the newest one, None stops the recording.
+    stacks : {"python", "cpp"}, default "python"
+        Both record Python frames.
+    max_entries : int, default 0
+        Number of entries per device; 0 is unlimited.
+
+    Raises
+    ------
+    RuntimeError
+        If `enabled` or `stacks` is unknown.
+    TypeError
+        If `max_entries` is not an int.
+    ValueError
+        If `max_entries` is negative.
+
+    Notes
+    -----
+    As `torch.mtia.record_memory_history`. Before MTIA's first use the arguments are not checked either.
     """
     if MTIA.initialised:
-        most = min(operator.index(max_entries), UNLIMITED)
-        _HISTORY.record(enabled, "all", "all" if stacks == "cpp" else stacks, most or UNLIMITED)
+        limit = min(operator.index(max_entries), UNLIMITED)
+        _HISTORY.record(enabled, "all", "all" if stacks == "cpp" else stacks, limit or UNLIMITED)
 
 
 def snapshot() -> dict[str, Any]:
-    """Segments, blocks and history of all MTIA devices, as `forebay.cuda.memory._snapshot` gives them.
+    """Return a snapshot of the memory of all MTIA devices.
 
-    Pickled, `forebay replay` and PyTorch's viewers read it. (`torch.mtia.snapshot`)
+    Returns
+    -------
+    dict
+        Segments, blocks and history in PyTorch's schema, as `forebay.cuda.memory._snapshot`. `forebay replay` and
+        PyTorch's viewers read the pickled dict.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MTIA device.
+
+    Notes
+    -----
+    As `torch.mtia.snapshot`. Does not initialise MTIA.
     """
-    MTIA.hook("memorySnapshot")
+    MTIA.require_backend("memorySnapshot")
     return _HISTORY.snapshot()
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Call `observer(index, asked, total, free)`, all but the index bytes, before OutOfMemory is raised on any device.
+    """Register a function that is called before OutOfMemory is raised on any MTIA device.
 
-    `total` is the device's memory, or the limit. It stays as long as the process, or the emulation that is under way.
-    What it raises is raised instead. TypeError for what cannot be called. (`torch.mtia.attach_out_of_memory_observer`)
+    Parameters
+    ----------
+    observer : Callable
+        Called as `observer(index, requested, total, free)`: the device index, then bytes. `total` is the device's
+        memory, or the limit if one is set. An exception from the observer is raised instead of OutOfMemory.
+
+    Raises
+    ------
+    TypeError
+        If `observer` is not callable.
+    ForebayError
+        If there is no MTIA device.
+
+    Notes
+    -----
+    As `torch.mtia.attach_out_of_memory_observer`. The observer remains registered until the process or the active
+    emulation ends.
     """
     if not callable(observer):
-        raise TypeError(f"an observer is called with four ints; {type(observer).__name__} cannot be called")
-    MTIA.hook("attachOutOfMemoryObserver")
-    opened = open_device.opened_of(MTIA.name).devices
+        raise TypeError(f"observer must be callable, not {type(observer).__name__}")
+    MTIA.require_backend("attachOutOfMemoryObserver")
+    opened = open_device.open_devices(MTIA.name).devices
     oom_observers.attach(MTIA.name, observer, [each.allocator for each in opened])

@@ -16,8 +16,24 @@ __all__ = ["MTIAGraph", "graph", "graph_pool_handle", "is_current_stream_capturi
 
 
 class MTIAGraph(Graph):
-    """The work of an MTIA stream, be it the default one, recorded to be done again and again. (`torch.mtia.MTIAGraph`)
+    """Captured work of an MTIA stream, which can be replayed.
 
+    Parameters
+    ----------
+    keep_graph : bool, default False
+        Keep the captured graph for `instantiate()`; by default `capture_end()` instantiates it.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MTIA device.
+
+    Notes
+    -----
+    As `torch.mtia.MTIAGraph`. The default stream can be captured too.
+
+    Examples
+    --------
     >>> import forebay, forebay.mtia as mtia
     >>> with forebay.emulate("mtia"):
     ...     counts, graph = forebay.zeros(2, device="mtia"), mtia.MTIAGraph()
@@ -31,22 +47,45 @@ class MTIAGraph(Graph):
 
     kind = "mtia"
     name = "MTIAGraph"
-    of_default_stream = True  # as `graph` below records the current one
+    allows_default_stream = True  # `graph` below captures the current stream
 
     def __init__(self, keep_graph: bool = False) -> None:
-        MTIA.hook("mtiagraphCreate")
+        MTIA.require_backend("mtiagraphCreate")
         super().__init__(keep_graph)
 
     def capture_begin(self, pool: PoolId) -> None:  # type: ignore[override]  # PyTorch's
-        """Record what the current stream is told from now on, with memory of that pool; (0, 0) is one of its own."""
+        """Begin the capture of the current stream.
+
+        Parameters
+        ----------
+        pool : tuple of int
+            The id of the memory pool to allocate from; (0, 0) creates one.
+
+        Raises
+        ------
+        RuntimeError
+            If the graph already has a capture.
+        TypeError
+            If `pool` is not a pool id.
+        """
         super().capture_begin(pool)
 
 
 class graph(CaptureContext):  # noqa: N801 -- PyTorch's name
-    """What is queued inside is captured into `mtia_graph`, on `stream`. (`torch.mtia.graph`)
+    """Context manager that captures the work queued inside into a graph.
 
-    If none is given that is the stream which was current when the first of these contexts was made. Waits for the
-    device first and empties its cache.
+    Parameters
+    ----------
+    mtia_graph : MTIAGraph
+        The graph.
+    pool : tuple of int, optional
+        The id of the graph's memory pool; a new one by default.
+    stream : Stream, optional
+        The stream to capture; by default the stream that was current when the first such context was created.
+
+    Notes
+    -----
+    As `torch.mtia.graph`. Entry waits for the device and releases its cached memory.
     """
 
     kind = MTIA
@@ -71,11 +110,36 @@ class graph(CaptureContext):  # noqa: N801 -- PyTorch's name
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream is captured. Initialises nothing. (`torch.mtia.is_current_stream_capturing`)"""
+    """Return True if this thread's current stream is being captured.
+
+    Returns
+    -------
+    bool
+        True inside a capture.
+
+    Notes
+    -----
+    As `torch.mtia.is_current_stream_capturing`. Does not initialise MTIA.
+    """
     return is_capturing(MTIA)
 
 
 def graph_pool_handle() -> PoolId:
-    """The id of a new memory pool, for graphs that share it. (`torch.mtia.graph_pool_handle`)"""
-    MTIA.hook("graphPoolHandle")
+    """Return the id of a new memory pool that graphs can share.
+
+    Returns
+    -------
+    tuple of int
+        The id, for the `pool` argument of captures.
+
+    Raises
+    ------
+    ForebayError
+        If there is no MTIA device.
+
+    Notes
+    -----
+    As `torch.mtia.graph_pool_handle`. Does not initialise MTIA.
+    """
+    MTIA.require_backend("graphPoolHandle")
     return new_id()

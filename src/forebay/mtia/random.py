@@ -1,4 +1,4 @@
-"""Random numbers of MTIA devices. Seeds wait for MTIA's first use."""
+"""Random number functions of MTIA devices. Seeds are queued until MTIA's first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.faces.random import Randoms
+from forebay.faces.random import RandomFunctions
 from forebay.mtia._kind import MTIA
 
 __all__ = [
@@ -22,41 +22,86 @@ __all__ = [
     "set_rng_state_all",
 ]
 
-_RANDOMS = Randoms(MTIA)
+_RANDOMS = RandomFunctions(MTIA)
 get_rng_state_all = _RANDOMS.get_rng_state_all
 set_rng_state_all = _RANDOMS.set_rng_state_all
 manual_seed = _RANDOMS.manual_seed
 manual_seed_all = _RANDOMS.manual_seed_all
-seed = _RANDOMS.new_seed  # unlike CUDA's they give it
-seed_all = _RANDOMS.new_seed_all
+seed = _RANDOMS.seed_and_return  # CUDA's functions return None
+seed_all = _RANDOMS.seed_all_and_return
 
 
 def initial_seed() -> int:
-    """The seed of the current device's generator. Initialises MTIA. (`torch.mtia.initial_seed`)"""
+    """Return the seed of the current device's generator.
+
+    Returns
+    -------
+    int
+        The seed.
+
+    Notes
+    -----
+    As `torch.mtia.initial_seed`. Initialises MTIA.
+    """
     MTIA.initialisation.ensure()
     return _RANDOMS.initial_seed()
 
 
 def get_rng_state(device: Any = "mtia") -> NDArray[np.uint8]:
-    """The state of the device's generator: 16 bytes, seed and offset. Initialises MTIA.
+    """Return the state of a device's generator.
 
-    IndexError where there is no such device. (`torch.mtia.get_rng_state`)
+    Parameters
+    ----------
+    device : device or str or int, default "mtia"
+        The device; the current one by default.
 
+    Returns
+    -------
+    numpy.ndarray of uint8
+        16 bytes: seed and offset.
+
+    Raises
+    ------
+    IndexError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.get_rng_state`. Initialises MTIA.
+
+    Examples
+    --------
     >>> import forebay, forebay.mtia as mtia
     >>> with forebay.emulate("mtia"):
     ...     mtia.manual_seed(123)
     ...     mtia.get_rng_state()[:2].tolist()
     [123, 0]
     """
-    if device == "mtia" and (known := _RANDOMS.at_hand()) is not None:
-        return known.get_state()
+    if device == "mtia" and (generator := _RANDOMS.initialised_generator()) is not None:
+        return generator.get_state()
     MTIA.initialisation.ensure()
     return _RANDOMS.get_rng_state(MTIA.index(device, optional=True))
 
 
 def set_rng_state(new_state: Any, device: Any = "mtia") -> None:
-    """Let the device's generator go on from a state that `get_rng_state` gave.
+    """Set the state of a device's generator.
 
-    RuntimeError, TypeError for what is no state. (`torch.mtia.set_rng_state`)
+    Parameters
+    ----------
+    new_state : numpy.ndarray or Tensor
+        A state that `get_rng_state` returned.
+    device : device or str or int, default "mtia"
+        The device; the current one by default.
+
+    Raises
+    ------
+    RuntimeError
+        If the state has the wrong size.
+    TypeError
+        If `new_state` is not an array of uint8.
+
+    Notes
+    -----
+    As `torch.mtia.set_rng_state`. Initialises MTIA if `device` has no index.
     """
     _RANDOMS.set_rng_state(new_state, MTIA.index(device, optional=True))

@@ -1,13 +1,13 @@
-"""Streams of MTIA devices: those of no kind, with PyTorch's names for what is current."""
+"""Streams of MTIA devices: forebay's general `Stream` and `Event`, and PyTorch's functions for the current stream."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from forebay.errors import ForebayError
-from forebay.faces import streams as of_kind
+from forebay.faces import streams as kind_streams
 from forebay.mtia._kind import MTIA
-from forebay.runtime.base.torch_types import device_type as number_of
+from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import stream as streams
@@ -26,20 +26,50 @@ __all__ = [
 ]
 
 
-class StreamContext(of_kind.StreamContext):
-    """The stream is current inside; afterwards what was, on its device and on the one before. None changes nothing.
+class StreamContext(kind_streams.StreamContext):
+    """Context manager that makes a stream current; its device becomes the current device.
 
-    It keeps what was before, so it must not be entered again before it is left. Making one, even of None, is a first
-    use. (`torch.mtia.StreamContext`)
+    Exit restores the previous stream of both devices and the previous device.
+
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Raises
+    ------
+    TypeError
+        On entry, if `stream` is not a stream.
+
+    Notes
+    -----
+    As `torch.mtia.StreamContext`. Construction initialises MTIA, even with None. The object stores the previous state,
+    so it cannot be entered again before it is exited.
     """
 
     kind = MTIA
-    cur_stream: Stream | None = None  # PyTorch's, which it never sets either
+    cur_stream: Stream | None = None  # PyTorch never sets its attribute either
 
 
 def stream(stream: Stream | None) -> StreamContext:
-    """The stream is current inside. (`torch.mtia.stream`)
+    """Return a context manager that makes a stream current.
 
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None changes nothing.
+
+    Returns
+    -------
+    StreamContext
+        The context manager.
+
+    Notes
+    -----
+    As `torch.mtia.stream`. Initialises MTIA.
+
+    Examples
+    --------
     >>> import forebay, forebay.mtia as mtia
     >>> with forebay.emulate("mtia"):
     ...     s = mtia.Stream("mtia")
@@ -51,33 +81,104 @@ def stream(stream: Stream | None) -> StreamContext:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream that this thread's work on the device goes to. Initialises MTIA. (`torch.mtia.current_stream`)"""
+    """Return this thread's current stream of a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
+    """
     if device is not None:
-        return streams.stream_of(MTIA.opened_for_stream(device))
-    known = local.here.stream
-    if known is not None and known.device.kind == "mtia" and not known.opened.gone:
-        return known
-    return of_kind.current_on(MTIA.opened(), Stream)
+        return streams.current_stream_for(MTIA.open_device_for_stream(device))
+    cached = local.here.stream
+    if cached is not None and cached.device.kind == "mtia" and not cached.opened.unusable:
+        return cached
+    return kind_streams.current_stream_on(MTIA.open_device(), Stream)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that the device has from the start. Initialises MTIA. (`torch.mtia.default_stream`)"""
-    return streams.default_of(MTIA.opened() if device is None else MTIA.opened_for_stream(device))
+    """Return the default stream of a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream with id 0.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.mtia.default_stream`. Initialises MTIA and opens the device.
+    """
+    return streams.default_stream_for(MTIA.open_device() if device is None else MTIA.open_device_for_stream(device))
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make the stream this thread's current one, and its device the current device; None does nothing.
+    """Make a stream this thread's current one, and its device the current device.
 
-    TypeError for what is no stream. (`torch.mtia.set_stream`)
+    Parameters
+    ----------
+    stream : Stream or None
+        The stream; None does nothing.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is not a stream.
+
+    Notes
+    -----
+    As `torch.mtia.set_stream`.
     """
     if stream is not None:
         streams.set_stream(stream)
 
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """The same by PyTorch's numbers. (`torch.mtia._set_stream_by_id`)"""
+    """Make the stream with PyTorch's stream id, device index and device type number current.
+
+    Parameters
+    ----------
+    stream_id : int
+        The stream id; 0 is the default stream.
+    device_index : int
+        The device index.
+    device_type : int
+        PyTorch's number of the device type; must be MTIA's.
+
+    Raises
+    ------
+    ForebayError
+        If `device_type` is not MTIA's, the device does not exist, or there is no such stream.
+
+    Notes
+    -----
+    As `torch.mtia._set_stream_by_id`. Initialises MTIA and opens the device.
+    """
     MTIA.initialisation.ensure()
-    if device_type != (expected := number_of(MTIA.name)):
-        raise ForebayError(f"a stream of device type {device_type} is none of MTIA's, which is {expected}")
-    opened = MTIA.opened(MTIA.ranged(device_index))
-    streams.set_stream(streams.standing_on(Stream, opened, of_kind.queue_of(opened, stream_id)))
+    if device_type != (expected := device_type_number(MTIA.name)):
+        raise ForebayError(f"device type {device_type} is not that of MTIA, {expected}")
+    opened = MTIA.open_device(MTIA.check_range(device_index))
+    streams.set_stream(streams.from_queue(Stream, opened, kind_streams.find_queue(opened, stream_id)))

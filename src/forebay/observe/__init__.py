@@ -1,4 +1,4 @@
-"""Looking at devices and programs without disturbing them. But for `trace`, each part is imported by name."""
+"""Telemetry, traces, ranges and race detection. Only `trace` and `Trace` are exported; import other parts by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Trace", "trace"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # the other parts do not need what these do
+    if name in __all__:  # imported late: the other parts do not need tracing
         from forebay.observe.tracing import session
 
         return getattr(session, name)

@@ -1,1 +1,1 @@
-"""Meaning over a backend: devices, streams, events, the allocator, its statistics and history, tensors."""
+"""Runtime over a backend: devices, streams, events, allocators, statistics, memory history, tensors and graphs."""

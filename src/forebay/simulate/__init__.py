@@ -1,7 +1,8 @@
-"""The allocator over simulated memory: every decision, address, number and error of the real one, and no bytes.
+"""The caching allocator over simulated memory, with the real one's decisions, addresses, statistics and errors.
 
-Memory goes lowest address first, in steps of 2 MiB, as PyTorch's recordings in `tests/data` have it; terabytes cost
-nothing. Streams are numbers, 0 is the default one. Work on them is done at once, unless `hold_events` says otherwise.
+No memory is allocated, so terabytes cost nothing. Segments get the lowest free address in steps of 2 MiB, as in the
+PyTorch recordings in `tests/data`. Streams are numbers; 0 is the default stream. Work on a stream completes immediately
+unless `hold_events` delays it.
 """
 
 from forebay.simulate.clock import World

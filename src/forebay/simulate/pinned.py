@@ -1,29 +1,44 @@
-"""The pinned allocator over simulated memory."""
+"""Simulated pinned host memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from forebay.address_allocator import Addresses
+from forebay.address_allocator import AddressAllocator
 from forebay.backends.common.arguments import index_of
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, ForebayError
 from forebay.runtime.history import recording
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator, PinnedBlock
-from forebay.runtime.settings import allocator_settings as rules
+from forebay.runtime.settings import allocator_settings
 from forebay.simulate.clock import Streams, World
 
 __all__ = ["Pinned"]
 
-_HOST, _ROOM = 0x300000000000, 0x100000000000
+_BASE, _SIZE = 0x300000000000, 0x100000000000
 
 
 class Pinned(Streams):
-    """Simulated pinned host memory, cached as PyTorch does; streams and holds as a `Device` of its world has them.
+    """Simulated pinned host memory with PyTorch's caching host allocator.
 
-    `settings` are PyTorch's, of which only those that begin with ``pinned_`` count here. Where a background thread
-    would look after what waits (pinned_use_background_threads), that is done after every call.
+    Parameters
+    ----------
+    settings : str, default ""
+        Allocator settings, as PYTORCH_CUDA_ALLOC_CONF. Only keys that begin with ``pinned_`` have an effect.
+    world : World, optional
+        The clock, shared with devices; a new one by default.
 
+    Raises
+    ------
+    ValueError
+        With PyTorch's text, if a setting is invalid.
+
+    Notes
+    -----
+    With pinned_use_background_threads, pending frees are processed after every call instead of by a thread.
+
+    Examples
+    --------
     >>> from forebay.simulate import Pinned
     >>> pinned = Pinned()
     >>> address = pinned.allocate(5000)
@@ -34,13 +49,31 @@ class Pinned(Streams):
 
     def __init__(self, settings: str = "", *, world: World | None = None) -> None:
         super().__init__(world or World())
-        self._settings = rules.at_start(settings)
+        self._settings = allocator_settings.parse_initial(settings)
         self._port = _Port()
         self._allocator = _Allocator("pinned memory", self._port, lambda: self._settings, lambda: 0)
         self._live: dict[int, PinnedBlock] = {}
 
     def allocate(self, nbytes: int) -> int:
-        """The address of a block; 0 for 0 bytes. Raises ValueError for a negative size."""
+        """Allocate a block.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes.
+
+        Returns
+        -------
+        int
+            The block's address; 0 for 0 bytes.
+
+        Raises
+        ------
+        DeviceError
+            If the system cannot pin the memory.
+        ValueError
+            If `nbytes` is negative.
+        """
         if nbytes == 0:
             return 0
         block = self._allocator.allocate(nbytes)
@@ -48,33 +81,80 @@ class Pinned(Streams):
         return block.address
 
     def free(self, address: int) -> None:
-        """Free the block that begins there; 0 is ignored."""
+        """Free a block.
+
+        Parameters
+        ----------
+        address : int
+            The block's address; 0 is ignored.
+
+        Raises
+        ------
+        ForebayError
+            If no live block begins there.
+        """
         if address:
             self._block(address).free()
             del self._live[address]
-            self._time_goes_on()
+            self._on_progress()
 
     def record_stream(self, address: int, stream: int) -> None:
-        """The stream copies from or to the block: once freed, it waits for what is queued there."""
+        """Record that a stream copies from or to a block, so that its free waits for work queued there.
+
+        Parameters
+        ----------
+        address : int
+            The block's address; 0 is ignored.
+        stream : int
+            The stream.
+
+        Raises
+        ------
+        ForebayError
+            If no live block begins there.
+        """
         if address:
-            self._block(address).used_on(self._queue(stream))
+            self._block(address).record_stream(self._queue(stream))
 
     def empty_cache(self) -> None:
-        """Give back to the system all that is free."""
+        """Release all cached memory to the system."""
         self._allocator.empty()
 
     def apply_settings(self, settings: str) -> None:
-        """New settings from now on. As in PyTorch, the reserved segment is what it was at the first allocation."""
-        rules.change(settings, self._settings, self._set)
+        """Change the allocator settings.
+
+        Parameters
+        ----------
+        settings : str
+            The settings, as in the constructor.
+
+        Raises
+        ------
+        ValueError
+            With PyTorch's text, if a setting is invalid.
+
+        Notes
+        -----
+        As in PyTorch, the size of the reserved segment is fixed by the first allocation.
+        """
+        allocator_settings.change(settings, self._settings, self._set)
 
     def reset_peak_stats(self) -> None:
+        """Reset the peaks to the current values."""
         self._allocator.reset_peaks()
 
     def reset_accumulated_stats(self) -> None:
+        """Reset the totals of allocations and frees to 0."""
         self._allocator.reset_accumulated()
 
     def fail_next(self, n: int) -> None:
-        """The next `n` requests to the system fail."""
+        """Make the next requests to the system fail.
+
+        Parameters
+        ----------
+        n : int
+            The number of requests.
+        """
         self._port.failures = index_of(n, "n")
 
     def record_history(
@@ -86,28 +166,64 @@ class Pinned(Streams):
         *,
         clear_history: bool = False,
     ) -> None:
-        """As `torch.cuda.memory._record_memory_history` with `record_pinned_host_memory=True`."""
+        """Start, change or stop the recording of the memory history.
+
+        Parameters
+        ----------
+        enabled : {"all", "state"} or None, default "all"
+            Record all entries, only live blocks, or stop.
+        context : {"all", "alloc", "state"} or None, default "all"
+            The stacks to capture: also of frees, also of entries, only of live blocks, or none.
+        stacks : {"all", "python"}, default "all"
+            Both mean Python stacks.
+        max_entries : int, optional
+            Number of entries; the newest are kept. Unlimited by default.
+        clear_history : bool, default False
+            Discard earlier entries.
+
+        Notes
+        -----
+        As `torch.cuda.memory._record_memory_history` with `record_pinned_host_memory=True`.
+        """
         recording.check(enabled, context, stacks, max_entries)
         self._allocator.history.start(enabled, context, max_entries, clear_history=clear_history)
 
     def stats(self) -> dict[str, int]:
-        """All that is counted, under the keys of torch.cuda.host_memory_stats. Nothing here takes time."""
+        """Return the allocator statistics.
+
+        Returns
+        -------
+        dict
+            The counters, with the keys of `torch.cuda.host_memory_stats`. Durations are 0.
+        """
         return self._allocator.stats()
 
     def snapshot(self) -> dict[str, Any]:
-        """What torch.cuda.memory._snapshot says of pinned memory; empty lists unless its history is recorded."""
+        """Return the pinned memory's part of a snapshot.
+
+        Returns
+        -------
+        dict
+            "host_segments" and "host_traces" of `torch.cuda.memory._snapshot`; empty unless history is recorded.
+        """
         return {"host_segments": self._allocator.segments(), "host_traces": self._allocator.history.traces()}
 
     def broken(self) -> str | None:
-        """The first rule of the allocator's tables that does not hold; None when all do."""
-        return self._allocator.broken()
+        """Return the first violated invariant of the allocator.
 
-    def _set(self, settings: rules.AllocatorSettings) -> None:
+        Returns
+        -------
+        str or None
+            The invariant; None if all hold.
+        """
+        return self._allocator.check_invariants()
+
+    def _set(self, settings: allocator_settings.AllocatorSettings) -> None:
         self._settings = settings
 
-    def _time_goes_on(self) -> None:
+    def _on_progress(self) -> None:
         if self._allocator.polled:
-            self._allocator.process()
+            self._allocator.process_pending_frees()
 
     def _block(self, address: int) -> PinnedBlock:
         try:
@@ -117,25 +233,27 @@ class Pinned(Streams):
 
 
 class _Allocator(PinnedAllocator):
+    """A pinned allocator that requests polling from `Pinned` instead of starting a thread."""
+
     polled = False
 
-    def _poll(self) -> bool:
+    def _start_poller(self) -> bool:
         self.polled = True
         return True
 
 
 class _Port:
-    """The system under it."""
+    """The system's pinned memory."""
 
     def __init__(self) -> None:
         self.failures = 0
-        self._addresses = Addresses(_HOST, _ROOM)
+        self._addresses = AddressAllocator(_BASE, _SIZE)
 
     def pin(self, nbytes: int) -> int:
-        if self.failures or nbytes > _ROOM:
+        if self.failures or nbytes > _SIZE:
             self.failures = max(self.failures - 1, 0)
             raise DeviceError(f"{format_bytes(nbytes)} of host memory cannot be pinned", call="pin")
-        return self._addresses.take(nbytes)
+        return self._addresses.allocate(nbytes)
 
     def unpin(self, address: int) -> None:
-        self._addresses.give(address)
+        self._addresses.free(address)

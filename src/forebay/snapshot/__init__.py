@@ -1,4 +1,4 @@
-"""Snapshots: the schema here; reading, questions, text and pages in the modules beside it. Opens no device."""
+"""Memory snapshots: schema, file formats, analysis, replay and reports. Opens no device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,29 @@ __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
 
 
 def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> tuple[Snapshot, ...]:
-    """The snapshots in a file of forebay's or a pickle of PyTorch's, one for each device; the content decides.
+    """Load the snapshots in a file, one for each device.
 
-    Nothing in the file is run, whoever made it. `progress` hears of bytes done and bytes in all. Raises
-    codec.BadSnapshot for what is cut short or foreign, OSError for what cannot be opened.
+    Reads forebay's own format and pickles of `torch.cuda.memory._dump_snapshot`; the content of the file decides which,
+    not its name. No code in the file is executed.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+    progress : callable, optional
+        Called as `progress(bytes_done, bytes_total)` while forebay's own format is read.
+
+    Returns
+    -------
+    tuple of Snapshot
+        One for each device, by device index.
+
+    Raises
+    ------
+    forebay.snapshot.formats.native.BadSnapshot
+        If the file is truncated, in another format, or inconsistent.
+    OSError
+        If the file cannot be opened.
     """
     from forebay.snapshot.formats import native, safe_pickle, torch_pickle
 
@@ -22,8 +41,8 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
         head = file.read(4)
         if head[:2] == b"PK":
             return (native.read(path, progress),)
-        if not safe_pickle.begins_like_one(head):
-            raise native.BadSnapshot(f"{os.fspath(path)}: neither a snapshot of forebay's nor a pickle of PyTorch's")
+        if not safe_pickle.looks_like_pickle(head):
+            raise native.BadSnapshot(f"{os.fspath(path)}: neither a forebay snapshot nor a PyTorch snapshot pickle")
         data = head + file.read()
     try:
         return torch_pickle.parse(data)

@@ -1,8 +1,8 @@
-"""What a snapshot is: segments, blocks and history at one moment, as NumPy columns.
+"""The snapshot schema: segments, blocks and history of one device at one moment, as NumPy columns.
 
-This is the schema, and the one thing the runtime and the snapshot wing share. Stacks are a tree: entry `stack` is a row
-of `stacks` (row 0 is "no stack"), whose `parent` is the caller's row and whose `frame` is a row of `frames`; a frame's
-`file` and `name` are indices of `strings`. So a million entries that come from a few hundred places stay small.
+The runtime and the `snapshot` package share this module only. Stacks are stored as a tree: an entry's `stack` is a row
+of `stacks` (row 0 means "no stack"), whose `parent` is the caller's row and whose `frame` is a row of `frames`. `file`
+and `name` of a frame are indices into `strings`. A million entries from a few hundred call sites therefore stay small.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ __all__ = [
     "State",
 ]
 
-VERSION = 2  # raise it when a column changes meaning; codec.py reads every version it ever wrote
-HEAP_NOTES = ("heaps", "watermarks")  # of memory that came so; in PyTorch's schema they are among the settings
+VERSION = 2  # increase it when a column changes meaning; native.py reads every version ever written
+HEAP_NOTES = ("heaps", "watermarks")  # notes of a heap allocator; in PyTorch's schema they are part of the settings
 
 
 class Action(IntEnum):
-    """What an entry of the history says; PyTorch's words for them stand beside."""
+    """Kinds of history entries. The comments give PyTorch's names."""
 
-    TAKE = 1  # alloc
-    GIVE = 2  # free_requested
-    GIVEN = 3  # free_completed
+    ALLOC = 1  # alloc
+    FREE_REQUESTED = 2  # free_requested
+    FREE_COMPLETED = 3  # free_completed
     RESERVE = 4  # segment_alloc
     RELEASE = 5  # segment_free
-    OOM = 6  # oom; the address is the device's free bytes, the size the rounded request
-    MAP = 7  # segment_map: pages of a growing segment came
+    OOM = 6  # oom; `address` holds the device's free bytes, `nbytes` the rounded request
+    MAP = 7  # segment_map: pages of an expandable segment were mapped
     UNMAP = 8  # segment_unmap
-    LOOK = 9  # snapshot: somebody took one; the size is that of all blocks in use
-    ANNOTATE = 10  # annotate: the program said something of a block
+    SNAPSHOT = 9  # snapshot: a snapshot was taken; `nbytes` is the total size of all blocks in use
+    ANNOTATE = 10  # annotate: the program annotated a block
 
 
 class State(IntEnum):
-    """What a block is doing; PyTorch's words for them stand beside."""
+    """States of a block. The comments give PyTorch's names."""
 
     FREE = 0  # inactive
     LIVE = 1  # active_allocated
-    AWAITING = 2  # active_pending_free
+    PENDING_FREE = 2  # active_pending_free
 
 
 SEGMENT = np.dtype(
@@ -64,8 +64,8 @@ SEGMENT = np.dtype(
         ("queue", "u8"),
         ("stack", "u4"),
         ("small", "u4"),
-        ("home", "u4"),  # 0, or the number of a private pool
-        ("growing", "u4"),  # a run of pages of a growing segment
+        ("home", "u4"),  # private pool id; 0: the default pool
+        ("growing", "u4"),  # 1: a run of mapped pages of an expandable segment
     ]
 )
 BLOCK = np.dtype(
@@ -79,8 +79,8 @@ ENTRY = np.dtype(
         ("queue", "u8"),
         ("stack", "u4"),
         ("action", "u4"),
-        ("home", "u4"),
-        ("note", "u4"),  # what the program said of itself meanwhile: a row of `labels`; 0: nothing
+        ("home", "u4"),  # private pool id; 0: the default pool
+        ("note", "u4"),  # row of `labels` that annotates the entry, from 1; 0: none
     ]
 )
 STACK = np.dtype([("parent", "u4"), ("frame", "u4")])
@@ -88,7 +88,17 @@ FRAME = np.dtype([("file", "u4"), ("name", "u4"), ("line", "u4")])
 
 
 class Frame(NamedTuple):
-    """One line of a stack, in words."""
+    """One frame of a call stack.
+
+    Parameters
+    ----------
+    file : str
+        Path of the source file.
+    name : str
+        Qualified name of the function.
+    line : int
+        Line number; 0 if unknown.
+    """
 
     file: str
     name: str
@@ -97,24 +107,66 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Segments, blocks and history of one device at one moment. The arrays are structured, one dtype above each."""
+    """Segments, blocks and history of one device at one moment, as structured arrays.
 
-    device: str  # "host:0"
-    capacity: int  # bytes the device has in all
-    taken_at_ns: int  # Unix time
-    segments: NDArray[np.void]  # SEGMENT, by address
-    blocks: NDArray[np.void]  # BLOCK, by address; they tile their segments
-    trace: NDArray[np.void]  # ENTRY, oldest first; TAKE and GIVE carry the requested size, RESERVE the segment's
-    stacks: NDArray[np.void]  # STACK; a parent's row is smaller than its child's, so no stack can be a circle
-    frames: NDArray[np.void]  # FRAME
+    Parameters
+    ----------
+    device : str
+        The device, such as "cpu" or "cuda:0".
+    capacity : int
+        Memory of the device in bytes; 0 if unknown.
+    taken_at_ns : int
+        Unix time of the snapshot in nanoseconds.
+    segments : numpy.ndarray
+        Rows of dtype `SEGMENT`, by address.
+    blocks : numpy.ndarray
+        Rows of dtype `BLOCK`, by address. Blocks fill their segments without gaps.
+    trace : numpy.ndarray
+        Rows of dtype `ENTRY`, oldest first. Allocations and frees carry the requested size, segment entries the size of
+        the segment.
+    stacks : numpy.ndarray
+        Rows of dtype `STACK`. A parent has a smaller row number than its children, so a stack cannot be circular.
+    frames : numpy.ndarray
+        Rows of dtype `FRAME`.
+    strings : tuple of str
+        File and function names.
+    lost : int, optional
+        Entries that the ring buffer dropped before the oldest entry in `trace`; 0 by default.
+    stats : Mapping of str to int, optional
+        Flat statistics, as `forebay.memory.memory_stats` returns them; empty by default.
+    notes : Mapping of str to object, optional
+        JSON-serialisable metadata such as the program and versions; empty by default.
+    labels : tuple of tuple of str, optional
+        Annotations `(compile_context, user_metadata)`. The column `note` of an entry counts them from 1.
+    """
+
+    device: str
+    capacity: int
+    taken_at_ns: int
+    segments: NDArray[np.void]
+    blocks: NDArray[np.void]
+    trace: NDArray[np.void]
+    stacks: NDArray[np.void]
+    frames: NDArray[np.void]
     strings: tuple[str, ...]
-    lost: int = 0  # entries that the ring dropped before the oldest one here
-    stats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # memory_stats(), flat
-    notes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # JSON-able: program, versions, …
-    labels: tuple[tuple[str, str], ...] = ()  # what entries' notes say, from 1 on: compile context, user's own
+    lost: int = 0
+    stats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    notes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    labels: tuple[tuple[str, str], ...] = ()
 
     def stack(self, index: int) -> Iterator[Frame]:
-        """The frames of one stack, innermost first."""
+        """Yield the frames of one stack, innermost first.
+
+        Parameters
+        ----------
+        index : int
+            A row of `stacks`; 0 yields nothing.
+
+        Yields
+        ------
+        Frame
+            The next outer frame.
+        """
         while index:
             node = self.stacks[index]
             frame = self.frames[node["frame"]]

@@ -1,4 +1,4 @@
-"""The site of an allocation: the line that its author would call its place. One rule for reports and error texts."""
+"""Allocation sites: the source line a user would hold responsible for an allocation. Shared by reports and errors."""
 
 from __future__ import annotations
 
@@ -10,61 +10,117 @@ from numpy.typing import NDArray
 
 from forebay.snapshot.model import Frame, Snapshot
 
-__all__ = ["PLUMBING", "Sites", "label_of", "relative", "site_of"]
+__all__ = ["LIBRARY_PACKAGES", "Sites", "find_sites", "label_of", "strip_common_folder"]
 
-PLUMBING = ("cupy", "numba", "numpy", "forebay", "torch")  # packages that allocate for somebody else
-_PLUMBING = re.compile(
-    rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(PLUMBING)})[/\\]"
-    r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # the interpreter's own; native code
+LIBRARY_PACKAGES = ("cupy", "numba", "numpy", "forebay", "torch")  # packages that allocate on behalf of their caller
+_LIBRARY_FILE = re.compile(
+    rf"[/\\](?:site-packages|dist-packages|src)[/\\](?:{'|'.join(LIBRARY_PACKAGES)})[/\\]"
+    r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # interpreter internals; native code
 )
-_UNSEEN, _STACKLESS = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
+_BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sites:
-    """Every place that allocated, and which of them each stack belongs to."""
+    """Allocation sites of a snapshot, and the site of each stack.
 
-    frames: tuple[Frame, ...]  # [0] stands for "before recording", [1] for "no stack"
-    of_stack: NDArray[np.int64]  # by row of Snapshot.stacks; the extra last element is for NEVER_SEEN
+    Parameters
+    ----------
+    frames : tuple of Frame
+        One frame for each site. Item 0 stands for "before recording", item 1 for "no stack".
+    of_stack : numpy.ndarray
+        Index into `frames` for each row of `Snapshot.stacks`. The additional last element is for
+        `forebay.snapshot.analysis.timeline.NEVER_SEEN`.
+    """
+
+    frames: tuple[Frame, ...]
+    of_stack: NDArray[np.int64]
 
 
 def label_of(frame: Frame) -> str:
-    """The frame as people read it: `train.py:42 forward`, with nothing in it that could move a cursor."""
+    """Return a frame as printable text, such as `train.py:42 forward`.
+
+    Parameters
+    ----------
+    frame : Frame
+        The frame.
+
+    Returns
+    -------
+    str
+        The label. Control characters, bidirectional marks and surrogates are replaced by U+FFFD.
+
+    Examples
+    --------
+    >>> label_of(Frame("train.py", "forward", 42))
+    'train.py:42 forward'
+    """
     text = f"{frame.file}:{frame.line} {frame.name}" if frame.line else f"{frame.file} {frame.name}".rstrip()
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def relative(labels: list[str]) -> tuple[str, list[str]]:
-    """The folder that all labels of files lie in, and the labels without it; "" if they share none."""
+def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
+    """Split labels into the folder that they share and the remaining labels.
+
+    Parameters
+    ----------
+    labels : list of str
+        Labels from `label_of`. Those that begin with "(" name no file and are ignored.
+
+    Returns
+    -------
+    folder : str
+        The common folder with its trailing separator; "" if the labels share none.
+    labels : list of str
+        The labels without the folder, in the same order.
+
+    Examples
+    --------
+    >>> strip_common_folder(["/home/ada/a.py:1 f", "/home/ada/b/c.py:2 g"])
+    ('/home/ada/', ['a.py:1 f', 'b/c.py:2 g'])
+    """
     folders = [re.split(r"(?<=[/\\\\])", label)[:-1] for label in labels if not label.startswith("(")]
     shared = 0
     while folders and all(shared < len(f) and f[shared] == folders[0][shared] for f in folders):
         shared += 1
-    home = "".join(folders[0][:shared]) if folders else ""
-    if len(home) < 2:  # to leave out "/" saves nothing
+    folder = "".join(folders[0][:shared]) if folders else ""
+    if len(folder) < 2:  # removing "/" alone saves nothing
         return "", labels
-    return home, [label.removeprefix(home) for label in labels]
+    return folder, [label.removeprefix(folder) for label in labels]
 
 
-def site_of(snapshot: Snapshot) -> Sites:
-    """The site of every stack: its innermost frame outside PLUMBING, or its innermost frame if there is none."""
+def find_sites(snapshot: Snapshot) -> Sites:
+    """Find the allocation site of every stack.
+
+    The site is the innermost frame outside `LIBRARY_PACKAGES`, or the innermost frame if there is no such frame.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    Sites
+        The sites, and the site of each row of `snapshot.stacks`.
+    """
     stacks, frames = snapshot.stacks, snapshot.frames
-    plumbing = np.array([bool(_PLUMBING.search(text)) for text in snapshot.strings] or [False])
+    in_library = np.array([bool(_LIBRARY_FILE.search(text)) for text in snapshot.strings] or [False])
     rows = np.arange(max(1, len(stacks)))
     site = rows.copy()
     if len(stacks) > 1:
-        hidden = plumbing[frames["file"][stacks["frame"][1:]]]
+        hidden = in_library[frames["file"][stacks["frame"][1:]]]
         site[1:][hidden] = stacks["parent"][1:][hidden]
-        while not np.array_equal(further := site[site], site):  # doubling: a stack of a thousand takes ten steps
+        while not np.array_equal(further := site[site], site):  # pointer doubling: a stack of 1,000 takes ten steps
             site = further
         site = np.where(site == 0, rows, site)
     chosen, of_stack = np.unique(stacks["frame"][site[1:]], return_inverse=True) if len(stacks) > 1 else ((), ())
-    words = [
+    site_frames = [
         Frame(snapshot.strings[frames["file"][row]], snapshot.strings[frames["name"][row]], int(frames["line"][row]))
         for row in chosen
     ]
     return Sites(
-        frames=(_UNSEEN, _STACKLESS, *words),
+        frames=(_BEFORE_RECORDING, _NO_STACK, *site_frames),
         of_stack=np.concatenate([[1], np.asarray(of_stack, np.int64) + 2, [0]]).astype(np.int64),
     )

@@ -1,4 +1,5 @@
-"""For tests: a fake backend, a model of the allocator, and the suite that every backend must pass.
+"""Test support: emulated devices in pytest, a fake backend, and the suite that every backend must pass.
 
-`forebay.testing.conformance` holds the suite and `forebay.testing.plugin` its pytest fixtures.
+`forebay.testing.plugin` holds the pytest fixtures, `forebay.testing.conformance` the suite and `forebay.testing.fake`
+the fake backend.
 """

@@ -1,11 +1,11 @@
-"""Pytest fixtures: `emulated_cuda` stands in for a GPU; `port` opens every device there is, and a fake one.
+"""Pytest plugin: the fixture `emulated_cuda`, and the fixtures of the conformance suite.
 
-`pytest_plugins = ["forebay.testing.plugin"]` in the topmost conftest.py, or `-p forebay.testing.plugin`, brings them,
-and the options `--forebay-leaks` and `--forebay-guard`.
+Load it with `pytest_plugins = ["forebay.testing.plugin"]` in the topmost conftest.py, or with
+`-p forebay.testing.plugin`. It adds the options `--forebay-leaks` and `--forebay-guard`.
 
-A test file that says `from forebay.testing.conformance import *` and `pytest_plugins = ["forebay.testing.plugin"]`
-runs the whole suite; `pytest -k acme:` runs it for one kind. A backend that has no device here is skipped, and the skip
-tells why. Where no device of kind cuda, mps or mtia is, emulated ones stand in.
+A test that uses `port`, `device` or `driver` runs once for each device of each backend, for a fake device, and for an
+emulated device of each of the kinds cuda, mps and mtia that has no device. A backend without devices is skipped with
+its own reason. `pytest -k acme:` selects the devices of kind acme. See `forebay.testing.conformance` for the suite.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from functools import partial
 import pytest
 
 import forebay
-from forebay.backends import EMULATED, drivers, emulator, registered
-from forebay.device_spec import Device
+from forebay.backends import EMULATED, drivers, emulated_driver, override_driver
+from forebay.device_spec import Device, canonical
 from forebay.runtime.devices import current
-from forebay.runtime.devices.open_device import opened_indices
-from forebay.runtime.lifecycle.emulation import forget_kind
+from forebay.runtime.devices.open_device import open_device_indices
+from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.spi import Driver, Port
 from forebay.testing.emulated import EmulatedDevices, emulated_cuda, pytest_addoption, pytest_runtest_makereport
 from forebay.testing.fake import FakeDriver
@@ -41,27 +41,66 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FoundDevice:
-    """A device that a test is run for."""
+    """A device that the conformance suite runs on.
+
+    Parameters
+    ----------
+    driver : callable
+        Function that returns the driver.
+    index : int
+        Index of the device among the driver's devices.
+    """
 
     driver: Callable[[], Driver]
     index: int
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Not `port` itself: a project may have a fixture of that name.
+    """Parametrize each test that uses `port`, `device` or `driver` with all devices.
+
+    Parameters
+    ----------
+    metafunc : pytest.Metafunc
+        The test to parametrize.
+    """
+    # Parametrize `forebay_device`, not `port`: a project may define a fixture of that name.
     if "forebay_device" in metafunc.fixturenames:
-        metafunc.parametrize("forebay_device", list(_found()))
+        metafunc.parametrize("forebay_device", list(_parameters()))
 
 
 @pytest.fixture
 def driver(forebay_device: FoundDevice) -> Driver:
-    """The driver of `port`."""
+    """Return the driver of the device under test.
+
+    Parameters
+    ----------
+    forebay_device : FoundDevice
+        The device under test.
+
+    Returns
+    -------
+    Driver
+        The driver of `port` and `device`.
+    """
     return forebay_device.driver()
 
 
 @pytest.fixture
 def port(driver: Driver, forebay_device: FoundDevice) -> Iterator[Port]:
-    """A device, opened for this test and closed after it; the test runs once for every device there is."""
+    """Open the device under test, and close it after the test.
+
+    Parameters
+    ----------
+    driver : Driver
+        The driver of the device.
+    forebay_device : FoundDevice
+        The device under test.
+
+    Yields
+    ------
+    Port
+        The open device.
+    """
     opened = driver.open(forebay_device.index)
     yield opened
     opened.close()
@@ -69,50 +108,62 @@ def port(driver: Driver, forebay_device: FoundDevice) -> Iterator[Port]:
 
 @pytest.fixture
 def device(forebay_device: FoundDevice) -> Iterator[Device]:
-    """The same as a program sees it, in the runtime: the current device of this thread, during the test.
+    """Make the device under test the current device of the calling thread during the test.
 
-    Afterwards nothing of its kind is in use, unless something was before.
+    Parameters
+    ----------
+    forebay_device : FoundDevice
+        The device under test.
+
+    Yields
+    ------
+    device
+        The device as the runtime names it. Its random state is restored after the test.
+
+    Notes
+    -----
+    Unless the kind was in use before the test, the runtime closes its devices after the test.
     """
     driver = forebay_device.driver()
-    in_use = opened_indices(driver.kind)
-    here = current.here()
-    before = here.state()
-    with registered(driver):
+    in_use = open_device_indices(driver.kind)
+    thread_state = current.here()
+    before = thread_state.state()
+    with override_driver(driver):
         try:
-            found = Device(driver.kind, forebay_device.index)
+            found = canonical(Device(driver.kind, forebay_device.index))
             forebay.set_device(found)
-            state = forebay.random.get_rng_state(found)
+            rng_state = forebay.random.get_rng_state(found)
             yield found
-            forebay.random.set_rng_state(state, found)
+            forebay.random.set_rng_state(rng_state, found)
         finally:
-            here.device, here.indices, here.streams = before
-            here.chosen = here.device is not None
-            here.forget()
+            thread_state.device, thread_state.indices, thread_state.streams = before
+            thread_state.chosen = thread_state.device is not None
+            thread_state.forget()
             if not in_use:
-                forget_kind(driver.kind)
+                reset_kind(driver.kind)
 
 
-def _found() -> Iterator[object]:
+def _parameters() -> Iterator[object]:
     for kind in drivers():
-        source = partial(drivers().__getitem__, kind)
-        driver = source()
+        get_driver = partial(drivers().__getitem__, kind)
+        driver = get_driver()
         for index in range(driver.count()):
-            yield pytest.param(FoundDevice(source, index), id=f"{kind}:{index}")
+            yield pytest.param(FoundDevice(get_driver, index), id=f"{kind}:{index}")
         if not driver.count():
-            yield pytest.param(FoundDevice(source, 0), id=f"{kind}:none", marks=pytest.mark.skip(driver.why_not()))
-    for name, stand_in in _stand_ins().items():
-        yield pytest.param(FoundDevice(stand_in, 0), id=name)
+            yield pytest.param(FoundDevice(get_driver, 0), id=f"{kind}:none", marks=pytest.mark.skip(driver.why_not()))
+    for test_id, make_driver in _fake_and_emulated_drivers().items():
+        yield pytest.param(FoundDevice(make_driver, 0), id=test_id)
 
 
-def _stand_ins() -> dict[str, Callable[[], Driver]]:
-    """Each has two devices, so that the one that is tested has a neighbour.
+def _fake_and_emulated_drivers() -> dict[str, Callable[[], Driver]]:
+    """Return drivers of fake and emulated devices by test id. Each has two devices, as some tests need a second one.
 
-    No name has a kind before a colon: `-k mtia:` is a vendor's own device, and must not pass where that is not there.
+    Ids of emulated devices contain no `kind:`: `-k mtia:` must not select them if the vendor's own device is missing.
     """
-    found: dict[str, Callable[[], Driver]] = {"fake:0": partial(FakeDriver, 2)}
+    made: dict[str, Callable[[], Driver]] = {"fake:0": partial(FakeDriver, 2)}
     for kind in EMULATED:
         if not forebay.device_count(kind):
-            found[f"emulated-{kind}-0"] = partial(emulator, kind, 2, memory=1 << 30)
+            made[f"emulated-{kind}-0"] = partial(emulated_driver, kind, 2, memory=1 << 30)
     if not forebay.device_count("cuda"):
-        found["guarded-cuda-0"] = partial(emulator, "cuda", 2, memory=1 << 30, guard=True)
-    return found
+        made["guarded-cuda-0"] = partial(emulated_driver, "cuda", 2, memory=1 << 30, guard=True)
+    return made

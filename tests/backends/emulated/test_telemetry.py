@@ -1,4 +1,4 @@
-"""What the sensors of an emulated device say, of ports whose readings the test makes up."""
+"""Sensors of emulated devices, with simulated ports."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ H200 = profiles.load("h200").sensors
 
 
 class Port:
-    """At work for so much of each slot, and holding so many bytes of 100."""
+    """A port with the utilization of each queue, and reserved bytes of 100."""
 
-    def __init__(self, *shares: float, held: int = 0) -> None:
+    def __init__(self, *shares: float, reserved: int = 0) -> None:
         self.shares = shares
-        self.held = held
+        self.reserved = reserved
 
     def queues(self):
         return [SimpleNamespace(busy=lambda share=share: [round(share * SLOT)] * 20) for share in self.shares]
 
     def memory_info(self):
-        return 100 - self.held, 100
+        return 100 - self.reserved, 100
 
 
 @pytest.fixture
@@ -49,26 +49,26 @@ def readings(sensors):
     return sensors.busy(), sensors.power(), sensors.temperature(), sensors.clock()
 
 
-def test_a_device_that_nobody_opened_is_idle(sensors):
+def test_unopened_device_is_idle(sensors):
     idle = H200["idle_power"], H200["idle_temperature"], H200["idle_clock"]
     assert readings(sensors) == ((0, 0), *idle)
     assert (sensors.memory(), sensors.processes()) == ((0, 100), {})
 
 
-def test_one_that_was_at_work_for_the_whole_second_is_at_its_busiest(sensors):
+def test_fully_utilized_device_has_busy_readings(sensors):
     port = Port(1.0)
     sensors.watch(port)
     assert readings(sensors) == ((100, 100), H200["max_power"], H200["busy_temperature"], H200["max_clock"])
 
 
-def test_between_them_the_readings_go_with_the_share(sensors):
+def test_readings_are_proportional_to_utilization(sensors):
     port = Port(0.25)
     sensors.watch(port)
     assert sensors.busy() == (25, 25)
     assert sensors.power() == H200["idle_power"] + (H200["max_power"] - H200["idle_power"]) // 4
 
 
-def test_queues_count_together_and_never_for_more_than_the_time_there_was(sensors):
+def test_utilization_of_queues_adds_up_to_at_most_100_percent(sensors):
     first, second = Port(0.2, 0.3), Port(0.1)
     sensors.watch(first)
     sensors.watch(second)
@@ -82,33 +82,33 @@ def test_queues_count_together_and_never_for_more_than_the_time_there_was(sensor
     [([], 0.0), ([[]], 0.0), ([[0, 0]], 0.0), ([[SLOT, 0], []], 0.5), ([[SLOT, 0], [0, SLOT]], 1.0)],
     ids=["none", "another process's", "idle", "one of them another process's", "in turn"],
 )
-def test_the_share(queues, share):
+def test_busy_share(queues, share):
     assert busy_share(queues) == share
 
 
-def test_memory_is_what_the_open_ports_hold(sensors):
-    ports = Port(held=20), Port(held=5)
+def test_memory_is_reserved_bytes_of_open_ports(sensors):
+    ports = Port(reserved=20), Port(reserved=5)
     for port in ports:
         sensors.watch(port)
     assert sensors.memory() == (25, 100)
     assert sensors.processes() == {os.getpid(): 25}
 
 
-def test_a_port_that_went_is_no_more_counted(sensors):
-    sensors.watch(Port(1.0, held=20))
+def test_deleted_port_is_not_counted(sensors):
+    sensors.watch(Port(1.0, reserved=20))
     assert (sensors.memory(), sensors.busy(), sensors.processes()) == ((0, 100), (0, 0), {})
 
 
 @pytest.mark.parametrize("error", [forebay.WrongState, forebay.Forked])
-def test_a_port_that_is_closed_or_another_process_s_holds_nothing(sensors, error, monkeypatch):
-    port = Port(held=20)
+def test_unusable_port_is_not_counted(sensors, error, monkeypatch):
+    port = Port(reserved=20)
     monkeypatch.setattr(port, "memory_info", lambda: (_ for _ in ()).throw(error("gone")))
     sensors.watch(port)
     assert (sensors.memory(), sensors.processes()) == ((0, 100), {})
 
 
-class TestOfTheMachine:
-    def test_the_hottest_part_and_the_clock(self, sensors, psutil):
+class TestMachineSensors:
+    def test_highest_temperature_and_clock_are_reported(self, sensors, psutil):
         part = SimpleNamespace
         cpu, disk = [part(current=41.0), part(current=63.6)], [part(current=30)]
         psutil.sensors_temperatures = lambda: {"cpu": cpu, "disk": disk}
@@ -120,12 +120,12 @@ class TestOfTheMachine:
         [{}, {"sensors_temperatures": dict, "cpu_freq": lambda: None}, {"sensors_temperatures": lambda: {"cpu": []}}],
         ids=["no such functions", "no sensors", "no parts"],
     )
-    def test_where_there_are_none_the_model_answers(self, sensors, psutil, found):
+    def test_model_is_used_without_machine_sensors(self, sensors, psutil, found):
         vars(psutil).update(found)
         assert (sensors.temperature(), sensors.clock()) == (H200["idle_temperature"], H200["idle_clock"])
 
 
-def test_a_profile_without_sensors_says_so(monkeypatch):
+def test_profile_without_sensors_raises_unsupported(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     sensors = EmulatedSensors("mps:0", "a", 100, {})
     for read in (sensors.power, sensors.temperature, sensors.clock):
@@ -135,7 +135,7 @@ def test_a_profile_without_sensors_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_device_that_is_not_there_is_refused(index):
+def test_sensors_rejects_invalid_index(index):
     telemetry = EmulatedTelemetry("cuda", ["GPU-a", "GPU-b"], 100, H200)
     assert telemetry.machine_count() == 2
     assert telemetry.sensors(1).uuid() == "GPU-b"
@@ -143,20 +143,20 @@ def test_a_device_that_is_not_there_is_refused(index):
         telemetry.sensors(index)
 
 
-def test_the_driver_tells_it_of_what_it_opens(clean, monkeypatch):
+def test_driver_reports_opened_ports_to_sensors(clean, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with forebay.emulate("cuda", count=2, memory="64MiB"):
         driver = backends.driver("cuda")
         assert isinstance(driver, Telemetry)
         assert driver.sensors(1).processes() == {}
-        tensor = forebay.empty(1000, device="cuda:0")  # the machine's second
+        tensor = forebay.empty(1000, device="cuda:0")  # device 1 of the machine
         assert driver.sensors(1).memory() == (2 << 20, 64 << 20)
         assert driver.sensors(0).memory() == (0, 64 << 20)
         del tensor
     assert driver.sensors(1).memory() == (0, 64 << 20)
 
 
-def test_a_real_queue_that_works_is_seen(clean):
+def test_running_queue_is_busy(clean):
     with forebay.emulate("cuda"):
         driver = backends.driver("cuda")
         port = driver.open(0)

@@ -1,4 +1,4 @@
-"""What address space of the host device has beyond the contract: real memory of the system that comes and goes."""
+"""Expandable address space of the CPU device beyond the contract: resident memory, mappings and interrupted calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.backends.host import address_space
 from forebay.backends.host.driver import HostPort
 from forebay.errors import DeviceError, OutOfMemory
 from forebay.spi import DeviceProps
-from forebay.testing.conformance.scenes import in_child
+from forebay.testing.conformance.helpers import in_child
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="mappin
 
 @pytest.fixture
 def port():
-    port = HostPort(DeviceProps("host", 0, "test", TOTAL, host_visible=True))
+    port = HostPort(DeviceProps("cpu", 0, "test", TOTAL, host_visible=True))
     yield port
     port.close()
 
@@ -37,7 +37,7 @@ def space(port):
 
 
 def mappings(low: int, high: int) -> list[int]:
-    """The resident bytes of each mapping in between."""
+    """Return the resident bytes of each mapping that overlaps a range."""
     found, inside = [], False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()
@@ -54,7 +54,7 @@ def resident(space: int) -> int:
 
 
 @linux
-def test_memory_is_the_systems_until_it_is_touched_and_after_it_went(port, space):
+def test_pages_are_resident_only_between_touch_and_decommit(port, space):
     assert resident(space) == 0
     port.commit(space, 16 * MIB)
     assert resident(space) == 0
@@ -69,8 +69,8 @@ def test_memory_is_the_systems_until_it_is_touched_and_after_it_went(port, space
 
 
 @linux
-def test_pages_that_touch_are_one_mapping(port, space):
-    """A process may have 65,530 of them."""
+def test_adjacent_pages_form_one_mapping(port, space):
+    """A process may have 65,530 mappings."""
     for i in range(16):
         port.commit(space + i * PAGE, PAGE)
         ctypes.memset(space + i * PAGE, 1, PAGE)
@@ -81,22 +81,22 @@ def test_pages_that_touch_are_one_mapping(port, space):
 
 
 @linux
-def test_a_closed_port_leaves_no_mapping(port, space):
+def test_closed_port_unmaps_its_address_space(port, space):
     port.commit(space, PAGE)
     port.close()
     assert mappings(space, space + TOTAL) == []
 
 
-def test_what_the_system_refuses_half_way_did_not_happen(port, space, monkeypatch):
+def test_failed_commit_has_no_effect(port, space, monkeypatch):
     def refuse(address, nbytes):
-        common_mmap.open_pages(address, nbytes // 2)
+        common_mmap.commit_pages(address, nbytes // 2)
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "mprotect")
 
     port.commit(space, PAGE)
     ctypes.memset(space, 7, PAGE)
     with monkeypatch.context() as patch:
-        patch.setattr(address_space, "open_pages", refuse)
-        with pytest.raises(OutOfMemory, match="the system has no memory: mprotect says") as caught:
+        patch.setattr(address_space, "commit_pages", refuse)
+        with pytest.raises(OutOfMemory, match="the system has no memory: mprotect failed") as caught:
             port.commit(space, 8 * PAGE)
     assert (caught.value.code, caught.value.wanted, caught.value.reserved) == (errno.ENOMEM, 8 * PAGE, PAGE)
     assert port.memory_info() == (TOTAL - PAGE, TOTAL)
@@ -105,58 +105,58 @@ def test_what_the_system_refuses_half_way_did_not_happen(port, space, monkeypatc
     assert ctypes.string_at(space + PAGE, 7 * PAGE) == bytes(7 * PAGE)
 
 
-def test_memory_that_the_system_does_not_take_back_stays(port, space, monkeypatch):
+def test_failed_decommit_has_no_effect(port, space, monkeypatch):
     def refuse(address, nbytes):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "mmap")
 
     port.commit(space, 2 * PAGE)
     ctypes.memset(space, 7, 2 * PAGE)
     with monkeypatch.context() as patch:
-        patch.setattr(address_space, "close_pages", refuse)
-        with pytest.raises(DeviceError, match=r"2\.00 MiB of memory cannot be returned: mmap"):
+        patch.setattr(address_space, "decommit_pages", refuse)
+        with pytest.raises(DeviceError, match=r"2\.00 MiB of memory cannot be decommitted: mmap"):
             port.decommit(space, PAGE)
     assert port.memory_info() == (TOTAL - 2 * PAGE, TOTAL)
     assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE
 
 
-def test_address_space_that_the_system_does_not_take_back_stays(port, space, monkeypatch):
+def test_failed_release_has_no_effect(port, space, monkeypatch):
     def refuse(address, nbytes):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "munmap")
 
     with monkeypatch.context() as patch:
         patch.setattr(address_space, "unmap_memory", refuse)
-        with pytest.raises(DeviceError, match="the address space cannot be returned: munmap"):
+        with pytest.raises(DeviceError, match="the address space cannot be released: munmap"):
             port.release_space(space)
     port.commit(space, PAGE)
     port.decommit(space, PAGE)
     port.release_space(space)
 
 
-@pytest.mark.parametrize("happened", [False, True])
+@pytest.mark.parametrize("executed", [False, True])
 @pytest.mark.parametrize("call", ["commit", "decommit"])
-def test_whatever_an_interruption_left_a_second_call_puts_right(port, space, monkeypatch, call, happened):
-    way = {"commit": "open_pages", "decommit": "close_pages"}[call]
-    act = getattr(common_mmap, way)
+def test_repeating_an_interrupted_call_corrects_its_effect(port, space, monkeypatch, call, executed):
+    function = {"commit": "commit_pages", "decommit": "decommit_pages"}[call]
+    original = getattr(common_mmap, function)
 
     def interrupted(*where):
-        if happened:
-            act(*where)
+        if executed:
+            original(*where)
         raise KeyboardInterrupt
 
-    for last, free in ((port.commit, TOTAL - 4 * PAGE), (port.decommit, TOTAL)):
+    for repair, free in ((port.commit, TOTAL - 4 * PAGE), (port.decommit, TOTAL)):
         port.commit(space, PAGE)
         with monkeypatch.context() as patch:
-            patch.setattr(address_space, way, interrupted)
+            patch.setattr(address_space, function, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 getattr(port, call)(space, 4 * PAGE)
-        assert port.memory_info()[0] <= TOTAL - PAGE  # no less is counted than there may be
-        last(space, 4 * PAGE)
+        assert port.memory_info()[0] <= TOTAL - PAGE  # counts at least what may be committed
+        repair(space, 4 * PAGE)
         assert port.memory_info()[0] == free
-        if last == port.commit:
+        if repair == port.commit:
             ctypes.memset(space, 1, 4 * PAGE)
 
 
-def test_pages_are_the_systems_or_larger(port):
+def test_page_size_must_be_a_multiple_of_the_systems(port):
     with pytest.raises(ValueError, match=f"page must be a multiple of the system's {mmap.PAGESIZE} bytes"):
         port.reserve_space(4 * mmap.PAGESIZE, mmap.PAGESIZE // 2)
     with pytest.raises(ValueError, match="nbytes must be a multiple of page"):
@@ -166,28 +166,28 @@ def test_pages_are_the_systems_or_larger(port):
     ctypes.memset(space + mmap.PAGESIZE, 1, mmap.PAGESIZE)
 
 
-def most_mappings() -> int:
+def max_mappings() -> int:
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text())
     except OSError:
         return 1 << 30
 
 
-@pytest.mark.skipif(most_mappings() > 100_000, reason="this system allows more mappings than a test can make")
-def test_a_process_with_all_the_mappings_it_may_have():
-    """The real refusal: no more can come, but all can go, and what stays keeps what it holds."""
+@pytest.mark.skipif(max_mappings() > 100_000, reason="this system allows more mappings than a test can make")
+def test_process_at_its_limit_of_mappings_can_decommit():
+    """Commits fail, all decommits succeed, and other pages keep their contents."""
 
     def check() -> None:
         page, whole = mmap.PAGESIZE, 10_000
         statm = os.open("/proc/self/statm", os.O_RDONLY)
-        port = HostPort(DeviceProps("host", 0, "test", 1 << 40, host_visible=True))
+        port = HostPort(DeviceProps("cpu", 0, "test", 1 << 40, host_visible=True))
         space = port.reserve_space(300_000 * page, page)
         port.commit(space, whole * page)
         ctypes.memset(space, 7, whole * page)
-        islands = iter(range(whole + 1, 300_000, 2))
+        separate = iter(range(whole + 1, 300_000, 2))
         with pytest.raises(OutOfMemory, match="mprotect") as caught:
-            deque((port.commit(space + i * page, page) for i in islands), maxlen=0)
-        assert caught.value.reserved == (whole + (next(islands) - whole - 3) // 2) * page
+            deque((port.commit(space + i * page, page) for i in separate), maxlen=0)
+        assert caught.value.reserved == (whole + (next(separate) - whole - 3) // 2) * page
         before = int(os.pread(statm, 100, 0).split()[1])
         for i in range(1, whole, 2):
             port.decommit(space + i * page, page)
@@ -200,7 +200,7 @@ def test_a_process_with_all_the_mappings_it_may_have():
     assert in_child(check) == ""
 
 
-def test_a_forked_child_has_its_own_copy(port, space):
+def test_forked_child_has_its_own_copy(port, space):
     port.commit(space, PAGE)
     ctypes.memset(space, 7, PAGE)
 

@@ -1,4 +1,4 @@
-"""What the host backend has beyond the contract."""
+"""The CPU device beyond the contract: configuration, threads, mappings, failures and closing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINUX = Path("/proc/self/task").exists()
 
 @pytest.fixture
 def port():
-    port = HostPort(DeviceProps("host", 0, "test", 64 * MIB, host_visible=True))
+    port = HostPort(DeviceProps("cpu", 0, "test", 64 * MIB, host_visible=True))
     yield port
     port.close()
 
@@ -34,24 +34,24 @@ def threads() -> set[str]:
     return {path.name for path in Path("/proc/self/task").iterdir()}
 
 
-def test_it_has_the_abilities_of_a_host(port):
+def test_host_port_has_its_abilities(port):
     for ability in (PinnedHost, Growable, Resizable, Reopens):
         assert isinstance(port, ability)
     for ability in (Timing, Launches):
         assert isinstance(port.queue(), ability)
 
 
-def test_the_device_is_described_by_the_machine():
+def test_props_describe_the_machine():
     port = HostDriver().open(0)
-    assert port.props.kind == "host"
+    assert port.props.kind == "cpu"
     assert port.props.name
     assert port.props.host_visible
     port.close()
 
 
-def test_variables_say_how_many_devices_and_how_large(monkeypatch):
-    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "3")
-    monkeypatch.setenv("FOREBAY_HOST_MEMORY", "10MiB")
+def test_environment_sets_device_count_and_memory(monkeypatch):
+    monkeypatch.setenv("FOREBAY_CPU_DEVICES", "3")
+    monkeypatch.setenv("FOREBAY_CPU_MEMORY", "10MiB")
     driver = HostDriver()
     assert (driver.count(), driver.why_not()) == (3, "")
     port = driver.open(2)
@@ -59,28 +59,28 @@ def test_variables_say_how_many_devices_and_how_large(monkeypatch):
     port.close()
     with pytest.raises(DeviceError, match="numbered from 0 to 2") as caught:
         driver.open(3)
-    assert caught.value.device == "host:3"
+    assert caught.value.device == "cpu:3"
 
 
-def test_a_variable_that_makes_no_sense_is_the_reason(monkeypatch):
-    monkeypatch.setenv("FOREBAY_HOST_DEVICES", "many")
+def test_invalid_environment_variable_is_reported(monkeypatch):
+    monkeypatch.setenv("FOREBAY_CPU_DEVICES", "many")
     driver = HostDriver()
     assert driver.count() == 0
-    assert "FOREBAY_HOST_DEVICES" in driver.why_not()
-    with pytest.raises(ValueError, match="FOREBAY_HOST_DEVICES"):
+    assert "FOREBAY_CPU_DEVICES" in driver.why_not()
+    with pytest.raises(ValueError, match="FOREBAY_CPU_DEVICES"):
         driver.open(0)
 
 
-def test_a_port_may_stand_for_another_kind():
+def test_port_can_have_another_kind():
     port = HostPort(DeviceProps("cuda", 1, "emulated H200", MIB))
-    with pytest.raises(OutOfMemory, match=r"cuda:1: wanted 2\.00 MiB, 1\.00 MiB free") as caught:
+    with pytest.raises(OutOfMemory, match=r"cuda:1: requested 2\.00 MiB, 1\.00 MiB free") as caught:
         port.reserve(2 * MIB)
     assert caught.value.device == "cuda:1"
     port.close()
 
 
 @pytest.mark.skipif(not LINUX, reason="threads are counted in /proc")
-def test_an_idle_port_has_no_threads(port):
+def test_idle_port_has_no_threads(port):
     before = threads()
     queues = [port.queue() for _ in range(8)]
     assert threads() <= before
@@ -94,11 +94,11 @@ def test_an_idle_port_has_no_threads(port):
 
 
 @pytest.mark.skipif(not LINUX, reason="mappings are listed in /proc")
-def test_all_that_was_mapped_is_unmapped():
+def test_closed_port_unmaps_all_memory():
     def mapped() -> set[str]:
         return {line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()}
 
-    port = HostPort(DeviceProps("host", 0, "test", 1 << 30))
+    port = HostPort(DeviceProps("cpu", 0, "test", 1 << 30))
     addresses = [port.reserve(nbytes) for nbytes in (1, 4097, 2 * MIB, 7 * MIB + 1)]
     ends = [(address, address + nbytes) for address, nbytes in port._segments.items()]
     port.release(addresses[1])
@@ -107,8 +107,8 @@ def test_all_that_was_mapped_is_unmapped():
     assert [span for span in spans for low, high in ends if span[0] < high and low < span[1]] == []
 
 
-def test_a_segment_takes_no_more_than_its_pages(monkeypatch):
-    """What alignment maps on top is returned at once."""
+def test_mapping_has_no_more_than_its_pages(monkeypatch):
+    """The excess that alignment needs is unmapped at once."""
     sizes = []
     unmap = common_mmap.unmap_memory
     monkeypatch.setattr(
@@ -124,10 +124,10 @@ def test_new_memory_is_zeroed(port):
     assert ctypes.string_at(port.reserve(4 * MIB), 4 * MIB) == bytes(4 * MIB)
 
 
-def test_the_system_may_have_less_than_the_capacity():
-    port = HostPort(DeviceProps("host", 0, "test", 1 << 62))
+def test_reserve_fails_if_the_system_has_no_memory():
+    port = HostPort(DeviceProps("cpu", 0, "test", 1 << 62))
     before = port.memory_info()
-    with pytest.raises(OutOfMemory, match="the system has no memory: mmap says") as caught:
+    with pytest.raises(OutOfMemory, match="the system has no memory: mmap failed") as caught:
         port.reserve(1 << 60)
     assert (caught.value.code, caught.value.call) == (errno.ENOMEM, "mmap")
     assert (caught.value.wanted, caught.value.reserved) == (1 << 60, 0)
@@ -135,7 +135,7 @@ def test_the_system_may_have_less_than_the_capacity():
     port.close()
 
 
-def test_pinning_more_than_allowed_names_the_remedy(port, monkeypatch):
+def test_pin_beyond_the_limit_names_the_remedy(port, monkeypatch):
     unmapped = []
     unmap = common_mmap.unmap_memory
 
@@ -152,21 +152,21 @@ def test_pinning_more_than_allowed_names_the_remedy(port, monkeypatch):
     assert len(unmapped) == 1
 
 
-def test_memory_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
+def test_segment_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
     def refuse(address, nbytes):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "munmap")
 
     address = port.reserve(4 * MIB)
     with monkeypatch.context() as patch:
         patch.setattr("forebay.backends.host.port.unmap_memory", refuse)
-        with pytest.raises(DeviceError, match="cannot be returned: munmap"):
+        with pytest.raises(DeviceError, match="cannot be unmapped: munmap"):
             port.release(address)
     assert port.memory_info()[0] == 60 * MIB
     port.release(address)
     assert port.memory_info()[0] == 64 * MIB
 
 
-def test_threads_that_compete_never_exceed_the_capacity(port):
+def test_concurrent_reserves_never_exceed_the_capacity(port):
     def greedy(_):
         held = []
         with pytest.raises(OutOfMemory) as caught:
@@ -180,26 +180,26 @@ def test_threads_that_compete_never_exceed_the_capacity(port):
     assert port.memory_info() == (MIB, 64 * MIB)
 
 
-def test_the_first_of_two_failures_is_told(port):
+def test_wait_raises_the_first_failure(port):
     queue = port.queue()
     queue.call(lambda: 1 / 0)
     queue.call(lambda: {}[1])
     tick = queue.signal()
     with pytest.raises(DeviceError, match="work of queue 0 failed with ZeroDivisionError") as caught:
         queue.wait(tick)
-    assert (caught.value.call, caught.value.device) == ("call", "host:0")
+    assert (caught.value.call, caught.value.device) == ("call", "cpu")
     queue.wait(tick)
 
 
-def test_a_failure_that_nobody_waited_for_is_a_warning(port):
+def test_close_warns_about_unreported_failure(port):
     queue = port.queue()
     queue.call(lambda: 1 / 0)
-    with pytest.warns(ForebayWarning, match="ZeroDivisionError.*nobody had waited"):
+    with pytest.warns(ForebayWarning, match="ZeroDivisionError.*no wait reported it"):
         queue.close()
     assert queue.close()
 
 
-def test_a_port_closes_wholly_though_its_queues_complain(port):
+def test_port_close_closes_all_queues_despite_warnings(port):
     queues = [port.queue() for _ in range(3)]
     port.reserve(MIB)
     for queue in queues:
@@ -211,7 +211,7 @@ def test_a_port_closes_wholly_though_its_queues_complain(port):
     assert not port._segments
 
 
-def test_a_close_with_a_limit_tells_that_work_was_dropped(port):
+def test_close_with_timeout_drops_work(port):
     queue, gate, seen = port.queue(), threading.Event(), []
     queue.call(lambda: gate.wait(20))
     queue.call(lambda: seen.append(1))
@@ -221,12 +221,12 @@ def test_a_close_with_a_limit_tells_that_work_was_dropped(port):
         queue.wait(tick)
     address = port.reserve(MIB)
     port.close()
-    ctypes.memset(address, 1, MIB)  # still there: the queue's thread may use it
+    ctypes.memset(address, 1, MIB)  # still mapped: the queue's thread may use it
     gate.set()
     assert seen == []
 
 
-def test_a_queue_is_told_that_what_it_waited_for_was_closed(port):
+def test_work_fails_if_the_awaited_queue_is_closed(port):
     first, second, gate = port.queue(), port.queue(), threading.Event()
     first.call(lambda: gate.wait(20))
     second.wait_for(first, first.signal())
@@ -237,7 +237,7 @@ def test_a_queue_is_told_that_what_it_waited_for_was_closed(port):
     assert (caught.value.call, caught.value.code) == ("wait_for", 0)
 
 
-def test_what_a_closed_queue_dropped_is_forgotten(port):
+def test_closed_queue_releases_dropped_work(port):
     class Work:
         def __call__(self):
             pass
@@ -246,14 +246,14 @@ def test_what_a_closed_queue_dropped_is_forgotten(port):
     gone = weakref.ref(work)
     queue.call(lambda: gate.wait(20))
     queue.call(work)
-    with pytest.raises(WrongState, match="host:0: queue 0 was closed"):
+    with pytest.raises(WrongState, match="cpu: queue 0 was closed"):
         (queue.close(0), queue.call(work))
     del work
     assert gone() is None
     gate.set()
 
 
-def test_a_queue_closed_by_its_own_work(port):
+def test_queue_can_be_closed_by_its_own_work(port):
     queue, seen = port.queue(), []
     queue.call(lambda: seen.append(queue.close()))
     queue.call(lambda: seen.append("later"))
@@ -263,14 +263,14 @@ def test_a_queue_closed_by_its_own_work(port):
     assert queue.close()
 
 
-def test_a_closed_queue_is_forgotten(port):
+def test_port_drops_closed_queues(port):
     queues = [port.queue() for _ in range(3)]
     queues[1].close()
     assert {*port._queues} == {0, 2}
     assert port.queue().handle == 3
 
 
-def test_only_its_own_kind_is_understood(port):
+def test_objects_of_other_kinds_are_rejected(port):
     queue, fake = port.queue(), FakePort().queue()
     with pytest.raises(TypeError, match="FakeQueue"):
         queue.wait_for(fake, 0)
@@ -278,8 +278,8 @@ def test_only_its_own_kind_is_understood(port):
         queue.elapsed_ms(fake.mark(), queue.mark())
 
 
-def test_queues_of_two_ports_wait_for_each_other(port):
-    other = HostPort(DeviceProps("host", 1, "test", MIB))
+def test_queue_waits_for_queue_of_another_port(port):
+    other = HostPort(DeviceProps("cpu", 1, "test", MIB))
     first, second = port.queue(), other.queue()
     second.wait_for(first, first.signal())
     second.wait(second.signal())
@@ -287,6 +287,6 @@ def test_queues_of_two_ports_wait_for_each_other(port):
 
 
 @pytest.mark.parametrize("priority", [None, "high", 1.5])
-def test_a_priority_is_an_int(port, priority):
+def test_priority_must_be_an_int(port, priority):
     with pytest.raises(TypeError, match="priority must be an int"):
         port.queue(priority)

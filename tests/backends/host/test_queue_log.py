@@ -1,4 +1,4 @@
-"""A host queue's log, as Python asks for it: what is refused, and that it outlives its queue."""
+"""HostLog: argument validation and lifetime."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from forebay.errors import WrongState
 
 @pytest.fixture
 def port():
-    port = backends.driver("host").open(0)
+    port = backends.driver("cpu").open(0)
     yield port
     port.close()
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "many", None])
-def test_nonsense_is_refused(port, most):
+def test_log_rejects_invalid_length(port, most):
     with pytest.raises((ValueError, TypeError)):
         port.queue().log(most)
 
 
 @pytest.mark.parametrize("most", [1 << 62, 1 << 63, (1 << 64) + 5])
-def test_more_than_there_can_be_is_refused(port, most):
+def test_log_that_is_too_long_raises_memory_error(port, most):
     with pytest.raises(MemoryError):
         port.queue().log(most)
 
 
-def test_a_closed_queue_begins_no_log_and_an_old_one_remains(port):
+def test_log_outlives_a_closed_queue(port):
     queue = port.queue()
     log = queue.log(10)
     queue.call(lambda: None)
     queue.wait(queue.signal())
-    number = queue.given()
+    number = queue.last_work_number()
     queue.close()
     with pytest.raises(WrongState, match="closed"):
         queue.log(10)
@@ -47,26 +47,26 @@ def test_a_closed_queue_begins_no_log_and_an_old_one_remains(port):
 
 
 @pytest.mark.parametrize("number", [-1, "one", 1.5, (1 << 64) + 1])
-def test_a_number_is_one(port, number):
+def test_log_rejects_invalid_number(port, number):
     with pytest.raises((ValueError, TypeError)):
         port.queue().log(10)(number)
 
 
-def test_logs_come_and_go_while_the_queue_works(port):
+def test_logs_can_be_created_and_dropped_during_work(port):
     queue, stop = port.queue(), threading.Event()
 
-    def come_and_go():
+    def create_logs():
         while not stop.is_set():
             queue.log(3)
 
-    thread = threading.Thread(target=come_and_go)
+    thread = threading.Thread(target=create_logs)
     thread.start()
     try:
         for most in range(1, 200):
             log = queue.log(most)
             queue.call(lambda: None)
             queue.wait(queue.signal())
-            begin, end = log(queue.given())
+            begin, end = log(queue.last_work_number())
             assert 0 < begin <= end
     finally:
         stop.set()

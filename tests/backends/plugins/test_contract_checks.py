@@ -1,4 +1,4 @@
-"""A package's backend that raises, gives nonsense or cannot be loaded: it is named, and nothing else suffers."""
+"""Contract checks: errors and invalid results of a package's backend are reported with the backend's name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import pytest
 from support.broken_plugin import KIND
 
 import forebay
-from forebay import Device, DeviceError, ForebayError, backends
+from forebay import DeviceError, ForebayError, backends
 from forebay import memory as mem
+from forebay.device_spec import Device
 from forebay.runtime.devices.current import opened_for
 from forebay.spi import DeviceProps
 from forebay.testing.fake import FakeDriver, FakePort
 
-WHO = r"the backend for acme \(acme_bad:Driver\)"
+BACKEND = r"the backend for acme \(acme_bad:Driver\)"
+BROKE = rf"{BACKEND} broke its contract"
 MIB = 1 << 20
 
 
-def use(device="acme:0"):
-    """What a program does with a device, each kind of call once."""
+def use_device(device="acme:0"):
+    """Call each method of a device once, as a program would."""
     with forebay.Stream(device) as stream:
         tensor = forebay.empty(MIB, dtype="uint8", device=device)
         other = forebay.zeros(MIB, dtype="uint8", device=device)
@@ -38,10 +40,10 @@ def use(device="acme:0"):
     mem.empty_cache(device)
 
 
-def test_a_good_one_is_used(plugin):
-    use()
+def test_valid_backend_is_used(plugin):
+    use_device()
     assert mem.memory_reserved("acme:0") == plugin.ports[0].reserved == 0
-    assert isinstance(backends.driver(KIND), FakeDriver)  # itself, whatever watches it
+    assert isinstance(backends.driver(KIND), FakeDriver)  # the checks keep the object's class
 
 
 _PORT = ["reserve", "release", "memory_info", "queue"]
@@ -54,60 +56,58 @@ _QUEUE = ["copy", "fill", "signal", "mark", "reached", "idle", "wait", "wait_for
 @pytest.mark.parametrize(
     "error", [KeyError("nonsense"), StopIteration(), MemoryError()], ids=lambda e: type(e).__name__
 )
-def test_what_raises_is_told_as_the_backends(plugin, part, name, error):
-    plugin.spoil(part, name, error)
-    with pytest.raises(
-        DeviceError, match=rf"{WHO} broke its contract: {name}\(\) raised {type(error).__name__}"
-    ) as told:
-        use()
-    assert told.value.__cause__ is error
-    assert told.value.call == name
+def test_unexpected_exception_becomes_device_error(plugin, part, name, error):
+    plugin.break_method(part, name, error)
+    with pytest.raises(DeviceError, match=rf"{BROKE}: {name}\(\) raised {type(error).__name__}") as caught:
+        use_device()
+    assert caught.value.__cause__ is error
+    assert caught.value.call == name
 
 
 @pytest.mark.parametrize("name", ["copy", "fill", "wait_for"])
-def test_an_error_that_may_be_the_callers_stays_what_it_is(plugin, name):
-    plugin.spoil("queue", name, ValueError("what is that?"))
-    with pytest.raises(ValueError, match=r"^what is that\?\n") as told:
-        use()
-    assert told.value.__notes__ == [f"raised in {name}() by the backend for acme (acme_bad:Driver)"]
+def test_argument_error_is_kept_and_gets_a_note(plugin, name):
+    plugin.break_method("queue", name, ValueError("what is that?"))
+    with pytest.raises(ValueError, match=r"^what is that\?\n") as caught:
+        use_device()
+    assert caught.value.__notes__ == [f"raised in {name}() by the backend for acme (acme_bad:Driver)"]
 
 
-def test_a_drivers_own_error_is_left_alone(plugin):
-    plugin.spoil("port", "reserve", DeviceError("the card is on fire", code=451))
-    with pytest.raises(DeviceError, match=r"^the card is on fire$") as told:
-        use()
-    assert told.value.code == 451
+def test_device_error_of_the_backend_is_kept(plugin):
+    plugin.break_method("port", "reserve", DeviceError("the card is on fire", code=451))
+    with pytest.raises(DeviceError, match=r"^the card is on fire$") as caught:
+        use_device()
+    assert caught.value.code == 451
     assert mem.memory_reserved("acme:0") == 0
 
 
 @pytest.mark.parametrize("count", [KeyError("nonsense"), None, -1, "two", 2.0, True, 1 << 40], ids=repr)
-def test_a_count_that_is_none_is_none(plugin, count):
-    plugin.spoil("driver", "count", count)
+def test_invalid_count_means_no_devices(plugin, count):
+    plugin.break_method("driver", "count", count)
     assert forebay.device_count(KIND) == 0
-    gave = "raised KeyError: 'nonsense'" if isinstance(count, Exception) else f"gave {count!r}, which is no number"
-    assert f"the backend for acme (acme_bad:Driver) broke its contract: count() {gave}" in backends.why_not(KIND)
-    with pytest.raises(ForebayError, match=WHO):
+    what = "raised KeyError: 'nonsense'" if isinstance(count, Exception) else f"returned {count!r}, which is not"
+    assert f"the backend for acme (acme_bad:Driver) broke its contract: count() {what}" in backends.why_not(KIND)
+    with pytest.raises(ForebayError, match=BACKEND):
         forebay.empty(3, device="acme:0")
 
 
-@pytest.mark.parametrize("said", [KeyError("nonsense"), None, "", 7], ids=repr)
-def test_a_reason_that_is_none(plugin, said):
-    plugin.spoil("driver", "count", 0)
-    plugin.spoil("driver", "why_not", said)
-    gave = "raised KeyError: 'nonsense'" if isinstance(said, Exception) else f"gave {said!r}"
-    assert backends.why_not(KIND) == f"the backend for acme (acme_bad:Driver) has no device, and why_not() {gave}"
+@pytest.mark.parametrize("reason", [KeyError("nonsense"), None, "", 7], ids=repr)
+def test_invalid_reason_is_reported(plugin, reason):
+    plugin.break_method("driver", "count", 0)
+    plugin.break_method("driver", "why_not", reason)
+    what = "raised KeyError: 'nonsense'" if isinstance(reason, Exception) else f"returned {reason!r}"
+    assert backends.why_not(KIND) == f"the backend for acme (acme_bad:Driver) has no device, and why_not() {what}"
 
 
-def test_a_reason_is_not_asked_for_without_need(plugin):
-    plugin.spoil("driver", "why_not", KeyError("nonsense"))
+def test_why_not_is_not_called_if_there_are_devices(plugin):
+    plugin.break_method("driver", "why_not", KeyError("nonsense"))
     assert backends.why_not(KIND) == ""
 
 
 @pytest.mark.parametrize("given", [None, 7, object], ids=["None", "int", "a class"])
-def test_what_is_no_port(plugin, given):
-    plugin.spoil("driver", "open", given)
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: open\(\) gave .*, which has no props, reserve"):
-        use()
+def test_open_rejects_objects_that_are_not_ports(plugin, given):
+    plugin.break_method("driver", "open", given)
+    with pytest.raises(DeviceError, match=rf"{BROKE}: open\(\) returned .*, which has no props, reserve"):
+        use_device()
 
 
 @pytest.mark.parametrize(
@@ -141,39 +141,38 @@ def test_what_is_no_port(plugin, given):
         "minor",
     ],
 )
-def test_props_that_are_none(plugin, props, words):
+def test_open_rejects_invalid_props(plugin, props, words):
     plugin.port.props = property(lambda self: props, lambda self, value: None)
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: open\(\) gave a device {words}"):
-        use()
+    with pytest.raises(DeviceError, match=rf"{BROKE}: open\(\) returned a device {words}"):
+        use_device()
     assert plugin.ports[0].calls == [("close",)]
 
 
 @pytest.mark.parametrize("address", [None, "0x1000", 0, -4096, 1 << 63, 1.5], ids=repr)
-def test_an_address_that_is_none(plugin, address):
-    plugin.spoil("port", "reserve", address)
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: reserve\(\) gave .*, which is no address"):
-        use()
+def test_reserve_rejects_invalid_address(plugin, address):
+    plugin.break_method("port", "reserve", address)
+    with pytest.raises(DeviceError, match=rf"{BROKE}: reserve\(\) returned .*, which is not a valid address"):
+        use_device()
     assert mem.memory_reserved("acme:0") == mem.memory_allocated("acme:0") == 0
 
 
-def test_an_address_that_is_not_aligned_is_given_back(plugin):
-    plugin.spoil("port", "reserve", lambda port, nbytes: FakePort.reserve(port, nbytes) + 512)
-    plugin.spoil("port", "release", lambda port, address: FakePort.release(port, address - 512))
+def test_reserve_releases_unaligned_segment(plugin):
+    plugin.break_method("port", "reserve", lambda port, nbytes: FakePort.reserve(port, nbytes) + 512)
+    plugin.break_method("port", "release", lambda port, address: FakePort.release(port, address - 512))
     with pytest.raises(DeviceError, match=r"which is not aligned to 2097152 bytes"):
-        use()
+        use_device()
     assert [call[0] for call in plugin.ports[0].calls][-2:] == ["reserve", "release"]
     assert plugin.ports[0].reserved == 0
 
 
-def test_memory_that_is_lent_already(plugin):
-    """What had it first keeps it."""
-    plugin.spoilt = False
+def test_reserve_rejects_overlapping_segment(plugin):
+    plugin.broken = False
     addresses = []
-    plugin.spoil("port", "reserve", lambda port, nbytes: addresses[0] + 2 * MIB)
+    plugin.break_method("port", "reserve", lambda port, nbytes: addresses[0] + 2 * MIB)
     first = forebay.allocate(30 * MIB, "acme:0")
     addresses.append(first.address)
-    plugin.spoilt = True
-    with pytest.raises(DeviceError, match=rf"{WHO} .*reserve\(\) gave 33554432 bytes at .*, where it gave 31457280 at"):
+    plugin.broken = True
+    with pytest.raises(DeviceError, match=rf"{BACKEND} .*reserve\(\) returned 33554432 bytes at .*, which overlap"):
         forebay.allocate(32 * MIB, "acme:0")
     assert mem.memory_reserved("acme:0") == plugin.ports[0].reserved == 30 * MIB
     first.free()
@@ -182,95 +181,93 @@ def test_memory_that_is_lent_already(plugin):
 
 
 @pytest.mark.parametrize("info", [None, 7, (1, 2, 3), ("1", 2), (-1, 7), (8, 7), [1, 2]], ids=repr)
-def test_an_amount_that_is_none(plugin, info):
-    plugin.spoil("port", "memory_info", info)
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: memory_info\(\) gave .*how much is free"):
+def test_memory_info_rejects_invalid_amounts(plugin, info):
+    plugin.break_method("port", "memory_info", info)
+    with pytest.raises(DeviceError, match=rf"{BROKE}: memory_info\(\) returned .*free and total bytes"):
         mem.mem_get_info("acme:0")
 
 
 @pytest.mark.parametrize("given", [None, 7], ids=repr)
-def test_what_is_no_queue(plugin, given):
-    plugin.spoil("port", "queue", given)
-    with pytest.raises(
-        DeviceError, match=rf"{WHO} broke its contract: queue\(\) gave {given}, which has no handle, copy"
-    ):
-        use()
-    assert ("close",) in plugin.ports[0].calls  # the device could not be opened, and is closed again
+def test_queue_rejects_objects_that_are_not_queues(plugin, given):
+    plugin.break_method("port", "queue", given)
+    with pytest.raises(DeviceError, match=rf"{BROKE}: queue\(\) returned {given}, which has no handle, copy"):
+        use_device()
+    assert ("close",) in plugin.ports[0].calls  # a port that failed to open is closed
 
 
 @pytest.mark.parametrize("handle", [None, -1, "first"], ids=repr)
-def test_a_handle_that_is_none(plugin, handle):
+def test_queue_rejects_invalid_handle(plugin, handle):
     plugin.queue.handle = property(lambda self: handle, lambda self, value: None)
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: queue\(\) gave a queue whose handle is"):
-        use()
+    with pytest.raises(DeviceError, match=rf"{BROKE}: queue\(\) returned a queue whose handle is"):
+        use_device()
 
 
 @pytest.mark.parametrize("tick", [None, 0, "1", 1.0], ids=repr)
 @pytest.mark.parametrize("call", ["signal", "mark"])
-def test_a_tick_that_is_none(plugin, call, tick):
-    plugin.spoil("queue", call, tick if call == "signal" else types.SimpleNamespace(tick=tick))
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: {call}\(\) gave .*, which is no tick after"):
-        use()
+def test_signal_and_mark_reject_invalid_tick(plugin, call, tick):
+    plugin.break_method("queue", call, tick if call == "signal" else types.SimpleNamespace(tick=tick))
+    with pytest.raises(DeviceError, match=rf"{BROKE}: {call}\(\) returned .*, which is not a tick after"):
+        use_device()
 
 
-@pytest.mark.parametrize("took", [None, "1", float("nan"), 1j], ids=repr)
-def test_a_time_that_is_none(plugin, took):
-    plugin.spoil("queue", "elapsed_ms", took)
-    words = rf"{WHO} broke its contract: elapsed_ms\(\) gave .*, which is no number of milliseconds"
+@pytest.mark.parametrize("elapsed", [None, "1", float("nan"), 1j], ids=repr)
+def test_elapsed_ms_rejects_invalid_time(plugin, elapsed):
+    plugin.break_method("queue", "elapsed_ms", elapsed)
+    words = rf"{BROKE}: elapsed_ms\(\) returned .*, which is not a number of milliseconds"
     with pytest.raises(DeviceError, match=words):
-        use()
+        use_device()
 
 
-def test_a_tick_that_goes_back(plugin):
-    plugin.spoil("queue", "signal", 3)
-    plugin.spoilt = False
+def test_signal_rejects_decreasing_tick(plugin):
+    plugin.break_method("queue", "signal", 3)
+    plugin.broken = False
     stream = forebay.Stream("acme:0")
     for _ in range(5):
         stream.record_event()
-    plugin.spoilt = True
-    with pytest.raises(DeviceError, match=r"signal\(\) gave 3, which is no tick after 5"):
+    plugin.broken = True
+    with pytest.raises(DeviceError, match=r"signal\(\) returned 3, which is not a tick after 5"):
         stream.record_event()
 
 
 @pytest.mark.parametrize(("call", "given"), [("reached", None), ("reached", -1), ("idle", None), ("idle", "yes")])
-def test_an_answer_that_is_none(plugin, call, given):
-    plugin.spoil("queue", call, given)
-    plugin.spoilt = False
+def test_reached_and_idle_reject_invalid_results(plugin, call, given):
+    plugin.break_method("queue", call, given)
+    plugin.broken = False
     stream = forebay.Stream("acme:0")
     event = stream.record_event()
-    plugin.spoilt = True
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: {call}\(\) gave {given!r}"):
+    plugin.broken = True
+    with pytest.raises(DeviceError, match=rf"{BROKE}: {call}\(\) returned {given!r}"):
         event.query() if call == "reached" else stream.query()
 
 
-def test_memory_that_cannot_be_given_back_is_not_forgotten(plugin):
-    plugin.spoil("port", "release")
+def test_segment_is_kept_if_release_fails(plugin):
+    plugin.break_method("port", "release")
     forebay.allocate(30 * MIB, "acme:0").free()
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: release\(\) raised KeyError"):
+    with pytest.raises(DeviceError, match=rf"{BROKE}: release\(\) raised KeyError"):
         mem.empty_cache("acme:0")
-    plugin.spoilt = False
+    plugin.broken = False
     mem.empty_cache("acme:0")
     assert plugin.ports[0].reserved == 0
 
 
-def test_a_port_that_is_opened_again_is_the_same_and_watched_once(plugin):
-    """A backend may keep its ports: what was reserved before it was closed is forgotten."""
+def test_reopened_port_is_checked_once(plugin):
+    """A backend may reuse its ports; closing one clears its recorded segments."""
     port = FakePort(kind=KIND)
-    plugin.spoil("driver", "open", lambda driver, index: port)
+    plugin.break_method("driver", "open", lambda driver, index: port)
     driver = backends.driver(KIND)
-    seen = set()
+    classes = set()
     for _ in range(3):
         opened = driver.open(0)
-        seen.add(type(opened))
+        classes.add(type(opened))
         assert opened is port
         opened.reserve(2 * MIB)
         opened.close()
         port._closed = False
-    assert len(seen) == 1
+    assert len(classes) == 1
 
 
-def test_closing_that_raises_is_told(plugin):
-    plugin.spoil("port", "close")
+def test_close_that_raises_is_reported(plugin):
+    plugin.break_method("port", "close")
     forebay.Stream("acme:0")
-    with pytest.raises(DeviceError, match=rf"{WHO} broke its contract: close\(\) raised KeyError"):
+    with pytest.raises(DeviceError, match=rf"{BROKE}: close\(\) raised KeyError"):
         opened_for(Device("acme:0")).port.close()

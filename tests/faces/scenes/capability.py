@@ -1,4 +1,4 @@
-"""Which binaries run where."""
+"""Compute capabilities: architectures of binaries and the devices that run them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ def the_architectures(cuda, torch_like):
     return [cuda.get_arch_list(), cuda.get_gencode_flags()]
 
 
-def the_number_of_an_architecture(cuda, torch_like):
+def architecture_number(cuda, torch_like):
     texts = ("sm_90a", "compute_120f", "sm_75", "sm90", "sm_x", "a_1_2")
     return [outcome(cuda, cuda._extract_arch_version, text) for text in texts]
 
 
-def who_runs_what(cuda, torch_like):
+def binary_compatibility(cuda, torch_like):
     tables = cuda.DEVICE_REQUIREMENT, cuda.DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION
     return [
         {
@@ -25,14 +25,14 @@ def who_runs_what(cuda, torch_like):
     ]
 
 
-def the_builds(cuda, torch_like):
+def build_architectures(cuda, torch_like):
     return {
         version: {machine: sorted(codes) for machine, codes in machines.items()}
         for version, machines in cuda.PYTORCH_RELEASES_CODE_CC.items()
     }
 
 
-def intervals_and_sets_as_texts(cuda, torch_like):
+def interval_texts(cuda, torch_like):
     return [
         str(cuda._CompatInterval(start=80, exclude={87})),
         str(cuda._CompatInterval(86)),
@@ -40,11 +40,11 @@ def intervals_and_sets_as_texts(cuda, torch_like):
     ]
 
 
-def a_served_device_is_no_reason_to_warn(cuda, torch_like):
+def supported_device_does_not_warn(cuda, torch_like):
     return [outcome(cuda, cuda._check_capability), outcome(cuda, cuda._check_cubins)]
 
 
-def what_an_h200_computes_in(cuda, torch_like):
+def supported_types_of_an_h200(cuda, torch_like):
     return [
         cuda.is_bf16_supported(),
         cuda.is_bf16_supported(False),

@@ -1,20 +1,20 @@
-"""Which device is meant, and which is current."""
+"""Device arguments, the current device, properties and peers."""
 
 from __future__ import annotations
 
 from support.on_oracle import outcome
 
 
-def fail():
+def raise_error():
     raise KeyError("through")
 
 
-class Odd:
+class HasStr:
     def __str__(self):
         return "odd"
 
 
-def which_index_is_meant(cuda, torch_like):
+def device_index_of_arguments(cuda, torch_like):
     index = cuda._utils._get_device_index
     devices = {
         "0": 0,
@@ -25,7 +25,7 @@ def which_index_is_meant(cuda, torch_like):
         "cpu": "cpu",
         "none": None,
         "1.5": 1.5,
-        "odd": Odd(),
+        "odd": HasStr(),
         "device": torch_like.device("cuda:1"),
         "device without an index": torch_like.device("cuda"),
         "device of the host": torch_like.device("cpu"),
@@ -47,16 +47,16 @@ def the_current_device(cuda, torch_like):
     return seen
 
 
-def what_cannot_be_current(cuda, torch_like):
+def invalid_current_devices(cuda, torch_like):
     return [outcome(cuda, cuda.set_device, device) for device in (None, "cuda", "cpu", 1.5)]
 
 
-def a_device_that_is_not_there(cuda, torch_like):
-    said = []
+def missing_device(cuda, torch_like):
+    results = []
     for use in (cuda.set_device, cuda.synchronize, cuda.Stream):
         found = outcome(cuda, use, 99)
-        said.append([found.get("error"), found.get("says", "").splitlines()[:2]])
-    return said
+        results.append([found.get("error"), found.get("says", "").splitlines()[:2]])
+    return results
 
 
 def contexts(cuda, torch_like):
@@ -68,20 +68,20 @@ def contexts(cuda, torch_like):
     return [*seen, cuda.current_device()]
 
 
-def contexts_nest_and_errors_pass(cuda, torch_like):
+def contexts_nest_and_pass_errors(cuda, torch_like):
     seen = []
     try:
         with cuda.device(1):
             seen.append(cuda.current_device())
             with cuda.device(0), cuda.device(1):
                 seen.append(cuda.current_device())
-                fail()
+                raise_error()
     except KeyError as error:
         seen.append(str(error))
     return [*seen, cuda.current_device()]
 
 
-def a_context_knows_where_it_was(cuda, torch_like):
+def context_restores_previous_device(cuda, torch_like):
     context = cuda.device(1)
     seen = [(context.idx, context.prev_idx)]
     with context:
@@ -107,7 +107,7 @@ def exchanging(cuda, torch_like):
     return [*seen, cuda.current_device(), outcome(cuda, cuda._exchange_device, "x")["error"]]
 
 
-def properties_of_what_is_not_there(cuda, torch_like):
+def properties_of_missing_devices(cuda, torch_like):
     uses = (cuda.get_device_properties, cuda.get_device_name, cuda.get_device_capability)
     return [outcome(cuda, use, index) for use in uses for index in (-1, 2, 99)]
 
@@ -120,7 +120,7 @@ def properties(cuda, torch_like):
     return known, cuda.get_device_capability(), outcome(cuda, setattr, props, "major", 3)["error"]
 
 
-def no_properties_are_made_by_hand(cuda, torch_like):
+def properties_cannot_be_constructed(cuda, torch_like):
     return outcome(cuda, cuda._CudaDeviceProperties)["error"]
 
 

@@ -1,4 +1,4 @@
-"""Events: recorded or not, their times and errors."""
+"""Events: recording, waiting, elapsed time, errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from support.on_oracle import outcome
 
 def never_recorded(cuda, torch_like):
     event = cuda.Event()
-    said = (event.query(), event.synchronize(), event.wait(), event.device, event.cuda_event)
-    return said, repr(event).replace("torch", "forebay"), (event.wait(cuda.Stream()) is None)
+    properties = (event.query(), event.synchronize(), event.wait(), event.device, event.cuda_event)
+    return properties, repr(event).replace("torch", "forebay"), (event.wait(cuda.Stream()) is None)
 
 
 def recorded(cuda, torch_like):
@@ -19,14 +19,14 @@ def recorded(cuda, torch_like):
     return known, str(event.device), event.query(), f"{event.cuda_event:x}" in repr(event)
 
 
-def it_belongs_to_its_first_device(cuda, torch_like):
+def event_is_bound_to_its_first_device(cuda, torch_like):
     event = cuda.Event()
     event.record(cuda.Stream(1))
     found = outcome(cuda, event.record, cuda.Stream(0))
     return found["error"], found["says"].startswith("Event device "), str(event.device)
 
 
-def it_waits_across_devices(cuda, torch_like):
+def event_waits_across_devices(cuda, torch_like):
     event = cuda.Event()
     event.record(cuda.Stream(1))
     event.wait(cuda.Stream(0))
@@ -44,7 +44,7 @@ def times(cuda, torch_like):
     return isinstance(elapsed, float), 0 <= elapsed < 10_000
 
 
-def times_that_cannot_be_told(cuda, torch_like):
+def elapsed_time_errors(cuda, torch_like):
     timed, plain, never = cuda.Event(enable_timing=True), cuda.Event(), cuda.Event(enable_timing=True)
     timed.record()
     plain.record()

@@ -1,4 +1,4 @@
-"""What initialises CUDA and what does not, what waits for that, and seeds that come before."""
+"""Initialisation of CUDA: what triggers it, queued calls, seeds set before it, forks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from support.on_oracle import outcome
 FRESH_PROCESS = True
 
 
-def said_by_child(work):
-    """What it gives in a forked child, as text."""
-    read, write = os.pipe()
+def result_in_child(work):
+    """Run `work` in a forked child and return its result, a string."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(write, work().encode())
+            os.write(write_end, work().encode())
         finally:
             os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
     os.waitpid(child, 0)
-    return said
+    return text
 
 
 def what_initialises(cuda, torch_like):
@@ -42,11 +42,11 @@ def what_initialises(cuda, torch_like):
     return seen
 
 
-def the_current_device_does(cuda, torch_like):
+def current_device_initialises(cuda, torch_like):
     return cuda.is_initialized(), cuda.current_device(), cuda.is_initialized()
 
 
-def a_tensor_does(cuda, torch_like):
+def tensor_initialises(cuda, torch_like):
     torch_like.empty(1, device="cuda:1")
     return cuda.is_initialized()
 
@@ -55,7 +55,7 @@ def init_twice(cuda, torch_like):
     return cuda.init(), cuda.init(), cuda.is_initialized(), cuda._initialized
 
 
-def calls_wait_for_it(cuda, torch_like):
+def queued_calls_run_at_initialisation(cuda, torch_like):
     seen = []
     cuda._lazy_call(lambda: seen.append("first"))
     cuda._lazy_call(lambda: seen.append(cuda.current_device()))
@@ -65,7 +65,7 @@ def calls_wait_for_it(cuda, torch_like):
     return before, seen
 
 
-def a_call_that_fails(cuda, torch_like):
+def failing_queued_call(cuda, torch_like):
     attempts = []
 
     def fail():
@@ -75,10 +75,17 @@ def a_call_that_fails(cuda, torch_like):
     cuda._lazy_call(fail)
     first, second = outcome(cuda, cuda.init), outcome(cuda, cuda.current_device)
     lines = first["says"].splitlines()
-    return first["error"], second["error"], lines[:4], "a_call_that_fails" in first["says"], attempts, cuda._initialized
+    return (
+        first["error"],
+        second["error"],
+        lines[:4],
+        "failing_queued_call" in first["says"],
+        attempts,
+        cuda._initialized,
+    )
 
 
-def a_call_may_use_the_device(cuda, torch_like):
+def queued_call_uses_the_device(cuda, torch_like):
     seen = []
     cuda._lazy_call(lambda: seen.append((cuda.current_device(), cuda._tls.is_initializing, cuda._initialized)))
     cuda.init()
@@ -92,51 +99,51 @@ def seeds_before(cuda, torch_like):
     return before, cuda.initial_seed(), cuda.get_rng_state(1).tolist()[:4]
 
 
-def the_later_seed_counts(cuda, torch_like):
+def last_seed_wins(cuda, torch_like):
     cuda.manual_seed(5)
     cuda.manual_seed_all(3)
     return cuda.initial_seed(), cuda.get_rng_state(1).tolist()[:4]
 
 
-def only_the_last_of_each_counts(cuda, torch_like):
+def only_the_last_seed_of_each_kind_counts(cuda, torch_like):
     for seed in (1, 2, 3):
         cuda.manual_seed(seed)
     return len(cuda._lazy_seed_tracker.get_calls()), cuda.initial_seed()
 
 
-def a_state_before(cuda, torch_like):
+def state_set_before(cuda, torch_like):
     state = torch_like.tensor([7] + [0] * 7 + [8] + [0] * 7, dtype=torch_like.uint8)
     cuda.set_rng_state(state)
     return cuda.is_initialized(), cuda.initial_seed(), cuda._get_rng_state_offset()
 
 
-def forking_after_it(cuda, torch_like):
-    """What a child says that uses CUDA after its parent did."""
+def forking_after_initialisation(cuda, torch_like):
+    """A child uses CUDA after its parent did."""
     cuda.init()
 
     def use():
         found = outcome(cuda, cuda.current_device)
-        said = found["error"] + "|" + found["says"].splitlines()[0]
-        return f"{said}|{cuda._is_in_bad_fork()} {cuda.is_initialized()}"
+        error = found["error"] + "|" + found["says"].splitlines()[0]
+        return f"{error}|{cuda._is_in_bad_fork()} {cuda.is_initialized()}"
 
-    return said_by_child(use), cuda._is_in_bad_fork()
+    return result_in_child(use), cuda._is_in_bad_fork()
 
 
-def forking_before_it(cuda, torch_like):
-    """Counting and seeding spoil nothing for a child."""
+def forking_before_initialisation(cuda, torch_like):
+    """The parent has only seeded, which does not prevent use in a child."""
     cuda.manual_seed(4)
-    return said_by_child(lambda: f"{cuda._is_in_bad_fork()} {cuda.initial_seed()}"), cuda.is_initialized()
+    return result_in_child(lambda: f"{cuda._is_in_bad_fork()} {cuda.initial_seed()}"), cuda.is_initialized()
 
 
-def forking_and_asking_for_a_state(cuda, torch_like):
-    """The generator's state is a use like any other, on whatever device is current."""
+def forking_and_reading_the_state(cuda, torch_like):
+    """Reading the state of a generator is a use of CUDA, whatever device is current."""
     cuda.set_device(0)
     cuda.get_rng_state()
-    return said_by_child(lambda: outcome(cuda, cuda.get_rng_state)["error"])
+    return result_in_child(lambda: outcome(cuda, cuda.get_rng_state)["error"])
 
 
-def choosing_a_device_late(cuda, torch_like):
-    """Another device was used before."""
+def set_device_before_initialisation(cuda, torch_like):
+    """Another device was used before, which the stray-context check reports."""
     os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"] = "Error"
     try:
         cuda.set_device(1)

@@ -1,4 +1,4 @@
-"""Graphs: what can be asked of one when, what is refused in a capture, and who is told."""
+"""CUDA graphs: methods in each state, errors during capture, pools, generators, hooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def captured(cuda, torch_like, graph, **options):
     graph.capture_end()
 
 
-def a_graph_that_holds_nothing(cuda, torch_like):
+def empty_graph(cuda, torch_like):
     graph = cuda.CUDAGraph()
     names = ("replay", "pool", "pools", "instantiate", "raw_cuda_graph", "raw_cuda_graph_exec", "reset")
     return {name: outcome(cuda, getattr(graph, name)) for name in (*names, "get_currently_capturing_graph")}
@@ -30,16 +30,16 @@ def an_unknown_mode(cuda, torch_like):
         return outcome(cuda, lambda: cuda.CUDAGraph().capture_begin(capture_error_mode="x"))
 
 
-def what_tells_that_it_is_captured(cuda, torch_like):
-    told, graph = [cuda.is_current_stream_capturing()], cuda.CUDAGraph()
+def capture_status(cuda, torch_like):
+    results, graph = [cuda.is_current_stream_capturing()], cuda.CUDAGraph()
     with on_a_stream(cuda):
         graph.capture_begin()
         torch_like.empty(10, device="cuda").zero_()
-        told += [cuda.is_current_stream_capturing(), cuda.current_stream().is_capturing()]
-        told += [cuda.CUDAGraph.get_currently_capturing_graph() is graph]
-        told += [outcome(cuda, graph.pool), outcome(cuda, graph.instantiate)]
+        results += [cuda.is_current_stream_capturing(), cuda.current_stream().is_capturing()]
+        results += [cuda.CUDAGraph.get_currently_capturing_graph() is graph]
+        results += [outcome(cuda, graph.pool), outcome(cuda, graph.instantiate)]
         graph.capture_end()
-    return [*told, cuda.is_current_stream_capturing()]
+    return [*results, cuda.is_current_stream_capturing()]
 
 
 def another_stream_cannot_end_it(cuda, torch_like):
@@ -48,13 +48,13 @@ def another_stream_cannot_end_it(cuda, torch_like):
         graph.capture_begin()
         torch_like.empty(10, device="cuda").zero_()
         with on_a_stream(cuda):
-            told = outcome(cuda, graph.capture_end)
+            results = outcome(cuda, graph.capture_end)
         graph.capture_end()
-    return told
+    return results
 
 
-def what_is_there_after_each_step(cuda, torch_like):
-    told = {}
+def state_after_each_step(cuda, torch_like):
+    results = {}
     for keep in (False, True):
         graph, steps = cuda.CUDAGraph(keep), []
         with on_a_stream(cuda):
@@ -69,8 +69,8 @@ def what_is_there_after_each_step(cuda, torch_like):
         graph.replay()
         graph.reset()
         steps += [outcome(cuda, graph.replay), outcome(cuda, graph.pool)]
-        told[str(keep)] = steps
-    return told
+        results[str(keep)] = steps
+    return results
 
 
 def pools_of_graphs(cuda, torch_like):
@@ -83,11 +83,11 @@ def pools_of_graphs(cuda, torch_like):
         third.reset()
         third.capture_begin(pool=handle)
         torch_like.empty(10, device="cuda").zero_()
-        told = [outcome(cuda, lambda: third._retain_pool((0, 0))), outcome(cuda, lambda: third._retain_pool(None))]
+        results = [outcome(cuda, lambda: third._retain_pool((0, 0))), outcome(cuda, lambda: third._retain_pool(None))]
         third._retain_pool(one.pool())
         third.capture_end()
     same = [one.pool() == other.pool(), third.pool() == handle, third.pools() == [handle, one.pool()]]
-    return [*told, *same, handle[0], one.pool()[1], outcome(cuda, lambda: third._retain_pool(handle))]
+    return [*results, *same, handle[0], one.pool()[1], outcome(cuda, lambda: third._retain_pool(handle))]
 
 
 def one_pool_and_two_captures(cuda, torch_like):
@@ -96,9 +96,9 @@ def one_pool_and_two_captures(cuda, torch_like):
         one.capture_begin(pool=handle)
         torch_like.empty(10, device="cuda").zero_()
         with on_a_stream(cuda):
-            told = outcome(cuda, lambda: other.capture_begin(pool=handle))
+            results = outcome(cuda, lambda: other.capture_begin(pool=handle))
         one.capture_end()
-    return told
+    return results
 
 
 def a_generator_in_a_capture(cuda, torch_like):
@@ -106,49 +106,49 @@ def a_generator_in_a_capture(cuda, torch_like):
     state = cuda.get_rng_state()
     moved = cuda.get_rng_state()
     moved[8] = 8
-    generator, graph, told = cuda.default_generators[0], cuda.CUDAGraph(), {}
+    generator, graph, results = cuda.default_generators[0], cuda.CUDAGraph(), {}
     with on_a_stream(cuda):
         graph.capture_begin()
-        told["seed"] = outcome(cuda, generator.seed)
-        told["get_offset"] = outcome(cuda, generator.get_offset)
-        told["set_offset"] = outcome(cuda, lambda: generator.set_offset(4))
-        told["clone_state"] = outcome(cuda, generator.clone_state)
-        told["another seed"] = outcome(cuda, lambda: cuda.manual_seed(6))
-        told["the same seed"] = outcome(cuda, lambda: cuda.manual_seed(5))
-        told["set_rng_state"] = outcome(cuda, lambda: cuda.set_rng_state(moved))
-        told["state"] = cuda.get_rng_state().tolist()
+        results["seed"] = outcome(cuda, generator.seed)
+        results["get_offset"] = outcome(cuda, generator.get_offset)
+        results["set_offset"] = outcome(cuda, lambda: generator.set_offset(4))
+        results["clone_state"] = outcome(cuda, generator.clone_state)
+        results["another seed"] = outcome(cuda, lambda: cuda.manual_seed(6))
+        results["the same seed"] = outcome(cuda, lambda: cuda.manual_seed(5))
+        results["set_rng_state"] = outcome(cuda, lambda: cuda.set_rng_state(moved))
+        results["state"] = cuda.get_rng_state().tolist()
         torch_like.empty(10, device="cuda").uniform_()
-        told["state behind a draw"] = cuda.get_rng_state().tolist()
+        results["state behind a draw"] = cuda.get_rng_state().tolist()
         graph.capture_end()
-    told["captured"] = cuda.get_rng_state().tolist() == state.tolist()
+    results["captured"] = cuda.get_rng_state().tolist() == state.tolist()
     for _ in range(2):
         graph.replay()
-    told["replayed"] = generator.get_offset()
-    return told
+    results["replayed"] = generator.get_offset()
+    return results
 
 
-def a_generator_of_ones_own(cuda, torch_like):
-    mine, graph = torch_like.Generator("cuda"), cuda.CUDAGraph()
+def separate_generator(cuda, torch_like):
+    generator, graph = torch_like.Generator("cuda"), cuda.CUDAGraph()
     with on_a_stream(cuda):
         graph.capture_begin()
-        torch_like.empty(10, device="cuda").uniform_(generator=mine)
-        torch_like.empty(10, device="cuda").uniform_(generator=mine)
+        torch_like.empty(10, device="cuda").uniform_(generator=generator)
+        torch_like.empty(10, device="cuda").uniform_(generator=generator)
         graph.capture_end()
-    before = mine.get_offset()
+    before = generator.get_offset()
     graph.replay()
-    return [before, mine.get_offset()]
+    return [before, generator.get_offset()]
 
 
-def who_is_told(cuda, torch_like):
-    told, graph = [], cuda.CUDAGraph()
-    handles = [cuda.graphs.register_graph_destroy_hook(lambda ids: told.append(["all: destroyed", sorted(ids)]))]
+def capture_hooks(cuda, torch_like):
+    results, graph = [], cuda.CUDAGraph()
+    handles = [cuda.graphs.register_graph_destroy_hook(lambda ids: results.append(["all: destroyed", sorted(ids)]))]
     for name in ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end"):
         register = getattr(cuda.graphs, f"register_graph_{name}_hook")
-        handles.append(register(lambda _, name=name: told.append(f"all: {name}")))
+        handles.append(register(lambda _, name=name: results.append(f"all: {name}")))
     for name in ("capture_start", "capture_end", "post_instantiate", "replay_start", "replay_end"):
-        getattr(graph, f"register_{name}_hook")(lambda _, name=name: told.append(name))
-    graph.register_destroy_callback(lambda: told.append("end"))
-    graph.register_destroy_callback(lambda: told.append("taken back")).remove()
+        getattr(graph, f"register_{name}_hook")(lambda _, name=name: results.append(name))
+    graph.register_destroy_callback(lambda: results.append("end"))
+    graph.register_destroy_callback(lambda: results.append("taken back")).remove()
     with on_a_stream(cuda):
         captured(cuda, torch_like, graph)
     graph.replay()
@@ -156,23 +156,23 @@ def who_is_told(cuda, torch_like):
     graph.reset()
     for handle in handles:
         handle.remove()
-    return told
+    return results
 
 
 def the_context_manager(cuda, torch_like):
-    graph, told = cuda.CUDAGraph(), []
+    graph, results = cuda.CUDAGraph(), []
     before = cuda.current_stream()
     with cuda.graph(graph):
-        told += [cuda.current_stream() == cuda.graph.default_capture_stream, cuda.is_current_stream_capturing()]
+        results += [cuda.current_stream() == cuda.graph.default_capture_stream, cuda.is_current_stream_capturing()]
         torch_like.empty(10, device="cuda").zero_()
-    told.append(cuda.current_stream() == before)
+    results.append(cuda.current_stream() == before)
     try:
         with cuda.graph(cuda.CUDAGraph()):
             torch_like.empty(10, device="cuda").zero_()
             {}["in it"]
     except KeyError as error:
-        told.append(str(error))
-    told.append(cuda.current_stream() == before)
+        results.append(str(error))
+    results.append(cuda.current_stream() == before)
     wrong = (
         {"x": 1},
         {"backend": "x"},
@@ -180,8 +180,8 @@ def the_context_manager(cuda, torch_like):
         {"record_py_stacks": True, "backend": "edge_walk"},
     )
     for config in wrong:
-        told.append(outcome(cuda, lambda config=config: cuda.graph(graph, annotation_config=config) and None))
-    return told
+        results.append(outcome(cuda, lambda config=config: cuda.graph(graph, annotation_config=config) and None))
+    return results
 
 
 def graphed_callables(cuda, torch_like):

@@ -1,4 +1,4 @@
-"""Memory by address, and private pools."""
+"""Allocation by address, and private memory pools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def an_address_and_back(cuda, torch_like):
     return type(address).__name__, held, cuda.memory_allocated(), twice
 
 
-def addresses_that_are_none(cuda, torch_like):
+def invalid_addresses(cuda, torch_like):
     cuda.init()
     return [outcome(cuda, cuda.caching_allocator_delete, address) for address in (0, 1234)]
 
@@ -27,7 +27,7 @@ def inside_of_a_block(cuda, torch_like):
     return found
 
 
-def sizes_that_are_none(cuda, torch_like):
+def invalid_sizes(cuda, torch_like):
     return [outcome(cuda, cuda.caching_allocator_alloc, size) for size in (0, -1)]
 
 
@@ -53,7 +53,7 @@ def on_the_current_stream(cuda, torch_like):
     return found
 
 
-def arguments_that_are_none(cuda, torch_like):
+def invalid_arguments(cuda, torch_like):
     alloc = cuda.caching_allocator_alloc
     wrong = [(100, None, "x"), (100, 99), (100, torch_like.device("cuda")), (100, "cpu"), (100, 1.5), (-5, 0, "x")]
     return [outcome(cuda, alloc, *arguments) for arguments in wrong]
@@ -66,7 +66,7 @@ def on_another_device(cuda, torch_like):
     return found, cuda.memory_allocated(1)
 
 
-def too_much(cuda, torch_like):
+def out_of_memory(cuda, torch_like):
     found = outcome(cuda, cuda.caching_allocator_alloc, 1 << 40)
     return found["error"], found["says"].partition(" Including")[0]
 
@@ -104,7 +104,7 @@ def pools_are_numbered(cuda, torch_like):
     return second.id[1] - first.id[1], first.id[0], second.id[0]
 
 
-def a_pool_goes_with_its_memory(cuda, torch_like):
+def pool_releases_its_memory(cuda, torch_like):
     pool = cuda.MemPool()
     with cuda.use_mem_pool(pool):
         tensor = torch_like.empty(2 * MIB, dtype=torch_like.uint8, device="cuda")
@@ -122,18 +122,18 @@ def a_pool_on_another_device(cuda, torch_like):
     return [row["device"] for row in pool.snapshot()], there.numel() + here.numel()
 
 
-def a_pool_in_use_is_refused(cuda, torch_like):
+def pool_in_use(cuda, torch_like):
     pool = cuda.MemPool()
 
-    def again():
+    def enter_again():
         with cuda.use_mem_pool(pool):
             pass
 
     with cuda.use_mem_pool(pool):
-        return outcome(cuda, again)
+        return outcome(cuda, enter_again)
 
 
-def pools_on_devices_that_are_none(cuda, torch_like):
+def pools_on_missing_devices(cuda, torch_like):
     pool = cuda.MemPool()
 
     def use(device):
@@ -143,7 +143,7 @@ def pools_on_devices_that_are_none(cuda, torch_like):
     return [outcome(cuda, use, device) for device in ("cuda", "cpu", 1.5)], outcome(cuda, use, 99)["error"]
 
 
-def pools_of_what_is_no_allocator(cuda, torch_like):
+def pools_with_invalid_allocators(cuda, torch_like):
     return outcome(cuda, cuda.MemPool, 5)["error"]
 
 
@@ -154,7 +154,7 @@ def no_split(cuda, torch_like):
     return len(tensors), [[block["size"] for block in row["blocks"]] for row in pool.snapshot()]
 
 
-def the_native_allocator_stays(cuda, torch_like):
+def native_allocator_cannot_be_replaced_late(cuda, torch_like):
     cuda.init()
     memory = cuda.memory
     return outcome(cuda, memory.change_current_allocator, memory._get_current_allocator())

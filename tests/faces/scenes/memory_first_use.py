@@ -1,4 +1,4 @@
-"""What is told of memory before CUDA's first use, and what makes it."""
+"""Memory functions before the first use of CUDA, and which of them initialise it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from support.on_oracle import outcome
 FRESH_PROCESS = True
 
 
-def asking_makes_nothing(cuda, torch_like):
-    asked = [
+def queries_do_not_initialise(cuda, torch_like):
+    queries = [
         (cuda.memory_stats,), (cuda.memory_stats, 99), (cuda.memory_stats, "cpu"), (cuda.memory_stats_as_nested_dict,),
         (cuda.memory_allocated,), (cuda.max_memory_allocated, 99), (cuda.memory_reserved,), (cuda.max_memory_reserved,),
         (cuda.memory_snapshot,), (cuda.memory_snapshot, (0, 1)), (cuda.host_memory_stats_as_nested_dict,),
@@ -17,7 +17,7 @@ def asking_makes_nothing(cuda, torch_like):
         (cuda.memory._get_memory_metadata,), (cuda.caching_allocator_delete, 0), (cuda.caching_allocator_enable, False),
         (cuda.caching_allocator_enable, "x"),
     ]  # fmt: skip
-    return [outcome(cuda, call, *arguments) for call, *arguments in asked], cuda.is_initialized()
+    return [outcome(cuda, call, *arguments) for call, *arguments in queries], cuda.is_initialized()
 
 
 def an_empty_snapshot(cuda, torch_like):
@@ -38,11 +38,11 @@ def a_summary_of_the_current_device(cuda, torch_like):
     return cuda.memory_summary().count("\n"), cuda.memory_summary(abbreviated=True).count("\n")
 
 
-def a_fraction_initialises_before_it_looks(cuda, torch_like):
+def fraction_initialises_before_validation(cuda, torch_like):
     return outcome(cuda, cuda.set_per_process_memory_fraction, 1), cuda.is_initialized()
 
 
-def words_of_a_recording_are_looked_at_first(cuda, torch_like):
+def recording_arguments_are_checked_first(cuda, torch_like):
     record = cuda.memory._record_memory_history
     wrong = [
         (("foo",), {}), (("all", "foo"), {}), (("all", "all", "foo"), {}),
@@ -61,7 +61,7 @@ def allocating_initialises(cuda, torch_like):
     return cuda.caching_allocator_alloc(0), cuda.is_initialized()
 
 
-def metadata_waits_for_nothing(cuda, torch_like):
+def metadata_does_not_initialise(cuda, torch_like):
     memory = cuda.memory
     memory._set_memory_metadata({"step": 1, "of": ["a", None]})
     first = memory._get_memory_metadata()
@@ -69,6 +69,6 @@ def metadata_waits_for_nothing(cuda, torch_like):
     return first, memory._get_memory_metadata(), outcome(cuda, memory._set_memory_metadata, 5)["error"]
 
 
-def a_library_that_is_none(cuda, torch_like):
+def invalid_library(cuda, torch_like):
     found = outcome(cuda, cuda.memory.CUDAPluggableAllocator, "/nowhere.so", "a", "b")
     return found["error"], found["says"]

@@ -1,4 +1,4 @@
-"""Recording, snapshots, and who allocated a block."""
+"""Memory history: recording, snapshots, allocation frames, annotations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from support.on_oracle import outcome
 MIB = 1 << 20
 
 
-def recorded(cuda, torch_like, *arguments, **named):
-    """The history of two blocks under such a recording, without stacks and times."""
+def record(cuda, torch_like, *arguments, **named):
+    """Return a snapshot of two allocations that were recorded with these arguments."""
     memory = cuda.memory
     memory._record_memory_history(*arguments, clear_history=True, **named)
     first = torch_like.empty(1000, dtype=torch_like.uint8, device="cuda")
@@ -20,17 +20,17 @@ def recorded(cuda, torch_like, *arguments, **named):
     return snapshot
 
 
-def told(entries):
+def summarized(entries):
     return [[entry["action"], entry["size"], bool(entry.get("frames"))] for entry in entries]
 
 
 def everything(cuda, torch_like):
-    snapshot = recorded(cuda, torch_like, stacks="python")
-    return told(snapshot["device_traces"][0]), len(snapshot["device_traces"]), sorted(snapshot)
+    snapshot = record(cuda, torch_like, stacks="python")
+    return summarized(snapshot["device_traces"][0]), len(snapshot["device_traces"]), sorted(snapshot)
 
 
 def entries_and_blocks(cuda, torch_like):
-    snapshot = recorded(cuda, torch_like, stacks="python")
+    snapshot = record(cuda, torch_like, stacks="python")
     entry, row = snapshot["device_traces"][0][0], snapshot["segments"][0]
     return sorted(entry), sorted(row), sorted(row["blocks"][0]), sorted(entry["frames"][0])
 
@@ -38,35 +38,35 @@ def entries_and_blocks(cuda, torch_like):
 def stacks(cuda, torch_like):
     found = []
     for context in (None, "state", "alloc", "all"):
-        snapshot = recorded(cuda, torch_like, "all", context, "python")
+        snapshot = record(cuda, torch_like, "all", context, "python")
         blocks = [bool(block["frames"]) for row in snapshot["segments"] for block in row["blocks"]]
-        found.append([told(snapshot["device_traces"][0]), sum(blocks)])
+        found.append([summarized(snapshot["device_traces"][0]), sum(blocks)])
     return found
 
 
 def only_the_newest(cuda, torch_like):
-    few = recorded(cuda, torch_like, max_entries=2, stacks="python")
-    one = recorded(cuda, torch_like, "state", stacks="python")
-    return told(few["device_traces"][0]), told(one["device_traces"][0])
+    few = record(cuda, torch_like, max_entries=2, stacks="python")
+    one = record(cuda, torch_like, "state", stacks="python")
+    return summarized(few["device_traces"][0]), summarized(one["device_traces"][0])
 
 
 def skipped(cuda, torch_like):
-    return told(
-        recorded(cuda, torch_like, stacks="python", skip_actions=["alloc", "segment_alloc"])["device_traces"][0]
+    return summarized(
+        record(cuda, torch_like, stacks="python", skip_actions=["alloc", "segment_alloc"])["device_traces"][0]
     )
 
 
-def the_old_words(cuda, torch_like):
-    ways = [(True,), (True, False), (True, True, 10), (True, True, 10, True), (False,)]
+def legacy_arguments(cuda, torch_like):
+    argument_lists = [(True,), (True, False), (True, True, 10), (True, True, 10, True), (False,)]
     found = []
-    for way in ways:
-        snapshot = recorded(cuda, torch_like, *way)
+    for arguments in argument_lists:
+        snapshot = record(cuda, torch_like, *arguments)
         blocks = [bool(block["frames"]) for row in snapshot["segments"] for block in row["blocks"]]
-        found.append([told(snapshot["device_traces"][0]), sum(blocks)])
+        found.append([summarized(snapshot["device_traces"][0]), sum(blocks)])
     return found
 
 
-def words_that_are_none(cuda, torch_like):
+def invalid_arguments(cuda, torch_like):
     record = cuda.memory._record_memory_history
     return [
         outcome(cuda, record, *arguments, **named)
@@ -84,33 +84,33 @@ def on_all_devices(cuda, torch_like):
     memory = cuda.memory
     memory._record_memory_history(device=0, stacks="python", clear_history=True)
     there = torch_like.empty(1000, device="cuda:1")
-    found = [told(trace) for trace in memory._snapshot(0)["device_traces"]]
+    found = [summarized(trace) for trace in memory._snapshot(0)["device_traces"]]
     memory._record_memory_history(None)
     return found, there.numel()
 
 
-def a_look_is_noted(cuda, torch_like):
+def snapshot_is_recorded(cuda, torch_like):
     memory = cuda.memory
     memory._record_memory_history(stacks="python", clear_history=True)
     tensor = torch_like.empty(1000, device="cuda")
-    traces = [told(memory._snapshot()["device_traces"][0]) for _ in range(3)]
+    traces = [summarized(memory._snapshot()["device_traces"][0]) for _ in range(3)]
     memory._record_memory_history(None)
     return traces, tensor.numel()
 
 
-def who_allocated(cuda, torch_like):
+def allocation_frames(cuda, torch_like):
     memory = cuda.memory
     before = torch_like.empty(1000, device="cuda")
     memory._record_memory_history(stacks="python")
     tensor = torch_like.empty(1000, device="cuda")
     frames = memory._allocation_traceback(tensor.data_ptr())
-    asked = [before.data_ptr(), tensor.data_ptr() + 8, 0, -1]
-    unknown = [memory._allocation_traceback(address) for address in asked]
+    unknown_addresses = [before.data_ptr(), tensor.data_ptr() + 8, 0, -1]
+    unknown = [memory._allocation_traceback(address) for address in unknown_addresses]
     address = tensor.data_ptr()
     del tensor
     memory._record_memory_history(None)
     return (
-        "who_allocated" in [frame["name"] for frame in frames],
+        "allocation_frames" in [frame["name"] for frame in frames],
         unknown,
         memory._allocation_traceback(address),
         outcome(cuda, memory._allocation_traceback, "x")["error"],
@@ -127,11 +127,11 @@ def annotations(cuda, torch_like):
     done = outcome(cuda, memory._annotate_tensor, tensor, "weights")
     trace = memory._snapshot()["device_traces"][0]
     memory._record_memory_history(None)
-    said = [[entry["action"], entry["size"], entry["user_metadata"]] for entry in trace]
-    return done, said, other.numel()
+    entries = [[entry["action"], entry["size"], entry["user_metadata"]] for entry in trace]
+    return done, entries, other.numel()
 
 
-def annotations_of_nothing(cuda, torch_like):
+def empty_annotations(cuda, torch_like):
     annotate = cuda.memory._annotate_tensor
     there = torch_like.empty(10, device="cuda")
     return [
@@ -140,7 +140,7 @@ def annotations_of_nothing(cuda, torch_like):
     ]
 
 
-def a_folder_that_is_not_there(cuda, torch_like):
+def missing_folder(cuda, torch_like):
     return outcome(cuda, cuda.memory._dump_snapshot, "/nowhere/x")
 
 
@@ -149,6 +149,6 @@ def traces_are_left_out(cuda, torch_like):
     return cuda.memory_snapshot(None, False) == cuda.memory_snapshot(), tensor.numel()
 
 
-def pools_that_are_none(cuda, torch_like):
+def unknown_pools(cuda, torch_like):
     cuda.init()
     return [outcome(cuda, cuda.memory_snapshot, pool) for pool in (5, (1,))]

@@ -1,4 +1,4 @@
-"""What the allocator counts, its limits, and what a device has: in use, with wrong devices, with wrong numbers."""
+"""Memory statistics, limits and device memory, with valid and invalid arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def blocks(torch_like, *sizes, device="cuda"):
     return [torch_like.empty(size, dtype=torch_like.uint8, device=device) for size in sizes]
 
 
-def what_is_counted(cuda, torch_like):
+def counted_statistics(cuda, torch_like):
     held = blocks(torch_like, 1000, 2 * MIB, 30 * MIB)
     del held[1]
     return list(cuda.memory_stats().items())
 
 
-def the_same_nested(cuda, torch_like):
+def nested_statistics(cuda, torch_like):
     held = blocks(torch_like, 1000, 2 * MIB)
     nested = cuda.memory_stats_as_nested_dict()
     return len(held), nested["allocated_bytes"], nested["num_ooms"], nested["oversize_segments"], sorted(nested)
@@ -30,7 +30,7 @@ def the_four_numbers(cuda, torch_like):
     return [[number(), number(0), number("cuda:1"), number(device=None)] for number in numbers]
 
 
-def an_idle_device_has_nothing(cuda, torch_like):
+def idle_device(cuda, torch_like):
     held = blocks(torch_like, 1000)
     return len(held), list(cuda.memory_stats(1).items()), cuda.memory_allocated(1), cuda.memory_snapshot()[0]["device"]
 
@@ -51,27 +51,29 @@ def old_names_warn(cuda, torch_like):
     return len(held), [outcome(cuda, call) for call in old], [outcome(cuda, call, 1) for call in old]
 
 
-def devices_that_are_none(cuda, torch_like):
+def invalid_devices(cuda, torch_like):
     cuda.init()
-    asked = [cuda.memory_stats, cuda.memory_allocated, cuda.memory_summary]
-    asked += [cuda.reset_peak_memory_stats, cuda.mem_get_info]
-    return [[outcome(cuda, call, device) for call in asked] for device in ("cpu", torch_like.device("cpu"))]
+    calls = [cuda.memory_stats, cuda.memory_allocated, cuda.memory_summary]
+    calls += [cuda.reset_peak_memory_stats, cuda.mem_get_info]
+    return [[outcome(cuda, call, device) for call in calls] for device in ("cpu", torch_like.device("cpu"))]
 
 
 def indices_out_of_range(cuda, torch_like):
     cuda.init()
-    asked = cuda.memory_stats, cuda.memory_reserved, cuda.reset_peak_memory_stats, cuda.reset_accumulated_memory_stats
-    return [outcome(cuda, call, 99) for call in asked]
+    calls = cuda.memory_stats, cuda.memory_reserved, cuda.reset_peak_memory_stats, cuda.reset_accumulated_memory_stats
+    return [outcome(cuda, call, 99) for call in calls]
 
 
 def information(cuda, torch_like):
     before = cuda.mem_get_info()
     held = blocks(torch_like, 2 * MIB)
-    asked = [outcome(cuda, cuda.mem_get_info, device) for device in (None, 0, "cuda", torch_like.device("cuda:1"), -1)]
-    return len(held), before, asked
+    results = [
+        outcome(cuda, cuda.mem_get_info, device) for device in (None, 0, "cuda", torch_like.device("cuda:1"), -1)
+    ]
+    return len(held), before, results
 
 
-def information_on_no_device(cuda, torch_like):
+def information_without_device(cuda, torch_like):
     found = outcome(cuda, cuda.mem_get_info, 99)
     return found["error"], found["says"].partition("\n")[0]
 
@@ -141,5 +143,5 @@ def flattening(cuda, torch_like):
 
 
 DIFFERS = {
-    "indices_out_of_range": "the text has the index as a number; PyTorch's as a character, and no text at all for -1",
+    "indices_out_of_range": "the message has the index as a number; PyTorch's as a character, and none for -1",
 }

@@ -1,4 +1,4 @@
-"""Snapshots as text: the same numbers, drawn with the same letters."""
+"""torch.cuda._memory_viz: snapshots as text."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def flames(cuda, torch_like):
 def old_snapshots(cuda, torch_like):
     old = segment(0, [block(0, 1024, 1000)])
     del old["blocks"][0]["frames"]
-    told = [{"real_size": 500, "frames": FRAMES}, {"real_size": 100}]
-    older = {**old, "blocks": [{"size": 1024, "state": "active_allocated", "history": told}]}
+    history_of_block = [{"real_size": 500, "frames": FRAMES}, {"real_size": 100}]
+    older = {**old, "blocks": [{"size": 1024, "state": "active_allocated", "history": history_of_block}]}
     viz = cuda._memory_viz
     return [viz.memory({"segments": [row]}, str.splitlines) for row in (old, older)]
 
@@ -107,26 +107,26 @@ def old_snapshots(cuda, torch_like):
 def comparison(cuda, torch_like):
     before, after = snapshot()["segments"], snapshot()["segments"][:2]
     after.append(segment(600 * MIB, [block(600 * MIB, 1024, 1000)]))
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         folded = cuda._memory_viz.compare(before, after, str.splitlines)
-    return folded, said.getvalue()
+    return folded, output.getvalue()
 
 
-def what_was_not_freed(cuda, torch_like):
+def unfreed_allocations(cuda, torch_like):
     data = snapshot()
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         found = cuda._memory_viz.filter_alloc_free_pairs(data)
     kept = [[[each["action"], each.get("addr")] for each in trace] for trace in found["device_traces"]]
-    return kept, found is data, said.getvalue()
+    return kept, found is data, output.getvalue()
 
 
-def nothing_else_is_changed(cuda, torch_like):
+def other_state_is_unchanged(cuda, torch_like):
     data = snapshot()
     cuda._memory_viz.segsum(data)
     cuda._memory_viz.trace(data)
     return data == copy.deepcopy(snapshot())
 
 
-DIFFERS = {"total_of_a_trace": "PyTorch's total is of the last entry alone"}
+DIFFERS = {"total_of_a_trace": "PyTorch's total counts only the last entry"}

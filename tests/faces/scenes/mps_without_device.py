@@ -1,4 +1,4 @@
-"""torch.mps where there is no MPS device: what its names say then, which is all of it that the oracle can tell."""
+"""torch.mps without an MPS device, the only part of it that the oracle can record."""
 
 from __future__ import annotations
 
@@ -7,65 +7,67 @@ import pathlib
 from support.on_oracle import outcome
 
 DIFFERS = {
-    "streams": "PyTorch misses functions of its own, which is no answer: AttributeError, a dummy class",
-    "a_host_alias": "PyTorch misses a function of its own, which is no answer: AttributeError",
-    "a_state_that_is_none": "forebay looks for the device first",
+    "streams": "PyTorch raises AttributeError for functions missing from its build, or has a dummy class",
+    "host_alias": "PyTorch raises AttributeError for a function missing from its build",
+    "invalid_state": "forebay checks for the device first",
 }
 
 
-def said(cuda, call, *arguments, **named):
-    """The first line alone: forebay says why on the next."""
+def first_line(cuda, call, *arguments, **named):
+    """Return the outcome with the first line of the message; forebay adds the reason on the next line."""
     found = outcome(cuda, call, *arguments, **named)
     return found | ({"says": found["says"].partition("\n")[0]} if "says" in found else {})
 
 
-def what_there_is(cuda, torch_like):
+def availability(cuda, torch_like):
     mps = torch_like.mps
     return mps.device_count(), mps.is_available(), mps._is_in_bad_fork(), mps._default_mps_generator
 
 
-def every_function_that_asks_the_backend(cuda, torch_like):
+def functions_that_need_the_backend(cuda, torch_like):
     mps = torch_like.mps
     uses = (
         mps.synchronize, mps.empty_cache, mps.seed, mps.get_rng_state, mps._get_default_mps_generator,
         mps.current_allocated_memory, mps.driver_allocated_memory, mps.recommended_max_memory,
     )  # fmt: skip
-    return [said(cuda, use) for use in uses]
+    return [first_line(cuda, use) for use in uses]
 
 
 def states(cuda, torch_like):
     mps, zeros = torch_like.mps, torch_like.zeros
-    there = [said(cuda, mps.get_rng_state, device) for device in ("cpu", "nonsense", 7, None)]
+    there = [first_line(cuda, mps.get_rng_state, device) for device in ("cpu", "nonsense", 7, None)]
     state = zeros(44, dtype=torch_like.uint8)
-    return there, [said(cuda, mps.set_rng_state, each) for each in (state, state[:3], state[::2])]
+    return there, [first_line(cuda, mps.set_rng_state, each) for each in (state, state[:3], state[::2])]
 
 
-def a_state_that_is_none(cuda, torch_like):
-    return said(cuda, torch_like.mps.set_rng_state, None)
+def invalid_state(cuda, torch_like):
+    return first_line(cuda, torch_like.mps.set_rng_state, None)
 
 
-def seeding_says_nothing(cuda, torch_like):
-    return [said(cuda, torch_like.mps.manual_seed, seed) for seed in (3, -1, 1 << 70, "x", None)]
+def seeding_is_silent(cuda, torch_like):
+    return [first_line(cuda, torch_like.mps.manual_seed, seed) for seed in (3, -1, 1 << 70, "x", None)]
 
 
 def fractions(cuda, torch_like):
-    """What is wrong with the number comes first."""
+    """The number is checked before the device."""
     numbers = (0.5, 0.0, 2.0, float("nan"), 2.1, -0.1, float("inf"), 1, 0, True, "0.5", None)
-    return [said(cuda, torch_like.mps.set_per_process_memory_fraction, number) for number in numbers]
+    return [first_line(cuda, torch_like.mps.set_per_process_memory_fraction, number) for number in numbers]
 
 
 def events(cuda, torch_like):
-    return [said(cuda, torch_like.mps.Event, *arguments) for arguments in ((), (True,), (False,))]
+    return [first_line(cuda, torch_like.mps.Event, *arguments) for arguments in ((), (True,), (False,))]
 
 
 def shaders(cuda, torch_like):
     mps = torch_like.mps
     libraries = (b"", b"MTLB", bytearray(3), "x.metallib", pathlib.Path("x.metallib"), 3, None, ["x"])
-    return [said(cuda, mps.compile_shader, "kernel")] + [said(cuda, mps.load_metallib, each) for each in libraries]
+    return [first_line(cuda, mps.compile_shader, "kernel")] + [
+        first_line(cuda, mps.load_metallib, each) for each in libraries
+    ]
 
 
-def no_stream_is_no_stream(cuda, torch_like):
-    return said(cuda, torch_like.mps.set_stream, None)
+def stream_of_none(cuda, torch_like):
+    return first_line(cuda, torch_like.mps.set_stream, None)
 
 
 def streams(cuda, torch_like):
@@ -76,15 +78,15 @@ def streams(cuda, torch_like):
             pass
 
     uses = (mps.Stream, mps.current_stream, mps.default_stream, lambda: enter(None))
-    return [said(cuda, use)["error"] for use in uses]
+    return [first_line(cuda, use)["error"] for use in uses]
 
 
-def a_host_alias(cuda, torch_like):
-    return said(cuda, torch_like.mps._host_alias_storage, torch_like.zeros(3))["error"]
+def host_alias(cuda, torch_like):
+    return first_line(cuda, torch_like.mps._host_alias_storage, torch_like.zeros(3))["error"]
 
 
 def profiler(cuda, torch_like):
-    """What is wrong with the arguments comes first; of an error in `start`, `profile` tells what `stop` makes of it."""
+    """The arguments are checked before the device. After an error in `start`, `profile` raises the error of `stop`."""
     profiler = torch_like.mps.profiler
 
     def profile(*arguments):
@@ -92,7 +94,7 @@ def profiler(cuda, torch_like):
             pass
 
     modes = ("interval", "event", "interval,event", "", "nonsense", 3, None)
-    starts = [said(cuda, profiler.start, mode) for mode in modes]
-    starts += [said(cuda, profiler.start, "interval", wait) for wait in (True, 1, "x", None)]
-    profiles = [said(cuda, profile, *arguments) for arguments in ((), ("nonsense",), (3,))]
-    return starts, profiles, said(cuda, profiler.stop), profiler.is_metal_capture_enabled()
+    starts = [first_line(cuda, profiler.start, mode) for mode in modes]
+    starts += [first_line(cuda, profiler.start, "interval", wait) for wait in (True, 1, "x", None)]
+    profiles = [first_line(cuda, profile, *arguments) for arguments in ((), ("nonsense",), (3,))]
+    return starts, profiles, first_line(cuda, profiler.stop), profiler.is_metal_capture_enabled()

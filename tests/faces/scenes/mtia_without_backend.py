@@ -1,19 +1,19 @@
-"""What torch.mtia says where there is nothing that could be an MTIA device."""
+"""torch.mtia without an MTIA device."""
 
 from __future__ import annotations
 
 from support.on_oracle import outcome
 
-FRESH_PROCESS = True  # nothing is queued for the first use
-DIFFERS = {"tensors": "a device that is not there is a ForebayError of every kind, that says which there are"}
+FRESH_PROCESS = True  # no calls may be queued before
+DIFFERS = {"tensors": "forebay raises ForebayError for missing devices of all kinds and lists the existing devices"}
 
 
-def asked(cuda, call, *arguments, **named):
-    """The first line alone: forebay says why on the next. PyTorch goes on with how its company builds it."""
+def first_line(cuda, call, *arguments, **named):
+    """Return the outcome with the first line or sentence of the message; forebay and PyTorch add different reasons."""
     found = outcome(cuda, call, *arguments, **named)
     if "says" in found:
-        said = found["says"].partition("\n")[0]
-        found["says"] = said.partition(". ")[0] if said.startswith("Torch not compiled") else said
+        line = found["says"].partition("\n")[0]
+        found["says"] = line.partition(". ")[0] if line.startswith("Torch not compiled") else line
     return found
 
 
@@ -25,100 +25,125 @@ def entered(context):
 PLACES = (0, -1, 1, True, None, "mtia", "mtia:0", "cpu", "cuda", "cuda:1", 1.5)
 
 
-def what_is_told(cuda, torch_like):
-    it = torch_like.mtia
-    told = [it.is_available(), it.device_count(), it.is_initialized(), it._is_in_bad_fork(), it._is_compiled()]
-    return told, it.is_bf16_supported(), it.is_bf16_supported(False), it.is_current_stream_capturing()
+def reported_state(cuda, torch_like):
+    mtia = torch_like.mtia
+    results = [
+        mtia.is_available(),
+        mtia.device_count(),
+        mtia.is_initialized(),
+        mtia._is_in_bad_fork(),
+        mtia._is_compiled(),
+    ]
+    return results, mtia.is_bf16_supported(), mtia.is_bf16_supported(False), mtia.is_current_stream_capturing()
 
 
 def without_a_device_named(cuda, torch_like):
-    it = torch_like.mtia
+    mtia = torch_like.mtia
     uses = (
         "init", "_lazy_init", "synchronize", "current_device", "current_stream", "default_stream", "snapshot",
         "get_device_capability", "get_device_properties", "empty_cache", "get_rng_state", "initial_seed",
         "graph_pool_handle", "MTIAGraph",
     )  # fmt: skip
-    return {use: asked(cuda, getattr(it, use)) for use in uses}
+    return {use: first_line(cuda, getattr(mtia, use)) for use in uses}
 
 
 def with_a_device_named(cuda, torch_like):
-    it = torch_like.mtia
+    mtia = torch_like.mtia
     uses = (
-        it.synchronize, it.current_stream, it.default_stream, it.set_device, it.get_device_capability,
-        it.get_device_properties,
+        mtia.synchronize, mtia.current_stream, mtia.default_stream, mtia.set_device, mtia.get_device_capability,
+        mtia.get_device_properties,
     )  # fmt: skip
-    return {use.__name__: {str(place): asked(cuda, use, place) for place in PLACES} for use in uses}
+    return {use.__name__: {str(place): first_line(cuda, use, place) for place in PLACES} for use in uses}
 
 
 def contexts_of_devices(cuda, torch_like):
-    it = torch_like.mtia
-    made = {str(place): asked(cuda, it.device, place) for place in PLACES}
-    return made, {str(place): asked(cuda, lambda place=place: entered(it.device(place))) for place in PLACES}
+    mtia = torch_like.mtia
+    made = {str(place): first_line(cuda, mtia.device, place) for place in PLACES}
+    return made, {str(place): first_line(cuda, lambda place=place: entered(mtia.device(place))) for place in PLACES}
 
 
-def which_device_is_meant(cuda, torch_like):
+def device_arguments(cuda, torch_like):
     index = torch_like.mtia._utils._get_device_index
     flags = ({}, {"optional": True}, {"allow_cpu": True}, {"optional": True, "allow_cpu": True})
-    return [[asked(cuda, index, place, **flag) for flag in flags] for place in PLACES]
+    return [[first_line(cuda, index, place, **flag) for flag in flags] for place in PLACES]
 
 
 def contexts_of_streams(cuda, torch_like):
-    it = torch_like.mtia
-    return asked(cuda, it.stream, None), asked(cuda, it.StreamContext, None), asked(cuda, it.set_stream, None)
+    mtia = torch_like.mtia
+    return (
+        first_line(cuda, mtia.stream, None),
+        first_line(cuda, mtia.StreamContext, None),
+        first_line(cuda, mtia.set_stream, None),
+    )
 
 
 def devices_exchanged(cuda, torch_like):
-    it = torch_like.mtia
-    return [asked(cuda, use, index) for use in (it._exchange_device, it._maybe_exchange_device) for index in (-1, 0, 3)]
+    mtia = torch_like.mtia
+    return [
+        first_line(cuda, use, index)
+        for use in (mtia._exchange_device, mtia._maybe_exchange_device)
+        for index in (-1, 0, 3)
+    ]
 
 
 def streams_by_number(cuda, torch_like):
-    return asked(cuda, torch_like.mtia._set_stream_by_id, 0, 0, 19)
+    return first_line(cuda, torch_like.mtia._set_stream_by_id, 0, 0, 19)
 
 
 def graphs(cuda, torch_like):
-    it = torch_like.mtia
-    return asked(cuda, it.MTIAGraph, True), asked(cuda, it.graph, None), asked(cuda, it.graph, None, (0, 0))
+    mtia = torch_like.mtia
+    return (
+        first_line(cuda, mtia.MTIAGraph, True),
+        first_line(cuda, mtia.graph, None),
+        first_line(cuda, mtia.graph, None, (0, 0)),
+    )
 
 
 def memory(cuda, torch_like):
-    it = torch_like.mtia
-    questions = (it.memory_stats, it.memory_allocated, it.max_memory_allocated, it.reset_peak_memory_stats)
-    told = [[asked(cuda, use, place) for use in questions] for place in (None, 0, -1, 9, "cuda", "cpu", 1.5)]
-    return told, [asked(cuda, use) for use in questions]
+    mtia = torch_like.mtia
+    questions = (mtia.memory_stats, mtia.memory_allocated, mtia.max_memory_allocated, mtia.reset_peak_memory_stats)
+    results = [[first_line(cuda, use, place) for use in questions] for place in (None, 0, -1, 9, "cuda", "cpu", 1.5)]
+    return results, [first_line(cuda, use) for use in questions]
 
 
 def histories(cuda, torch_like):
-    it = torch_like.mtia
-    record = it.record_memory_history
-    return asked(cuda, record), asked(cuda, record, None), asked(cuda, record, "nonsense", "stacks", -3)
+    mtia = torch_like.mtia
+    record = mtia.record_memory_history
+    return first_line(cuda, record), first_line(cuda, record, None), first_line(cuda, record, "nonsense", "stacks", -3)
 
 
 def observers(cuda, torch_like):
     attach = torch_like.mtia.attach_out_of_memory_observer
-    return asked(cuda, attach, print), asked(cuda, attach, 3)["error"]
+    return first_line(cuda, attach, print), first_line(cuda, attach, 3)["error"]
 
 
-def seeds_wait(cuda, torch_like):
-    it = torch_like.mtia
-    given = [it.manual_seed(3), it.manual_seed_all(4), it.seed(), it.seed_all()]
-    return given, len(it._queued_calls), it.is_initialized(), asked(cuda, it.manual_seed, "x")
+def seeds_are_queued(cuda, torch_like):
+    mtia = torch_like.mtia
+    given = [mtia.manual_seed(3), mtia.manual_seed_all(4), mtia.seed(), mtia.seed_all()]
+    return given, len(mtia._queued_calls), mtia.is_initialized(), first_line(cuda, mtia.manual_seed, "x")
 
 
 def states(cuda, torch_like):
-    it = torch_like.mtia
+    mtia = torch_like.mtia
     state = torch_like.zeros(16, dtype=torch_like.uint8)
-    put = [asked(cuda, it.set_rng_state, state, *where) for where in ((), (0,), ("mtia:1",), ("cpu",), ("cuda",))]
-    return put, asked(cuda, it.set_rng_state_all, [state]), asked(cuda, it.get_rng_state_all), it.default_generators
+    put = [
+        first_line(cuda, mtia.set_rng_state, state, *where) for where in ((), (0,), ("mtia:1",), ("cpu",), ("cuda",))
+    ]
+    return (
+        put,
+        first_line(cuda, mtia.set_rng_state_all, [state]),
+        first_line(cuda, mtia.get_rng_state_all),
+        mtia.default_generators,
+    )
 
 
-def calls_wait(cuda, torch_like):
-    it = torch_like.mtia
+def calls_are_queued(cuda, torch_like):
+    mtia = torch_like.mtia
     seen = []
-    given = [it._lazy_call(lambda: seen.append(1)), it._lazy_call(lambda: seen.append(2), seed=True)]
-    failed = asked(cuda, it.init)
-    return given, len(it._queued_calls), failed, seen, it._initialized, asked(cuda, it.init) == failed
+    given = [mtia._lazy_call(lambda: seen.append(1)), mtia._lazy_call(lambda: seen.append(2), seed=True)]
+    failed = first_line(cuda, mtia.init)
+    return given, len(mtia._queued_calls), failed, seen, mtia._initialized, first_line(cuda, mtia.init) == failed
 
 
 def tensors(cuda, torch_like):
-    return asked(cuda, torch_like.empty, 3, device="mtia")["error"]
+    return first_line(cuda, torch_like.empty, 3, device="mtia")["error"]

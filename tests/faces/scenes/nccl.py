@@ -1,4 +1,4 @@
-"""Which collective operations NCCL's face refuses, and how. The stand-in has none that is done."""
+"""torch.cuda.nccl: errors of collective operations. The stand-in cannot run any."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from support.on_oracle import outcome
 
 
-def tensors(torch_like):
+def tensor_factory(torch_like):
     def make(*size, device="cuda:0", dtype="float32"):
         return torch_like.empty(*size, device=device, dtype=getattr(torch_like, dtype))
 
@@ -19,8 +19,8 @@ def nccl_of(cuda):
     return import_module(f"{cuda.__name__}.nccl")
 
 
-def inputs_that_are_refused(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_inputs(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
     inputs = {
         "none": [],
@@ -38,27 +38,27 @@ def inputs_that_are_refused(cuda, torch_like):
     return {name: [outcome(cuda, call, each) for call in calls] for name, each in inputs.items()}
 
 
-def reduce_refuses_the_same(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_inputs_of_reduce(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     return [outcome(cuda, nccl.reduce, each) for each in ([], [make(4), make(4)], make(4), [5], [make(4)[::2]])]
 
 
-def host_memory_is_refused(cuda, torch_like):
-    host = torch_like.tensor([1.0], device="host" if "forebay" in cuda.__name__ else "cpu")
+def host_memory(cuda, torch_like):
+    host = torch_like.tensor([1.0], device="cpu")
     return [outcome(cuda, nccl_of(cuda).all_reduce, [host]), nccl_of(cuda).is_available([host])]
 
 
 def what_is_available(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
-    asked = [], [four], (four,), [four, four], [make(4, 4)[:, 1]], [four, make(9, device="cuda:1", dtype="int16")]
-    return [outcome(cuda, nccl.is_available, each) for each in asked] + [
+    inputs = [], [four], (four,), [four, four], [make(4, 4)[:, 1]], [four, make(9, device="cuda:1", dtype="int16")]
+    return [outcome(cuda, nccl.is_available, each) for each in inputs] + [
         outcome(cuda, nccl.is_available, None)["error"]
     ]
 
 
-def outputs_that_are_refused(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_outputs(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four, six, there, wide = make(4), make(6), make(4, device="cuda:1"), make(4, dtype="float64")
     return [
         outcome(cuda, nccl.all_reduce, [four], [four, there]),
@@ -75,15 +75,15 @@ def outputs_that_are_refused(cuda, torch_like):
     ]
 
 
-def roots_that_are_none(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_roots(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
     roots = [outcome(cuda, nccl.reduce, [four], four, root) for root in (-1, 1, 5)]
     return [*roots, outcome(cuda, nccl.reduce, [four], root=1), outcome(cuda, nccl.broadcast, [four], root=1)]
 
 
 def the_older_spellings_of_reduce(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
     both = outcome(cuda, nccl.reduce, [four], output=four, outputs=[four])
     with warnings.catch_warnings(record=True):
@@ -94,19 +94,19 @@ def the_older_spellings_of_reduce(cuda, torch_like):
     return [both, lists]
 
 
-def types_that_nccl_does_not_know(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def unsupported_types(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     kinds = ("int16", "uint16", "uint32", "uint64", "complex64", "complex128")
     return [outcome(cuda, nccl.all_reduce, [make(4, dtype=kind)]) for kind in kinds]
 
 
-def streams_that_are_refused(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_streams(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     return [outcome(cuda, nccl.all_reduce, [make(4)], streams=each) for each in ([], [None, None], [5])]
 
 
-def communicators_that_are_refused(cuda, torch_like):
-    make, nccl = tensors(torch_like), nccl_of(cuda)
+def invalid_communicators(cuda, torch_like):
+    make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     first = [outcome(cuda, nccl.all_reduce, [make(4)], comms=each) for each in ([], 5)]
     return [first, outcome(cuda, nccl.all_reduce, [make(4)], comms=[5])["error"]]
 

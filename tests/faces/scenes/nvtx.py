@@ -1,21 +1,21 @@
-"""Ranges where no profiler listens."""
+"""NVTX ranges without a profiler."""
 
 from __future__ import annotations
 
 from support.on_oracle import outcome
 
 
-def ranges_have_no_depth(cuda, torch_like):
+def depth_of_ranges(cuda, torch_like):
     nvtx = cuda.nvtx
     return [nvtx.range_push("a"), nvtx.range_push("b"), nvtx.range_pop(), nvtx.range_pop(), nvtx.range_pop()]
 
 
-def ranges_of_any_thread_have_no_number(cuda, torch_like):
+def ranges_across_threads(cuda, torch_like):
     nvtx = cuda.nvtx
     return [nvtx.range_start("a"), nvtx.range_end(0), nvtx.range_end(99), nvtx.mark("b")]
 
 
-def what_is_a_name(cuda, torch_like):
+def range_names(cuda, torch_like):
     names = ("", "ü€", b"bytes", None, 5, "\ud800")
     found = [outcome(cuda, cuda.nvtx.range_push, name).get("error") for name in names]
     for _ in names:
@@ -23,11 +23,11 @@ def what_is_a_name(cuda, torch_like):
     return found
 
 
-def what_is_no_number_of_a_range(cuda, torch_like):
+def invalid_range_handles(cuda, torch_like):
     return [outcome(cuda, cuda.nvtx.range_end, number).get("error") for number in (1, -1, "x", None, 1 << 64)]
 
 
-def a_range_is_formatted(cuda, torch_like):
+def range_formatting(cuda, torch_like):
     def inside(*arguments, **named):
         with cuda.nvtx.range(*arguments, **named):
             return 5

@@ -14,17 +14,17 @@ def seeding(cuda, torch_like):
     return both, cuda.get_rng_state("cuda:1").tolist(), cuda.initial_seed()
 
 
-def odd_seeds(cuda, torch_like):
+def unusual_seeds(cuda, torch_like):
     return [
         (outcome(cuda, cuda.manual_seed, seed), cuda.initial_seed()) for seed in (1.9, -1, True, 1 << 63, (1 << 64) - 1)
     ]
 
 
-def seeds_that_are_none(cuda, torch_like):
+def invalid_seeds(cuda, torch_like):
     return [outcome(cuda, cuda.manual_seed, seed) for seed in ("x", 1 << 64, -(1 << 63) - 1)]
 
 
-def a_random_seed(cuda, torch_like):
+def random_seed(cuda, torch_like):
     nothing = cuda.seed(), cuda.seed_all()
     states = [state.tolist() for state in cuda.get_rng_state_all()]
     return nothing, states[0] == states[1], len(states[0]), states[0][8:]
@@ -35,18 +35,23 @@ def states(cuda, torch_like):
     state = cuda.get_rng_state()
     cuda.manual_seed(5)
     cuda.set_rng_state(state)
-    again = cuda.get_rng_state().tolist()
+    restored = cuda.get_rng_state().tolist()
     cuda.set_rng_state_all([state, state])
-    return again, cuda.get_rng_state(1).tolist(), cuda.get_rng_state("cuda").tolist(), str(state.dtype).split(".")[-1]
+    return (
+        restored,
+        cuda.get_rng_state(1).tolist(),
+        cuda.get_rng_state("cuda").tolist(),
+        str(state.dtype).split(".")[-1],
+    )
 
 
-def states_that_are_none(cuda, torch_like):
+def invalid_states(cuda, torch_like):
     cuda.init()
     byte = torch_like.uint8
     short, wide = torch_like.zeros(15, dtype=byte), torch_like.zeros(16, dtype=torch_like.float32)
-    nowhere = torch_like.zeros(16, dtype=byte)
-    wrong = [outcome(cuda, cuda.set_rng_state, state) for state in (short, wide, [1])]
-    return wrong, outcome(cuda, cuda.set_rng_state, nowhere, 9)["error"], outcome(cuda, cuda.get_rng_state, 9)["error"]
+    state = torch_like.zeros(16, dtype=byte)
+    wrong = [outcome(cuda, cuda.set_rng_state, each) for each in (short, wide, [1])]
+    return wrong, outcome(cuda, cuda.set_rng_state, state, 9)["error"], outcome(cuda, cuda.get_rng_state, 9)["error"]
 
 
 def more_states_than_devices(cuda, torch_like):
@@ -64,7 +69,7 @@ def offsets(cuda, torch_like):
     return state, cuda._get_rng_state_offset(), cuda._get_rng_state_offset("cuda:1"), wrong
 
 
-def a_draw_moves_the_offset(cuda, torch_like):
+def draw_advances_the_offset(cuda, torch_like):
     cuda.manual_seed(1)
     torch_like.rand(1000, device="cuda")
     return cuda._get_rng_state_offset()

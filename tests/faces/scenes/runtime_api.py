@@ -1,4 +1,4 @@
-"""The functions of CUDA's runtime library, its codes as errors, the profiler's switch."""
+"""Functions of the CUDA runtime library, error codes, and starting and stopping the profiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODES = (
     999,
     11,
     7777,
-)  # what the stand-in knows, and two that nobody knows
+)  # codes that the stand-in knows, and two unknown ones
 
 
 def every_code_has_its_text(cuda, torch_like):
@@ -29,7 +29,7 @@ def every_code_has_its_text(cuda, torch_like):
     return {code: runtime.cudaGetErrorString(runtime.cudaError(code)) for code in CODES}
 
 
-def a_code_becomes_an_error_without_initialising(cuda, torch_like):
+def error_codes_raise_without_initialising(cuda, torch_like):
     found = [outcome(cuda, cuda.check_error, code) for code in (0, 2, 7777)]
     return [found, str(cuda.CudaError(2)), repr(cuda.CudaError(600)), cuda.is_initialized()]
 
@@ -38,11 +38,11 @@ def a_code_is_an_int(cuda, torch_like):
     return [outcome(cuda, call, "x")["error"] for call in (cuda.CudaError, cuda.check_error)]
 
 
-def an_error_code_is_no_plain_int(cuda, torch_like):
+def error_code_type(cuda, torch_like):
     return outcome(cuda, cuda.cudart().cudaGetErrorString, 2)["error"]
 
 
-def success_has_a_name_and_others_none(cuda, torch_like):
+def names_of_codes(cuda, torch_like):
     kind = cuda.cudart().cudaError
     return [
         repr(kind.success),
@@ -63,12 +63,12 @@ def cudart_initialises(cuda, torch_like):
     return [before, cuda.cudart() is cuda.cudart(), cuda.is_initialized()]
 
 
-def a_missing_device_has_no_memory(cuda, torch_like):
+def memory_of_a_missing_device(cuda, torch_like):
     found = outcome(cuda, cuda.cudart().cudaMemGetInfo, 99)
     return [found["error"], found["says"].splitlines()[:2]]
 
 
-def an_accelerator_error_has_cudas_code(cuda, torch_like):
+def accelerator_error_has_cuda_code(cuda, torch_like):
     try:
         cuda.cudart().cudaMemGetInfo(99)
     except cuda.AcceleratorError as error:

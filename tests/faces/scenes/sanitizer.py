@@ -1,4 +1,4 @@
-"""Races between streams, and what is told of streams, events and memory."""
+"""torch.cuda._sanitizer: races between streams, synchronization states, error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sanitizer_of(cuda):
 
 
 def races(cuda, torch_like, program):
-    """What the program, with two tensors of 4 and a second stream, is told."""
+    """Run the program with two tensors of four elements and a second stream; return its outcome."""
     first, second = (torch_like.empty(4, device="cuda:0", dtype=torch_like.float32) for _ in range(2))
     side = cuda.Stream("cuda:0")
     cuda.synchronize(0)
@@ -72,7 +72,7 @@ def ordering(cuda, torch_like, order):
     return races(cuda, torch_like, program)
 
 
-def what_orders(cuda, torch_like):
+def ordered_accesses(cuda, torch_like):
     def by_event(side):
         event = cuda.Event()
         event.record()
@@ -93,14 +93,14 @@ def what_orders(cuda, torch_like):
     return [ordering(cuda, torch_like, order) for order in orders]
 
 
-def what_orders_not(cuda, torch_like):
-    def by_an_event_of_before(side):
+def unordered_accesses(cuda, torch_like):
+    def by_an_earlier_event(side):
         event = cuda.Event()
         event.record(side)
         side.wait_event(event)
 
     orders = (
-        by_an_event_of_before,
+        by_an_earlier_event,
         lambda side: cuda.current_stream().wait_stream(side),
         lambda side: side.synchronize(),
     )
@@ -112,33 +112,35 @@ def clocks(cuda, torch_like):
     for stream in (1, 2):
         orders.create_stream(stream)
     orders.create_event(7)
-    said = []
+    results = []
 
-    def say():
+    def append_results():
         pairs = ((1, 2), (2, 1), (0, 1), (0, 2), (1, 1))
-        said.append([[orders.is_ordered_after(a, number, b) for a, b in pairs] for number in (1, 2, 3)])
+        results.append([[orders.is_ordered_after(a, number, b) for a, b in pairs] for number in (1, 2, 3)])
 
     orders.update_seq_num(1, 1)
     orders.record_state(7, 1)
     orders.update_seq_num(1, 2)
-    say()
+    append_results()
     orders.stream_wait_for_event(2, 7)
-    say()
+    append_results()
     orders.update_seq_num(2, 3)
     orders.all_streams_wait_for_event(7)
     orders.create_stream(3)
-    said.append([orders.is_ordered_after(3, 1, 1), orders.is_ordered_after(3, 2, 1)])
+    results.append([orders.is_ordered_after(3, 1, 1), orders.is_ordered_after(3, 2, 1)])
     orders.all_streams_wait_for_stream(2)
-    say()
+    append_results()
     orders.delete_event(7)
     orders.update_seq_num(1, 9)
     orders.sync_all_streams()
     orders.create_stream(4)
-    said.append([orders.is_ordered_after(4, 9, 1), orders.is_ordered_after(4, 10, 1), orders.is_ordered_after(4, 0, 5)])
-    return said
+    results.append(
+        [orders.is_ordered_after(4, 9, 1), orders.is_ordered_after(4, 10, 1), orders.is_ordered_after(4, 0, 5)]
+    )
+    return results
 
 
-def the_texts(cuda, torch_like):
+def error_texts(cuda, torch_like):
     names = sanitizer_of(cuda)
     kinds = names.AccessType.READ, names.AccessType.WRITE
     stack = StackSummary.from_list([("program.py", 3, "main", "x.copy_(y)")])

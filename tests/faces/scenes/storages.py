@@ -1,4 +1,4 @@
-"""Legacy storages and tensor types of CUDA devices. The stand-in copies, but computes nothing."""
+"""Legacy storages and tensor types of CUDA devices. The stand-in copies but runs no kernels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import warnings
 
 from support.on_oracle import outcome
 
-FRESH_PROCESS = True  # they warn once in a process
+FRESH_PROCESS = True  # deprecation warnings appear once per process
 NAMES = ["Byte", "Double", "Float", "Half", "Long", "Int", "Short", "Char", "Bool", "ComplexDouble", "ComplexFloat"]
 
 
 def element_types(cuda, torch_like):
-    return [str(getattr(cuda, f"{name}Storage")._dtype).removeprefix("torch.") for name in NAMES]
+    return [str(getattr(cuda, f"{name}Storage")._dtype).split(".")[-1] for name in NAMES]
 
 
 def the_type_of_a_class_warns_once(cuda, torch_like):
@@ -22,7 +22,7 @@ def the_type_of_a_class_warns_once(cuda, torch_like):
     return [[warning.category.__name__, str(warning.message)] for warning in caught]
 
 
-def what_one_is(cuda, torch_like):
+def storage_properties(cuda, torch_like):
     storage = cuda.FloatStorage(5)
     numbers = len(storage), storage.size(), storage.nbytes(), storage.element_size(), storage.get_device()
     flags = storage.is_cuda, storage.is_hpu, storage.is_sparse, storage.is_pinned(), storage.is_shared()
@@ -41,24 +41,24 @@ def on_the_current_device(cuda, torch_like):
         return str(cuda.FloatStorage(5).device)
 
 
-def arguments_that_are_none(cuda, torch_like):
+def invalid_arguments(cuda, torch_like):
     make = cuda.FloatStorage
     wrong = [((1.5,), {}), ((1, 2), {}), ((1,), {"dtype": torch_like.float32}), ((1,), {"device": "cuda"})]
     found = [outcome(cuda, make, *arguments, **named) for arguments, named in [*wrong, ((), {"wrap_storage": 5})]]
     return [[row["error"], row["says"].partition("received")[2]] for row in found]
 
 
-def another_kind_of_memory(cuda, torch_like):
-    taken = cuda.ByteStorage(8)
-    wrapped = cuda.FloatStorage(wrap_storage=taken.untyped())
+def storages_of_other_memory(cuda, torch_like):
+    owner = cuda.ByteStorage(8)
+    wrapped = cuda.FloatStorage(wrap_storage=owner.untyped())
     return (
         len(wrapped),
-        wrapped.data_ptr() == taken.data_ptr(),
-        outcome(cuda, lambda: cuda.FloatStorage(1, wrap_storage=taken.untyped()))["error"],
+        wrapped.data_ptr() == owner.data_ptr(),
+        outcome(cuda, lambda: cuda.FloatStorage(1, wrap_storage=owner.untyped()))["error"],
     )
 
 
-def indices_that_are_none(cuda, torch_like):
+def invalid_indices(cuda, torch_like):
     storage = cuda.FloatStorage([1, 2, 3])
     found = [outcome(cuda, storage.__getitem__, index) for index in (3, -4, slice(0, 2), "x")]
     found += [outcome(cuda, storage.__setitem__, index, 1.0) for index in ("x", None)]
@@ -94,12 +94,12 @@ def copies(cuda, torch_like):
     return copied, clone.tolist(), clone.data_ptr() == storage.data_ptr(), str(there.device), there.tolist(), unequal
 
 
-def a_new_size(cuda, torch_like):
+def resize(cuda, torch_like):
     storage = cuda.IntStorage([1, 2, 3])
     return storage.resize_(5), len(storage), storage.tolist()[:3], storage.resize_(1), storage.tolist()
 
 
-def what_is_not_for_cuda(cuda, torch_like):
+def unsupported_on_cuda(cuda, torch_like):
     make = cuda.FloatStorage
     return [
         outcome(cuda, make.from_buffer, b"1234", "little"),
@@ -111,8 +111,8 @@ def what_is_not_for_cuda(cuda, torch_like):
 
 def tensors(cuda, torch_like):
     made = [cuda.FloatTensor(2, 3), cuda.FloatTensor(), cuda.FloatTensor([1, 2]), cuda.FloatTensor((2, 3))]
-    told = [[list(each.shape), str(each.dtype).removeprefix("torch."), str(each.device)] for each in made]
-    return told, cuda.IntTensor([[1, 2], [3, 4]]).tolist(), str(cuda.FloatTensor(2, device="cuda:1").device)
+    properties = [[list(each.shape), str(each.dtype).split(".")[-1], str(each.device)] for each in made]
+    return properties, cuda.IntTensor([[1, 2], [3, 4]]).tolist(), str(cuda.FloatTensor(2, device="cuda:1").device)
 
 
 def tensors_of_a_type(cuda, torch_like):
@@ -121,7 +121,7 @@ def tensors_of_a_type(cuda, torch_like):
     return [isinstance(tensor, each) for each in types], cuda.IntTensor.__name__, cuda.IntTensor.is_cuda
 
 
-def tensors_of_what_is_none(cuda, torch_like):
+def tensors_of_invalid_arguments(cuda, torch_like):
     wrong = ("x", 1.5, None, -1)
     found = [outcome(cuda, cuda.FloatTensor, value) for value in wrong]
     elsewhere = outcome(cuda, cuda.FloatTensor, torch_like.empty(3, dtype=torch_like.int32, device="cuda"))["error"]

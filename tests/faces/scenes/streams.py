@@ -1,4 +1,4 @@
-"""Streams: ids, turns, priorities, and which is current."""
+"""Streams: ids, round-robin reuse, priorities, the current stream."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from support.on_oracle import outcome
 
-FRESH_PROCESS = True  # whose turn it is depends on how many streams were made before
+FRESH_PROCESS = True  # the next id depends on the streams created before
 
 
-def fail():
+def raise_error():
     raise KeyError("through")
 
 
-def turns_of_32(cuda, torch_like):
+def round_robin_of_32(cuda, torch_like):
     made = [cuda.Stream().stream_id for _ in range(34)]
     return made, [cuda.Stream(1).stream_id for _ in range(3)]
 
@@ -23,7 +23,7 @@ def priorities(cuda, torch_like):
     return {name: (stream.stream_id, stream.priority) for name, stream in made.items()}, cuda.Stream.priority_range()
 
 
-def of_which_device(cuda, torch_like):
+def device_of_streams(cuda, torch_like):
     places = (None, 0, 1, "cuda", "cuda:1", -1, torch_like.device("cuda", 1))
     with cuda.device(1):
         here = [cuda.Stream(place).device_index for place in places]
@@ -32,8 +32,8 @@ def of_which_device(cuda, torch_like):
 
 def the_default_stream(cuda, torch_like):
     stream = cuda.default_stream(1)
-    said = (stream.stream_id, stream.device_index, stream.device_type, stream.priority, stream.cuda_stream)
-    return said, repr(stream), stream == cuda.current_stream(1), cuda.default_stream() == cuda.current_stream()
+    properties = (stream.stream_id, stream.device_index, stream.device_type, stream.priority, stream.cuda_stream)
+    return properties, repr(stream), stream == cuda.current_stream(1), cuda.default_stream() == cuda.current_stream()
 
 
 def handles(cuda, torch_like):
@@ -47,7 +47,7 @@ def equality(cuda, torch_like):
     streams = [cuda.Stream() for _ in range(33)]
     first, last = streams[0], streams[32]
     same = first == last, hash(first) == hash(last), first == streams[1], first != streams[1]
-    return same, first == 1, first == None, cuda.default_stream(0) == cuda.default_stream(1)  # noqa: E711 -- that is asked
+    return same, first == 1, first == None, cuda.default_stream(0) == cuda.default_stream(1)  # noqa: E711 -- the comparison is the subject
 
 
 def by_id(cuda, torch_like):
@@ -57,7 +57,7 @@ def by_id(cuda, torch_like):
     return again == first, again.cuda_stream == first.cuda_stream, cuda.current_stream() == first
 
 
-def of_elsewhere(cuda, torch_like):
+def external_streams(cuda, torch_like):
     stream = cuda.Stream()
     outside = cuda.ExternalStream(stream.cuda_stream)
     made = cuda.get_stream_from_external(stream.cuda_stream, "cuda:0")
@@ -85,7 +85,7 @@ def each_thread_has_its_own(cuda, torch_like):
     return there, cuda.current_device(), cuda.current_stream() == stream
 
 
-def inside_and_afterwards(cuda, torch_like):
+def stream_context(cuda, torch_like):
     stream = cuda.Stream()
     seen = []
     with cuda.stream(stream) as given:
@@ -98,7 +98,7 @@ def inside_and_afterwards(cuda, torch_like):
     return [*seen, cuda.current_stream() == cuda.default_stream()]
 
 
-def inside_on_another_device(cuda, torch_like):
+def stream_context_on_another_device(cuda, torch_like):
     here, there, before = cuda.Stream(0), cuda.Stream(1), cuda.Stream(1)
     with cuda.stream(before):
         pass
@@ -111,10 +111,10 @@ def inside_on_another_device(cuda, torch_like):
     return seen
 
 
-def an_error_leaves_nothing_behind(cuda, torch_like):
+def stream_context_restores_after_error(cuda, torch_like):
     try:
         with cuda.stream(cuda.Stream(1)):
-            fail()
+            raise_error()
     except KeyError as error:
         return str(error), cuda.current_device(), cuda.current_stream().stream_id, cuda.current_stream(1).stream_id
 
@@ -126,22 +126,22 @@ def the_stream_itself_is_a_context(cuda, torch_like):
     return inside, cuda.current_stream().stream_id, cuda.current_device()
 
 
-def no_stream_of_that_device(cuda, torch_like):
+def stream_of_a_missing_device(cuda, torch_like):
     return [outcome(cuda, use, 9) for use in (cuda.current_stream, cuda.default_stream)]
 
 
-def the_index_of_none_is_the_current_device(cuda, torch_like):
+def none_is_the_current_device(cuda, torch_like):
     with cuda.device(1):
-        asked = [ask(-1).device_index for ask in (cuda.current_stream, cuda.default_stream)]
-        return asked, cuda.synchronize(-1), [outcome(cuda, cuda.current_stream, index) for index in (-5, 2)]
+        indices = [function(-1).device_index for function in (cuda.current_stream, cuda.default_stream)]
+        return indices, cuda.synchronize(-1), [outcome(cuda, cuda.current_stream, index) for index in (-5, 2)]
 
 
-def made_of_nonsense(cuda, torch_like):
-    made = [{"priority": 1.5}, {"priority": "x"}, {"priority": None}, {"nonsense": 3}]
-    return [outcome(cuda, lambda asked=asked: cuda.Stream(**asked)) for asked in made]
+def invalid_constructor_arguments(cuda, torch_like):
+    invalid = [{"priority": 1.5}, {"priority": "x"}, {"priority": None}, {"nonsense": 3}]
+    return [outcome(cuda, lambda named=named: cuda.Stream(**named)) for named in invalid]
 
 
-def waiting_and_asking(cuda, torch_like):
+def waits_and_queries(cuda, torch_like):
     stream, other = cuda.Stream(), cuda.Stream(1)
     event = stream.record_event()
     done = (other.wait_event(event), other.wait_stream(stream), stream.synchronize(), other.synchronize())

@@ -1,4 +1,4 @@
-"""What CUDA_VISIBLE_DEVICES is read as, by the measured table's rows and by many more."""
+"""Parsing of CUDA_VISIBLE_DEVICES: a table of values and many generated ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.on_oracle import outcome
 
 ROWS = ("", "0,0", "-1", "0,-1,1", "1gpu2,2ampere", "abc", "0,abc,1", " 0 , 1 ", "+1", "0x1", "3.5", "64", "0,,1")
 NAMED = ("GPU-aa,GPU-bb", "GPU-aa,GPU-aa", "GPU-aa,0,GPU-bb", "MIG-x", "MIG-x,MIG-y", "MIG-x,GPU-aa", "MIG-x,MIG-x")
-ODD = (
+UNUSUAL = (
     ",",
     ",0",
     "0,",
@@ -49,10 +49,10 @@ NUMBERS = (
     "",
 )
 UUIDS = ("GPU-9e8d35e3", "GPU-fd69a7d7", "GPU-9e8dffff", "GPU-0a", "GPU-0abc")
-DIFFERS = {"a_sign_alone": "such an entry ends the list; PyTorch lets int() fail"}
+DIFFERS = {"sign_without_number": "the entry ends the list; in PyTorch int() raises"}
 
 
-def read(cuda, text: str | None):
+def parsed(cuda, text: str | None):
     before = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         if text is not None:
@@ -64,23 +64,23 @@ def read(cuda, text: str | None):
             os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
-def nothing_said(cuda, torch_like):
-    return read(cuda, None)
+def unset_variable(cuda, torch_like):
+    return parsed(cuda, None)
 
 
 def rows(cuda, torch_like):
-    return {text: read(cuda, text) for text in (*ROWS, *NAMED, *ODD)}
+    return {text: parsed(cuda, text) for text in (*ROWS, *NAMED, *UNUSUAL)}
 
 
-def a_sign_alone(cuda, torch_like):
-    return {text: outcome(cuda, read, cuda, text) for text in SIGNS}
+def sign_without_number(cuda, torch_like):
+    return {text: outcome(cuda, parsed, cuda, text) for text in SIGNS}
 
 
-def many(cuda, torch_like):
+def generated_values(cuda, torch_like):
     rng = random.Random(4)
     texts = [",".join(rng.choices(NUMBERS, k=rng.randint(1, 5))) for _ in range(250)]
     texts += [",".join(rng.choices((*UUIDS, "MIG-a/1/2", "MIG-b", "0", ""), k=rng.randint(1, 4))) for _ in range(150)]
-    return {text: read(cuda, text) for text in texts}
+    return {text: parsed(cuda, text) for text in texts}
 
 
 def names_become_ordinals(cuda, torch_like):
@@ -92,9 +92,10 @@ def names_become_ordinals(cuda, torch_like):
 def many_names_become_ordinals(cuda, torch_like):
     rng = random.Random(5)
 
-    def some():
+    def random_prefixes():
         return [name[: rng.randint(4, len(name) + 1)] for name in rng.choices((*UUIDS, "GPU-zz"), k=rng.randint(0, 4))]
 
     return {
-        ",".join(names): cuda._transform_uuid_to_ordinals(names, list(UUIDS)) for names in (some() for _ in range(200))
+        ",".join(names): cuda._transform_uuid_to_ordinals(names, list(UUIDS))
+        for names in (random_prefixes() for _ in range(200))
     }

@@ -1,4 +1,4 @@
-"""Calls that wait for the device, for who asked to hear of them."""
+"""torch.cuda.set_sync_debug_mode: warnings and errors of calls that wait for the device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ def modes(cuda, torch_like):
     return seen
 
 
-def modes_that_are_none(cuda, torch_like):
-    said = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5, True, None)]
-    return [{name: text for name, text in each.items() if name != "warns"} for each in said], cuda.get_sync_debug_mode()
+def invalid_modes(cuda, torch_like):
+    results = [outcome(cuda, cuda.set_sync_debug_mode, mode) for mode in ("x", 3, -1, 1.5, True, None)]
+    return [
+        {name: text for name, text in each.items() if name != "warns"} for each in results
+    ], cuda.get_sync_debug_mode()
 
 
 def waits(cuda, torch_like):
-    """Each call's first word in either mode; those that say nothing wait for nobody, or are waited for on purpose."""
+    """Return each call's message in both modes; none for calls that do not wait or are explicit waits."""
     stream, event = cuda.Stream(), cuda.Event()
     event.record(stream)
     there = torch_like.zeros(4, device="cuda")
@@ -44,15 +46,15 @@ def waits(cuda, torch_like):
         "on the device": lambda: there.copy_(there.clone()),
         "free memory": cuda.mem_get_info,
     }
-    said = {}
+    results = {}
     cuda.synchronize()
     try:
         for name, call in calls.items():
             for mode in ("warn", "error"):
                 cuda.set_sync_debug_mode(mode)
                 found = outcome(cuda, call)
-                words = [text.partition(" (")[0] for _, text in found.get("warns", [])]
-                said[f"{name}, {mode}"] = found.get("says", words)
+                messages = [text.partition(" (")[0] for _, text in found.get("warns", [])]
+                results[f"{name}, {mode}"] = found.get("says", messages)
     finally:
         cuda.set_sync_debug_mode(0)
-    return said
+    return results

@@ -1,4 +1,4 @@
-"""The ring that a trace is kept in: what it holds, what it lets go, and who may come in between."""
+"""Ring buffer of trace entries: lifetime of its content, reentrancy and threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import forebay
 from forebay.observe import Trace
-from forebay.observe.tracing._entries import OPERATION, RANGE, WAITED, Begun, Entries
+from forebay.observe.tracing._entries import OPERATION, RANGE, WAITED, Entries, OperationStart
 from forebay.observe.tracing.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -23,7 +23,7 @@ class Thing:
     pass
 
 
-def entries(most):
+def make_entries(most):
     return Entries(most, threading.local(), lambda _file: False)
 
 
@@ -35,13 +35,13 @@ def recorder():
     made.finish(LIMIT)
 
 
-def of(recorder, about):
+def finished_rows(recorder, about):
     recorder.finish(LIMIT)
     return [row for row in recorder.rows() if row[0] == about]
 
 
-def test_the_oldest_go_when_there_is_no_room_and_so_does_what_they_held():
-    kept, things = entries(2), [Thing() for _ in range(5)]
+def test_full_ring_drops_its_oldest_entries_and_their_references():
+    kept, things = make_entries(2), [Thing() for _ in range(5)]
     seen = [weakref.ref(thing) for thing in things]
     while things:
         kept.add(RANGE, (things.pop(0),))
@@ -51,9 +51,9 @@ def test_the_oldest_go_when_there_is_no_room_and_so_does_what_they_held():
     assert kept.lost == 3
 
 
-@pytest.mark.parametrize("end", [Entries.clear, Entries.__init__, None], ids=["cleared", "begun anew", "dropped"])
-def test_the_end_of_entries_is_the_end_of_what_they_held(end):
-    kept, thing = entries(3), Thing()
+@pytest.mark.parametrize("end", [Entries.clear, Entries.__init__, None], ids=["cleared", "initialised", "deleted"])
+def test_deleted_entries_release_their_references(end):
+    kept, thing = make_entries(3), Thing()
     kept.add(RANGE, (thing,))
     seen = weakref.ref(thing)
     del thing
@@ -66,24 +66,24 @@ def test_the_end_of_entries_is_the_end_of_what_they_held(end):
     assert seen() is None
 
 
-def test_a_destructor_may_add_to_the_ring_that_drops_it():
-    kept = entries(2)
+def test_destructor_may_add_to_the_ring_that_drops_it():
+    kept = make_entries(2)
 
-    class Telling:
+    class AddsWhenDeleted:
         def __del__(self):
-            kept.add(RANGE, ("gone",))
+            kept.add(RANGE, ("deleted",))
 
     for _ in range(3):
-        kept.add(RANGE, (Telling(),))
+        kept.add(RANGE, (AddsWhenDeleted(),))
     kept.close()
-    assert [fields for _, _, *fields in kept.rows()][-1] == ["gone"]
+    assert [fields for _, _, *fields in kept.rows()][-1] == ["deleted"]
     assert len(kept.rows()) == 2
     kept.clear()
     assert kept.rows() == []
 
 
-def test_what_was_closed_keeps_no_more():
-    kept = entries(2)
+def test_closed_ring_accepts_no_entries():
+    kept = make_entries(2)
     kept.add(RANGE, (1,))
     kept.close()
     kept.add(RANGE, (2,))
@@ -91,16 +91,16 @@ def test_what_was_closed_keeps_no_more():
     assert kept.rows() == [(RANGE, 0, 1)]
 
 
-def test_one_that_was_never_begun_holds_nothing():
-    never = Entries.__new__(Entries)
-    assert (never.rows(), never.lost) == ([], 0)
+def test_uninitialised_entries_are_empty():
+    empty = Entries.__new__(Entries)
+    assert (empty.rows(), empty.lost) == ([], 0)
     with pytest.raises(TypeError):
-        never.queued(None, None, "fill", "fill_")
+        empty.queued(None, None, "fill", "fill_")
     with pytest.raises(AttributeError, match="line"):
-        never.queueing(object())
+        empty.queueing(object())
 
 
-def test_a_forgotten_recorder_is_collected():
+def test_finished_recorder_is_garbage_collected():
     recorder = Recorder(10)
     recorder.begin()
     forebay.zeros(3)
@@ -111,39 +111,39 @@ def test_a_forgotten_recorder_is_collected():
     assert seen() is None
 
 
-def test_work_that_no_line_of_the_program_asked_for_has_none(recorder):
+def test_work_not_queued_by_the_program_has_no_source_line(recorder):
     tensor, done = forebay.zeros(3), threading.Event()
 
-    class Done:
+    class SetsWhenDeleted:
         def __del__(self):
             done.set()
 
     work = partial(tensor.fill_, 7)
-    work.over = Done()
+    work.over = SetsWhenDeleted()
     _thread.start_new_thread(work, ())  # the first frame of that thread is forebay's own
     del work
     assert done.wait(LIMIT)
-    forebay.synchronize("host:0")
-    fill = of(recorder, OPERATION)[-1]
+    forebay.synchronize("cpu")
+    fill = finished_rows(recorder, OPERATION)[-1]
     assert (fill[5], fill[8]) == (None, "fill_")
 
 
-def test_the_line_is_the_callers_however_deep_the_wait_is(recorder):
-    stream, event = forebay.current_stream("host:0"), forebay.Event()
+def test_source_line_of_a_wait_is_the_programs(recorder):
+    stream, event = forebay.current_stream("cpu"), forebay.Event()
     event.record(stream)
     event.synchronize()
     stream.synchronize()
-    forebay.synchronize("host:0")
-    names = {row[5].co_name for row in of(recorder, WAITED)}
-    assert names == {"test_the_line_is_the_callers_however_deep_the_wait_is"}
+    forebay.synchronize("cpu")
+    names = {row[5].co_name for row in finished_rows(recorder, WAITED)}
+    assert names == {"test_source_line_of_a_wait_is_the_programs"}
 
 
-def test_threads_lose_no_entry():
+def test_concurrent_entries_are_all_counted():
     recorder, rounds = Recorder(50), 500
     recorder.begin()
 
     def work():
-        with forebay.Stream("host:0"):
+        with forebay.Stream("cpu"):
             tensor = forebay.empty(8)
             for _ in range(rounds):
                 tensor.fill_(1)
@@ -165,32 +165,32 @@ def test_threads_lose_no_entry():
     [
         lambda kept: kept.count(None),
         lambda kept: kept.queued(None, None, "fill", "fill_"),
-        lambda kept: kept.queued(None, Begun.__new__(Begun), "fill", "fill_"),
+        lambda kept: kept.queued(None, OperationStart.__new__(OperationStart), "fill", "fill_"),
         lambda kept: kept.host_waited(None, 0),
-        lambda _kept: Begun(),
+        lambda _kept: OperationStart(),
     ],
-    ids=["no line", "nothing begun", "an empty beginning", "a line that is none", "a beginning of one's own"],
+    ids=["no line", "no token", "empty token", "line() returns None", "constructed token"],
 )
-def test_nothing_is_refused(misuse):
-    class Careless(Entries):
+def test_none_is_rejected(misuse):
+    class NoLines(Entries):
         def line(self, _queue):
             return None
 
     with pytest.raises(TypeError):
-        misuse(Careless(2, threading.local(), lambda _file: False))
+        misuse(NoLines(2, threading.local(), lambda _file: False))
 
 
-def test_open_entries_are_not_told():
+def test_rows_of_open_entries_raise_value_error():
     with pytest.raises(ValueError, match="close"):
-        entries(2).rows()
+        make_entries(2).rows()
 
 
-def test_a_queue_keeps_no_log_for_a_trace_that_was_written(tmp_path):
-    made = Trace(tmp_path / "made.pftrace")
-    made.start()
+def test_written_trace_releases_the_queues_log(tmp_path):
+    trace = Trace(tmp_path / "made.pftrace")
+    trace.start()
     forebay.zeros(3)
-    (line,) = (line for line in made._recorder.lines.values() if line.logs)
+    (line,) = (line for line in trace._recorder.lines.values() if line.logs)
     log = weakref.ref(line.log)
     del line
-    made.stop()
+    trace.stop()
     assert log() is None

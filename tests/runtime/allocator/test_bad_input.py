@@ -1,4 +1,4 @@
-"""What nobody should ask of an allocator, and callers that misbehave: an error, and tables as sound as before."""
+"""Invalid requests and failing callbacks raise errors and leave the allocator consistent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gpu(request):
         (1 << 100, OutOfMemory, "more than 1EB"),
     ],
 )
-def test_what_is_no_size_changes_nothing(gpu, nbytes, kind, words):
+def test_invalid_size_changes_nothing(gpu, nbytes, kind, words):
     kept = gpu.allocate(5 * MIB)
     before = gpu.stats()["allocation.all.allocated"]
     with pytest.raises(kind, match=words):
@@ -53,7 +53,7 @@ def test_what_is_no_size_changes_nothing(gpu, nbytes, kind, words):
     gpu.free(kept)
 
 
-def test_addresses_that_are_nobodys(gpu):
+def test_unknown_addresses_are_rejected(gpu):
     address = gpu.allocate(1000)
     for foreign in (1, 512, address + 512, address + 1, 1 << 50):
         for use in (gpu.free, lambda address: gpu.record_stream(address, 1)):
@@ -66,20 +66,20 @@ def test_addresses_that_are_nobodys(gpu):
     assert gpu.stats()["allocation.all.freed"] == 1
 
 
-def test_pools_that_are_not_there(gpu):
+def test_unknown_pools_are_rejected(gpu):
     pool = gpu.new_pool()
     with gpu.use_pool(pool):
         kept = gpu.allocate(1000)
         with pytest.raises(ForebayError, match="already recording"), gpu.use_pool(pool):
             pass
-    with pytest.raises(ForebayError, match="there is no memory pool"):
+    with pytest.raises(ForebayError, match="no memory pool"):
         gpu.release_pool((0, 77))
     gpu.release_pool(pool)
-    with pytest.raises(ForebayError, match="released twice"):
+    with pytest.raises(ForebayError, match="released too often"):
         gpu.release_pool(pool)
     gpu.free(kept)
     gpu.empty_cache()
-    with pytest.raises(ForebayError, match="there is no memory pool"):
+    with pytest.raises(ForebayError, match="no memory pool"):
         gpu.release_pool(pool)
 
 
@@ -95,8 +95,8 @@ pairs = st.tuples(words, words).map(":".join)
 
 @settings(max_examples=300, deadline=None)
 @given(start=st.just("") | pairs, later=st.lists(pairs | texts, max_size=4))
-def test_settings_of_any_text(start, later):
-    """Each is refused with an error or means something; the allocator stays sound."""
+def test_arbitrary_settings_keep_the_allocator_consistent(start, later):
+    """Every settings text is accepted or rejected with an error; the allocator stays consistent."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForebayWarning)
         try:
@@ -120,11 +120,11 @@ def test_settings_of_any_text(start, later):
     assert gpu.device_used == 0
 
 
-# Those who are called
+# Observers and callbacks
 
 
-def test_an_observer_that_raises_is_heard(gpu):
-    """Instead of the OutOfMemory, which is its context; the numbers stay what they are."""
+def test_exception_of_an_observer_propagates(gpu):
+    """The exception replaces the OutOfMemory; the statistics stay correct."""
 
     def observer(*_):
         raise LookupError("mine")
@@ -136,7 +136,7 @@ def test_an_observer_that_raises_is_heard(gpu):
     gpu.free(gpu.allocate(TOTAL // 2))
 
 
-def test_an_observer_may_allocate_and_free(gpu):
+def test_observer_may_allocate_and_free(gpu):
     kept = [gpu.allocate(60 * MIB)]
 
     def observer(*_):
@@ -151,29 +151,29 @@ def test_an_observer_may_allocate_and_free(gpu):
     gpu.free(gpu.allocate(60 * MIB))
 
 
-def test_a_callback_that_raises_changes_nothing(gpu):
+def test_exception_of_a_callback_changes_nothing(gpu):
     def callback():
         raise LookupError("mine")
 
-    gpu.allocator.callbacks.append(callback)
+    gpu.allocator.free_memory_callbacks.append(callback)
     with pytest.raises(LookupError, match="mine"):
         gpu.allocate(1000)
     assert gpu.device_used == 0
-    gpu.allocator.callbacks.clear()
+    gpu.allocator.free_memory_callbacks.clear()
     gpu.free(gpu.allocate(1000))
 
 
-def test_a_callback_that_allocates_is_not_asked_by_itself(gpu):
-    """It would be for ever."""
-    asked = []
+def test_callback_that_allocates_is_not_called_recursively(gpu):
+    """A recursive call would not end."""
+    allocated = []
 
     def callback():
-        asked.append(gpu.allocate(3 * MIB))
+        allocated.append(gpu.allocate(3 * MIB))
         return True
 
-    gpu.allocator.callbacks.append(callback)
+    gpu.allocator.free_memory_callbacks.append(callback)
     block = gpu.allocate(50 * MIB)
-    assert (len(asked), block in asked) == (1, False)
+    assert (len(allocated), block in allocated) == (1, False)
     with pytest.raises(OutOfMemory):
         gpu.allocate(90 * MIB)
-    assert len(asked) == 2
+    assert len(allocated) == 2

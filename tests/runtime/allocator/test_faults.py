@@ -1,6 +1,7 @@
-"""A long program on the fake backend, run once for every call to the port, with that call failing; and in 8 threads.
+"""A long program on the fake backend, run once per port call with that call failing; and in eight threads.
 
-The program goes on after a failure, as a user's would. What it left behind must be sound then, and go back wholly.
+The program continues after a failure, as a user's would. Afterwards the allocator must be consistent, and all memory
+must be released.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from forebay.errors import ForebayError
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
-from forebay.runtime.allocator.statistics import flat
-from forebay.runtime.allocator.torch_iteration_order import of_pools, of_streams
+from forebay.runtime.allocator.statistics import flat_stats
+from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.settings.allocator_settings import parse
 from forebay.snapshot.model import SEGMENT
 from forebay.spi import Heaps
@@ -30,38 +31,38 @@ MIB = 1 << 20
 TOTAL = 100 * MIB
 RULES = {
     "segments": "max_split_size_mb:24,garbage_collection_threshold:0.4,per_process_memory_fraction:0.99",
-    "growing": "expandable_segments:True,expandable_segments_reserve:0.3",
+    "expandable": "expandable_segments:True,expandable_segments_reserve:0.3",
     "heaps": "heaps",
 }
 
 
-HEAPS = Heaps(recommended=180 * MIB, longest=2000 * MIB)  # of which 306 MiB may be had, and memory is always short
+HEAPS = Heaps(recommended=180 * MIB, longest=2000 * MIB)  # the limit is 306 MiB, with constant memory pressure
 
 
 class Scene:
-    """An allocator over a fake port, three queues (0, 1, 2) and three private pools, one of which lends."""
+    """An allocator over a fake port, with queues 0, 1 and 2 and three private pools, one of them lending."""
 
     def __init__(self, rules: str = "") -> None:
         self.port = FakePort(2000 * MIB if rules == "heaps" else TOTAL)
         self.queues = {handle: self.port.queue() for handle in range(3)}
-        orders = (lambda: of_streams(0), of_pools)
+        orders = (lambda: stream_set(0), pool_set)
         if rules == "heaps":
             self.allocator = HeapAllocator("fake:0", self.port, HEAPS, self.queues, orders=orders)
         else:
             self.allocator = SegmentAllocator("fake:0", self.port, self.queues, parse(rules), orders)
         self.pools = [(0, 1), (0, 2), (7, 0)]
         for pool in self.pools:
-            self.allocator.private.make(pool, use_on_oom=pool == (0, 1), no_split=pool == (0, 2))
+            self.allocator.private.create_or_incref(pool, use_on_oom=pool == (0, 1), no_split=pool == (0, 2))
         self.blocks: dict[int, object] = {}
         self.failed: list[BaseException] = []
-        self.lost = 0  # bytes
+        self.lost = 0  # bytes whose release was interrupted
 
     def run(self, program) -> None:
         for number, (name, *arguments) in enumerate(program):
             try:
                 getattr(self, name)(number, *arguments)
             except (ForebayError, KeyboardInterrupt) as error:
-                error.__traceback__ = error.__context__ = None  # which know the blocks
+                error.__traceback__ = error.__context__ = None  # which reference the blocks
                 self.failed.append(error)
                 error = None
 
@@ -75,7 +76,7 @@ class Scene:
     def use(self, _, block, queue):
         if block in self.blocks:
             self.queues[queue].fill(self.blocks[block].address, 1, 512)
-            self.blocks[block].used_on(queue)
+            self.blocks[block].record_stream(queue)
 
     def finish(self, _, queue):
         self.queues[queue].finish()
@@ -90,52 +91,52 @@ class Scene:
         self.allocator.release_pool(pool)
 
     def stat(self, name):
-        return flat(self.allocator)[name]
+        return flat_stats(self.allocator)[name]
 
-    def on_its_way(self) -> int:
-        """Bytes of segments that the pool gave up and the port still has."""
-        return sum(self.size_of(address) for address, _ in self.allocator.leaving.entries())
+    def pending_release(self) -> int:
+        """Return the bytes of segments that are evicted from the pool and still reserved from the port."""
+        return sum(self.size_of(address) for address, _ in self.allocator.pending_releases.entries())
 
     def size_of(self, address) -> int:
         return dict(self.port._memory._taken)[address]
 
     def check(self) -> None:
-        """The tables hold, every number is a recount's, and the port has what the pool has and what is on its way."""
-        assert self.allocator.broken() is None
+        """Check the tables, the statistics, and that the port has the memory of the pool and of pending releases."""
+        assert self.allocator.check_invariants() is None
         rows = np.frombuffer(self.allocator.tables(trace=False)[0], SEGMENT)
         assert self.stat("reserved_bytes.all.current") == rows["nbytes"].sum()
-        assert self.port.reserved == rows["nbytes"].sum() + self.on_its_way() + self.lost
+        assert self.port.reserved == rows["nbytes"].sum() + self.pending_release() + self.lost
         if isinstance(self.allocator, SegmentAllocator):
-            theirs, ours = self.port._spaces._spaces, self.allocator._growth
-            assert theirs.keys() == {*ours._spaces, *ours._unowned}
+            port_spaces, expandable = self.port._spaces._spaces, self.allocator._expandable
+            assert port_spaces.keys() == {*expandable._spaces, *expandable._spaces_to_release}
 
     def end(self) -> None:
-        """Nobody holds anything any more, and the device works: all goes back, and then all can be had."""
+        """Free all blocks and pools on a working device, and check that all memory is released."""
         self.blocks.clear()
         gc.collect()
         for pool in self.pools:
             if pool in {found.id for found in self.allocator.private} and self.allocator.private[pool].users:
-                with contextlib.suppress(DeviceError):  # the failure may come as late as here
+                with contextlib.suppress(DeviceError):  # the failing call may be this one
                     self.allocator.release_pool(pool)
         for _ in range(3):
             with contextlib.suppress(DeviceError, KeyboardInterrupt):
                 self.allocator.empty()
         self.check()
-        waiting = self.allocator._given
+        pending = self.allocator._pending_frees
         assert (self.stat("active.all.current"), self.stat("inactive_split.all.current")) == (0, 0)
-        assert not waiting
-        assert ({**waiting._missing}, {**waiting._homes}, self.allocator.deferred()) == ({}, {}, [])
-        for found in self.allocator.private:  # it may have address space whose first page could not come, as PyTorch's
-            assert (found.users, self.allocator.reserved_by(found.home)[0]) == (0, 0)
+        assert not pending
+        assert ({**pending._remaining}, {**pending._homes}, self.allocator.deferred()) == ({}, {}, [])
+        for found in self.allocator.private:  # PyTorch keeps a space without pages, too
+            assert (found.users, self.allocator.reserved_by(found.partition)[0]) == (0, 0)
 
 
-def program(growing: bool):
-    """Some 250 operations: mostly chance, with scenes that chance rarely makes."""
-    chance, live, written = random.Random(5), [], []
+def program(expandable: bool):
+    """Return some 250 operations: mostly random, plus sequences that random choice rarely produces."""
+    chance, live, operations = random.Random(5), [], []
 
     def allocate(nbytes, queue=0, pool=None):
-        live.append(len(written))
-        written.append(("allocate", nbytes, queue, pool))
+        live.append(len(operations))
+        operations.append(("allocate", nbytes, queue, pool))
 
     for step in range(180):
         at = chance.random()
@@ -143,64 +144,66 @@ def program(growing: bool):
             size = int(chance.choice((2 ** chance.uniform(9, 20), chance.uniform(1, 12) * MIB)))
             allocate(size, chance.randrange(3), chance.choice((None, None, None, (0, 1), (0, 2), (7, 0))))
         elif at < 0.75:
-            written.append(("free", live.pop(chance.randrange(len(live)))))
+            operations.append(("free", live.pop(chance.randrange(len(live)))))
         elif at < 0.95:
-            written.append(("use", chance.choice(live), chance.randrange(3)))
+            operations.append(("use", chance.choice(live), chance.randrange(3)))
         else:
-            written.append(("finish", chance.randrange(3)))
+            operations.append(("finish", chance.randrange(3)))
         if step % 20 == 19:
-            written.append(("empty",))
-    for nbytes in (30 * MIB, 60 * MIB, 28 * MIB):  # runs out, collects, trims, borrows
+            operations.append(("empty",))
+    for nbytes in (30 * MIB, 60 * MIB, 28 * MIB):  # out of memory, garbage collection, oversize release, borrowing
         allocate(nbytes)
-        written += [("free", block) for block in live[-4::2]]
+        operations += [("free", block) for block in live[-4::2]]
         allocate(nbytes // 2, 1)
         allocate(4 * MIB, 2)
-    written += [("free", live.pop()) for _ in range(len(live) - 4)]
-    written += [("settings", "" if growing else "expandable_segments:True"), ("empty",)]
+    operations += [("free", live.pop()) for _ in range(len(live) - 4)]
+    operations += [("settings", "" if expandable else "expandable_segments:True"), ("empty",)]
     for nbytes in (3 * MIB, 5 * MIB, 9 * MIB, 1000, 40 * MIB):
         allocate(nbytes, chance.randrange(3))
-        written.append(("use", live[-1], chance.randrange(3)))
-        written.append(("free", live.pop()))
-    written += [("free", block) for block in live[::2]]
-    written += [("release", (0, 1)), ("empty",), ("release", (7, 0))]
+        operations.append(("use", live[-1], chance.randrange(3)))
+        operations.append(("free", live.pop()))
+    operations += [("free", block) for block in live[::2]]
+    operations += [("release", (0, 1)), ("empty",), ("release", (7, 0))]
     allocate(70 * MIB, 2)
-    return [*written, *(("free", block) for block in live), ("empty",)]
+    return [*operations, *(("free", block) for block in live), ("empty",)]
 
 
-def program_of_heaps():
-    """As `program`, of larger sizes: buffers are reused, released, collected by age, and memory runs out."""
-    chance, live, written = random.Random(6), [], []
+def heap_program():
+    """Return operations like `program`, with larger sizes: reuse, release, garbage collection, out of memory."""
+    chance, live, operations = random.Random(6), [], []
     for step in range(160):
         if chance.random() < 0.55 or not live:
-            live.append(len(written))
+            live.append(len(operations))
             size = int(2 ** chance.choice((chance.uniform(0, 20), chance.uniform(20, 27))))
-            written.append(("allocate", size, chance.choice((0, 0, 0, 1)), chance.choice((None, None, None, (7, 0)))))
-            written.append(("use", live[-1], chance.randrange(3)))
+            operations.append(
+                ("allocate", size, chance.choice((0, 0, 0, 1)), chance.choice((None, None, None, (7, 0))))
+            )
+            operations.append(("use", live[-1], chance.randrange(3)))
         else:
-            written.append(("free", live.pop(chance.randrange(len(live)))))
+            operations.append(("free", live.pop(chance.randrange(len(live)))))
         if step % 3 == 0:
-            written.append(("finish", chance.randrange(3)))
+            operations.append(("finish", chance.randrange(3)))
         if step % 60 == 59:
-            written.append(("empty",))
-    return [*written, *(("free", block) for block in live), ("release", (7, 0)), ("empty",)]
+            operations.append(("empty",))
+    return [*operations, *(("free", block) for block in live), ("release", (7, 0)), ("empty",)]
 
 
-PROGRAMS = {name: program_of_heaps() if name == "heaps" else program(name == "growing") for name in RULES}
+PROGRAMS = {name: heap_program() if name == "heaps" else program(name == "expandable") for name in RULES}
 
 
 @pytest.fixture(autouse=True)
-def low(monkeypatch):
+def low_watermark(monkeypatch):
     monkeypatch.setenv("PYTORCH_MPS_LOW_WATERMARK_RATIO", "0.001")
 
 
 @pytest.fixture(autouse=True)
 def no_advice(monkeypatch):
-    """Errors here need not be clever."""
+    """Disable the adviser, whose replays take long."""
     monkeypatch.setattr(oom_message, "ADVISERS", [])
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_program_goes_everywhere(name):
+def test_program_reaches_every_port_call(name):
     scene = Scene(RULES[name])
     scene.run(PROGRAMS[name])
     scene.check()
@@ -223,29 +226,29 @@ FAILURES = [
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-def test_whatever_call_fails_nothing_is_lost(name, failure, monkeypatch):
-    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be what is interrupted
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # nothing here is garbage
+def test_no_memory_is_lost_whichever_call_fails(name, failure, monkeypatch):
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be interrupted
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # there is no cyclic garbage
     n = 0
     while True:
         n += 1
         scene = Scene(RULES[name])
         before = len(scene.port.calls)
         fault = scene.port.fail_call(n, error=failure)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             scene.run(PROGRAMS[name])
             failure.__traceback__ = failure.__context__ = None
             if not fault.hit:
                 break
             if isinstance(failure, KeyboardInterrupt) and scene.port.calls[before + n - 1][0] == "release":
-                # Whether that happened is not known, and to give the same address back again would do harm.
+                # It is unknown whether the memory was released, and releasing an address twice would be an error.
                 scene.lost = scene.size_of(scene.port.calls[before + n - 1][1])
             if isinstance(failure, KeyboardInterrupt) and scene.port.calls[before + n - 1][0] == "release_space":
-                del scene.port._spaces._spaces[scene.port.calls[before + n - 1][1]]  # as little
+                del scene.port._spaces._spaces[scene.port.calls[before + n - 1][1]]  # likewise
             scene.check()
             scene.end()
-        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
+        assert all(issubclass(warning.category, ForebayWarning) for warning in caught)
         assert scene.port.reserved == scene.lost
     assert n > 150
 
@@ -254,26 +257,26 @@ def test_whatever_call_fails_nothing_is_lost(name, failure, monkeypatch):
 
 
 @pytest.fixture
-def hasty():
-    """Threads take turns a hundred times as often."""
+def frequent_thread_switches():
+    """Switch threads a hundred times as often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-5)
     yield
     sys.setswitchinterval(before)
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("frequent_thread_switches")
 @pytest.mark.parametrize("rules", ["", "expandable_segments:True", RULES["segments"], "heaps"])
-def test_eight_threads_with_pools(rules, eight_threads):
-    """They free each other's blocks, use a pool at times, empty the cache and change the settings."""
+def test_eight_threads_with_private_pools(rules, eight_threads):
+    """Threads free each other's blocks, use private pools, empty the cache and change the settings."""
     scene = Scene(rules)
     allocator = scene.allocator
-    handed = []
+    shared = []
 
     def work(seed):
         chance, held = random.Random(seed), []
         private = (3, seed)
-        allocator.private.make(private, use_on_oom=seed % 2 == 0)
+        allocator.private.create_or_incref(private, use_on_oom=seed % 2 == 0)
         try:
             for step in range(300):
                 with allocator.private.use(private) if chance.random() < 0.3 else contextlib.nullcontext():
@@ -283,16 +286,16 @@ def test_eight_threads_with_pools(rules, eight_threads):
                         held.clear()
                         continue
                 if chance.random() < 0.3:
-                    block.used_on(chance.randrange(3))
-                (handed if chance.random() < 0.2 else held).append(block)
+                    block.record_stream(chance.randrange(3))
+                (shared if chance.random() < 0.2 else held).append(block)
                 if len(held) > 4:
                     held.pop(chance.randrange(len(held)))
                 if step % 20 == 0:
-                    del handed[: len(handed) // 2]
+                    del shared[: len(shared) // 2]
                     allocator.empty()
                 if step % 50 == 49:
                     allocator.apply_settings(parse(chance.choice([RULES["segments"], "expandable_segments:True", ""])))
-                    allocator.broken()
+                    allocator.check_invariants()
         finally:
             held.clear()
             block = None
@@ -300,6 +303,6 @@ def test_eight_threads_with_pools(rules, eight_threads):
 
     eight_threads(work)
     scene.check()
-    handed.clear()
+    shared.clear()
     scene.end()
     assert scene.port.reserved == 0

@@ -1,19 +1,16 @@
-"""Every scenario, on the allocator of heaps and on its model."""
+"""All heap scenarios, run on the heap allocator and on its model."""
 
 from __future__ import annotations
 
 from types import FunctionType
 
 import pytest
-from support.heap_scenarios import limits as scenarios_of_limits
-from support.heap_scenarios import placement as scenarios_of_placing
-from support.heap_scenarios import recovery as scenarios_of_need
-from support.heap_scenarios import reuse as scenarios_of_reuse
+from support.heap_scenarios import limits, placement, recovery, reuse
 from support.heaps_under_test import HeapsUnderTest
 from support.model.heaps import HeapModel
 
 GIB = 1 << 30
-MODULES = (scenarios_of_placing, scenarios_of_reuse, scenarios_of_need, scenarios_of_limits)
+MODULES = (placement, reuse, recovery, limits)
 SCENARIOS = [
     scenario
     for module in MODULES
@@ -26,7 +23,7 @@ IMPLEMENTATIONS = {"allocator": HeapsUnderTest, "model": HeapModel}
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_scenario(implementation, scenario):
-    def make(recommended=64 * GIB, longest=48 * GIB, **rules):
-        return IMPLEMENTATIONS[implementation](recommended, longest, **rules)
+    def make(recommended=64 * GIB, longest=48 * GIB, **options):
+        return IMPLEMENTATIONS[implementation](recommended, longest, **options)
 
     scenario(make)

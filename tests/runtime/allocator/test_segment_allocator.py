@@ -1,6 +1,6 @@
-"""The allocator's ladder over the fake backend, rung by rung, and what it keeps apart while queues use it.
+"""The segment allocator over the fake backend: recovery steps, deferred frees, interruptions and threads.
 
-All of it is played in one scene, hence the many lines.
+All tests share one fixture class, so the file has over 400 lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import forebay
 from forebay import DeviceError, ForebayWarning, OutOfMemory
 from forebay.errors import WrongState
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
-from forebay.runtime.allocator.statistics import flat
+from forebay.runtime.allocator.statistics import flat_stats
 from forebay.snapshot.model import SEGMENT
 from forebay.testing.fake import FakePort
 
@@ -44,20 +44,22 @@ class Scene:
             self.queues[queue].call(lambda: None)
 
     def stat(self, name: str) -> int:
-        return flat(self.allocator)[name]
+        return flat_stats(self.allocator)[name]
 
     def calls(self, name: str) -> list[tuple[object, ...]]:
         return [call for call in self.port.calls if call[0] == name]
 
     def check(self) -> None:
-        """The tables hold, and agree with the port; only what is on its way out may be the port's alone."""
-        assert self.allocator.broken() is None
+        """Check the tables, and that the port has just the memory of the pool and of pending releases."""
+        assert self.allocator.check_invariants() is None
         segments = np.frombuffer(self.allocator.tables(trace=False)[0], SEGMENT)
-        theirs = dict(self.port._memory._taken)
-        ours = dict(zip(segments["address"].tolist(), segments["nbytes"].tolist(), strict=True))
-        assert {address: theirs[address] for address in ours} == ours
-        assert theirs.keys() - ours.keys() == {address for address, _ in self.allocator.leaving.entries()}
-        assert self.stat("reserved_bytes.all.current") == sum(ours.values())
+        port_segments = dict(self.port._memory._taken)
+        pool_segments = dict(zip(segments["address"].tolist(), segments["nbytes"].tolist(), strict=True))
+        assert {address: port_segments[address] for address in pool_segments} == pool_segments
+        assert port_segments.keys() - pool_segments.keys() == {
+            address for address, _ in self.allocator.pending_releases.entries()
+        }
+        assert self.stat("reserved_bytes.all.current") == sum(pool_segments.values())
 
 
 @pytest.fixture
@@ -67,25 +69,24 @@ def scene():
     scene.check()
 
 
-# The rungs
+# Recovery steps
 
 
-def test_a_free_block_asks_nobody(scene):
+def test_cached_block_needs_no_port_call(scene):
     scene.allocate(1000)
     scene.port.calls.clear()
     scene.allocate(1000)
     assert scene.port.calls == []
 
 
-def test_first_it_grows(scene):
+def test_first_a_segment_is_reserved(scene):
     block = scene.allocate(1000)
     assert scene.calls("reserve") == [("reserve", 2 * MIB)]
     assert (block.size, scene.stat("num_device_alloc"), scene.stat("segment.small_pool.current")) == (1024, 1, 1)
 
 
-def test_then_it_empties_the_cache(scene):
-    del_me = scene.allocate(40 * MIB)
-    del del_me
+def test_then_the_cache_is_emptied(scene):
+    scene.allocate(40 * MIB)
     kept = scene.allocate(30 * MIB, 1)
     assert [call[0] for call in scene.port.calls if call[0] in {"reserve", "release"}] == [
         "reserve", "reserve", "release", "reserve",
@@ -94,9 +95,9 @@ def test_then_it_empties_the_cache(scene):
     assert kept.queue == 1
 
 
-def test_then_it_waits_for_blocks_that_other_queues_use(scene):
+def test_then_pending_frees_are_waited_for(scene):
     block = scene.allocate(60 * MIB)
-    block.used_on(1)
+    block.record_stream(1)
     scene.busy(1)
     del block
     scene.allocate(50 * MIB)
@@ -105,13 +106,13 @@ def test_then_it_waits_for_blocks_that_other_queues_use(scene):
 
 
 @pytest.mark.parametrize("fine", [True, False])
-def test_then_it_looks_at_what_the_waiting_freed(fine):
-    """In a segment that stays, as part of it is in use. PyTorch gives up before, and so do we where segments are so."""
+def test_then_blocks_freed_by_waiting_are_used(fine):
+    """The block is in a segment in use. PyTorch fails here, as does forebay on devices without fine segments."""
     scene = Scene(20 * MIB, fine=fine)
     scene.allocate(20 * MIB)
     kept, block = scene.allocate(2 * MIB), scene.allocate(9 * MIB)
     address = block.address
-    block.used_on(1)
+    block.record_stream(1)
     scene.busy(1)
     del block
     if fine:
@@ -123,16 +124,16 @@ def test_then_it_looks_at_what_the_waiting_freed(fine):
     scene.check()
 
 
-def test_at_last_it_gives_up(scene):
+def test_finally_out_of_memory_is_raised(scene):
     kept = scene.allocate(60 * MIB)
     with pytest.raises(OutOfMemory):
         scene.allocate(50 * MIB)
     assert kept.size == 60 * MIB
     assert (scene.stat("num_alloc_retries"), scene.stat("num_ooms")) == (1, 1)
-    scene.allocate(MIB)  # and goes on
+    scene.allocate(MIB)
 
 
-def test_a_segment_with_a_block_in_use_stays(scene):
+def test_segment_with_a_live_block_is_kept(scene):
     first, second = scene.allocate(30 * MIB), scene.allocate(1000)
     scene.allocate(30 * MIB)
     del first
@@ -141,7 +142,7 @@ def test_a_segment_with_a_block_in_use_stays(scene):
     assert second.size == 1024
 
 
-def test_other_failures_than_a_full_device_are_not_remedied(scene):
+def test_other_device_errors_are_raised_without_recovery(scene):
     scene.port.fail("reserve")
     with pytest.raises(DeviceError, match="scripted") as caught:
         scene.allocate(1000)
@@ -151,7 +152,7 @@ def test_other_failures_than_a_full_device_are_not_remedied(scene):
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
-def test_a_device_that_is_full_for_a_while(scene, failures):
+def test_allocation_recovers_from_temporary_out_of_memory(scene, failures):
     for _ in range(failures):
         scene.port.fail("reserve", error=OutOfMemory("full"))
     for _ in range(2):
@@ -161,18 +162,18 @@ def test_a_device_that_is_full_for_a_while(scene, failures):
     assert (scene.stat("num_ooms"), scene.stat("num_alloc_retries")) == (ooms, (failures + 1) // 2)
 
 
-def test_new_memory_is_for_who_asked_for_it(scene):
-    """A signal handler wants the same at the worst moment: both get what they asked for."""
+def test_new_segment_serves_the_request_that_reserved_it(scene):
+    """A signal handler allocates the same size right after `reserve`: both get memory of their own."""
     others = []
     reserve = scene.port.reserve
 
-    def reserve_and_be_interrupted(nbytes):
+    def interrupted_reserve(nbytes):
         address = reserve(nbytes)
         if len(scene.calls("reserve")) < 3:
             others.append(scene.allocate(20 * MIB))
         return address
 
-    scene.port.reserve = reserve_and_be_interrupted
+    scene.port.reserve = interrupted_reserve
     block = scene.allocate(20 * MIB)
     assert len({block.address, *(other.address for other in others)}) == 3
     assert (scene.stat("num_device_alloc"), scene.stat("num_alloc_retries")) == (3, 0)
@@ -180,15 +181,15 @@ def test_new_memory_is_for_who_asked_for_it(scene):
 
 
 def scenario(scene: Scene) -> None:
-    """Every rung, and cross-queue frees."""
+    """Run every recovery step and free blocks that other queues use."""
     kept = [scene.allocate(1000 * i) for i in range(1, 20)]
     large = scene.allocate(30 * MIB)
-    large.used_on(1)
-    large.used_on(2)
+    large.record_stream(1)
+    large.record_stream(2)
     scene.busy(1)
     del large
     medium = scene.allocate(5 * MIB, 1)
-    medium.used_on(0)
+    medium.record_stream(0)
     del kept[::2], medium
     scene.busy(2)
     scene.allocate(40 * MIB)
@@ -197,27 +198,28 @@ def scenario(scene: Scene) -> None:
     scene.allocator.empty()
 
 
-def test_whatever_call_fails_nothing_is_lost():
-    """Each call to the port fails once, in one run each; afterwards everything can be had again."""
+@pytest.mark.slow
+def test_no_memory_is_lost_whichever_call_fails():
+    """Each call to the port fails in a run of its own; afterwards all memory can be released."""
     n, seen = 0, set()
     while True:
         n += 1
         scene = Scene()
         fault = scene.port.fail_call(n)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 scenario(scene)
             except DeviceError as error:
                 seen.add((type(error), str(error)))
-            fault.error.__traceback__ = None  # it knows the scenario's frame, and so the blocks
+            fault.error.__traceback__ = None  # it references the frame of `scenario` and thereby the blocks
             scene.check()
             gc.collect()
             scene.check()
             for _ in range(2):
-                with contextlib.suppress(DeviceError):  # the failure may come as late as here
+                with contextlib.suppress(DeviceError):  # the failing call may be this one
                     scene.allocator.empty()
-        assert all(issubclass(warning.category, ForebayWarning) for warning in told)
+        assert all(issubclass(warning.category, ForebayWarning) for warning in caught)
         assert scene.stat("reserved_bytes.all.current") == scene.stat("active.all.current") == 0
         assert scene.port._reserved == 0
         if not fault.hit:
@@ -227,7 +229,7 @@ def test_whatever_call_fails_nothing_is_lost():
 
 
 @pytest.mark.parametrize("kind", [OutOfMemory, DeviceError])
-def test_whichever_reserve_fails(kind):
+def test_no_memory_is_lost_whichever_reserve_fails(kind):
     for n in range(1, 100):
         scene = Scene()
         fault = scene.port.fail("reserve", after=n - 1, error=kind("scripted"))
@@ -239,7 +241,7 @@ def test_whichever_reserve_fails(kind):
     assert n > 5
 
 
-def test_a_segment_that_cannot_be_adopted_goes_back(scene):
+def test_segment_that_cannot_be_adopted_is_released(scene):
     scene.port.reserve = lambda nbytes: 12345  # not aligned
     released = []
     scene.port.release = released.append
@@ -252,30 +254,30 @@ def test_a_segment_that_cannot_be_adopted_goes_back(scene):
 # Other queues
 
 
-def test_a_block_used_elsewhere_waits_for_that_queue(scene):
-    """record_stream: given back early, handed out again only when the other queue has passed the mark."""
+def test_block_used_by_another_queue_waits_for_it(scene):
+    """Like `record_stream`: the block is reused only after the other queue has reached the tick of the free."""
     block = scene.allocate(512)
     address = block.address
     scene.busy(1, 2)
-    block.used_on(1)
+    block.record_stream(1)
     del block
     assert scene.allocate(512).address != address
-    scene.port.clock.advance(scene.port.command_ns)  # one of the two
+    scene.port.clock.advance(scene.port.command_ns)  # completes one of the two
     assert scene.allocate(512).address != address
-    scene.busy(1)  # behind the mark
+    scene.busy(1)  # after the tick of the free
     scene.port.clock.advance(scene.port.command_ns)
     assert scene.allocate(512).address == address
     assert not scene.queues[1].idle()
 
 
-def test_a_block_used_by_two_queues_waits_for_both(scene):
+def test_block_used_by_two_queues_waits_for_both(scene):
     for first, last in ((1, 2), (2, 1)):
         block = scene.allocate(512)
         address = block.address
         scene.busy(1)
         scene.busy(2)
-        block.used_on(1)
-        block.used_on(2)
+        block.record_stream(1)
+        block.record_stream(2)
         del block
         scene.queues[first].finish()
         other = scene.allocate(512)
@@ -285,10 +287,10 @@ def test_a_block_used_by_two_queues_waits_for_both(scene):
         del other
 
 
-def test_a_slow_queue_holds_up_only_its_own_blocks(scene):
+def test_slow_queue_delays_only_its_own_blocks(scene):
     slow, quick = scene.allocate(512), scene.allocate(512)
-    slow.used_on(1)
-    quick.used_on(2)
+    slow.record_stream(1)
+    quick.record_stream(2)
     address = quick.address
     scene.busy(1)
     del slow, quick
@@ -296,19 +298,19 @@ def test_a_slow_queue_holds_up_only_its_own_blocks(scene):
     assert scene.allocate(512).address == address
 
 
-def test_its_own_queue_needs_no_waiting(scene):
+def test_block_does_not_wait_for_its_own_queue(scene):
     block = scene.allocate(512)
     address = block.address
     scene.busy(0)
-    block.used_on(0)
+    block.record_stream(0)
     del block
     assert scene.allocate(512).address == address
     assert scene.calls("signal") == []
 
 
-def test_what_waits_is_active_and_not_allocated(scene):
+def test_pending_block_is_active_and_not_allocated(scene):
     block = scene.allocate(512)
-    block.used_on(1)
+    block.record_stream(1)
     scene.busy(1)
     del block
     assert (scene.stat("allocation.all.current"), scene.stat("active.all.current")) == (0, 1)
@@ -317,71 +319,71 @@ def test_what_waits_is_active_and_not_allocated(scene):
     assert (scene.stat("active.all.current"), scene.stat("reserved_bytes.all.current")) == (0, 0)
 
 
-def test_a_queue_that_nobody_knows_is_not_waited_for(scene):
+def test_unknown_queue_is_not_waited_for(scene):
     block = scene.allocate(512)
     address = block.address
-    block.used_on(77)
+    block.record_stream(77)
     del block
     assert scene.allocate(512).address == address
 
 
-def test_a_mark_that_could_not_be_set_is_set_later(scene):
+def test_failed_signal_is_retried(scene):
     block = scene.allocate(512)
     address = block.address
-    block.used_on(1)
+    block.record_stream(1)
     scene.busy(1)
     scene.port.fail("signal")
-    with pytest.warns(ForebayWarning, match="fake:0: blocks given back wait"):
+    with pytest.warns(ForebayWarning, match="fake:0: freed blocks stay pending"):
         del block
     assert scene.allocate(512).address != address
     scene.queues[1].finish()
     assert scene.allocate(512).address == address
 
 
-def test_a_queue_closed_at_exit_is_not_waited_for(scene):
+def test_closed_queue_is_not_waited_for(scene):
     block = scene.allocate(512)
     address = block.address
-    block.used_on(1)
+    block.record_stream(1)
     scene.queues[1].close()
     del block
     assert scene.allocate(512).address == address
 
 
-def test_many_waiting_blocks_are_not_all_looked_at(scene):
-    """An allocation asks each queue about its oldest block only."""
+def test_only_the_oldest_pending_block_of_a_queue_is_polled(scene):
+    """An allocation polls each queue once, for its oldest block."""
     blocks = [scene.allocate(512) for _ in range(1000)]
     for block in blocks:
-        block.used_on(1)
+        block.record_stream(1)
     scene.busy(1)
     del block, blocks
-    asked = 0
+    polls = 0
     reached = type(scene.queues[1]).reached
 
     class Counting(type(scene.queues[1])):
         def reached(self):
-            nonlocal asked
-            asked += 1
+            nonlocal polls
+            polls += 1
             return reached(self)
 
     scene.queues[1].__class__ = Counting
     scene.allocate(512)
-    assert asked == 1
+    assert polls == 1
 
 
-# Memory leaves only when nobody can be at work in it
+# Releasing memory after queued work
 
 
-def test_memory_is_not_released_under_queued_work(scene):
-    """A block is free when its queue will come to it, not when its queue is done with it."""
+def test_memory_is_released_after_queued_work(scene):
+    """A block is free in the order of its queue, so earlier work on it may still be queued."""
     block = scene.allocate(20 * MIB, 1)
     scene.queues[1].fill(block.address, 1, 20 * MIB)
     del block
     scene.allocator.empty()
     assert scene.queues[1].idle()
-    scene.queues[1].wait(0)  # and it did not fail
+    scene.queues[1].wait(0)  # raises if the work failed
 
 
-def test_emptying_an_empty_cache_waits_for_nobody(scene):
+def test_emptying_an_empty_cache_does_not_wait(scene):
     kept = scene.allocate(512)
     scene.busy(1)
     scene.allocator.empty()
@@ -389,10 +391,10 @@ def test_emptying_an_empty_cache_waits_for_nobody(scene):
     assert kept.size == 512
 
 
-def test_failed_work_that_the_ladder_met_is_told_by_synchronize(fake):
+def test_work_failure_found_during_recovery_is_raised_by_synchronize(fake):
     stream = forebay.Stream("fake:0")
     block = forebay.allocate(60 * MIB, "fake:0")
-    block.used_on(stream.handle)
+    block.record_stream(stream.handle)
     stream.queue.call(lambda: 1 / 0)
     del block
     forebay.allocate(50 * MIB, "fake:0")  # waits for the stream
@@ -403,19 +405,19 @@ def test_failed_work_that_the_ladder_met_is_told_by_synchronize(fake):
     forebay.synchronize("fake:0")
 
 
-def test_a_queues_own_thread_cannot_wait_for_itself():
-    """A callable in a queue asks for the memory that work behind it in the same queue still uses."""
-    stream = forebay.Stream("host:0")
+def test_queue_thread_does_not_wait_for_its_own_queue():
+    """A queued function empties the cache while a block waits for its own queue."""
+    stream = forebay.Stream("cpu")
     allocator = stream.opened.allocator
-    block = forebay.allocate(30 * MIB, "host:0")
-    block.used_on(stream.handle)
+    block = forebay.allocate(30 * MIB, "cpu")
+    block.record_stream(stream.handle)
     gate, failures = threading.Event(), []
 
     def inside():
         gate.wait(30)
         try:
             allocator.empty()
-        except BaseException as error:  # noqa: BLE001 -- told to the test
+        except BaseException as error:  # noqa: BLE001 -- the test checks it
             failures.append(error)
 
     stream.queue.call(inside)
@@ -423,9 +425,9 @@ def test_a_queues_own_thread_cannot_wait_for_itself():
     gate.set()
     stream.synchronize()
     assert failures == []
-    assert allocator.broken() is None
+    assert allocator.check_invariants() is None
     allocator.empty()
-    assert allocator.leaving.entries() == ()
+    assert allocator.pending_releases.entries() == ()
 
 
 # Interruptions
@@ -436,16 +438,16 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("call", ["reserve", "release", "signal", "wait", "memory_info"])
-def test_an_interruption_in_the_ladder_loses_nothing(call, monkeypatch):
-    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be what is interrupted
+def test_no_memory_is_lost_by_an_interruption(call, monkeypatch):
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be interrupted
     for after in range(30):
         scene = Scene()
         fault = scene.port.fail(call, after=after, error=Interrupted())
         with contextlib.suppress(Interrupted), warnings.catch_warnings():
             scenario(scene)
-        fault.error.__traceback__ = None  # it knows the scenario's frame, and so the blocks
-        if call == "release":  # before it took effect: only the port knows of that one
-            assert scene.allocator.broken() is None
+        fault.error.__traceback__ = None  # it references the frame of `scenario` and thereby the blocks
+        if call == "release":  # the interrupted segment is still reserved, in no table
+            assert scene.allocator.check_invariants() is None
         else:
             scene.check()
             gc.collect()
@@ -457,27 +459,27 @@ def test_an_interruption_in_the_ladder_loses_nothing(call, monkeypatch):
     assert after > 0
 
 
-def test_ctrl_c_while_the_ladder_waits():
-    forebay.memory.empty_cache("host:0")
-    stream, gate = forebay.Stream("host:0"), threading.Event()
-    block = forebay.allocate(1000, "host:0")
-    block.used_on(stream.handle)
+def test_keyboard_interrupt_while_emptying_the_cache():
+    forebay.memory.empty_cache("cpu")
+    stream, gate = forebay.Stream("cpu"), threading.Event()
+    block = forebay.allocate(1000, "cpu")
+    block.record_stream(stream.handle)
     stream.queue.call(lambda: gate.wait(30))
     del block
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        forebay.memory.empty_cache("host:0")
+        forebay.memory.empty_cache("cpu")
     timer.join()
-    assert stream.opened.allocator.broken() is None
-    assert forebay.memory.memory_stats("host:0")["active.all.current"] == 1
+    assert stream.opened.allocator.check_invariants() is None
+    assert forebay.memory.memory_stats("cpu")["active.all.current"] == 1
     gate.set()
-    forebay.memory.empty_cache("host:0")
-    assert forebay.memory.memory_stats("host:0")["active.all.current"] == 0
+    forebay.memory.empty_cache("cpu")
+    assert forebay.memory.memory_stats("cpu")["active.all.current"] == 0
 
 
-def test_ctrl_c_while_synchronizing():
-    stream, gate = forebay.Stream("host:0"), threading.Event()
+def test_keyboard_interrupt_while_synchronizing():
+    stream, gate = forebay.Stream("cpu"), threading.Event()
     stream.queue.call(lambda: gate.wait(30))
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
@@ -488,8 +490,8 @@ def test_ctrl_c_while_synchronizing():
     stream.synchronize()
 
 
-def test_a_signal_handler_may_allocate(scene):
-    """It comes between any two steps of the main thread."""
+def test_signal_handler_may_allocate(scene):
+    """The handler runs between any two steps of the main thread."""
     handled = 0
 
     def handler(*_):
@@ -503,7 +505,7 @@ def test_a_signal_handler_may_allocate(scene):
     try:
         while handled < 100:
             block = scene.allocate(25 * MIB)
-            block.used_on(1)
+            block.record_stream(1)
             del block
             scene.allocator.empty()
     finally:
@@ -512,8 +514,9 @@ def test_a_signal_handler_may_allocate(scene):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_destructors_in_the_middle_of_the_ladder(scene):
-    """The collector may free blocks of other queues while the ladder runs."""
+@pytest.mark.slow
+def test_destructors_may_free_blocks_during_recovery(scene):
+    """The garbage collector may free blocks that other queues use during the recovery steps."""
 
     class Node:
         def __init__(self, block):
@@ -528,7 +531,7 @@ def test_destructors_in_the_middle_of_the_ladder(scene):
     scene.port.reserve = collecting_reserve
     for i in range(50):
         node = Node(scene.allocate(5 * MIB, i % 3))
-        node.block.used_on((i + 1) % 3)
+        node.block.record_stream((i + 1) % 3)
         scene.busy((i + 1) % 3)
         del node
         scene.allocate(25 * MIB)
@@ -543,33 +546,33 @@ def test_destructors_in_the_middle_of_the_ladder(scene):
 
 
 @pytest.mark.parametrize("nbytes", [1 << 60, (1 << 60) + 1, (1 << 63) - 1, 1 << 63, 1 << 100])
-def test_sizes_beyond_any_device(nbytes):
-    with pytest.raises(OutOfMemory, match=r"^host out of memory\. Tried to allocate more than 1EB memory\.$") as caught:
-        forebay.allocate(nbytes, "host:0")
+def test_size_beyond_any_device_raises_out_of_memory(nbytes):
+    with pytest.raises(OutOfMemory, match=r"^cpu out of memory\. Tried to allocate more than 1EB memory\.$") as caught:
+        forebay.allocate(nbytes, "cpu")
     assert caught.value.wanted == nbytes
 
 
 @pytest.mark.parametrize(("nbytes", "kind"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("1", TypeError)])
-def test_what_is_no_size(nbytes, kind):
+def test_invalid_size_is_rejected(nbytes, kind):
     with pytest.raises(kind):
-        forebay.allocate(nbytes, "host:0")
+        forebay.allocate(nbytes, "cpu")
 
 
-def test_a_block_says_what_it_is():
-    block = forebay.allocate(1000, "host:0")
+def test_block_attributes():
+    block = forebay.allocate(1000, "cpu")
     assert (block.nbytes, block.size, block.queue, block.freed) == (1000, 1024, 0, False)
     block.free()
     assert block.freed
-    with pytest.raises(ValueError, match="given back already"):
-        block.used_on(1)
+    with pytest.raises(ValueError, match="already freed"):
+        block.record_stream(1)
 
 
 # Threads
 
 
-def test_eight_threads(scene, eight_threads):
-    """Different sizes on different queues, freed across queues and by other threads."""
-    handed = []
+def test_eight_threads_share_blocks(scene, eight_threads):
+    """Threads allocate different sizes on different queues and free each other's blocks."""
+    shared = []
 
     def run(seed):
         rng = np.random.default_rng(seed)
@@ -580,42 +583,42 @@ def test_eight_threads(scene, eight_threads):
             except OutOfMemory:
                 return
             if rng.random() < 0.5:
-                block.used_on(int(rng.integers(3)))
+                block.record_stream(int(rng.integers(3)))
                 scene.busy(int(rng.integers(3)))
             held.append(block)
             del block
             if rng.random() < 0.2:
-                handed.append(held.pop())
+                shared.append(held.pop())
             if rng.random() < 0.2:
-                del handed[:1]
+                del shared[:1]
             if len(held) > 3:
                 del held[0]
             if rng.random() < 0.02:
                 scene.allocator.empty()
 
     eight_threads(run)
-    handed.clear()
+    shared.clear()
     scene.check()
     scene.allocator.empty()
     assert scene.stat("reserved_bytes.all.current") == 0
 
 
 @pytest.mark.parametrize("used", [(), (1,), (2, 1), (1, 2)])
-def test_memory_on_its_way_out_is_not_missing(used):
-    """One thread has emptied the cache and waits for a queue; the other needs that memory now."""
+def test_memory_pending_release_is_available_to_other_threads(used):
+    """One thread empties the cache and waits for a queue while another allocates."""
     scene = Scene()
     block = scene.allocate(60 * MIB)
     for queue in used:
-        block.used_on(queue)
+        block.record_stream(queue)
         scene.busy(queue)
     del block
-    waiting, go_on = threading.Event(), threading.Event()
+    waiting, proceed = threading.Event(), threading.Event()
     wait = scene.queues[1].wait
 
     def slow_wait(tick):
         if threading.current_thread() is emptying:
             waiting.set()
-            assert go_on.wait(30)
+            assert proceed.wait(30)
         wait(tick)
 
     scene.queues[1].wait = slow_wait
@@ -624,28 +627,28 @@ def test_memory_on_its_way_out_is_not_missing(used):
     emptying.start()
     assert waiting.wait(30)
     block = scene.allocate(50 * MIB)
-    go_on.set()
+    proceed.set()
     emptying.join()
     assert (block.size, scene.stat("num_ooms"), scene.stat("num_device_free")) == (50 * MIB, 0, 1)
     scene.check()
 
 
-def test_memory_that_is_being_released_is_waited_for():
+def test_allocation_waits_for_memory_being_released():
     scene = Scene()
     scene.allocate(60 * MIB)
-    releasing, go_on = threading.Event(), threading.Event()
+    releasing, proceed = threading.Event(), threading.Event()
     release = scene.port.release
 
     def slow_release(address):
         releasing.set()
-        assert go_on.wait(30)
+        assert proceed.wait(30)
         release(address)
 
     scene.port.release = slow_release
     emptying = threading.Thread(target=scene.allocator.empty)
     emptying.start()
     assert releasing.wait(30)
-    threading.Timer(0.05, go_on.set).start()
+    threading.Timer(0.05, proceed.set).start()
     block = scene.allocate(50 * MIB)
     emptying.join()
     assert (block.size, scene.stat("num_ooms")) == (50 * MIB, 0)
@@ -653,7 +656,7 @@ def test_memory_that_is_being_released_is_waited_for():
     scene.check()
 
 
-def test_a_closed_port_tells(scene):
+def test_closed_port_raises_wrong_state(scene):
     other = Scene()
     other.port.close()
     with pytest.raises(WrongState, match="was closed"):

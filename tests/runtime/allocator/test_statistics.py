@@ -1,4 +1,4 @@
-"""What is counted, against counting by hand, and the functions that tell it."""
+"""Allocator statistics: keys, the functions that return them, and a comparison with a recount."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-def test_pytorchs_keys(fake):
-    stats = memory.memory_stats("fake:0")  # which had no private pool yet
+def test_statistics_have_the_keys_of_pytorch(fake):
+    stats = memory.memory_stats("fake:0")  # without private pools
     assert list(stats) == sorted(stats)
     assert len(stats) == 123
     assert {"active_bytes.small_pool.peak", "num_ooms", "requested_bytes.all.freed"} < stats.keys()
     json.dumps(stats)
 
 
-def test_the_functions_tell_the_same(fake):
+def test_functions_agree_with_the_statistics(fake):
     block = forebay.allocate(3 * MIB, "fake:1")
     stats = memory.memory_stats("fake:1")
     assert memory.memory_allocated("fake:1") == stats["allocated_bytes.all.current"] == block.size
@@ -43,7 +43,7 @@ def test_the_functions_tell_the_same(fake):
     assert memory.max_memory_allocated("fake:1") == memory.max_memory_reserved("fake:1") == 0
 
 
-def test_accumulated_numbers_start_again(fake):
+def test_accumulated_statistics_can_be_reset(fake):
     with pytest.raises(OutOfMemory):
         forebay.allocate(100 * MIB, "fake:0")
     forebay.allocate(1, "fake:0")
@@ -54,7 +54,7 @@ def test_accumulated_numbers_start_again(fake):
     assert stats["reserved_bytes.all.current"] == 2 * MIB
 
 
-def test_the_capacity_can_be_set(fake):
+def test_capacity_can_be_set(fake):
     memory.set_capacity("16MiB", "fake:0")
     assert memory.mem_get_info("fake:0") == (16 * MIB, 16 * MIB)
     with pytest.raises(OutOfMemory):
@@ -70,16 +70,18 @@ def test_the_capacity_can_be_set(fake):
     assert memory.mem_get_info("fake:0")[1] == 16 * MIB
 
 
-def test_a_capacity_that_cannot_be_set(fake, monkeypatch):
+def test_set_capacity_is_unsupported_without_a_resizable_port(fake, monkeypatch):
     monkeypatch.setattr("forebay.runtime.devices.open_device.Resizable", str)  # no port is one
-    with pytest.raises(Unsupported, match="the memory of fake:0 is what it is") as caught:
+    with pytest.raises(Unsupported, match="fake:0: memory capacity cannot be changed") as caught:
         memory.set_capacity(MIB, "fake:0")
     assert caught.value.ability == "Resizable"
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["take", "take", "give", "use", "finish", "empty"]), st.integers(1, 30 * MIB), st.integers(0, 2)
+        st.sampled_from(["allocate", "allocate", "free", "use", "finish", "empty"]),
+        st.integers(1, 30 * MIB),
+        st.integers(0, 2),
     ),
     max_size=40,
 )
@@ -87,29 +89,29 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps)
-def test_the_ledger_is_a_recount(steps):
-    """Blocks come, go, wait and are refused; every number is what counting gives."""
+def test_statistics_equal_a_recount(steps):
+    """Every statistic equals a recount after allocations, frees, deferred frees and OutOfMemory errors."""
     port = FakePort(100 * MIB)
     queues = {i: port.queue() for i in range(3)}
     allocator = SegmentAllocator("fake:0", port, queues)
     live, ooms = [], 0
-    for what, size, queue in steps:
-        if what == "take":
+    for step, size, queue in steps:
+        if step == "allocate":
             try:
                 live.append(allocator.allocate(size, queue))
             except OutOfMemory:
                 ooms += 1
-        elif what == "give" and live:
+        elif step == "free" and live:
             del live[size % len(live)]
-        elif what == "use" and live:
-            live[size % len(live)].used_on(queue)
+        elif step == "use" and live:
+            live[size % len(live)].record_stream(queue)
             queues[queue].call(lambda: None)
-        elif what == "finish":
+        elif step == "finish":
             queues[queue].finish()
-        elif what == "empty":
+        elif step == "empty":
             allocator.empty()
-        stats = statistics.flat(allocator)
-        assert allocator.broken() is None
+        stats = statistics.flat_stats(allocator)
+        assert allocator.check_invariants() is None
         assert stats["allocated_bytes.all.current"] == sum(block.size for block in live)
         assert stats["allocation.all.current"] == len(live)
         assert stats["num_ooms"] == ooms

@@ -1,4 +1,4 @@
-"""The table of statistics has PyTorch's lines, columns and units."""
+"""The memory summary has PyTorch's lines, columns and units."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import lzma
 from itertools import product
 
 import pytest
-from support.golden.files import text_in_our_words
+from support.golden.files import as_forebay_text
 
 from forebay.runtime.allocator.summary import memory_summary
 
 
-def test_it_is_pytorchs_table(root):
-    """Statistics and table as PyTorch 2.15 gave them."""
+def test_summary_equals_the_recorded_table_of_pytorch(root):
+    """Statistics and table were recorded from PyTorch 2.15."""
     with lzma.open(root / "tests/data/torch-golden/small.jsonl.xz", "rt") as lines:
         records = [json.loads(line) for line in lines][1:]
     stats = {}
     for record in records:
         stats |= record.get("stats") or record["stats_delta"]
         if "summary" in record["result"]:
-            assert memory_summary(stats) == text_in_our_words(record["result"]["summary"])
+            assert memory_summary(stats) == as_forebay_text(record["result"]["summary"])
             break
     else:
         pytest.fail("the trace has no summary")
@@ -45,7 +45,7 @@ COUNTS = [
 @pytest.mark.parametrize(("metric", "numbers", "whole", "part"), [
     *(("allocated_bytes", *each) for each in SIZES), *(("allocation", *each) for each in COUNTS),
 ])  # fmt: skip
-def test_units(metric, numbers, whole, part):
+def test_numbers_use_the_units_of_pytorch(metric, numbers, whole, part):
     stats = {f"{metric}.all.peak": numbers[0], f"{metric}.large_pool.peak": numbers[1]}
     lines = memory_summary(stats).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(("| Allocated", "| Allocations")) and whole in line)
@@ -53,7 +53,7 @@ def test_units(metric, numbers, whole, part):
     assert lines[at + 1].split(" | ")[2] == part
 
 
-def test_every_line_is_as_wide_as_the_others():
+def test_all_lines_have_the_same_width():
     for device, kind, abbreviated in product((0, 15), ("cuda", "mps", "mtia", "a-longer-name"), (False, True)):
         lines = memory_summary({}, device, kind=kind, abbreviated=abbreviated).splitlines()
         assert {len(line) for line in lines} == {77}

@@ -1,4 +1,4 @@
-"""Rules that random programs found broken, each decided by PyTorch 2.15's own allocator, as scenes of a few lines."""
+"""Regression tests for bugs that random programs found. Each expected behaviour is that of PyTorch 2.15."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from forebay import OutOfMemory
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.settings.allocator_settings import parse
 from forebay.simulate import Device
-from forebay.testing.conformance.scenes import in_child
+from forebay.testing.conformance.helpers import in_child
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
-SPACE = 0x200000000000  # where growing segments lie
+SPACE = 0x200000000000  # the address range of expandable segments
 
 
 def actions(device):
     return [entry["action"] for entry in device.snapshot()["device_traces"][0]]
 
 
-def lent(device, **_):
-    """What a MemPool has idle, then a request elsewhere that the device refuses."""
+def lending_pool(device, **_):
+    """Create a lending MemPool (`use_on_oom`) with one cached block."""
     pool = device.new_pool(use_on_oom=True)
     with device.use_pool(pool):
         address = device.allocate(1000)
@@ -30,18 +30,18 @@ def lent(device, **_):
     return pool, address
 
 
-def test_nothing_is_lent_from_growing_segments():
+def test_expandable_segments_are_not_lent():
     device = Device(100 * MIB, "expandable_segments:True")
-    lent(device)
+    lending_pool(device)
     device.set_memory_fraction(0.0)
     with pytest.raises(OutOfMemory):
         device.allocate(1000)
     device.set_memory_fraction(1.0)
     device.fail_next(1)
-    assert device.allocate(1000) > SPACE + 100 * MIB  # a segment of the common pool's own
+    assert device.allocate(1000) > SPACE + 100 * MIB  # a new segment of the default pool
 
 
-def test_what_is_lent_is_split_as_if_nothing_grew():
+def test_lent_block_is_split_by_the_rules_of_plain_segments():
     device = Device(100 * MIB)
     pool = device.new_pool(use_on_oom=True)
     with device.use_pool(pool):
@@ -50,12 +50,12 @@ def test_what_is_lent_is_split_as_if_nothing_grew():
     device.set_memory_fraction(0.0)
     device.allocate(12 * MIB - 1000)
     (segment,) = device.snapshot()["segments"]
-    assert len(segment["blocks"]) == 1  # the rest is not worth it
+    assert len(segment["blocks"]) == 1  # the remainder is too small to split
 
 
-def test_a_released_pool_lends_nothing_even_while_a_graph_has_it():
+def test_released_pool_lends_nothing_while_a_graph_uses_it():
     device = Device(100 * MIB)
-    pool, _ = lent(device)
+    pool, _ = lending_pool(device)
     device.begin_capture(1, pool)
     device.end_capture()
     device.release_pool(pool)
@@ -64,7 +64,7 @@ def test_a_released_pool_lends_nothing_even_while_a_graph_has_it():
         device.allocate(1000)
 
 
-def test_an_older_segment_grows_beyond_a_smaller_reserve():
+def test_existing_segment_grows_beyond_a_smaller_reserve():
     device = Device(1000 * MIB, "expandable_segments:True")
     first = device.allocate(50 * MIB)
     device.apply_settings("expandable_segments:True,expandable_segments_reserve:0.05")
@@ -73,8 +73,8 @@ def test_an_older_segment_grows_beyond_a_smaller_reserve():
         device.allocate(90 * MIB, 1)
 
 
-def test_a_free_piece_of_a_growing_segment_keeps_larger_idle_segments():
-    """PyTorch looks at the smallest that would serve, and only below that for others to release."""
+def test_fitting_block_of_an_expandable_segment_keeps_larger_segments():
+    """PyTorch considers the smallest fitting segment, and only smaller ones if that cannot be released."""
     device = Device(160 * MIB, "max_split_size_mb:25")
     plain = device.allocate(64 * MIB)
     device.free(plain)
@@ -84,12 +84,12 @@ def test_a_free_piece_of_a_growing_segment_keeps_larger_idle_segments():
     device.free(piece)
     device.set_other_used(50 * MIB)
     device.record_history(context=None)
-    assert device.allocate(23 * MIB) == piece  # once all was released: that is no longer an oversize piece
+    assert device.allocate(23 * MIB) == piece  # after emptying the cache: the block is no longer oversize
     assert actions(device)[:2] == ["segment_free", "segment_unmap"]
     device.free(kept)
 
 
-def test_a_request_that_is_refused_at_once_settles_nothing():
+def test_too_large_request_processes_no_pending_frees():
     device = Device(100 * MIB)
     address = device.allocate(1000)
     device.record_stream(address, 1)
@@ -101,7 +101,7 @@ def test_a_request_that_is_refused_at_once_settles_nothing():
     assert device.stats()["active.all.current"] == 1
 
 
-def test_pages_of_an_odd_size_are_counted_back():
+def test_pages_of_an_odd_size_are_counted_when_released():
     device = Device(100 * MIB, "expandable_segments:True,large_segment_size_mb:11")
     device.free(device.allocate(2 * MIB))
     assert device.device_used == 11 * MIB
@@ -110,13 +110,13 @@ def test_pages_of_an_odd_size_are_counted_back():
 
 
 @pytest.mark.parametrize("rules", ["", "expandable_segments:True"])
-def test_a_refusals_code_is_of_its_own_request(rules):
-    """Not of one long ago."""
+def test_error_code_belongs_to_the_current_request(rules):
+    """The error code of an earlier request is not reported again."""
     port = FakePort(100 * MIB)
     allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse(rules))
     call = "commit" if rules else "reserve"
     for _ in range(2):
-        port.fail(call, error=OutOfMemory("the system has none", code=12, call="mmap"))
+        port.fail(call, error=OutOfMemory("system out of memory", code=12, call="mmap"))
     with pytest.raises(OutOfMemory) as caught:
         allocator.allocate(1000)
     assert (caught.value.code, caught.value.call) == (12, "mmap")
@@ -127,19 +127,19 @@ def test_a_refusals_code_is_of_its_own_request(rules):
 
 
 @pytest.mark.parametrize("rules", ["garbage_collection_threshold:0.1", "max_split_size_mb:20"])
-def test_a_child_collects_none_of_its_parents_segments(rules):
+def test_forked_child_does_not_release_segments_of_its_parent(rules):
     def check():
         port.abandon()
         fresh = FakePort(100 * MIB)
-        fresh.reserve(40 * MIB)  # and so gives other addresses
-        allocator.abandon_queues(fresh)
+        fresh.reserve(40 * MIB)  # so that it returns other addresses
+        allocator.after_fork_in_child(fresh)
         for nbytes in (30, 35, 70, 12):
             try:
                 allocator.allocate(nbytes * MIB)
             except OutOfMemory:
                 assert nbytes == 70
         assert ("release", inherited) not in fresh.calls
-        assert allocator.broken() is None
+        assert allocator.check_invariants() is None
 
     port = FakePort(100 * MIB)
     allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse(rules))
@@ -151,16 +151,16 @@ def test_a_child_collects_none_of_its_parents_segments(rules):
 
 
 @pytest.mark.parametrize("fine", [False, True])
-def test_a_pool_that_never_got_a_page_goes_with_its_address_space(fine):
-    """Where PyTorch's allocator is not followed to the last address: there, both stay."""
+def test_pool_without_pages_is_deleted_with_its_address_space(fine):
+    """PyTorch keeps both; forebay does so only where it reproduces PyTorch's addresses (no fine segments)."""
     port = FakePort(100 * MIB)
     port.props = replace(port.props, fine_segments=fine)
     allocator = SegmentAllocator("fake:0", port, {0: port.queue()}, parse("expandable_segments:True"))
-    allocator.private.make((0, 1))
+    allocator.private.create_or_incref((0, 1))
     for _ in range(2):
-        port.fail("commit", error=OutOfMemory("the system has none"))
+        port.fail("commit", error=OutOfMemory("system out of memory"))
     with allocator.private.use((0, 1)), pytest.raises(OutOfMemory):
         allocator.allocate(1000)
     allocator.release_pool((0, 1))
     assert len(port._spaces._spaces) == len([*allocator.private]) == (0 if fine else 1)
-    assert allocator.broken() is None
+    assert allocator.check_invariants() is None

@@ -1,39 +1,39 @@
-"""Calls that wait for the first use of a kind, where threads meet; programs' are in tests/process/test_first_use.py."""
+"""Calls queued until initialisation, with several threads. See also tests/process/test_first_use.py."""
 
 from __future__ import annotations
 
 import threading
 
-from forebay.runtime.base.lazy_init import Initialisation
+from forebay.runtime.base.lazy_init import LazyInit
 
 
-class Door:
-    """A lock that tells when somebody comes while it is held."""
+class WatchedLock:
+    """Reentrant lock that sets an event when another thread tries to acquire it while it is held."""
 
     def __init__(self):
         self.lock = threading.RLock()
-        self.knocked = threading.Event()
+        self.contended = threading.Event()
 
     def __enter__(self):
         if not self.lock.acquire(blocking=False):
-            self.knocked.set()
+            self.contended.set()
             assert self.lock.acquire(timeout=60)
 
     def __exit__(self, *args):
         self.lock.release()
 
 
-def test_a_call_that_comes_during_the_first_use_is_not_lost():
-    first, told = Initialisation("host"), []
-    first.lock = Door()
-    late = threading.Thread(target=first.call, args=[lambda: told.append("late")], daemon=True)
+def test_call_during_initialisation_runs_once_after_queued_calls():
+    init, calls = LazyInit("cpu"), []
+    init.lock = WatchedLock()
+    late = threading.Thread(target=init.call, args=[lambda: calls.append("late")], daemon=True)
 
     def queued():
         late.start()
-        assert first.lock.knocked.wait(60)
-        told.append("queued")
+        assert init.lock.contended.wait(60)
+        calls.append("queued")
 
-    first.call(queued)
-    first.ensure()
+    init.call(queued)
+    init.ensure()
     late.join(60)
-    assert told == ["queued", "late"]
+    assert calls == ["queued", "late"]

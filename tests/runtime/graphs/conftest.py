@@ -1,4 +1,4 @@
-"""A device to capture on, and a stream that is current there. The tests share `graph_scenes`."""
+"""Fixtures for graph tests: a device to capture on and a current stream. Helpers are in `support.graph_scenes`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import forebay
 from forebay.runtime.base import capture_state
 
 
-@pytest.fixture(params=["host", "cuda"])
+@pytest.fixture(params=["cpu", "cuda"])
 def place(request):
-    """The host's device, and one whose memory the host cannot read."""
-    if request.param == "host":
-        yield forebay.Device("host", 0)
+    """The CPU device, and an emulated device whose memory the host cannot read."""
+    if request.param == "cpu":
+        yield forebay.device("cpu")
     else:
         with forebay.emulate("cuda", count=2, profile="h200", memory=64 << 20):
-            yield forebay.Device("cuda", 0)
-    assert capture_state.under_way == ()
+            yield forebay.device("cuda", 0)
+    assert capture_state.active == ()
 
 
 @pytest.fixture(autouse=True)
 def clean():
-    """The host device holds no more afterwards than before."""
-    held = forebay.memory.memory_allocated("host:0")
+    """Check that the test frees all memory of the CPU device."""
+    before = forebay.memory.memory_allocated("cpu")
     yield
     gc.collect()
-    forebay.synchronize("host:0")
-    assert forebay.memory.memory_allocated("host:0") <= held
+    forebay.synchronize("cpu")
+    assert forebay.memory.memory_allocated("cpu") <= before
 
 
 @pytest.fixture

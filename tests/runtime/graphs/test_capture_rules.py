@@ -1,11 +1,11 @@
-"""What cannot be captured, and what that does to the capture."""
+"""Calls that cannot be captured, and their effect on the capture."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from support.graph_scenes import broken
+from support.graph_scenes import error_codes
 
 import forebay
 from forebay import cuda
@@ -25,31 +25,31 @@ from forebay.runtime.graphs.graph import Graph
         lambda stream: stream.record_event().synchronize(),
         lambda stream: stream.record_event().query(),
     ],
-    ids=["synchronize", "query", "synchronize all", "synchronize another", "wait for an event", "ask an event"],
+    ids=["synchronize", "query", "synchronize all", "synchronize another", "wait for an event", "query an event"],
 )
-def test_waiting_breaks_a_capture(stream, call, mode):
+def test_waiting_breaks_capture(stream, call, mode):
     graph = Graph()
     graph.capture_begin(capture_error_mode=mode)
-    assert broken(graph, lambda: call(stream)) == [900, 901]
+    assert error_codes(graph, lambda: call(stream)) == [900, 901]
     stream.synchronize()
 
 
-def test_in_a_relaxed_capture_others_may_be_waited_for(stream):
+def test_relaxed_capture_allows_waiting_for_other_streams(stream):
     numbers, other, graph = forebay.zeros(1), forebay.Stream(stream.device), Graph()
     event = stream.record_event()
     graph.capture_begin(capture_error_mode="relaxed")
     other.synchronize()
     assert event.query() in {True, False}
-    event.synchronize()  # of before
+    event.synchronize()  # recorded before the capture
     numbers.fill_(1)
     graph.capture_end()
     graph.reset()
     graph.capture_begin(capture_error_mode="relaxed")
-    assert broken(graph, stream.synchronize) == [900, 901]
+    assert error_codes(graph, stream.synchronize) == [900, 901]
 
 
 @pytest.mark.parametrize(("mode", "outcome"), [("global", 900), ("thread_local", None), ("relaxed", None)])
-def test_whether_other_threads_may_wait(stream, mode, outcome):
+def test_capture_mode_decides_whether_other_threads_may_wait(stream, mode, outcome):
     codes, graph, numbers = [], Graph(), forebay.zeros(1)
 
     def wait():
@@ -72,20 +72,20 @@ def test_whether_other_threads_may_wait(stream, mode, outcome):
             graph.capture_end()
 
 
-def test_numbers_that_the_host_draws_are_not_captured(stream, monkeypatch):
-    """As a backend without the ability has them."""
-    monkeypatch.setattr("forebay.runtime.random.fill._draws", lambda queue: False)
+def test_random_fill_on_host_is_not_captured(stream, monkeypatch):
+    """A backend without the RandomNumbers ability draws on the host."""
+    monkeypatch.setattr("forebay.runtime.random.fill._supports_draws", lambda queue: False)
     numbers, graph = forebay.zeros(3), Graph()
     graph.capture_begin()
-    with pytest.raises(Unsupported, match=r"drawn by the host, which no graph can repeat") as raised:
+    with pytest.raises(Unsupported, match="draws random numbers on the host, which a graph cannot capture") as raised:
         numbers.uniform_()
-    assert raised.value.ability == "Randoms"
+    assert raised.value.ability == "RandomNumbers"
     graph.reset()
     numbers.uniform_()
     assert numbers.tolist() != [0] * 3
 
 
-def test_reading_a_tensor_is_not_captured(stream):
+def test_reading_tensor_is_not_captured(stream):
     numbers, graph = forebay.full((1,), 1.0), Graph()
     graph.capture_begin()
     with pytest.raises(RuntimeError, match=r"Cannot copy between CPU|not permitted when stream is capturing"):
@@ -100,23 +100,23 @@ def test_reading_a_tensor_is_not_captured(stream):
         (lambda stream, other: stream.wait_stream(other), 905),
         (lambda stream, other: other.wait_stream(stream), 904),
     ],
-    ids=["on work outside", "that is not joined"],
+    ids=["on uncaptured work", "not joined"],
 )
-def test_a_dependency_that_makes_no_graph(stream, join, code):
+def test_invalid_stream_dependency_breaks_capture(stream, join, code):
     numbers, other, graph = forebay.zeros(1), forebay.Stream(stream.device), Graph()
     with other:
         numbers.fill_(1)
     graph.capture_begin()
     numbers.fill_(2)
 
-    def on():
+    def fork_and_end():
         join(stream, other)
         with other:
             numbers.fill_(3)
         graph.capture_end()
 
     with pytest.raises(DeviceError) as raised:
-        on()
+        fork_and_end()
     assert raised.value.code == code
     graph.reset()
     other.synchronize()
@@ -138,7 +138,7 @@ def test_two_captures_cannot_merge(stream):
         one.capture_end()
 
 
-def test_two_captures_side_by_side(stream):
+def test_two_captures_are_independent(stream):
     first, second = forebay.zeros(1), forebay.zeros(1)
     one, two, other = Graph(), Graph(), forebay.Stream(stream.device)
     one.capture_begin()
@@ -154,7 +154,7 @@ def test_two_captures_side_by_side(stream):
     assert (first.tolist(), second.tolist()) == ([1], [2])
 
 
-def test_another_thread_cannot_end_it(stream):
+def test_other_thread_cannot_end_capture(stream):
     numbers, graph, codes = forebay.zeros(1), Graph(), []
     graph.capture_begin()
     numbers.fill_(1)
@@ -170,14 +170,14 @@ def test_another_thread_cannot_end_it(stream):
     thread.start()
     thread.join(20)
     assert codes == [908]
-    graph.capture_end()  # it goes on
+    graph.capture_end()  # the capture is still active
     graph.replay()
     assert numbers.tolist() == [1]
 
 
-def test_to_ask_of_another_kind_is_no_first_use():
+def test_is_capturing_does_not_initialise_another_kind():
     graph = Graph()
-    with forebay.Stream("host:0"):
+    with forebay.Stream("cpu"):
         graph.capture_begin()
         assert not cuda.is_current_stream_capturing()
         with forebay.emulate("cuda"):

@@ -1,9 +1,9 @@
-"""Parts of a graph that depend on what is on the device then, and what a graph looks like."""
+"""Conditional nodes, and DOT export."""
 
 from __future__ import annotations
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.errors import DeviceError, WrongState
@@ -13,7 +13,7 @@ from forebay.runtime.graphs.graph import Graph
 MIB = 1 << 20
 
 
-def test_a_body_is_done_if_its_condition_is_true(stream):
+def test_if_node_executes_body_if_predicate_is_true(stream):
     on, numbers, graph = forebay.zeros(1, dtype=bool), forebay.zeros(1, dtype="uint8"), Graph(keep_graph=True)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
@@ -25,12 +25,12 @@ def test_a_body_is_done_if_its_condition_is_true(stream):
     on.fill_(1)
     graph.replay()
     assert numbers.tolist() == [7]
-    with pytest.warns(UserWarning, match="bodies of conditions"):
+    with pytest.warns(UserWarning, match="bodies of conditional nodes"):
         data = graph.get_graph_data()
     assert [node["node_type"] for node in data["nodes"]] == ["conditional"]
 
 
-def test_a_loop_is_done_as_long_as_its_condition_is_true(stream):
+def test_while_node_repeats_body_while_predicate_is_true(stream):
     flags, graph = forebay.tensor([True] * 5 + [False] * 3, device=stream.device), Graph()
     shifted = forebay.zeros(7, dtype=bool)
     on = flags[0]
@@ -45,7 +45,7 @@ def test_a_loop_is_done_as_long_as_its_condition_is_true(stream):
     assert flags.tolist() == [False] * 8
 
 
-def test_what_stands_in_no_body(stream):
+def test_conditional_calls_outside_body_raise(stream):
     graph, on = Graph(), forebay.zeros(1, dtype=bool)
     with pytest.raises(RuntimeError, match=r"capture_begin\(\) must be called before"):
         graph.begin_capture_to_if_node(on)
@@ -53,7 +53,7 @@ def test_what_stands_in_no_body(stream):
     for call in (graph.end_capture_to_conditional_node, lambda: graph.set_conditional_handle_for_current_node(on)):
         with pytest.raises(RuntimeError, match="No active CUDA graph conditional node"):
             call()
-    with pytest.raises(RuntimeError, match="a bool tensor of one element"):
+    with pytest.raises(RuntimeError, match="a bool tensor with one element"):
         graph.begin_capture_to_if_node(forebay.zeros(2))
     graph.begin_capture_to_if_node(on)
     with pytest.raises(RuntimeError, match="RNG within data-dependent conditional nodes"):
@@ -61,7 +61,7 @@ def test_what_stands_in_no_body(stream):
     graph.reset()
 
 
-def test_a_body_that_is_not_ended(stream):
+def test_unfinished_body_fails_capture_end(stream):
     graph, on = Graph(), forebay.zeros(1, dtype=bool)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
@@ -70,7 +70,7 @@ def test_a_body_that_is_not_ended(stream):
     assert raised.value.code == 904
 
 
-def test_a_body_calls_no_python(stream):
+def test_body_cannot_call_python(stream):
     graph, on, numbers = Graph(), forebay.zeros(1, dtype=bool), forebay.zeros(2)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
@@ -82,10 +82,10 @@ def test_a_body_calls_no_python(stream):
     assert numbers.tolist() == [2, 2]
 
 
-def test_a_drawing(stream, tmp_path):
+def test_debug_dump_writes_dot(stream, tmp_path):
     numbers, out, graph = forebay.zeros(4), forebay.zeros(4), Graph()
     graph.enable_debug_mode()
-    captured(graph, lambda: (numbers.zero_(), numbers.uniform_(), out.copy_(numbers)))
+    capture(graph, lambda: (numbers.zero_(), numbers.uniform_(), out.copy_(numbers)))
     graph.debug_dump(str(tmp_path / "graph.dot"), verbose=False)
     lines = (tmp_path / "graph.dot").read_text().splitlines()
     assert lines == [
@@ -102,13 +102,13 @@ def test_a_drawing(stream, tmp_path):
     assert f"to {out.data_ptr():#x}" in (tmp_path / "graph.dot").read_text()
 
 
-def test_the_end_of_the_devices_ends_a_capture():
+def test_stopping_emulation_ends_capture():
     emulation = forebay.emulate("cuda", memory=64 * MIB)
     graph = Graph()
     with forebay.Stream("cuda:0"):
         graph.capture_begin()
         emulation.stop()
-    assert capture_state.under_way == ()
+    assert capture_state.active == ()
     with pytest.raises((WrongState, RuntimeError)):
         graph.replay()
     graph.reset()

@@ -1,9 +1,9 @@
-"""A capture that fails at any step: the stream works again, no memory is lost, and the next capture is whole."""
+"""Captures that fail at each step: the stream stays usable, no memory leaks, and the next capture succeeds."""
 
 from __future__ import annotations
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.errors import DeviceError
@@ -13,33 +13,33 @@ from forebay.runtime.graphs import annotations as graphs_annotations
 from forebay.runtime.graphs.graph import Graph
 
 STEPS = {
-    "telling the allocator": "forebay.runtime.allocator.caching_allocator.Allocator.begin_capture",
-    "recording": "forebay.backends.host.capture.HostRecording.enlist",
-    "beginning": "forebay.runtime.base.capture_state.begin",
-    "a request for memory": "forebay.backends.host.port.MachinePort.reserve",
-    "work": "forebay.backends.host.capture.HostRecording.add",
-    "a signal": "forebay.backends.host.capture.HostRecording.signal",
-    "a dependency": "forebay.backends.host.capture.HostRecording.depend",
-    "the end": "forebay.backends.host.capture.HostRecording.end",
-    "making the program": "forebay.backends.host.capture.pieces_of",
+    "beginning in the allocator": "forebay.runtime.allocator.caching_allocator.Allocator.begin_capture",
+    "enlisting the queue": "forebay.backends.host.capture.HostCapturedGraph.add_queue",
+    "registering the capture": "forebay.runtime.base.capture_state.begin",
+    "reserving memory": "forebay.backends.host.port.BaseHostPort.reserve",
+    "adding work": "forebay.backends.host.capture.HostCapturedGraph.add",
+    "signalling": "forebay.backends.host.capture.HostCapturedGraph.signal",
+    "adding a dependency": "forebay.backends.host.capture.HostCapturedGraph.add_dependency",
+    "ending": "forebay.backends.host.capture.HostCapturedGraph.end",
+    "compiling the program": "forebay.backends.host.capture.pieces_of",
     "instantiating": "forebay.runtime.graphs.graph.Graph.instantiate",
 }
 
 
-@pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt], ids=["the device", "Ctrl-C"])
+@pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt], ids=["DeviceError", "KeyboardInterrupt"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_failure_leaves_nothing(stream, step, error, monkeypatch):
+def test_failed_capture_leaves_no_state(stream, step, error, monkeypatch):
     side, graph = forebay.Stream(stream.device), Graph()
     allocator = open_device(stream.device).allocator
 
     def work():
-        made = forebay.empty(1 << 20)
-        made.zero_()
+        tensor = forebay.empty(1 << 20)
+        tensor.zero_()
         side.wait_stream(stream)
         with side:
-            made.zero_()
+            tensor.zero_()
         stream.wait_stream(side)
-        return made
+        return tensor
 
     def fail(*_, **__):
         raise error("planted")
@@ -47,23 +47,23 @@ def test_a_failure_leaves_nothing(stream, step, error, monkeypatch):
     with monkeypatch.context() as planted:
         planted.setattr(STEPS[step], fail)
         with pytest.raises(error, match="planted"):
-            captured(graph, work)
+            capture(graph, work)
     graph.reset()
-    assert capture_state.under_way == ()
+    assert capture_state.active == ()
     assert not stream.is_capturing()
     assert not side.is_capturing()
     assert dict(allocator.capturing) == {}
     allocator.empty()
     assert list(allocator.private) == []
-    assert allocator.broken() is None
-    made = captured(graph, work)
+    assert allocator.check_invariants() is None
+    tensor = capture(graph, work)
     graph.replay()
-    assert not any(made.tolist())
+    assert not any(tensor.tolist())
     assert dict(graphs_annotations.recorded) == {}
 
 
-def test_out_of_memory_in_a_capture(stream):
-    """It is no reason to break the capture: who asked for too much can ask for less."""
+def test_out_of_memory_does_not_break_capture(stream):
+    """The program can then allocate less."""
     graph = Graph()
     graph.capture_begin()
     with pytest.raises(forebay.OutOfMemory):
@@ -74,9 +74,9 @@ def test_out_of_memory_in_a_capture(stream):
     assert made.tolist() == [1] * 10
 
 
-def test_work_that_fails_in_a_replay_is_told_as_any_other(stream):
+def test_failure_in_replay_is_raised_by_synchronize(stream):
     graph, done = Graph(), []
-    captured(graph, lambda: (stream.queue.call(lambda: 1 / 0), stream.queue.call(lambda: done.append(1))))
+    capture(graph, lambda: (stream.queue.call(lambda: 1 / 0), stream.queue.call(lambda: done.append(1))))
     graph.replay()
     with pytest.raises(DeviceError, match="division by zero"):
         stream.synchronize()

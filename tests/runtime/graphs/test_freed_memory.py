@@ -1,11 +1,11 @@
-"""A replay on memory that is gone is CUDA's error 700, and nothing of it is done; the process goes on."""
+"""Replays that use freed memory raise CUDA error 700 before any work is queued. The process stays usable."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.errors import DeviceError
@@ -14,11 +14,11 @@ from forebay.runtime.graphs.graph import Graph
 LENGTH = 16 << 20  # bytes: a segment of its own
 
 
-def made(place, number=1):
+def new_tensor(place, number=1):
     return forebay.full((LENGTH,), number, dtype="uint8", device=place)
 
 
-def is_gone(graph, stream):
+def assert_replay_fails(graph, stream):
     with pytest.raises(DeviceError, match="an illegal memory access was encountered") as raised:
         graph.replay()
     stream.synchronize()
@@ -27,70 +27,70 @@ def is_gone(graph, stream):
 
 
 WORK = {
-    "read": lambda given, kept: kept.copy_(given),
-    "filled": lambda given, kept: given.fill_(4),
-    "copied to": lambda given, kept: given.copy_(kept),
-    "drawn": lambda given, kept: given.random_(0, 9),
-    "chances": lambda given, kept: kept.view("float32").bernoulli_(given.view("float32")),
-    "a part": lambda given, kept: given[100:200].fill_(4),
+    "read": lambda freed, kept: kept.copy_(freed),
+    "fill": lambda freed, kept: freed.fill_(4),
+    "write": lambda freed, kept: freed.copy_(kept),
+    "draw": lambda freed, kept: freed.random_(0, 9),
+    "probabilities": lambda freed, kept: kept.view("float32").bernoulli_(freed.view("float32")),
+    "slice": lambda freed, kept: freed[100:200].fill_(4),
 }
 
 
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-def test_what_a_graph_used_and_the_device_gave_back(place, stream, work):
-    given, kept, graph = made(place), made(place), Graph()
-    captured(graph, partial(work, given, kept))
+def test_replay_after_segment_release_raises(place, stream, work):
+    freed, kept, graph = new_tensor(place), new_tensor(place), Graph()
+    capture(graph, partial(work, freed, kept))
     graph.replay()
-    forebay.memory.empty_cache()  # nothing of its memory
+    forebay.memory.empty_cache()  # releases nothing that the graph uses
     graph.replay()
     stream.synchronize()
     before = kept[:3].tolist()
-    del given
-    graph.replay()  # its memory is the allocator's still
+    del freed
+    graph.replay()  # the allocator still caches the memory
     forebay.memory.empty_cache()
-    is_gone(graph, stream)
-    is_gone(graph, stream)
+    assert_replay_fails(graph, stream)
+    assert_replay_fails(graph, stream)
     assert kept[:3].tolist() == before
 
 
-def test_other_memory_may_go(place, stream):
-    given, other, graph = made(place), made(place), Graph()
-    captured(graph, lambda: given.fill_(4))
+def test_releasing_other_memory_does_not_affect_replay(place, stream):
+    freed, other, graph = new_tensor(place), new_tensor(place), Graph()
+    capture(graph, lambda: freed.fill_(4))
     del other
     forebay.memory.empty_cache()
     graph.replay()
-    assert given[:2].tolist() == [4, 4]
+    assert freed[:2].tolist() == [4, 4]
 
 
-def test_the_memory_of_a_part(place, stream):
-    """A graph in a graph: the outer one has the inner one's memory."""
-    given, inner, outer = made(place), Graph(), Graph()
-    captured(inner, partial(given.fill_, 4))
-    captured(outer, inner.replay)
+def test_nested_graph_memory_is_checked(place, stream):
+    """The outer graph also uses the inner graph's memory."""
+    freed, inner, outer = new_tensor(place), Graph(), Graph()
+    capture(inner, partial(freed.fill_, 4))
+    capture(outer, inner.replay)
     outer.replay()
-    del given
+    del freed
     forebay.memory.empty_cache()
-    is_gone(outer, stream)
+    assert_replay_fails(outer, stream)
 
 
-def test_functions_keep_what_they_use(place, stream):
-    given, kept, graph = made(place), made(place), Graph()
-    captured(graph, partial(kept[::2].copy_, given[::2]))
-    del given
+def test_queued_functions_keep_their_tensors_alive(place, stream):
+    freed, kept, graph = new_tensor(place), new_tensor(place), Graph()
+    capture(graph, partial(kept[::2].copy_, freed[::2]))
+    del freed
     forebay.memory.empty_cache()
     graph.replay()
     assert kept[:3].tolist() == [1, 1, 1]
 
 
-def test_pages_of_a_space(place, stream):
-    """What shrinks is asked page by page."""
+def test_decommitted_pages_are_detected(place, stream):
+    """Expandable segments are checked page by page."""
     forebay.memory.set_allocator_settings("expandable_segments:True")
     try:
-        low, high, graph = made(place), made(place), Graph()
-        captured(graph, partial(low.copy_, high))
+        low, high, graph = new_tensor(place), new_tensor(place), Graph()
+        capture(graph, partial(low.copy_, high))
         graph.replay()
         del high
         forebay.memory.empty_cache()
-        is_gone(graph, stream)
+        assert_replay_fails(graph, stream)
     finally:
         forebay.memory.set_allocator_settings("expandable_segments:False")

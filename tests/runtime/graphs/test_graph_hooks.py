@@ -1,4 +1,4 @@
-"""Who is told of what happens to graphs."""
+"""Hooks and destroy callbacks of graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import weakref
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.runtime.graphs import graph_hooks
@@ -15,71 +15,72 @@ from forebay.runtime.graphs.graph import Graph
 
 
 def test_hooks_are_called_in_order(stream):
-    told, graph, numbers = [], Graph(), forebay.zeros(1)
+    called, graph, numbers = [], Graph(), forebay.zeros(1)
     names = ("capture_start", "capture_end", "post_instantiate", "replay_start", "replay_end")
     handles = [
-        getattr(graph, f"register_{name}_hook")(lambda g, name=name: told.append((name, g is graph))) for name in names
+        getattr(graph, f"register_{name}_hook")(lambda g, name=name: called.append((name, g is graph)))
+        for name in names
     ]
     for hooks, name in (
-        (graph_hooks.capture_began, "all: start"),
-        (graph_hooks.captured, "all: end"),
-        (graph_hooks.instantiated, "all: instantiated"),
-        (graph_hooks.replay_began, "all: replay"),
-        (graph_hooks.replayed, "all: replayed"),
+        (graph_hooks.capture_began, "all: capture start"),
+        (graph_hooks.captured, "all: capture end"),
+        (graph_hooks.instantiated, "all: instantiate"),
+        (graph_hooks.replay_began, "all: replay start"),
+        (graph_hooks.replayed, "all: replay end"),
     ):
-        handles.append(hooks.add(lambda g, name=name: told.append((name, g is graph))))
-    captured(graph, lambda: numbers.fill_(1))
+        handles.append(hooks.add(lambda g, name=name: called.append((name, g is graph))))
+    capture(graph, lambda: numbers.fill_(1))
     graph.replay()
-    assert [name for name, _ in told] == [
-        "all: start",
+    assert [name for name, _ in called] == [
+        "all: capture start",
         "capture_start",
-        "all: end",
+        "all: capture end",
         "capture_end",
-        "all: instantiated",
+        "all: instantiate",
         "post_instantiate",
-        "all: replay",
+        "all: replay start",
         "replay_start",
-        "all: replayed",
+        "all: replay end",
         "replay_end",
     ]
-    assert all(same for _, same in told)
+    assert all(same for _, same in called)
     for handle in handles:
         handle.remove()
         handle.remove()
-    told.clear()
+    called.clear()
     graph.replay()
-    assert told == []
+    assert called == []
 
 
-def test_what_is_kept_for_the_end(stream):
-    told, graph, numbers = [], Graph(), forebay.zeros(1)
+def test_reset_calls_destroy_callbacks_and_releases_objects(stream):
+    called, graph, numbers = [], Graph(), forebay.zeros(1)
     kept = threading.Event()
-    held = weakref.ref(kept)
-    captured(graph, lambda: numbers.fill_(1))
-    graph.register_destroy_callback(lambda: told.append(1), synchronize_before_release=True)
-    graph.register_destroy_callback(lambda: told.append(2)).remove()
+    reference = weakref.ref(kept)
+    capture(graph, lambda: numbers.fill_(1))
+    graph.register_destroy_callback(lambda: called.append(1), synchronize_before_release=True)
+    graph.register_destroy_callback(lambda: called.append(2)).remove()
     graph.register_destroy_callback(lambda: 1 / 0)
-    graph.register_destroy_callback(lambda: told.append(3))
+    graph.register_destroy_callback(lambda: called.append(3))
     graph.retain_object(kept)
     del kept
     graph.replay()
-    assert held() is not None
+    assert reference() is not None
     with pytest.warns(forebay.ForebayWarning, match="ZeroDivisionError"):
         graph.reset()
-    assert told == [1, 3]
-    assert held() is None
-    graph.register_destroy_callback(lambda: told.append(4))
+    assert called == [1, 3]
+    assert reference() is None
+    graph.register_destroy_callback(lambda: called.append(4))
     del graph
     gc.collect()
-    assert told == [1, 3, 4]
+    assert called == [1, 3, 4]
 
 
-def test_a_hook_that_fails_at_the_start_leaves_no_capture(stream):
+def test_failing_capture_start_hook_leaves_no_capture(stream):
     numbers, graph = forebay.zeros(1), Graph()
     with graph.register_capture_start_hook(lambda _: 1 / 0), pytest.raises(ZeroDivisionError):
         graph.capture_begin()
     assert not stream.is_capturing()
-    captured(graph, lambda: numbers.fill_(1))
+    capture(graph, lambda: numbers.fill_(1))
     with graph.register_replay_start_hook(lambda _: 1 / 0), pytest.raises(ZeroDivisionError):
         graph.replay()
     assert numbers.tolist() == [0]

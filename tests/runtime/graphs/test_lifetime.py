@@ -1,4 +1,4 @@
-"""From a graph's capture to its end: what it can do when, and what is left of it."""
+"""Graph states from capture to reset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import gc
 import threading
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.errors import DeviceError
 from forebay.runtime.graphs.graph import Graph
 
-NOT_YET = {
+ERRORS_BEFORE_CAPTURE = {
     "capture_end": "capture_end() called before capture_begin().",
     "capture_end_pre": "capture_end() called before capture_begin().",
     "replay": "capture_end() must have been called before calling instantiate",
@@ -25,11 +25,11 @@ NOT_YET = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_what_a_graph_cannot_do_yet(stream, name):
+@pytest.mark.parametrize("name", ERRORS_BEFORE_CAPTURE)
+def test_calls_before_capture_raise(stream, name):
     with pytest.raises(RuntimeError) as raised:
         getattr(Graph(), name)()
-    assert str(raised.value) == NOT_YET[name]
+    assert str(raised.value) == ERRORS_BEFORE_CAPTURE[name]
     assert Graph().capture_end_post() is None
     assert Graph().reset() is None
 
@@ -38,19 +38,19 @@ def test_what_a_graph_cannot_do_yet(stream, name):
     ("arguments", "kind", "message"),
     [
         ({"capture_error_mode": "x"}, RuntimeError, "Expected `global`, `thread_local`, or `relaxed`, got x"),
-        ({"pool": (1, 1)}, RuntimeError, "one of the two numbers is 0"),
-        ({"pool": 3}, TypeError, "a MemPool or the two ints"),
-        ({"pool": (0, "1")}, TypeError, "a MemPool or the two ints"),
+        ({"pool": (1, 1)}, RuntimeError, "one of the two numbers must be 0"),
+        ({"pool": 3}, TypeError, "a MemPool or a tuple of two ints"),
+        ({"pool": (0, "1")}, TypeError, "a MemPool or a tuple of two ints"),
     ],
-    ids=["mode", "pool of two kinds", "an int", "a text"],
+    ids=["mode", "two nonzero numbers", "int", "str"],
 )
-def test_nonsense_is_refused(stream, arguments, kind, message):
+def test_capture_begin_rejects_invalid_arguments(stream, arguments, kind, message):
     with pytest.raises(kind, match=message):
         Graph().capture_begin(**arguments)
     assert not stream.is_capturing()
 
 
-def test_the_default_stream_is_not_captured(place):
+def test_default_stream_cannot_be_captured(place):
     with (
         forebay.use_device(place),
         forebay.runtime.streams.stream.default_stream(place),
@@ -59,7 +59,7 @@ def test_the_default_stream_is_not_captured(place):
         Graph().capture_begin()
 
 
-def test_a_graph_is_captured_once(stream):
+def test_graph_captures_once_until_reset(stream):
     numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     with pytest.raises(DeviceError, match="present state"):
@@ -73,12 +73,12 @@ def test_a_graph_is_captured_once(stream):
     graph.reset()
     with pytest.raises(RuntimeError, match="without a preceding"):
         graph.pool()
-    captured(graph, lambda: numbers.fill_(2))
+    capture(graph, lambda: numbers.fill_(2))
     graph.replay()
     assert numbers.tolist() == [2]
 
 
-def test_it_ends_on_its_stream(stream):
+def test_capture_ends_on_its_stream(stream):
     numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     numbers.fill_(1)
@@ -91,7 +91,7 @@ def test_it_ends_on_its_stream(stream):
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["not kept", "kept"])
-def test_what_is_there_after_each_step(stream, keep):
+def test_handles_are_available_after_their_step(stream, keep):
     numbers, graph = forebay.zeros(1), Graph(keep)
     graph.capture_begin()
     numbers.fill_(1)
@@ -115,16 +115,16 @@ def test_what_is_there_after_each_step(stream, keep):
     assert numbers.tolist() == [1]
 
 
-def test_a_kept_graph_is_made_ready_by_its_first_replay(stream):
+def test_first_replay_instantiates_kept_graph(stream):
     numbers, graph = forebay.zeros(1), Graph(keep_graph=True)
-    captured(graph, lambda: numbers.fill_(1))
+    capture(graph, lambda: numbers.fill_(1))
     with pytest.raises(RuntimeError):
         graph.raw_cuda_graph_exec()
     graph.replay()
     assert graph.raw_cuda_graph_exec()
 
 
-def test_a_graph_that_is_dropped_in_its_capture_lets_the_stream_go(stream):
+def test_destroying_graph_during_capture_ends_capture(stream):
     numbers, graph = forebay.zeros(1), Graph()
     graph.capture_begin()
     numbers.fill_(1)
@@ -135,8 +135,7 @@ def test_a_graph_that_is_dropped_in_its_capture_lets_the_stream_go(stream):
     assert numbers.tolist() == [2]
 
 
-def test_a_graph_that_ends_while_its_replay_is_held(stream):
-    """What it copies from is kept until the replay is done."""
+def test_reset_keeps_copy_sources_until_replay_completes(stream):
     numbers, graph, gate = forebay.zeros(4), Graph(), threading.Event()
     pinned = forebay.empty_pinned(4, dtype="float32")
     pinned[:] = 6

@@ -1,11 +1,11 @@
-"""Where a capture's memory comes from, and when it goes."""
+"""Memory pools of captures: allocation, sharing and release."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from support.graph_scenes import captured, pools_of
+from support.graph_scenes import capture, segment_pools
 
 import forebay
 from forebay.runtime.devices.open_device import open_device
@@ -14,49 +14,56 @@ from forebay.runtime.graphs.graph import Graph
 MIB = 1 << 20
 
 
-def test_memory_of_a_capture_is_the_graphs_own(stream):
+def test_capture_allocates_from_private_pool(stream):
     allocator = open_device(stream.device).allocator
     graph = Graph()
-    made = captured(graph, lambda: forebay.empty(MIB).fill_(1))
-    assert pools_of(stream).count(graph.pool()) == 1
+    made = capture(graph, lambda: forebay.empty(MIB).fill_(1))
+    assert segment_pools(stream).count(graph.pool()) == 1
     before = made.data_ptr()
     del made
     assert forebay.empty(MIB).data_ptr() != before
     graph.reset()
     allocator.empty()
     assert graph._pools == []
-    assert allocator.broken() is None
+    assert allocator.check_invariants() is None
     assert list(allocator.private) == []
 
 
-def test_how_much_there_is_after_each_step():
-    """Bytes reserved, blocks and segments: as the real PyTorch tells them, over the oracle's stand-in."""
-    told, graph = [], Graph()
+def test_memory_stats_match_pytorch_after_each_step():
+    """Reserved bytes, blocks and segments as recorded from PyTorch over the oracle's stand-in."""
+    steps, graph = [], Graph()
     with forebay.emulate("cuda", profile="h200", memory=1 << 30), forebay.Stream("cuda:0"):
 
-        def look():
+        def record_stats():
             stats = forebay.memory.memory_stats("cuda:0")
-            told.append([stats[f"{name}.all.current"] for name in ("reserved_bytes", "active", "segment")])
+            steps.append([stats[f"{name}.all.current"] for name in ("reserved_bytes", "active", "segment")])
 
         graph.capture_begin()
-        kept, gone = forebay.empty(3 * MIB), forebay.empty(MIB)
-        look()
-        del gone
-        again = forebay.empty(MIB).zero_()
-        look()
+        kept, freed = forebay.empty(3 * MIB, device="cuda"), forebay.empty(MIB, device="cuda")
+        record_stats()
+        del freed
+        again = forebay.empty(MIB, device="cuda").zero_()
+        record_stats()
         graph.capture_end()
         del again, kept
-        look()
+        record_stats()
         forebay.memory.empty_cache("cuda:0")
-        look()
+        record_stats()
         graph.reset()
-        look()
+        record_stats()
         forebay.memory.empty_cache("cuda:0")
-        look()
-    assert told == [[32 * MIB, 2, 2], [32 * MIB, 2, 2], [32 * MIB, 0, 2], [32 * MIB, 0, 2], [32 * MIB, 0, 2], [0, 0, 0]]
+        record_stats()
+    assert steps == [
+        [32 * MIB, 2, 2],
+        [32 * MIB, 2, 2],
+        [32 * MIB, 0, 2],
+        [32 * MIB, 0, 2],
+        [32 * MIB, 0, 2],
+        [0, 0, 0],
+    ]
 
 
-def test_a_second_stream_of_the_capture_allocates_there_too(stream):
+def test_joined_stream_allocates_from_private_pool(stream):
     graph, side = Graph(), forebay.Stream(stream.device)
     graph.capture_begin()
     side.wait_stream(stream)
@@ -64,24 +71,24 @@ def test_a_second_stream_of_the_capture_allocates_there_too(stream):
         made = forebay.empty(100).fill_(1)
     stream.wait_stream(side)
     graph.capture_end()
-    assert pools_of(stream).count(graph.pool()) == 1
+    assert segment_pools(stream).count(graph.pool()) == 1
     graph.replay()
     assert made.tolist() == [1] * 100
 
 
-def test_graphs_share_a_pool(stream):
+def test_graphs_can_share_a_pool(stream):
     one, other, pool = Graph(), Graph(), forebay.memory.MemPool()
-    captured(one, lambda: forebay.empty(10).fill_(1))
-    captured(other, lambda: forebay.empty(10).fill_(1), pool=one.pool())
+    capture(one, lambda: forebay.empty(10).fill_(1))
+    capture(other, lambda: forebay.empty(10).fill_(1), pool=one.pool())
     assert one.pool() == other.pool()
     third = Graph()
-    captured(third, lambda: forebay.empty(10).fill_(1), pool=pool)
+    capture(third, lambda: forebay.empty(10).fill_(1), pool=pool)
     assert (third.pool(), pool.use_count(stream.device)) == (pool.id, 2)
     third.reset()
     assert pool.use_count(stream.device) == 1
 
 
-def test_a_pool_serves_one_capture_at_a_time(stream):
+def test_pool_allows_one_capture_at_a_time(stream):
     one, other = Graph(), Graph()
     handle = forebay.runtime.memory.mem_pool.new_id()
     one.capture_begin(pool=handle)
@@ -91,7 +98,7 @@ def test_a_pool_serves_one_capture_at_a_time(stream):
     one.capture_end()
 
 
-def test_pools_that_are_kept_besides(stream):
+def test_retain_pool_keeps_other_pools(stream):
     graph, handle = Graph(), forebay.runtime.memory.mem_pool.new_id()
     with pytest.raises(RuntimeError, match="may only be called during capture"):
         graph._retain_pool(handle)
@@ -107,11 +114,11 @@ def test_pools_that_are_kept_besides(stream):
     assert graph.pools() == [graph.pool(), handle]
     graph.reset()
     with pytest.raises(RuntimeError):
-        open_device(stream.device).allocator.private.leave(handle)  # it had one user
+        open_device(stream.device).allocator.private.decref(handle)  # the graph was its only user
 
 
-def test_memory_can_be_given_back_during_a_capture(stream):
-    """The cache is emptied, though the stream's last work of before is still held."""
+def test_cache_can_be_emptied_during_capture(stream):
+    """Emptying waits for the stream's work queued before the capture."""
     gate, numbers = threading.Event(), forebay.zeros(MIB)
     stream.queue.call(lambda: gate.wait(20))
     numbers.zero_()
@@ -127,7 +134,7 @@ def test_memory_can_be_given_back_during_a_capture(stream):
     assert made.tolist() == [1] * 10
 
 
-def test_a_block_that_the_captured_stream_used_waits_for_its_work_of_before(stream):
+def test_block_used_by_captured_stream_waits_for_earlier_work(stream):
     gate, side = threading.Event(), forebay.Stream(stream.device)
     with side:
         numbers = forebay.zeros(10)
@@ -145,7 +152,7 @@ def test_a_block_that_the_captured_stream_used_waits_for_its_work_of_before(stre
     graph.reset()
 
 
-def test_an_input_that_is_gone_is_found(stream):
+def test_replay_reports_dead_input(stream):
     graph, given, out = Graph(), forebay.zeros(4), forebay.zeros(4)
     graph.capture_begin(check_input_liveness=True)
     out.copy_(forebay.empty(4).copy_(given))

@@ -1,17 +1,17 @@
-"""Random numbers in graphs: new in each replay, those that come next."""
+"""Random numbers in graphs: each replay continues the generator's sequence."""
 
 from __future__ import annotations
 
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.runtime.graphs.graph import Graph
 
 
-def test_replays_go_on_where_the_generator_is(stream):
+def test_replays_continue_the_generators_sequence(stream):
     numbers, graph = forebay.zeros(8), Graph()
-    captured(graph, lambda: (numbers.uniform_(), numbers.normal_()))
+    capture(graph, lambda: (numbers.uniform_(), numbers.normal_()))
     forebay.manual_seed(7, stream.device)
     eager = [numbers.clone() for _ in range(3) if numbers.uniform_() is numbers and numbers.normal_() is numbers]
     forebay.manual_seed(7, stream.device)
@@ -21,19 +21,21 @@ def test_replays_go_on_where_the_generator_is(stream):
     assert forebay.runtime.random.generator.default_generator(stream.device).get_offset() == 24
 
 
-def test_each_generator_has_its_own_numbers(stream):
-    mine = forebay.Generator(stream.device.kind).manual_seed(1)
-    numbers, others, graph = forebay.zeros(4), forebay.zeros(4), Graph()
-    captured(graph, lambda: (numbers.uniform_(), others.uniform_(generator=mine), others.uniform_(generator=mine)))
+def test_each_generator_has_its_own_sequence(stream):
+    generator = forebay.Generator(stream.device.kind).manual_seed(1)
+    numbers, drawn, graph = forebay.zeros(4), forebay.zeros(4), Graph()
+    capture(
+        graph, lambda: (numbers.uniform_(), drawn.uniform_(generator=generator), drawn.uniform_(generator=generator))
+    )
     graph.replay()
-    assert mine.get_offset() == 8
+    assert generator.get_offset() == 8
     twin = forebay.Generator(stream.device.kind).manual_seed(1)
     numbers.uniform_(generator=twin)
     numbers.uniform_(generator=twin)
-    assert others.tolist() == numbers.tolist()
+    assert drawn.tolist() == numbers.tolist()
 
 
-def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
+def test_generator_cannot_be_changed_during_capture(stream):
     generator, graph = forebay.runtime.random.generator.default_generator(stream.device).manual_seed(3), Graph()
     state = generator.get_state()
     state[8] = 4
@@ -49,7 +51,7 @@ def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
     with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
         generator.manual_seed(4)
     generator.manual_seed(3)
-    assert generator.get_state()[8] == 0  # where a replay's numbers begin
+    assert generator.get_state()[8] == 0  # relative to the start of a replay
     forebay.zeros(4).uniform_()
     assert generator.get_state()[8] == 4
     generator.set_state(state)
@@ -59,10 +61,10 @@ def test_a_generator_cannot_be_moved_while_a_graph_is_captured(stream):
     assert generator.get_offset() == 4
 
 
-def test_two_replays_within_one_capture_have_their_own_numbers(stream):
+def test_two_replays_in_one_capture_draw_different_numbers(stream):
     one, other, inner, outer = forebay.zeros(4), forebay.zeros(4), Graph(), Graph()
-    captured(inner, one.uniform_)
-    captured(outer, lambda: (inner.replay(), other.copy_(one), inner.replay()))
+    capture(inner, one.uniform_)
+    capture(outer, lambda: (inner.replay(), other.copy_(one), inner.replay()))
     generator = forebay.manual_seed(5, stream.device)
     outer.replay()
     assert generator.get_offset() == 8

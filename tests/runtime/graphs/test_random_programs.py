@@ -1,4 +1,4 @@
-"""A random program over three streams, captured and replayed n times, does what it does when it is run n times."""
+"""Random programs over three streams: n replays are equivalent to n eager runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.runtime.graphs.graph import Graph
@@ -25,13 +25,13 @@ programs = st.lists(operations, min_size=1, max_size=15)
 
 
 class Program:
-    """Does operations so that those on the same memory keep their order, whatever stream each is on."""
+    """Operations on several streams; operations on the same memory are ordered."""
 
     def __init__(self, place, operations):
         self.streams = [forebay.Stream(place) for _ in range(3)]
         self.generator = forebay.Generator(place.kind)
         with self.streams[0]:
-            self.memory = forebay.zeros(CELLS, WIDTH)
+            self.memory = forebay.zeros(CELLS, WIDTH, device=place)
         self.operations = operations
 
     def begin(self):
@@ -39,9 +39,9 @@ class Program:
             stream.wait_stream(self.streams[0])
 
     def run(self):
-        """Once, from the first stream, which all others have joined again at the end."""
+        """Run the program once, forked from and joined to the first stream."""
         self.begin()
-        last = [self.streams[0]] * CELLS  # who touched each cell last
+        last = [self.streams[0]] * CELLS  # the stream that last used each cell
         for name, on, cell, what in self.operations:
             stream = self.streams[on]
             touched = {cell, what} if name in {"copy", "add"} else {cell}
@@ -71,18 +71,18 @@ class Program:
             return np.array(self.memory.tolist()).tobytes()
 
 
-@pytest.mark.parametrize("place", ["host", "cuda"], indirect=True)
-def test_replays_do_what_the_program_does(place):
+@pytest.mark.parametrize("place", ["cpu", "cuda"], indirect=True)
+def test_replays_are_equivalent_to_eager_runs(place):
     @settings(max_examples=60, deadline=None)
     @given(programs, st.integers(1, 4))
     def holds(operations, times):
-        forebay.memory.empty_cache(place)  # no capture does that
+        forebay.memory.empty_cache(place)  # a capture cannot empty the cache
         eager, recorded, graph = Program(place, operations), Program(place, operations), Graph()
         with forebay.use_device(place):
             for _ in range(times):
                 eager.run()
             with recorded.streams[0]:
-                captured(graph, recorded.run)
+                capture(graph, recorded.run)
                 for at in range(times):
                     with recorded.streams[at % 3]:
                         graph.replay()

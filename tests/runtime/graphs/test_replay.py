@@ -1,19 +1,19 @@
-"""A replay does what was captured, on whatever stream is current then."""
+"""Replays execute the captured work on the current stream."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graph_scenes import captured
+from support.graph_scenes import capture
 
 import forebay
 from forebay.errors import DeviceError
 from forebay.runtime.graphs.graph import Graph, capturing_graph
 
 
-def test_a_replay_does_what_was_captured(stream):
+def test_replay_executes_captured_work(stream):
     numbers, graph = forebay.zeros(3), Graph()
-    captured(graph, lambda: numbers.fill_(5))
+    capture(graph, lambda: numbers.fill_(5))
     assert numbers.tolist() == [0, 0, 0]
     for _ in range(2):
         numbers.zero_()
@@ -21,18 +21,18 @@ def test_a_replay_does_what_was_captured(stream):
         assert numbers.tolist() == [5, 5, 5]
 
 
-def test_replays_read_what_the_inputs_hold_then(stream):
-    given, out, graph = forebay.zeros(3), forebay.zeros(3), Graph()
-    captured(graph, lambda: out.copy_(given))
+def test_replay_reads_current_inputs(stream):
+    source, out, graph = forebay.zeros(3), forebay.zeros(3), Graph()
+    capture(graph, lambda: out.copy_(source))
     for number in (1, 2):
-        given.fill_(number)
+        source.fill_(number)
         graph.replay()
         assert out.tolist() == [number] * 3
 
 
-def test_a_replay_is_queued_on_whatever_stream_is_current(stream):
+def test_replay_is_queued_on_current_stream(stream):
     numbers, graph = forebay.zeros(1), Graph()
-    captured(graph, lambda: numbers.fill_(5))
+    capture(graph, lambda: numbers.fill_(5))
     graph.replay()
     with forebay.Stream(stream.device) as other:
         numbers.zero_()
@@ -44,7 +44,7 @@ def test_a_replay_is_queued_on_whatever_stream_is_current(stream):
         default.synchronize()
 
 
-def test_two_streams_in_one_graph(stream):
+def test_graph_captures_joined_stream(stream):
     one, other, graph = forebay.zeros(2), forebay.zeros(2), Graph(keep_graph=True)
     side = forebay.Stream(stream.device)
     graph.capture_begin()
@@ -60,10 +60,10 @@ def test_two_streams_in_one_graph(stream):
     assert not side.is_capturing()
     graph.replay()
     assert one.tolist() == [2, 2]
-    assert graph.get_graph_data()["nodes"][2]["dependencies"] == [0, 1] or graph.work[2].after
+    assert graph.get_graph_data()["nodes"][2]["dependencies"] == [0, 1] or graph.work[2].dependencies
 
 
-def test_events_fork_and_join_as_streams_do(stream):
+def test_events_fork_and_join_captured_streams(stream):
     numbers, graph, event = forebay.zeros(2), Graph(), forebay.Event()
     side = forebay.Stream(stream.device)
     graph.capture_begin()
@@ -86,23 +86,23 @@ def test_events_fork_and_join_as_streams_do(stream):
     assert done.query()
 
 
-def test_a_pinned_array_is_copied_anew_by_each_replay(stream):
+def test_each_replay_copies_pinned_array_again(stream):
     numbers, graph = forebay.zeros(4), Graph()
     pinned = forebay.empty_pinned(4, dtype="float32")
     pinned[:] = 1
-    made = [pinned]
-    captured(graph, lambda: numbers.copy_(made[0], non_blocking=True))
+    sources = [pinned]
+    capture(graph, lambda: numbers.copy_(sources[0], non_blocking=True))
     pinned[:] = 2
     graph.replay()
     assert numbers.tolist() == [2] * 4
     pinned[:] = 3
-    del made[0], pinned
-    forebay.empty_pinned(4, dtype="float32")[:] = 4  # not the same memory: that is the graph's, too
+    del sources[0], pinned
+    forebay.empty_pinned(4, dtype="float32")[:] = 4  # not the same memory: the graph keeps it alive
     graph.replay()
     assert numbers.tolist() == [3] * 4
 
 
-def test_another_array_cannot_be_copied(stream):
+def test_copy_of_unpinned_array_cannot_be_captured(stream):
     numbers, graph = forebay.zeros(4), Graph()
     graph.capture_begin()
     for copy in (
@@ -113,28 +113,28 @@ def test_another_array_cannot_be_copied(stream):
         with pytest.raises(RuntimeError, match=r"Cannot copy between CPU and [A-Z]* tensors during"):
             copy()
     numbers.fill_(1)
-    graph.capture_end()  # it is not broken by that
+    graph.capture_end()  # the capture is not broken
     graph.replay()
     assert numbers.tolist() == [1] * 4
 
 
-def test_a_replay_within_a_capture_is_a_part_of_it(stream):
+def test_replay_in_capture_is_captured(stream):
     one, other, inner, outer = forebay.zeros(1), forebay.zeros(1), Graph(), Graph()
-    captured(inner, lambda: other.copy_(one))
+    capture(inner, lambda: other.copy_(one))
 
     def both():
         one.fill_(4)
         inner.replay()
 
-    captured(outer, both)
+    capture(outer, both)
     assert other.tolist() == [0]
     inner.reset()
     outer.replay()
     assert other.tolist() == [4]
 
 
-def test_an_empty_graph_is_warned_of_and_replayed(stream):
+def test_empty_graph_warns_and_can_be_replayed(stream):
     graph = Graph()
     with pytest.warns(UserWarning, match="Graph is empty"):
-        captured(graph, lambda: None)
+        capture(graph, lambda: None)
     graph.replay()

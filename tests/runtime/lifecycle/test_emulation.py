@@ -1,4 +1,4 @@
-"""Devices of another kind that this machine stands in for."""
+"""Emulated devices of other kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
 
 
-def test_one_line_makes_devices_of_another_kind_and_says_so():
+def test_emulate_makes_devices_of_the_kind():
     with forebay.emulate("cuda", count=2, profile="h200"):
         assert forebay.device_count("cuda") == 2
         assert forebay.why_not("cuda") == ""
@@ -34,7 +34,7 @@ def test_one_line_makes_devices_of_another_kind_and_says_so():
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_queues_convert_and_copy_in_any_steps(far):
+def test_emulated_queues_convert_and_copy_strided_tensors(far):
     with forebay.emulate("cuda", count=2):
         numbers = forebay.from_numpy(np.arange(20_000.0).reshape(100, 200)).to("cuda:0")
         assert numbers.to(dtype="int32").tolist() == numbers.tolist()
@@ -46,19 +46,19 @@ def test_queues_convert_and_copy_in_any_steps(far):
 
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
-def test_each_kind_has_a_profile_if_nothing_is_said(kind, name):
+def test_each_kind_has_a_default_profile(kind, name):
     with forebay.emulate(kind):
         assert backends.driver(kind).describe(0).name == f"{name} (emulated)"
 
 
-def test_segments_are_pytorchs():
+def test_segment_sizes_are_those_of_pytorch():
     with forebay.emulate("cuda"):
         block = forebay.allocate(3 * MIB, "cuda")
         assert forebay.memory.memory_reserved("cuda") == 20 * MIB
         del block
 
 
-def test_more_memory_than_there_is():
+def test_emulated_memory_may_exceed_the_hosts():
     with forebay.emulate("cuda", memory="4TiB"):
         block = forebay.allocate(3 << 40, "cuda")
         assert forebay.memory.mem_get_info("cuda") == (1 << 40, 4 << 40)
@@ -67,7 +67,7 @@ def test_more_memory_than_there_is():
         del block
 
 
-def test_what_was_made_before_the_end_says_that_it_came():
+def test_objects_of_stopped_emulation_raise():
     emulation = forebay.emulate("cuda")
     tensor, stream, event = forebay.zeros(3, device="cuda"), forebay.Stream("cuda"), forebay.Event("cuda")
     event.record(stream)
@@ -82,7 +82,7 @@ def test_what_was_made_before_the_end_says_that_it_came():
         event.query,
         event.synchronize,
     ):
-        with pytest.raises(WrongState, match="the emulation that cuda:0 belonged to has ended"):
+        with pytest.raises(WrongState, match="the emulation of cuda:0 has ended"):
             use()
     with forebay.emulate("cuda"):
         with pytest.raises(WrongState, match="has ended"):
@@ -90,22 +90,22 @@ def test_what_was_made_before_the_end_says_that_it_came():
         assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
 
 
-def test_each_emulation_starts_anew():
+def test_each_emulation_starts_afresh():
     for _ in range(2):
         with forebay.emulate("cuda", count=2):
             assert forebay.memory.memory_stats("cuda")["num_device_alloc"] == 0
-            assert forebay.empty(1, device="cuda").device == forebay.Device("cuda:0")
+            assert forebay.empty(1, device="cuda").device == forebay.device("cuda:0")
             forebay.set_device("cuda:1")
             forebay.set_stream(forebay.Stream())
             forebay.manual_seed(3, "cuda:1")
             forebay.zeros(3)
             assert forebay.random.initial_seed("cuda:1") == 3
-    assert forebay.current_device() == forebay.Device("host:0")
+    assert forebay.current_device() == forebay.device("cpu")
     with forebay.emulate("cuda"):
         assert forebay.random.initial_seed("cuda") != 3
 
 
-def test_memory_goes_back_with_the_last_that_has_it():
+def test_port_is_closed_when_last_tensor_is_deleted():
     emulation = forebay.emulate("cuda")
     tensor = forebay.zeros(1000, device="cuda")
     port = tensor.storage.opened.port
@@ -119,7 +119,7 @@ def test_memory_goes_back_with_the_last_that_has_it():
         port.memory_info()
 
 
-def test_two_emulations_of_a_kind_take_turns():
+def test_second_emulation_of_used_kind_raises():
     with forebay.emulate("cuda"):
         forebay.zeros(3, device="cuda")
         with pytest.raises(WrongState, match="in use already"):
@@ -127,8 +127,8 @@ def test_two_emulations_of_a_kind_take_turns():
 
 
 @pytest.mark.parametrize("count", [0, -1, 65, True, 1.5, "2"])
-def test_a_count_that_makes_no_sense(count):
-    with pytest.raises(ValueError, match="count is a number of devices from 1 to 64"):
+def test_emulate_rejects_invalid_count(count):
+    with pytest.raises(ValueError, match="count must be an int from 1 to 64"):
         forebay.emulate("cuda", count)
 
 
@@ -136,26 +136,26 @@ def test_a_count_that_makes_no_sense(count):
     ("arguments", "words"),
     [
         ({"profile": "h2000"}, "there is no profile 'h2000', the nearest is 'h200'"),
-        ({"profile": "Apple M4"}, "profile 'apple_m4' is of kind mps, not cuda: a100, b200"),
+        ({"profile": "Apple M4"}, "profile 'apple_m4' is of kind mps, not cuda; profiles of cuda: a100, b200"),
         ({"memory": 0}, "memory"),
         ({"memory": -1}, "memory"),
         ({"memory": "much"}, "much"),
         (
             {"kind": "banana"},
-            "'banana' is no kind of device that can be emulated: there are profiles of cuda, mps, mtia",
+            "'banana' is not a kind of device that can be emulated; there are profiles for cuda, mps, mtia",
         ),
-        ({"kind": "banana", "profile": "h200"}, "'banana' is no kind of device"),
+        ({"kind": "banana", "profile": "h200"}, "'banana' is not a kind of device"),
     ],
     ids=str,
 )
-def test_what_makes_no_sense_changes_nothing(arguments, words):
+def test_invalid_arguments_change_nothing(arguments, words):
     with pytest.raises(ValueError, match=words):
         forebay.emulate(**{"kind": "cuda", **arguments})
     assert forebay.device_count("cuda") == 0
 
 
-def said_by(code: str, asked: str) -> str:
-    environment = {**os.environ, "FOREBAY_EMULATE": asked}
+def output_with(code: str, emulate: str) -> str:
+    environment = {**os.environ, "FOREBAY_EMULATE": emulate}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -163,46 +163,40 @@ def said_by(code: str, asked: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("kind", "name"), [("cuda", "NVIDIA H200"), ("mps", "Apple M3 Max"), ("mtia", "MTIA v2")])
-def test_a_kind_needs_no_profile(kind, name):
-    with forebay.emulate(kind):
-        assert forebay.backends.driver(kind).describe(0).name == f"{name} (emulated)"
-
-
-def test_the_environment_asks_for_all_kinds():
+def test_environment_emulates_several_kinds():
     code = "import forebay; print([forebay.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
-    assert said_by(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
+    assert output_with(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
 
 
-def test_the_environment_asks_for_it():
+def test_environment_sets_count_and_profile():
     code = "import forebay; print(forebay.device_count('cuda'), forebay.zeros(2, device='cuda:1').tolist())"
-    assert said_by(code, "cuda:2@h200") == "2 [0.0, 0.0]"
+    assert output_with(code, "cuda:2@h200") == "2 [0.0, 0.0]"
 
 
-@pytest.mark.parametrize("asked", ["cuda:0", "cuda:2@", "cuda@none", "cuda,cuda", "cuda:100", "CUDA:cuda"])
-def test_the_environment_asks_for_nonsense(asked):
-    said = said_by("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", asked)
-    assert said.startswith("0 environment variable FOREBAY_EMULATE: ")
+@pytest.mark.parametrize("emulate", ["cuda:0", "cuda:2@", "cuda@none", "cuda,cuda", "cuda:100", "CUDA:cuda"])
+def test_invalid_environment_is_reported_by_why_not(emulate):
+    output = output_with("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", emulate)
+    assert output.startswith("0 environment variable FOREBAY_EMULATE: ")
 
 
-def test_the_face_is_there_without_an_import_of_its_own():
+def test_face_is_imported_lazily():
     code = "import forebay, sys; print('forebay.cuda' in sys.modules, forebay.cuda.device_count())"
-    assert said_by(code, "cuda:3") == "False 3"
-    assert said_by("import forebay; print(forebay.accelerator.current_accelerator())", "cuda:3") == "cuda"
+    assert output_with(code, "cuda:3") == "False 3"
+    assert output_with("import forebay; print(forebay.accelerator.current_accelerator())", "cuda:3") == "cuda"
 
 
-def test_a_state_asked_for_first_has_the_seed_that_waits():
+def test_first_rng_state_has_the_queued_seed():
     code = """
 import forebay
-forebay.current_device()  # looks which kind is there, and uses none
+forebay.current_device()  # checks which kinds are available, without initialising one
 forebay.cuda.manual_seed(3)
 print(forebay.cuda.get_rng_state()[0], forebay.cuda.is_initialized())
 """
-    assert said_by(code, "cuda") == "3 True"
+    assert output_with(code, "cuda") == "3 True"
 
 
-@pytest.mark.parametrize("asked", ["nope", "cuda,nope:2", "tpu@h200"])
-def test_the_environment_asks_for_what_cannot_be_emulated(asked):
-    said = said_by("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", asked)
-    assert said.startswith("0 environment variable FOREBAY_EMULATE: ")
-    assert said.endswith("is none of cuda, mps, mtia")
+@pytest.mark.parametrize("emulate", ["nope", "cuda,nope:2", "tpu@h200"])
+def test_environment_with_unknown_kind_is_reported_by_why_not(emulate):
+    output = output_with("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", emulate)
+    assert output.startswith("0 environment variable FOREBAY_EMULATE: ")
+    assert output.endswith("is not one of cuda, mps, mtia")

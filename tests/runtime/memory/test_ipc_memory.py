@@ -1,4 +1,4 @@
-"""What one process sees of sharing: segments that move under their address, handles that are refused, pickles."""
+"""Shared device memory within one process: segments remapped at their address, invalid handles, pickles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is shared through memfd_create"),
 ]
-HOST, MIB = "host:0", 1 << 20
+HOST, MIB = "cpu", 1 << 20
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def descriptors():
 
 @pytest.fixture
 def gate():
-    found = threading.Event()
-    yield found
-    found.set()
+    event = threading.Event()
+    yield event
+    event.set()
 
 
-def test_a_segment_keeps_its_address_and_what_is_in_it(emulated):
+def test_send_keeps_address_and_contents(emulated):
     tensor = forebay.tensor(np.arange(100_000, dtype="i4"), device="cuda")
     address = tensor.data_ptr()
     first = ipc_memory.send(tensor.storage)
@@ -65,8 +65,8 @@ def test_a_segment_keeps_its_address_and_what_is_in_it(emulated):
     assert len(first.handle) == 64
 
 
-def test_untouched_memory_costs_nothing():
-    """A segment that is larger than the machine, in which one page was written."""
+def test_share_does_not_copy_untouched_pages():
+    """A segment larger than the machine's memory, with one written page."""
     with forebay.emulate("cuda", memory="4TiB"):
         block = forebay.allocate(1 << 40, "cuda")
         port, queue = opened_for("cuda").port, opened_for("cuda").default_queue
@@ -81,18 +81,18 @@ def test_untouched_memory_costs_nothing():
         del block
 
 
-def test_only_touched_pages_are_copied():
+def test_touched_runs_covers_only_written_pages():
     pages = common_mmap.map_memory(64 * MIB, promised=False)
     page = np.frombuffer((mmap.PAGESIZE * np.ctypeslib.ctypes.c_char).from_address(pages + 40 * MIB), np.uint8)
     page[0] = 1
-    runs = list(common_mmap.touched_runs(pages, 64 * MIB))
+    runs = list(common_mmap.touched_ranges(pages, 64 * MIB))
     assert sum(size for _, size in runs) <= 2 * MIB  # a huge page
     assert any(address <= pages + 40 * MIB < address + size for address, size in runs)
     common_mmap.unmap_memory(pages, 64 * MIB)
 
 
-def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
-    """The first time a segment is sent. What waits for an event is at no memory, so nobody waits for that."""
+def test_first_send_waits_for_running_work_and_pauses_queues(emulated, gate):
+    """Work that waits for an event does not access memory yet, so the send does not wait for it."""
     tensor, other = (forebay.empty(1000, dtype=forebay.uint8, device="cuda") for _ in range(2))
     busy, waiting = forebay.Stream("cuda"), forebay.Stream("cuda")
     began = threading.Event()
@@ -105,7 +105,7 @@ def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
     done.start()
     done.join(0.2)
     assert done.is_alive()
-    late = forebay.Stream("cuda")  # made meanwhile, it begins nothing either
+    late = forebay.Stream("cuda")  # made during the send: paused, too
     with late:
         other.fill_(2)
     assert not late.query()
@@ -116,8 +116,8 @@ def test_what_runs_is_waited_for_and_nothing_else_begins(emulated, gate):
     assert (tensor.tolist(), other.tolist()) == ([3] * 1000, [2] * 1000)
 
 
-def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
-    """A queue of another device is busy; the queue that waits for it writes to what is sent, later."""
+def test_send_does_not_wait_for_work_that_waits_for_an_event(emulated, gate):
+    """A queue of another device is busy; a queue that waits for it will write to the sent memory later."""
     tensor = forebay.empty(1000, dtype=forebay.uint8, device="cuda:0")
     far, here = forebay.Stream("cuda:1"), forebay.Stream("cuda:0")
     far.queue.call(lambda: gate.wait(20))
@@ -131,28 +131,28 @@ def test_who_only_waits_does_not_hold_up_sending(emulated, gate):
     assert tensor.tolist() == [9] * 1000
 
 
-def test_a_queue_that_is_made_while_a_segment_comes_to_rest_goes_on(emulated):
-    """It is paused by one thread just as another one resumes all that were."""
-    moving = emulated.port._sharing
-    ending = threading.Thread(target=moving._resume_new)
+def test_queue_made_while_others_are_resumed_is_not_left_paused(emulated):
+    """One thread pauses the new queue just when another thread resumes all paused queues."""
+    sharing = emulated.port._sharing
+    ending = threading.Thread(target=sharing._resume_new)
     pauses = []
 
-    class Made:
+    class NewQueue:
         def pause_within(self, nanoseconds):
             pauses.append(1)
             ending.start()
-            ending.join(0.1)  # it has to wait for us
+            ending.join(0.1)  # must wait for this thread
 
         def resume(self):
             pauses.pop()
 
-    moving._held = 1
-    moving.hold(Made())
+    sharing._moves = 1
+    sharing.on_new_queue(NewQueue())
     ending.join(20)
     assert pauses == []
 
 
-def test_sending_from_a_queues_own_thread(emulated):
+def test_share_from_the_thread_of_a_queue(emulated):
     tensor = forebay.zeros(1000, dtype=forebay.uint8, device="cuda")
     sent = []
     stream = forebay.current_stream("cuda")
@@ -161,20 +161,20 @@ def test_sending_from_a_queues_own_thread(emulated):
     assert len(sent) == 1
 
 
-def test_no_event_for_memory_that_is_ready(emulated, gate):
+def test_send_needs_no_event_without_pending_work(emulated, gate):
     tensor = forebay.zeros(8, device="cuda")
     ipc_memory.send(tensor.storage)
     forebay.synchronize("cuda")
     assert not ipc_memory.send(tensor.storage).event_sync_required
     stream = forebay.Stream("cuda")
     stream.queue.call(lambda: gate.wait(20))
-    assert not ipc_memory.send(tensor.storage).event_sync_required  # nobody said that it works there
+    assert not ipc_memory.send(tensor.storage).event_sync_required  # the stream was not recorded as a user
     with stream:
         assert ipc_memory.send(tensor.storage).event_sync_required
 
 
-def test_the_stream_that_memory_was_made_on_counts_wherever_it_is_sent(emulated, gate):
-    """Multiprocessing's queues send from a thread of their own."""
+def test_send_orders_after_allocating_stream(emulated, gate):
+    """A multiprocessing.Queue sends from another thread."""
     stream = forebay.Stream("cuda")
     with stream:
         tensor = forebay.zeros(8, device="cuda")
@@ -184,7 +184,7 @@ def test_the_stream_that_memory_was_made_on_counts_wherever_it_is_sent(emulated,
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True"])
-def test_growing_segments_are_refused_in_pytorchs_words(emulated, settings):
+def test_expandable_segments_cannot_be_sent(emulated, settings):
     forebay.memory.set_allocator_settings(settings)
     try:
         tensor = forebay.zeros(8, device="cuda")
@@ -196,7 +196,7 @@ def test_growing_segments_are_refused_in_pytorchs_words(emulated, settings):
         forebay.memory.set_allocator_settings("expandable_segments:False")
 
 
-def test_a_port_that_cannot_says_so(fake):
+def test_ipc_handle_is_unsupported_without_shares(fake):
     with pytest.raises(Unsupported) as caught:
         forebay.Event("fake", interprocess=True).ipc_handle()
     assert caught.value.ability == "Shares"
@@ -205,34 +205,34 @@ def test_a_port_that_cannot_says_so(fake):
 HANDLE = struct.Struct("<4sIIQQQ16s12x")
 
 
-def changed(handle, **changes):
+def with_changes(handle, **changes):
     return shared_file.Handle(*HANDLE.unpack(handle))._replace(**changes).packed()
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": b"0123456789abcdef"}, "shares this no longer, or never did"),
-        ({"number": 1}, "shares this no longer, or never did"),  # standard output
-        ({"number": 99999}, "shares this no longer, or never did"),
-        ({"process": (1 << 22) - 1}, "is gone"),
-        ({"process": 0}, "is gone"),
-        ({"purpose": b"xxxx"}, "no handle of that"),
-        ({"nbytes": 4096}, "not as large as it says"),
+        ({"name": b"0123456789abcdef"}, "no longer shares this memory, or never did"),
+        ({"number": 1}, "no longer shares this memory, or never did"),  # standard output
+        ({"number": 99999}, "no longer shares this memory, or never did"),
+        ({"process": (1 << 22) - 1}, "which shared the memory, has ended"),
+        ({"process": 0}, "which shared the memory, has ended"),
+        ({"purpose": b"xxxx"}, "the handle is not valid for this call"),
+        ({"nbytes": 4096}, "differs from the handle"),
     ],
 )
-def test_a_forged_handle_opens_nothing(emulated, changes, words):
+def test_open_shared_rejects_forged_handles(emulated, changes, words):
     file = SharedFile.made(8192)
     files = descriptors()
     with pytest.raises(DeviceError, match=words) as caught:
-        emulated.port.open_shared(changed(file.handle(b"psMm"), **changes))
+        emulated.port.open_shared(with_changes(file.handle(b"psMm"), **changes))
     assert caught.value.code == 400
     assert descriptors() == files
     file.close()
     file.unmap()
 
 
-def test_memory_is_opened_until_it_is_closed(emulated):
+def test_open_shared_maps_until_close_shared(emulated):
     file = SharedFile.made(8192)
     handle = file.handle(b"psMm")
     address, nbytes = emulated.port.open_shared(handle)
@@ -243,20 +243,20 @@ def test_memory_is_opened_until_it_is_closed(emulated):
         emulated.port.open_shared(handle)
     emulated.port.close_shared(address)
     for foreign in (address, 0, file.address):
-        with pytest.raises(DeviceError, match="not an address that `open_shared` gave"):
+        with pytest.raises(DeviceError, match="not an address that `open_shared` returned"):
             emulated.port.close_shared(foreign)
     file.unmap()
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 65, "x" * 64, None, 64])
-def test_no_handle_at_all(emulated, data):
+def test_handles_of_wrong_type_or_size_are_rejected(emulated, data):
     with pytest.raises(ForebayError, match="cudaIpcEventHandle_t expects byte-like object of size 64, but got"):
         forebay.Event.from_ipc_handle("cuda:0", data)
-    with pytest.raises(DeviceError, match="a handle is 64 bytes"):
+    with pytest.raises(DeviceError, match="a handle has 64 bytes"):
         emulated.port.open_shared(data)
 
 
-def test_ones_own_event(emulated):
+def test_own_event_handle_is_rejected(emulated):
     event = forebay.Event("cuda", interprocess=True)
     with pytest.raises(DeviceError, match="invalid device context") as caught:
         forebay.Event.from_ipc_handle("cuda:0", event.ipc_handle())
@@ -264,7 +264,7 @@ def test_ones_own_event(emulated):
 
 
 @pytest.mark.parametrize("flags", [{}, {"enable_timing": True}, {"enable_timing": True, "interprocess": True}])
-def test_events_that_cannot_go(emulated, flags):
+def test_events_without_interprocess_flag_have_no_handle(emulated, flags):
     event = forebay.Event("cuda", **flags)
     with pytest.raises(DeviceError, match="CUDA error: invalid argument") as caught:
         event.ipc_handle()
@@ -274,13 +274,13 @@ def test_events_that_cannot_go(emulated, flags):
             event.record()
 
 
-def test_what_an_event_refuses_is_told_in_the_name_of_its_kind():
+def test_event_error_names_the_device_kind():
     with forebay.emulate("mtia"), pytest.raises(DeviceError, match="MTIA error: invalid argument") as caught:
         forebay.Event("mtia").ipc_handle()
     assert "nvidia" not in str(caught.value)
 
 
-def test_an_interprocess_event_is_an_event(emulated, gate):
+def test_interprocess_event_can_be_recorded_and_waited_for(emulated, gate):
     event = forebay.Event("cuda", interprocess=True)
     assert event.query()
     event.synchronize()
@@ -298,7 +298,7 @@ def test_an_interprocess_event_is_an_event(emulated, gate):
     assert event.query()
 
 
-def test_thousands_of_events_share_a_descriptor(emulated):
+def test_interprocess_events_share_descriptors(emulated):
     events = [forebay.Event("cuda", interprocess=True) for _ in range(5000)]
     files = descriptors()
     handles = {event.ipc_handle() for event in events}
@@ -312,17 +312,17 @@ def test_thousands_of_events_share_a_descriptor(emulated):
     assert descriptors() == files
 
 
-def test_the_end_of_an_emulation_lets_go():
+def test_stopped_emulation_releases_sent_memory():
     files = descriptors()
     for _ in range(20):
         with forebay.emulate("cuda"):
             ipc_memory.send(forebay.zeros(8, device="cuda").storage)
-    assert ipc_memory.sent_count() == 0
-    assert descriptors() <= files + 1  # the page of events
+    assert ipc_memory.outstanding_count() == 0
+    assert descriptors() <= files + 1  # the shared page of events
 
 
-def test_numpy_gets_zeros_from_a_segment_that_is_shared():
-    """Pages that others may have cannot be advised away, as NumPy's zeros are made."""
+def test_numpy_zeros_in_shared_segment_are_zero():
+    """Zeroing by MADV_DONTNEED, as for other NumPy zeros, does not work on shared pages."""
     host = opened_for(HOST)
     with arrays.serving(HOST):
         array = np.ones(48 * MIB, np.uint8)
@@ -336,7 +336,7 @@ def test_numpy_gets_zeros_from_a_segment_that_is_shared():
     forebay.memory.empty_cache(HOST)
 
 
-def test_a_plain_pickle_is_a_copy(emulated):
+def test_plain_pickle_copies(emulated):
     tensor = forebay.tensor(np.arange(6, dtype="f8").reshape(2, 3), device="cuda:1")
     for part in (tensor, tensor[:, 1], tensor[:0], tensor[0, 0]):
         again = pickle.loads(pickle.dumps(part))
@@ -349,23 +349,23 @@ def test_a_plain_pickle_is_a_copy(emulated):
     assert copy.deepcopy(tensor).data_ptr() != tensor.data_ptr()
 
 
-def test_memory_of_others_is_copied_on_its_way():
+def test_borrowed_memory_is_pickled_as_copy():
     tensor = forebay.from_numpy(np.arange(3.0))
     again = ForkingPickler.loads(ForkingPickler.dumps(tensor))
     assert again.tolist() == [0, 1, 2]
     assert again.data_ptr() != tensor.data_ptr()
 
 
-def test_uncached_memory_is_shared_too(emulated):
+def test_uncached_memory_can_be_sent(emulated):
     with forebay.memory.caching_allocator_disabled():
         tensor = forebay.zeros(1000, device="cuda")
         sent = ipc_memory.send(tensor.storage)
     assert sent.offset == 0
     del tensor
-    ipc_memory.forget_kind("cuda")
+    ipc_memory.reset_kind("cuda")
 
 
-def test_guarded_memory_is_shared_and_stays_guarded():
+def test_sent_memory_stays_guarded():
     program = """
         import ctypes, forebay
         from forebay.runtime.memory import ipc_memory as sharing
@@ -383,8 +383,8 @@ def test_guarded_memory_is_shared_and_stays_guarded():
     assert "cuda:0: the host touched device memory outside queued work" in done.stderr
 
 
-def test_a_capture_takes_no_part(emulated):
-    """What another process does cannot be repeated by a graph: CUDA's 900, and the capture is broken."""
+def test_capture_forbids_sending_and_interprocess_events(emulated):
+    """A graph cannot replay work with another process: CUDA error 900, and the capture is broken."""
     tensor, event = forebay.zeros(8, device="cuda"), forebay.Event("cuda", interprocess=True)
     for use in (event.record, lambda: ipc_memory.send(tensor.storage)):
         graph, stream = cuda.CUDAGraph(), cuda.Stream()

@@ -1,4 +1,4 @@
-"""Peaks of a part of a program: nested, in threads, with resets and errors in between."""
+"""Peaks of a part of a program: nesting, threads, resets and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def use(nbytes, device="cuda:0"):
     forebay.empty(nbytes, dtype="uint8", device=device)
 
 
-def test_what_was_there_most(device):
+def test_peak_of_allocated_and_reserved_bytes(device):
     held = forebay.empty(2 * MIB, dtype="uint8", device=device)
     with peak(device) as p:
         assert (p.allocated, p.allocated_above, p.reserved, p.reserved_above) == (2 * MIB, 0, 20 * MIB, 0)
@@ -38,7 +38,7 @@ def test_what_was_there_most(device):
     del held
 
 
-def test_they_nest_and_know_nothing_of_each_other(device):
+def test_peaks_nest_independently(device):
     with peak(device) as outer:
         use(8 * MIB)
         with peak(device) as inner:
@@ -49,7 +49,7 @@ def test_they_nest_and_know_nothing_of_each_other(device):
     assert [p.allocated for p in (outer, inner, innermost)] == [8 * MIB, 2 * MIB, 0]
 
 
-def test_they_end_in_any_order(device):
+def test_peaks_may_end_in_any_order(device):
     first, second = peak(device), peak(device)
     first.__enter__()
     use(MIB)
@@ -61,7 +61,7 @@ def test_they_end_in_any_order(device):
     assert (first.allocated, second.allocated) == (3 * MIB, 5 * MIB)
 
 
-def test_resets_and_they_do_not_disturb_each_other(device):
+def test_peak_is_independent_of_reset_peak_memory_stats(device):
     use(8 * MIB)
     with peak(device) as p:
         use(4 * MIB)
@@ -73,27 +73,27 @@ def test_resets_and_they_do_not_disturb_each_other(device):
     assert forebay.memory.max_memory_allocated(device) == MIB
 
 
-def test_an_error_ends_them(device):
+def test_exception_ends_peak(device):
     with pytest.raises(forebay.OutOfMemory), peak(device) as p:
         [use(size) for size in (2 * MIB, 100 * MIB)]
     use(8 * MIB)
     assert p.allocated == 2 * MIB
 
 
-def test_other_devices_do_not_count(device):
+def test_peak_excludes_other_devices(device):
     with peak(device) as p:
         use(2 * MIB, "cuda:1")
     assert (p.allocated, p.reserved) == (0, 0)
 
 
-def test_all_threads_count(device, eight_threads):
+def test_peak_includes_all_threads(device, eight_threads):
     held = []
     with peak(device) as p:
         eight_threads(lambda _: held.append(forebay.empty(MIB, dtype="uint8", device=device)))
     assert p.allocated == 8 * MIB
 
 
-def test_each_thread_has_its_own(device, eight_threads):
+def test_threads_can_measure_concurrently(device, eight_threads):
     def work(_):
         for _ in range(50):
             with peak(device) as p:
@@ -103,7 +103,7 @@ def test_each_thread_has_its_own(device, eight_threads):
     eight_threads(work)
 
 
-def test_growing_segments_count(device):
+def test_peak_includes_expandable_segments(device):
     forebay.memory.set_allocator_settings("expandable_segments:True")
     try:
         with peak(device) as p:
@@ -113,26 +113,26 @@ def test_growing_segments_count(device):
     assert p.reserved == 20 * MIB
 
 
-def test_it_is_used_once(device):
+def test_peak_cannot_be_entered_twice(device):
     p = peak(device)
-    with pytest.raises(WrongState, match=re.escape("nothing was measured yet: with forebay.memory.peak() as p")):
+    with pytest.raises(WrongState, match=re.escape("not measured yet: use `with forebay.memory.peak() as p:`")):
         _ = p.allocated
     assert repr(p) == "<Peak of cuda:0, not measured yet>"
-    with p, pytest.raises(WrongState, match=re.escape("measured once: call peak() for another")), p:
+    with p, pytest.raises(WrongState, match=re.escape("measured already: call peak() for a new one")), p:
         pass
     assert repr(p) == "<Peak of cuda:0: 0 B in 0 B>"
 
 
-def test_one_that_is_dropped_is_forgotten(device):
+def test_dropped_peak_ends_its_meter(device):
     p = peak(device)
     p.__enter__()
-    number, pool = p._number, p._pool
+    meter, allocator = p._meter, p._allocator
     del p
     with pytest.raises(IndexError):
-        pool.meter(number)
+        allocator.meter(meter)
 
 
-def test_it_outlives_its_emulation():
+def test_peak_can_be_read_after_emulation_stopped():
     with forebay.emulate("cuda"):
         p = peak("cuda")
         p.__enter__()
@@ -141,12 +141,12 @@ def test_it_outlives_its_emulation():
     assert p.allocated == MIB
 
 
-def test_cudas_name(device):
+def test_cuda_memory_peak_measures_the_given_device(device):
     with cuda.memory.peak(1) as p:
         use(MIB, "cuda:1")
-    assert (p.device, p.allocated) == (forebay.Device("cuda:1"), MIB)
+    assert (p.device, p.allocated) == (forebay.device("cuda:1"), MIB)
 
 
-def test_a_meter_that_is_none():
+def test_unknown_meter_raises_index_error():
     with pytest.raises(IndexError):
         Pool().meter(1)

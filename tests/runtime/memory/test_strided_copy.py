@@ -1,4 +1,4 @@
-"""What is unbroken, as NumPy sees it; and copies that need no question of NumPy give what its own give."""
+"""Contiguity and plain copies, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 @given(st.data())
-def test_unbroken_is_what_numpy_calls_contiguous(data):
+def test_contiguity_agrees_with_numpy(data):
     shape = data.draw(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
     whole = np.empty(shape, data.draw(st.sampled_from([np.uint8, np.float32, np.complex128])))
     part = whole[data.draw(arrays.basic_indices(shape))] if shape else whole
     part = np.asarray(part).transpose(data.draw(st.permutations(range(np.ndim(part)))))
-    assert strided_copy.is_unbroken(part.shape, part.strides, part.itemsize) == part.flags.c_contiguous
+    assert strided_copy.is_c_contiguous(part.shape, part.strides, part.itemsize) == part.flags.c_contiguous
 
 
 @given(count=st.integers(0, 6), to=st.integers(0, 6), from_=st.integers(0, 6))
-def test_parts_of_one_tensor_are_copied_wherever_they_lie(count, to, from_):
-    wanted = np.arange(12)
-    tensor = forebay.from_numpy(wanted.copy())
-    wanted[to : to + count] = wanted[from_ : from_ + count].copy()
+def test_copy_between_parts_of_one_tensor_agrees_with_numpy(count, to, from_):
+    expected = np.arange(12)
+    tensor = forebay.from_numpy(expected.copy())
+    expected[to : to + count] = expected[from_ : from_ + count].copy()
     tensor[to : to + count].copy_(tensor[from_ : from_ + count])
-    assert tensor.tolist() == wanted.tolist()
+    assert tensor.tolist() == expected.tolist()
 
 
-def test_only_what_lies_apart_is_alike():
+def test_plain_copy_needs_same_layout_without_overlap():
     tensor = forebay.zeros(8)
-    assert strided_copy.are_alike(tensor[:4], tensor[4:])
-    assert not strided_copy.are_alike(tensor[:4], tensor[3:7])
-    assert not strided_copy.are_alike(tensor[:4], tensor[:4])
-    assert not strided_copy.are_alike(tensor[:0], tensor[4:4])
-    assert not strided_copy.are_alike(tensor[:4], tensor[4:].view("int32"))
-    assert not strided_copy.are_alike(tensor[:4], tensor[4:].view(2, 2))
-    assert not strided_copy.are_alike(tensor[:2], tensor[4::2])
+    assert strided_copy.is_plain_copy(tensor[:4], tensor[4:])
+    assert not strided_copy.is_plain_copy(tensor[:4], tensor[3:7])
+    assert not strided_copy.is_plain_copy(tensor[:4], tensor[:4])
+    assert not strided_copy.is_plain_copy(tensor[:0], tensor[4:4])
+    assert not strided_copy.is_plain_copy(tensor[:4], tensor[4:].view("int32"))
+    assert not strided_copy.is_plain_copy(tensor[:4], tensor[4:].view(2, 2))
+    assert not strided_copy.is_plain_copy(tensor[:2], tensor[4::2])
 
 
-def test_the_short_way_asks_numpy_for_nothing(monkeypatch):
+def test_plain_copy_skips_the_general_case(monkeypatch):
     target, source = forebay.zeros(8), forebay.full((8,), 3.0)
     monkeypatch.setattr(transfer, "_queue_copy", None)
     assert target.copy_(source).tolist() == [3] * 8

@@ -1,4 +1,4 @@
-"""Copies and fills, in every combination."""
+"""Copies and fills of all layouts, dtypes and devices."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def numbers(dtype=np.float32):
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, ml_dtypes.bfloat16, np.complex64])
 @pytest.mark.parametrize("target", ["contiguous", "columns", "reversed", "transposed", "nothing"])
 @pytest.mark.parametrize("source", LAYOUTS)
-@pytest.mark.parametrize("of", ["tensor", "array", "shared"])
-def test_any_layout_to_any_layout(of, source, target, dtype):
-    """A copy is what NumPy's assignment is."""
+@pytest.mark.parametrize("source_type", ["tensor", "array", "shared"])
+def test_copy_between_any_layouts_agrees_with_numpy(source_type, source, target, dtype):
+    """A copy has the result of NumPy's assignment."""
     from_, to = LAYOUTS[source], LAYOUTS[target]
     values = numbers()
     theirs = from_(forebay.from_numpy(values))
     ours = forebay.zeros(6, 6, dtype=dtype)
     expected = np.zeros((6, 6), dtype)
     view = to(forebay.from_numpy(expected)).numpy()
-    if of == "tensor":
+    if source_type == "tensor":
         theirs = from_(forebay.tensor(values))
-    elif of == "array":
+    elif source_type == "array":
         theirs = theirs.numpy()
     try:
         view[...] = from_(forebay.from_numpy(values)).numpy()
@@ -74,7 +74,7 @@ def test_any_layout_to_any_layout(of, source, target, dtype):
         (np.s_[:], np.s_[:]),
     ],
 )
-def test_memory_that_overlaps(target, source, kind):
+def test_copy_of_overlapping_memory_agrees_with_numpy(target, source, kind):
     expected = np.arange(6.0)
     made = forebay.tensor(expected)
     expected[target] = expected[source].copy()
@@ -83,14 +83,14 @@ def test_memory_that_overlaps(target, source, kind):
     np.testing.assert_array_equal(made.numpy(), expected)
 
 
-def test_a_copy_of_itself():
+def test_copy_to_itself_changes_nothing():
     made = forebay.tensor([1, 2])
     assert made.copy_(made) is made
     assert made.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("data", [5, 2.5, [1, 2, 3], [[1], [2]], np.int8(7), range(3), b"abc" and [True, False, True]])
-def test_anything_that_numpy_understands(data):
+def test_copy_accepts_any_array_like(data):
     made = forebay.zeros(2, 3)
     expected = np.zeros((2, 3), np.float32)
     expected[...] = data
@@ -98,7 +98,7 @@ def test_anything_that_numpy_understands(data):
 
 
 @pytest.mark.parametrize("data", [["a", "b", "c"], [object()] * 3, {}, "text", [[1, 2], [3]]])
-def test_what_numpy_does_not_understand_is_told_at_once(data):
+def test_copy_of_invalid_data_raises_at_once(data):
     made = forebay.zeros(3)
     with pytest.raises((TypeError, ValueError)):
         made.copy_(data)
@@ -106,7 +106,7 @@ def test_what_numpy_does_not_understand_is_told_at_once(data):
     assert made.tolist() == [0, 0, 0]
 
 
-def test_what_cannot_be_converted():
+def test_copy_rejects_inconvertible_dtypes_and_shapes():
     records = np.zeros(3, [("x", "f4"), ("y", "f4")])
     with pytest.raises(TypeError, match="cannot be converted to"):
         forebay.zeros(3).copy_(records)
@@ -116,8 +116,8 @@ def test_what_cannot_be_converted():
         forebay.zeros(3).copy_(np.zeros(4))
 
 
-def test_a_copy_keeps_its_streams_in_step(fake):
-    here, there = Stream("host:0"), Stream("host:0")
+def test_copy_is_ordered_with_waiting_stream(fake):
+    here, there = Stream("cpu"), Stream("cpu")
     gate = threading.Event()
     with here:
         source = forebay.zeros(4)
@@ -133,20 +133,20 @@ def test_a_copy_keeps_its_streams_in_step(fake):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["copy", "fill", "to"]), st.integers(0, 3), st.integers(0, 3)), max_size=12))
-def test_work_is_done_in_the_order_it_was_said(steps):
-    """Four tensors on two streams that wait for one another at each change."""
+def test_work_runs_in_program_order(steps):
+    """Four tensors on two streams; each step waits for the previous stream."""
     streams = [Stream(), Stream()]
     ours = [forebay.full((50,), i, dtype=np.int32) for i in range(4)]
     theirs = [np.full(50, i, np.int32) for i in range(4)]
     previous = current_stream()
-    for at, (what, a, b) in enumerate(steps):
+    for at, (operation, a, b) in enumerate(steps):
         stream = streams[at % 2]
         stream.wait_stream(previous)
         with stream:
-            if what == "copy":
+            if operation == "copy":
                 ours[a][::3].copy_(ours[b][1::3].expand(1, -1)[0][: len(ours[a][::3]) - 1].expand(17, 16)[0, :1])
                 theirs[a][::3] = theirs[b][1]
-            elif what == "fill":
+            elif operation == "fill":
                 ours[a][b:].fill_(at * 1000)
                 theirs[a][b:] = at * 1000
             else:
@@ -182,7 +182,7 @@ def test_work_is_done_in_the_order_it_was_said(steps):
         (np.dtype([("x", "i2"), ("y", "f8")]), (3, 4.5)),
     ],
 )
-def test_every_pattern(dtype, value, layout):
+def test_fill_of_any_dtype_and_layout(dtype, value, layout):
     view = LAYOUTS[layout]
     made = forebay.zeros(6, 6, dtype=dtype)
     expected = np.zeros((6, 6), dtype)
@@ -196,7 +196,7 @@ def test_every_pattern(dtype, value, layout):
     ("dtype", "value"),
     [(np.uint8, 300), (np.int8, -129), (np.int32, float("nan")), (np.float32, 1j), (np.float32, "x")],
 )
-def test_values_that_do_not_fit(dtype, value):
+def test_fill_rejects_values_out_of_range(dtype, value):
     made = forebay.zeros(3, dtype=dtype)
     with pytest.raises((OverflowError, ValueError, TypeError)):
         made.fill_(value)
@@ -206,8 +206,8 @@ def test_values_that_do_not_fit(dtype, value):
 # Lifetimes
 
 
-def test_borrowed_memory_lives_until_its_work_is_done():
-    """Filling and copying into an array that everybody has dropped writes to memory that is still there."""
+def test_borrowed_memory_is_kept_until_its_work_is_done():
+    """Queued fills and copies keep the memory of an array whose last reference was dropped."""
     for use in (
         lambda shared: shared.fill_(1),
         lambda shared: shared.fill_(1.5),
@@ -217,23 +217,23 @@ def test_borrowed_memory_lives_until_its_work_is_done():
     ):
         stream, gate = Stream(), threading.Event()
         array = np.zeros(MIB, np.float32)
-        gone = weakref.ref(array)
+        reference = weakref.ref(array)
         with stream:
             stream.queue.call(lambda gate=gate: gate.wait(30))
             use(forebay.from_numpy(array))
         del array
         gc.collect()
-        assert gone() is not None
+        assert reference() is not None
         gate.set()
         stream.synchronize()
         gc.collect()
-        assert gone() is None
+        assert reference() is None
 
 
-def test_a_source_lives_though_the_wait_for_it_is_interrupted():
+def test_source_is_kept_when_the_wait_is_interrupted():
     stream, gate = Stream(), threading.Event()
     source = np.ones(MIB, np.float32)
-    gone = weakref.ref(source)
+    reference = weakref.ref(source)
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     with stream:
         target = forebay.zeros(MIB)
@@ -244,17 +244,17 @@ def test_a_source_lives_though_the_wait_for_it_is_interrupted():
     timer.join()
     del source
     gc.collect()
-    assert gone() is not None
+    assert reference() is not None
     gate.set()
     stream.synchronize()
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     with stream:
         assert target.numpy().all()
 
 
-def test_the_cache_may_be_emptied_under_queued_work():
-    """On the host that would unmap what a queue is about to write."""
+def test_empty_cache_waits_for_queued_work():
+    """On the CPU device, emptying at once would unmap memory that a queue is about to write."""
     stream, gate = Stream(), threading.Event()
     with stream:
         made = forebay.empty(30 * MIB, dtype=np.uint8)
@@ -267,7 +267,7 @@ def test_the_cache_may_be_emptied_under_queued_work():
     assert forebay.memory.memory_stats()["inactive_split_bytes.all.current"] >= 0
 
 
-def test_failed_work_does_not_lose_a_copy():
+def test_copy_is_done_despite_earlier_failed_work():
     stream = Stream()
     with stream:
         stream.queue.call(lambda: 1 / 0)
@@ -280,17 +280,17 @@ def test_failed_work_does_not_lose_a_copy():
 # Devices and dtypes
 
 
-def test_to():
+def test_to_converts_only_when_necessary():
     made = forebay.tensor([1.5, 2.5])
-    assert made.to() is made.to("host:0") is made.to(np.float32) is made.to(made.device) is made.cpu() is made
-    assert made.to(0) is made.to("host") is made
+    assert made.to() is made.to("cpu") is made.to(np.float32) is made.to(made.device) is made.cpu() is made
+    assert made.to("cpu:0") is made.to("cpu") is made
     assert made.to(copy=True).data_ptr() != made.data_ptr()
     for moved in (
         made.to(int),
         made.to("int64"),
         made.to(dtype=int),
-        made.to("host", int),
-        made.to(device="host:0", dtype="i8"),
+        made.to("cpu", int),
+        made.to(device="cpu", dtype="i8"),
     ):
         assert (moved.dtype, moved.tolist()) == (np.int64, [1, 2])
     assert made.to("bfloat16").dtype == ml_dtypes.bfloat16
@@ -299,12 +299,12 @@ def test_to():
     assert made[::-1].contiguous().is_contiguous()
 
 
-def test_to_what_is_not_there():
+def test_to_unknown_device_raises():
     made = forebay.tensor([1.5])
     for name in ("cuda", "cuda:0", "mps", "mtia:3"):
         with pytest.raises(forebay.ForebayError, match=f"no device {name}"):
             made.to(name)
-    with pytest.raises(forebay.ForebayError, match="'bananas' is not a kind"):
+    with pytest.raises(RuntimeError, match="Expected one of"):
         made.to("bananas:0")
     with pytest.raises(TypeError, match="bananas"):
         made.to("bananas")
@@ -316,40 +316,42 @@ def commands(port, *names):
     return [call for call in port.calls if call[0] in names]
 
 
-def test_to_a_device_that_the_host_cannot_read(fake):
+def test_copy_to_device_the_host_cannot_access(fake):
     made = forebay.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-    there = made.to("fake:0")
+    remote = made.to("fake:0")
     port = fake.ports[0]
-    assert commands(port, "copy") == [("copy", 0, there.data_ptr(), made.data_ptr(), 24)]
+    assert commands(port, "copy") == [("copy", 0, remote.data_ptr(), made.data_ptr(), 24)]
     port.calls.clear()
-    there.copy_(np.arange(6).reshape(2, 3)[::-1])  # converted and laid out on the host
+    remote.copy_(np.arange(6).reshape(2, 3)[::-1])  # converted and laid out on the host
     ((_, _, dst, _, nbytes),) = commands(port, "copy")
-    assert (dst, nbytes) == (there.data_ptr(), 24)
+    assert (dst, nbytes) == (remote.data_ptr(), 24)
     port.calls.clear()
     assert made.to("fake:0", np.float64).dtype == np.float64
     assert commands(port, "copy")[0][4] == 48
     forebay.tensor(5.0, device="fake:0")
     forebay.full((), 5.0, device="fake:0")
-    there[0, 0].copy_(3)
+    remote[0, 0].copy_(3)
 
 
-def test_back_from_there(fake):
-    there = forebay.zeros(2, 3, device="fake:1")
+def test_copy_from_device_the_host_cannot_access(fake):
+    remote = forebay.zeros(2, 3, device="fake:1")
     port = fake.ports[0]
     port.calls.clear()
-    back = there.cpu()
-    assert (back.device, back.shape) == (forebay.Device("host:0"), (2, 3))
-    ((_, _, dst, src, nbytes),) = commands(port, "copy")  # its own queue did it: the host's cannot read there
-    assert (dst, src, nbytes) == (back.data_ptr(), there.data_ptr(), 24)
-    assert there.to("host", np.int8).dtype == np.int8
+    back = remote.cpu()
+    assert (back.device, back.shape) == (forebay.device("cpu"), (2, 3))
+    ((_, _, dst, src, nbytes),) = commands(
+        port, "copy"
+    )  # by the device's queue: the CPU device's queue cannot access its memory
+    assert (dst, src, nbytes) == (back.data_ptr(), remote.data_ptr(), 24)
+    assert remote.to("cpu", np.int8).dtype == np.int8
     port.calls.clear()
-    there.tolist()
-    there[0, 0].item()
+    remote.tolist()
+    remote[0, 0].item()
     assert len(commands(port, "copy")) == 2
     assert not hasattr(current_stream("fake:1").queue, "memory")
 
 
-def test_between_devices_that_the_host_cannot_read(fake):
+def test_copy_between_devices_the_host_cannot_access(fake):
     one = forebay.zeros(4, device="fake:0")
     two = one.to("fake:1")
     assert commands(fake.ports[1], "copy") == [("copy", 0, two.data_ptr(), one.data_ptr(), 16)]
@@ -359,34 +361,34 @@ def test_between_devices_that_the_host_cannot_read(fake):
     assert len(commands(fake.ports[0], "copy")) == 4
 
 
-def test_overlapping_there(fake):
+def test_overlapping_copy_on_device_the_host_cannot_access(fake):
     made = forebay.zeros(8, device="fake:0")
     made[1:].copy_(made[:-1])
     first, second = commands(fake.ports[0], "copy")
     assert first[3] == made.data_ptr()
-    assert second[2:4] == (made.data_ptr() + 4, first[2])  # by way of a copy
-    made[::2].copy_(made[1::2])  # interleaved, but no element is in both
+    assert second[2:4] == (made.data_ptr() + 4, first[2])  # via a temporary copy
+    made[::2].copy_(made[1::2])  # interleaved, but without a common element
     assert len(commands(fake.ports[0], "copy")) == 2 + 4
 
 
-def test_what_only_the_host_can_do(fake):
+def test_device_without_launches_cannot_convert(fake):
     made = forebay.zeros(4, device="fake:0")
-    with pytest.raises(Unsupported, match="converts nothing: not from float32") as caught:
+    with pytest.raises(Unsupported, match="can only copy bytes, in at most 4096 runs: cannot copy float32") as caught:
         made.to(np.float64)
     assert caught.value.ability == "Launches"
-    with pytest.raises(Unsupported, match=f"at most {strided_copy.MOST} runs"):
+    with pytest.raises(Unsupported, match=f"at most {strided_copy.MAX_RUNS} runs"):
         forebay.zeros(10000, 2, device="fake:0")[:, 0].contiguous()
-    made.fill_(1.5)  # a pattern of several bytes comes from the host
+    made.fill_(1.5)  # a pattern of several bytes is copied from the host
     made[::2].zero_()
 
 
-def test_between_two_vendors(fake):
+def test_copy_between_devices_of_two_backends(fake):
     from forebay import backends
     from forebay.runtime.devices import open_device
     from forebay.testing.fake import FakeDriver
 
-    with backends.registered(FakeDriver(1, kind="other")):
-        there = forebay.zeros(4, device="fake:0").to("other:0")
-        assert there.device == forebay.Device("other:0")
-        assert there.to("fake:1").device == forebay.Device("fake:1")
-        del open_device._opened[there.device]
+    with backends.override_driver(FakeDriver(1, kind="other")):
+        remote = forebay.zeros(4, device="fake:0").to("other:0")
+        assert remote.device == forebay.device("other:0")
+        assert remote.to("fake:1").device == forebay.device("fake:1")
+        del open_device._opened[remote.device]

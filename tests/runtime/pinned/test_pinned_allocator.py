@@ -1,6 +1,6 @@
-"""The cache of pinned memory, over the fake backend: the test says when a queue is done.
+"""Pinned allocator over the fake backend, whose queues complete work only when a test says so.
 
-It has so many lines because all of them share one scene.
+Over 400 lines because all tests share one scene.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Scene:
-    """An allocator, two queues, and settings that can be changed."""
+    """An allocator, two queues, and settings that a test can change."""
 
     def __init__(self, settings=""):
         self.port = FakePort()
@@ -35,14 +35,14 @@ class Scene:
         self.now = 0
         self.allocator = PinnedAllocator("fake:0", self.port, lambda: self.settings, lambda: self.now)
 
-    def take(self, nbytes, *queues):
+    def allocate(self, nbytes, *queues):
         block = self.allocator.allocate(nbytes)
         for queue in queues:
-            block.used_on(self.queues[queue])
+            block.record_stream(self.queues[queue])
         return block
 
-    def work(self, queue=0):
-        """Something that is not done before the test says so."""
+    def queue_work(self, queue=0):
+        """Queue work that completes when the test finishes the queue."""
         self.queues[queue].call(int)
 
     def calls(self, name):
@@ -52,66 +52,66 @@ class Scene:
         return self.allocator.stats()[name]
 
     def check(self):
-        """Its tables hold, and it has what the port lent, no more and no less."""
-        assert self.allocator.broken() is None
+        """Check the invariants, and that the allocator owns exactly the memory that the port has pinned."""
+        assert self.allocator.check_invariants() is None
         assert self["allocations.current"] == len(self.port._host_memory._taken)
 
 
 @pytest.fixture
 def scene():
-    made = Scene()
-    yield made
-    made.check()
+    scene = Scene()
+    yield scene
+    scene.check()
 
 
 # Sizes and reuse
 
 
 def test_sizes_are_rounded_to_powers_of_two(scene):
-    assert [scene.take(n).size for n in (1, 2, 3, 513, MIB, MIB + 1)] == [1, 2, 4, KIB, MIB, 2 * MIB]
+    assert [scene.allocate(n).size for n in (1, 2, 3, 513, MIB, MIB + 1)] == [1, 2, 4, KIB, MIB, 2 * MIB]
 
 
-def test_the_last_to_come_is_the_first_to_go(scene):
-    blocks = [scene.take(5000) for _ in range(3)]
+def test_most_recently_freed_block_is_reused_first(scene):
+    blocks = [scene.allocate(5000) for _ in range(3)]
     addresses = [block.address for block in blocks]
     for block in blocks:
         block.free()
-    again = [scene.take(4097) for _ in range(3)]
+    again = [scene.allocate(4097) for _ in range(3)]
     assert [block.address for block in again] == addresses[::-1]
     assert len(scene.calls("pin")) == 3
 
 
-def test_nothing_is_split(scene):
-    scene.take(8 * KIB).free()
-    small = scene.take(4 * KIB)
+def test_blocks_are_not_split(scene):
+    scene.allocate(8 * KIB).free()
+    small = scene.allocate(4 * KIB)
     assert small.size == 4 * KIB
     assert len(scene.calls("pin")) == 2
 
 
-def test_large_ones_keep_their_size_and_share_a_bucket():
+def test_unrounded_blocks_share_a_bucket():
     scene = Scene("pinned_max_round_threshold_mb:1")
     sizes = (3 * MIB, 3 * MIB + 2 * KIB, 3 * MIB + KIB)
-    for block in [scene.take(n) for n in sizes]:
+    for block in [scene.allocate(n) for n in sizes]:
         block.free()
-    assert [scene.take(3 * MIB + 1).size for _ in range(2)] == [3 * MIB + KIB] * 2  # each goes back at once
-    held = [scene.take(3 * MIB + 1) for _ in range(3)]
+    assert [scene.allocate(3 * MIB + 1).size for _ in range(2)] == [3 * MIB + KIB] * 2  # each is freed at once
+    held = [scene.allocate(3 * MIB + 1) for _ in range(3)]
     assert [block.size for block in held] == [3 * MIB + KIB, 3 * MIB + 2 * KIB, 3 * MIB + 1]
     scene.check()
 
 
-def test_too_large_ones_go_back_at_once():
+def test_blocks_above_max_cached_size_are_unpinned_at_once():
     scene = Scene("pinned_max_cached_size_mb:1")
-    kept, gone = scene.take(MIB), scene.take(MIB + 1)
-    assert gone.size == MIB + 1
-    gone.free()
-    kept.free()
+    cached, large = scene.allocate(MIB), scene.allocate(MIB + 1)
+    assert large.size == MIB + 1
+    large.free()
+    cached.free()
     assert len(scene.calls("unpin")) == 1
     assert (scene["allocated_bytes.current"], scene["num_host_free"]) == (MIB, 1)
     scene.check()
 
 
-def test_a_smaller_limit_holds_for_what_comes_back(scene):
-    block = scene.take(4 * MIB)
+def test_lowered_max_cached_size_applies_to_later_frees(scene):
+    block = scene.allocate(4 * MIB)
     scene.settings = parse("pinned_max_cached_size_mb:1")
     assert scene.calls("unpin") == []
     block.free()
@@ -121,11 +121,11 @@ def test_a_smaller_limit_holds_for_what_comes_back(scene):
 # The reserved segment
 
 
-def test_small_ones_are_cut_from_the_reserved_segment():
+def test_small_blocks_are_allocated_from_reserved_segment():
     scene = Scene("pinned_reserve_segment_size_mb:1")
-    first, second, third = (scene.take(n) for n in (1, 5000, 300))
+    first, second, third = (scene.allocate(n) for n in (1, 5000, 300))
     assert [block.address - first.address for block in (second, third)] == [4 * KIB, 12 * KIB]
-    large = scene.take(MIB)  # no room is left for it
+    large = scene.allocate(MIB)  # does not fit in the rest of the segment
     assert scene.calls("pin") == [(MIB,), (MIB,)]
     assert (scene["num_host_alloc"], scene["host_alloc_time.count"]) == (4, 2)
     for block in (first, second, third, large):
@@ -133,148 +133,148 @@ def test_small_ones_are_cut_from_the_reserved_segment():
     scene.allocator.empty()
     assert scene.calls("unpin") == [(scene.calls("unpin")[0][0],)]  # the segment stays
     assert (scene["allocations.current"], scene["num_host_free"], scene["host_free_time.count"]) == (0, 4, 1)
-    assert scene.allocator.broken() is None
-    assert scene.take(1).address == min(scene.port._host_memory._taken)
+    assert scene.allocator.check_invariants() is None
+    assert scene.allocate(1).address == min(scene.port._host_memory._taken)
 
 
-def test_there_is_no_reserved_segment_later(scene):
-    scene.take(1)
+def test_reserved_segment_is_only_made_at_first_allocation(scene):
+    scene.allocate(1)
     scene.settings = parse("pinned_reserve_segment_size_mb:1")
-    scene.take(1000)
-    scene.take(2000)
+    scene.allocate(1000)
+    scene.allocate(2000)
     assert scene.calls("pin") == [(1,), (KIB,), (2 * KIB,)]
 
 
-def test_a_reserved_segment_that_cannot_be_had_is_tried_again():
+def test_failed_reserved_segment_is_retried():
     scene = Scene("pinned_reserve_segment_size_mb:1")
     scene.port.fail("pin")
     with pytest.raises(DeviceError):
-        scene.take(1)
-    assert scene.take(1).size == 1
+        scene.allocate(1)
+    assert scene.allocate(1).size == 1
     assert scene.calls("pin") == [(MIB,), (MIB,)]
 
 
-# Queues
+# Use by queues
 
 
-def test_it_waits_for_each_queue_that_used_it(scene):
-    block = scene.take(KIB, 0, 1)
+def test_block_waits_for_each_queue_that_used_it(scene):
+    block = scene.allocate(KIB, 0, 1)
     address = block.address
-    scene.work(0)
-    scene.work(1)
+    scene.queue_work(0)
+    scene.queue_work(1)
     block.free()
     others = []
     for done in (None, 0, 1):
         if done is not None:
             scene.queues[done].finish()
-        others.append(scene.take(KIB))
+        others.append(scene.allocate(KIB))
     assert [other.address == address for other in others] == [False, False, True]
 
 
-def test_what_was_queued_later_does_not_count(scene):
-    scene.work()
-    block = scene.take(KIB, 0)
+def test_work_queued_after_free_does_not_delay_reuse(scene):
+    scene.queue_work()
+    block = scene.allocate(KIB, 0)
     block.free()
-    scene.work()
+    scene.queue_work()
     scene.queues[0].finish(1)
-    assert scene.take(KIB).size == KIB
+    assert scene.allocate(KIB).size == KIB
     assert len(scene.calls("pin")) == 1
 
 
-def test_there_is_one_line_for_all_queues(scene):
-    """As in PyTorch: who waits keeps those behind waiting, though their own queue is done."""
-    scene.work(0)
+def test_pending_frees_complete_in_order_across_queues(scene):
+    """As in PyTorch, a pending free also delays later frees whose own queue is done."""
+    scene.queue_work(0)
     for queue in (0, 1):
-        scene.take(KIB << queue, queue).free()
+        scene.allocate(KIB << queue, queue).free()
     scene.queues[1].finish()
-    scene.take(1).free()
+    scene.allocate(1).free()
     assert scene["active_requests.current"] == 2
     scene.queues[0].finish()
-    scene.take(1).free()
+    scene.allocate(1).free()
     assert scene["active_requests.current"] == 0
 
 
-def test_a_use_ends_with_the_loan(scene):
-    scene.take(KIB, 0).free()
+def test_reused_block_does_not_wait_for_earlier_users(scene):
+    scene.allocate(KIB, 0).free()
     scene.queues[0].finish()
-    block = scene.take(KIB)
-    scene.work()
+    block = scene.allocate(KIB)
+    scene.queue_work()
     block.free()
     assert scene["active_requests.current"] == 0
 
 
-def test_a_closed_queue_is_not_waited_for(scene):
-    block = scene.take(KIB, 0)
+def test_free_does_not_wait_for_closed_queue(scene):
+    block = scene.allocate(KIB, 0)
     scene.queues[0].close()
     block.free()
     scene.allocator.empty()
     assert scene["allocations.current"] == 0
 
 
-def test_a_queue_that_cannot_be_asked_is_asked_again(scene):
-    scene.work()
-    block = scene.take(KIB, 0)
+def test_failed_signal_is_retried(scene):
+    scene.queue_work()
+    block = scene.allocate(KIB, 0)
     scene.port.fail("signal")
     with pytest.raises(DeviceError):
         block.free()
     assert block.freed
     assert scene["active_requests.current"] == 1
-    scene.take(1)
+    scene.allocate(1)
     scene.queues[0].finish()
-    scene.take(1)
+    scene.allocate(1)
     assert scene["active_requests.current"] == 0
     scene.allocator.empty()
     assert scene["allocations.current"] == 0
 
 
-def test_emptying_does_not_wait(scene):
-    scene.work()
-    scene.take(KIB, 0).free()
-    scene.take(2 * KIB).free()
+def test_empty_does_not_wait_for_pending_frees(scene):
+    scene.queue_work()
+    scene.allocate(KIB, 0).free()
+    scene.allocate(2 * KIB).free()
     scene.allocator.empty()
     assert scene["allocated_bytes.current"] == KIB
 
 
-# Bad input and failures
+# Invalid arguments and failures
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, -(1 << 70)])
-def test_less_than_a_byte(scene, nbytes):
+def test_allocate_below_one_byte_raises(scene, nbytes):
     with pytest.raises(ValueError, match="cannot pin"):
-        scene.take(nbytes)
+        scene.allocate(nbytes)
 
 
 @pytest.mark.parametrize("nbytes", [(1 << 63) + 1, 1 << 100])
-def test_more_than_there_is(scene, nbytes):
+def test_allocate_beyond_memory_raises(scene, nbytes):
     with pytest.raises((ValueError, DeviceError, MemoryError)):
-        scene.take(nbytes)
+        scene.allocate(nbytes)
 
 
-def test_twice_is_once(scene):
-    block = scene.take(KIB)
+def test_free_is_idempotent(scene):
+    block = scene.allocate(KIB)
     block.free()
     block.free()
     assert block.freed
-    for use in ("address", "size", "used_on"):
-        with pytest.raises(ValueError, match="given back already"):
+    for use in ("address", "size", "record_stream"):
+        with pytest.raises(ValueError, match="freed already"):
             getattr(block, use)(scene.queues[0])
     del block
     assert scene["active_requests.freed"] == 1
 
 
-def test_what_is_cached_goes_before_the_system_refuses(scene):
-    scene.take(KIB).free()
+def test_failed_pin_is_retried_after_emptying_cache(scene):
+    scene.allocate(KIB).free()
     scene.port.fail("pin")
-    assert scene.take(MIB).size == MIB
+    assert scene.allocate(MIB).size == MIB
     assert scene["num_host_free"] == 1
     scene.port.fail("pin")
     with pytest.raises(DeviceError):
-        scene.take(4 * KIB)
+        scene.allocate(4 * KIB)
 
 
-def test_memory_that_the_system_does_not_take_back_is_kept(scene):
-    scene.take(KIB).free()
-    scene.take(2 * KIB).free()
+def test_failed_unpin_keeps_block_cached(scene):
+    scene.allocate(KIB).free()
+    scene.allocate(2 * KIB).free()
     scene.port.fail("unpin")
     with pytest.raises(DeviceError):
         scene.allocator.empty()
@@ -283,18 +283,18 @@ def test_memory_that_the_system_does_not_take_back_is_kept(scene):
     assert scene["allocations.current"] == 0
 
 
-def test_a_destructor_only_warns(scene):
+def test_destructor_warns_instead_of_raising(scene):
     scene.settings = parse("pinned_max_cached_size_mb:1")
-    block = scene.take(2 * MIB)
+    block = scene.allocate(2 * MIB)
     scene.port.fail("unpin")
-    with pytest.warns(ForebayWarning, match="could not be given back"):
+    with pytest.warns(ForebayWarning, match="could not be freed"):
         del block
     assert scene["active_requests.current"] == 0
     assert scene["allocations.current"] == 1
 
 
 @pytest.mark.parametrize("call", range(1, 40))
-def test_a_failure_anywhere_loses_nothing(call):
+def test_failure_of_any_driver_call_leaks_nothing(call):
     scene = Scene("pinned_max_cached_size_mb:1,pinned_max_round_threshold_mb:1,pinned_reserve_segment_size_mb:1")
     scene.port.fail_call(call)
     draw, held = random.Random(call), []
@@ -303,9 +303,9 @@ def test_a_failure_anywhere_loses_nothing(call):
         for _ in range(30):
             try:
                 held.append(
-                    scene.take(draw.choice((100, KIB, 200 * KIB, MIB, 3 * MIB)), *draw.choice(((), (0,), (0, 1))))
+                    scene.allocate(draw.choice((100, KIB, 200 * KIB, MIB, 3 * MIB)), *draw.choice(((), (0,), (0, 1))))
                 )
-                scene.work(draw.randrange(2))
+                scene.queue_work(draw.randrange(2))
                 if draw.random() < 0.6:
                     held.pop(draw.randrange(len(held))).free()
                 if draw.random() < 0.2:
@@ -313,7 +313,7 @@ def test_a_failure_anywhere_loses_nothing(call):
                     scene.queues[draw.randrange(2)].finish()
             except (DeviceError, WrongState):
                 pass
-            assert scene.allocator.broken() is None
+            assert scene.allocator.check_invariants() is None
         held.clear()
         scene.port.finish_all()
         scene.allocator.empty()
@@ -329,12 +329,12 @@ class Interrupt(BaseException):
 
 
 def interrupted(call, at):
-    """Make the call, with an exception before its n-th line, as from a signal handler. In which functions that was."""
+    """Call with an exception before the n-th line, as from a signal handler. Return the stack's functions there."""
     lines, where = 0, []
 
     def trace(frame, event, _):
         nonlocal lines
-        if not frame.f_code.co_filename.endswith(("pinned_allocator.py", "pinned_tables.py", "pinned_steps.py")):
+        if not frame.f_code.co_filename.endswith(("pinned_allocator.py", "pinned/tables.py", "pinned/transitions.py")):
             return None
         if event == "line":
             lines += 1
@@ -358,7 +358,7 @@ def interrupted(call, at):
 
 @pytest.fixture
 def no_garbage():
-    """Nothing is collected meanwhile: a destructor's failure is kept, and with it what its callers hold."""
+    """Disable garbage collection: the error of a destructor is kept, and with it the frames of its callers."""
     gc.collect()
     gc.disable()
     yield
@@ -367,49 +367,51 @@ def no_garbage():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("no_garbage")
-@pytest.mark.parametrize("what", ["new", "reused", "returned", "waiting", "dropped", "too large", "emptied"])
-def test_nothing_is_lost_to_an_interruption_anywhere(what):
-    """But, perhaps, the one piece that the system was being asked about at that moment."""
+@pytest.mark.parametrize("case", ["new", "reused", "freed", "pending", "dropped", "too large", "emptied"])
+def test_interruption_at_any_line_leaks_at_most_one_block(case):
+    """Only the block that the system was pinning or unpinning at that moment may leak."""
     for at in count(1):
         scene = Scene("pinned_max_cached_size_mb:2")
-        held = [scene.take(4 * MIB if what == "too large" else KIB, *([0] if what == "waiting" else []))]
-        if what in ("reused", "emptied"):
+        held = [scene.allocate(4 * MIB if case == "too large" else KIB, *([0] if case == "pending" else []))]
+        if case in ("reused", "emptied"):
             held.pop().free()
         where = interrupted(
             {
-                "new": lambda: held.append(scene.take(MIB)),  # noqa: B023 -- called before the next turn
-                "reused": lambda: held.append(scene.take(KIB)),  # noqa: B023
+                "new": lambda: held.append(scene.allocate(MIB)),  # noqa: B023 -- called before the next iteration
+                "reused": lambda: held.append(scene.allocate(KIB)),  # noqa: B023
                 "dropped": held.clear,
                 "emptied": scene.allocator.empty,
-            }.get(what, lambda: held[0].free()),  # noqa: B023, PLW0108 -- not bound: it would keep the block
+            }.get(case, lambda: held[0].free()),  # noqa: B023, PLW0108 -- a bound method would keep the block
             at,
         )
-        assert scene.allocator.broken() is None
+        assert scene.allocator.check_invariants() is None
         held.clear()
-        scene.allocator.process()
+        scene.allocator.process_pending_frees()
         scene.port.finish_all()
         scene.allocator.empty()
-        assert scene.allocator.broken() is None
-        if where[:1] == ["__del__"]:  # at its very beginning Python itself loses objects to a signal
+        assert scene.allocator.check_invariants() is None
+        if where[:1] == [
+            "__del__"
+        ]:  # before the first line of a destructor, Python itself loses the object to a signal
             continue
         assert scene["active_requests.current"] == 0, (at, where)
-        left = scene["allocations.current"], len(scene.port._host_memory._taken)
-        assert left == (0, 0) or (max(left) == 1 and {"_pin_block", "_unpin"} & set(where)), (at, where)
+        leaked = scene["allocations.current"], len(scene.port._host_memory._taken)
+        assert leaked == (0, 0) or (max(leaked) == 1 and {"_pin_block", "_unpin"} & set(where)), (at, where)
         if not where:
             break
     assert at > 10
 
 
-def test_a_destructor_may_come_in_anywhere(scene):
-    """Garbage that holds pinned memory, collected in the midst of everything."""
+def test_destructors_may_run_at_any_moment(scene):
+    """Reference cycles with pinned blocks are collected in the middle of other operations."""
     threshold = gc.get_threshold()
     gc.set_threshold(3)
     try:
         held = []
         for turn in range(300):
-            loop = [scene.take(turn % 900 + 1, *([0] if turn % 3 else []))]
+            loop = [scene.allocate(turn % 900 + 1, *([0] if turn % 3 else []))]
             loop.append(loop)
-            held.append(scene.take(700))
+            held.append(scene.allocate(700))
             if turn % 7 == 0:
                 held.clear()
                 scene.port.finish_all()
@@ -421,15 +423,15 @@ def test_a_destructor_may_come_in_anywhere(scene):
     del loop
     gc.collect()
     scene.port.finish_all()
-    scene.allocator.process()
+    scene.allocator.process_pending_frees()
     assert scene["active_requests.current"] == 0
 
 
-def test_many_threads(scene, eight_threads):
-    def go(seed):
+def test_concurrent_threads_get_distinct_blocks(scene, eight_threads):
+    def work(seed):
         draw, held = random.Random(seed), []
         for _ in range(300):
-            block = scene.take(draw.choice((1, 100, KIB, 5000)), *draw.choice(((), (0,), (0, 1))))
+            block = scene.allocate(draw.choice((1, 100, KIB, 5000)), *draw.choice(((), (0,), (0, 1))))
             assert all(block.address != other.address for other in held)
             held.append(block)
             if draw.random() < 0.7:
@@ -440,17 +442,17 @@ def test_many_threads(scene, eight_threads):
             if draw.random() < 0.05:
                 scene.allocator.reset_peaks()
 
-    eight_threads(go)
+    eight_threads(work)
     scene.check()
     scene.port.finish_all()
     scene.allocator.empty()
     assert scene["allocations.current"] == 0
 
 
-# What is counted
+# Statistics
 
 
-def test_all_keys(scene):
+def test_stats_keys_and_order(scene):
     moves = ("allocated", "current", "freed", "peak")
     metrics = ("active_bytes", "active_requests", "allocated_bytes", "allocations")
     times = [
@@ -467,7 +469,7 @@ def test_all_keys(scene):
     ]  # fmt: skip
 
 
-def test_times_are_microseconds(scene, monkeypatch):
+def test_stats_times_are_in_microseconds(scene, monkeypatch):
     pin = scene.port.pin
 
     def slow(nbytes):
@@ -475,7 +477,7 @@ def test_times_are_microseconds(scene, monkeypatch):
         return pin(nbytes)
 
     monkeypatch.setattr(scene.port, "pin", slow)
-    held = [scene.take(n) for n in (4, 8, 2)]
+    held = [scene.allocate(n) for n in (4, 8, 2)]
     times = scene.allocator.stats_as_nested_dict()["host_alloc_time"]
     assert times == {"total": 14, "max": 8, "min": 2, "count": 3, "avg": 4}
     scene.allocator.reset_accumulated()
@@ -486,52 +488,52 @@ def test_times_are_microseconds(scene, monkeypatch):
     del held
 
 
-def test_peaks_of_what_is_in_use_are_those_of_its_buckets(scene):
-    scene.take(KIB).free()
-    scene.take(2 * KIB).free()
+def test_active_peaks_are_sums_of_bucket_peaks(scene):
+    scene.allocate(KIB).free()
+    scene.allocate(2 * KIB).free()
     assert (scene["active_bytes.peak"], scene["active_requests.peak"]) == (3 * KIB, 2)  # never at the same time
     assert scene["allocated_bytes.peak"] == 3 * KIB
 
 
-# The history
+# History
 
 
 @pytest.fixture
-def told(scene):
-    def show():
+def traced(scene):
+    def actions():
         entries = scene.allocator.history.traces()
         return [(entry["action"], entry["size"], [f["name"] for f in entry.get("frames", [])][:1]) for entry in entries]
 
-    return show
+    return actions
 
 
-def test_history(scene, told):
+def test_history_records_actions_and_stacks(scene, traced):
     assert scene.allocator.segments() == []
-    early = scene.take(1)
+    early = scene.allocate(1)
     scene.allocator.history.start("all", "all", 100)
-    scene.work()
-    scene.take(KIB, 0).free()
-    by = ["Scene.take"]
-    here = ["test_history"]
-    assert told() == [("segment_alloc", KIB, by), ("alloc", KIB, by), ("free_requested", KIB, here)]
+    scene.queue_work()
+    scene.allocate(KIB, 0).free()
+    by = ["Scene.allocate"]
+    here = ["test_history_records_actions_and_stacks"]
+    assert traced() == [("segment_alloc", KIB, by), ("alloc", KIB, by), ("free_requested", KIB, here)]
     states = [[block["state"] for block in row["blocks"]] for row in scene.allocator.segments()]
     assert states == [["active_allocated"], ["active_pending_free"]]
     scene.queues[0].finish()
     early.free()
     scene.allocator.empty()
-    assert told()[3:] == [
+    assert traced()[3:] == [
         ("free_requested", 1, here),
         ("free_completed", 1, here),
-        ("free_completed", KIB, by),  # where it was allocated: nobody frees it here
+        ("free_completed", KIB, by),  # the allocating stack: no caller frees it here
         ("segment_free", 1, []),
         ("segment_free", KIB, []),
     ]
     assert scene.allocator.segments() == []
 
 
-def test_a_segment_is_what_pytorch_shows(scene):
+def test_segments_have_pytorch_schema(scene):
     scene.allocator.history.start("all", None, 100)
-    block = scene.take(1000)
+    block = scene.allocate(1000)
     assert scene.allocator.segments() == [
         {
             "device": -1, "address": block.address, "total_size": 1024, "allocated_size": 1024, "active_size": 1024,
@@ -552,39 +554,39 @@ def test_a_segment_is_what_pytorch_shows(scene):
 @pytest.mark.parametrize(
     ("context", "entries", "frees"), [(None, 0, 0), ("state", 0, 0), ("alloc", 1, 1), ("all", 1, 1)]
 )
-def test_contexts(scene, context, entries, frees):
+def test_history_context_selects_stacks(scene, context, entries, frees):
     scene.allocator.history.start("all", context, 100)
-    block = scene.take(8)
+    block = scene.allocate(8)
     shown = scene.allocator.segments()[0]["frames"]
     assert bool(shown) == (context is not None)
     block.free()
     traces = scene.allocator.history.traces()
     assert ["frames" in entry for entry in traces] == [bool(entries)] * 2 + [bool(frees)] * 2
     names = [entry["frames"][0]["name"] for entry in traces if "frames" in entry]
-    assert set(names) <= {"Scene.take", "test_contexts"}
-    assert ("test_contexts" in names) == (context == "all")
+    assert set(names) <= {"Scene.allocate", "test_history_context_selects_stacks"}
+    assert ("test_history_context_selects_stacks" in names) == (context == "all")
     assert scene.allocator.segments()[0]["frames"] == []
 
 
-def test_the_ring_and_its_end(scene, told):
+def test_history_is_limited_and_survives_stop(scene, traced):
     history = scene.allocator.history
     history.start("all", None, 3)
-    scene.take(2).free()
-    assert [action for action, *_ in told()] == ["alloc", "free_requested", "free_completed"]
+    scene.allocate(2).free()
+    assert [action for action, *_ in traced()] == ["alloc", "free_requested", "free_completed"]
     history.start(None, "all", 3)
-    assert told() == []
-    scene.take(2)
+    assert traced() == []
+    scene.allocate(2)
     history.start("all", None, 9)
-    assert len(told()) == 3  # they are still there
+    assert len(traced()) == 3  # earlier entries are kept
     history.start("state", None, 9)
-    assert len(told()) == 1
+    assert len(traced()) == 1
     history.start("all", None, 0, clear_history=True)
-    assert told() == []
-    scene.take(2)
-    assert len(told()) == 1
+    assert traced() == []
+    scene.allocate(2)
+    assert len(traced()) == 1
 
 
-# A thread that looks after what waits
+# Background thread
 
 
 def until(holds, seconds=30.0):
@@ -596,76 +598,76 @@ def until(holds, seconds=30.0):
 
 @pytest.fixture
 def polled():
-    made = Scene("pinned_use_background_threads:True")
-    yield made
-    made.allocator.close()
-    made.check()
-    assert not made.allocator._poller.running
+    scene = Scene("pinned_use_background_threads:True")
+    yield scene
+    scene.allocator.close()
+    scene.check()
+    assert not scene.allocator._poller.running
 
 
-def test_blocks_come_back_by_themselves(polled):
-    polled.work()
-    block = polled.take(KIB, 0)
+def test_poller_completes_pending_frees(polled):
+    polled.queue_work()
+    block = polled.allocate(KIB, 0)
     block.free()
     polled.queues[0].finish()
     until(lambda: polled["active_requests.current"] == 0)
-    assert polled.take(KIB).size == KIB
+    assert polled.allocate(KIB).size == KIB
     assert len(polled.calls("pin")) == 1
 
 
-def test_the_thread_starts_when_something_is_pinned(scene):
-    scene.take(KIB).free()
+def test_poller_starts_at_next_pin(scene):
+    scene.allocate(KIB).free()
     scene.settings = parse("pinned_use_background_threads:True")
-    scene.work()
-    scene.take(KIB, 0).free()
+    scene.queue_work()
+    scene.allocate(KIB, 0).free()
     assert not scene.allocator._poller.running
     scene.queues[0].finish()
-    scene.take(2)
+    scene.allocate(2)
     until(lambda: scene["active_requests.current"] == 0)
     scene.allocator.close()
 
 
-def test_the_thread_ends_with_its_allocator():
+def test_poller_ends_with_allocator():
     scene = Scene("pinned_use_background_threads:True")
     before = _thread._count()
-    scene.take(1)
+    scene.allocate(1)
     until(lambda: _thread._count() == before + 1)
     del scene
     gc.collect()
     until(lambda: _thread._count() == before)
 
 
-def test_without_a_thread_allocations_look_for_themselves(scene, monkeypatch):
+def test_allocate_completes_pending_frees_if_no_thread_can_start(scene, monkeypatch):
     monkeypatch.setattr("_thread.start_new_thread", MagicMock(side_effect=RuntimeError))
     scene.settings = parse("pinned_use_background_threads:True")
-    scene.take(KIB, 0).free()
+    scene.allocate(KIB, 0).free()
     scene.queues[0].finish()
-    scene.take(1)
+    scene.allocate(1)
     assert scene["active_requests.current"] == 0
 
 
-def test_the_thread_complains_and_goes_on(polled, monkeypatch):
-    told = []
-    monkeypatch.setattr("forebay.runtime.pinned.poller.complain", told.append)
+def test_poller_warns_and_continues_after_error(polled, monkeypatch):
+    warned = []
+    monkeypatch.setattr("forebay.runtime.pinned.poller.warn_unraisable", warned.append)
     polled.settings = parse("pinned_use_background_threads:True,pinned_max_cached_size_mb:1")
-    blocks = [polled.take(2 * MIB, 0) for _ in range(2)]
-    polled.work()
+    blocks = [polled.allocate(2 * MIB, 0) for _ in range(2)]
+    polled.queue_work()
     for block in blocks:
         block.free()
     polled.port.fail("unpin")
     polled.queues[0].finish()
-    until(lambda: polled["active_requests.current"] == 0 and told)
+    until(lambda: polled["active_requests.current"] == 0 and warned)
     polled.allocator.empty()
     assert polled["allocations.current"] == 0
 
 
-# The end
+# Exit and fork
 
 
-def test_after_the_queues_were_closed_nothing_that_they_used_is_touched(scene):
-    used, waiting, unused = scene.take(KIB, 0), scene.take(2 * KIB, 0), scene.take(4 * KIB)
-    scene.work()
-    waiting.free()
+def test_blocks_used_by_queues_are_not_reused_after_close(scene):
+    used, pending, unused = scene.allocate(KIB, 0), scene.allocate(2 * KIB, 0), scene.allocate(4 * KIB)
+    scene.queue_work()
+    pending.free()
     scene.allocator.close()
     used.free()
     unused.free()
@@ -673,17 +675,17 @@ def test_after_the_queues_were_closed_nothing_that_they_used_is_touched(scene):
     assert scene["allocated_bytes.current"] == 3 * KIB
 
 
-def test_a_forked_child_leaves_all_as_it_is(scene):
-    block = scene.take(KIB)
-    scene.allocator.abandon()
+def test_forked_child_neither_allocates_nor_unpins(scene):
+    block = scene.allocate(KIB)
+    scene.allocator.after_fork_in_child()
     calls = list(scene.port.calls)
     with pytest.raises(Forked):
-        scene.take(1)
+        scene.allocate(1)
     del block
     scene.allocator.empty()
     assert scene.port.calls == calls
 
 
-def test_a_block_is_made_by_its_allocator_only(scene):
-    assert type(scene.take(1)) is PinnedBlock
+def test_allocate_returns_pinned_block(scene):
+    assert type(scene.allocate(1)) is PinnedBlock
     assert pinned_allocator.__all__ == ["PinnedAllocator", "PinnedBlock"]

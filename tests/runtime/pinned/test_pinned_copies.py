@@ -1,4 +1,4 @@
-"""Pinned host memory: transfers that the host does not wait for."""
+"""Asynchronous copies from and to pinned host memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 @pytest.fixture
 def counts():
-    """How much pinned memory is in use, and how much there is."""
-    forebay.memory.empty_host_cache("host:0")
+    """Return a function that reads current statistics of pinned memory: by default blocks in use and all blocks."""
+    forebay.memory.empty_host_cache("cpu")
 
-    def look(*names):
-        stats = forebay.memory.host_memory_stats("host:0")
+    def current(*names):
+        stats = forebay.memory.host_memory_stats("cpu")
         return [stats[f"{name}.current"] for name in names or ("active_requests", "allocations")]
 
-    return look
+    return current
 
 
-def test_it_is_an_array():
+def test_empty_pinned_returns_array_in_pinned_block():
     array = forebay.empty_pinned(2, 3, dtype=np.int16)
     array[...] = 7
     assert (array.shape, array.dtype, array.flags.c_contiguous) == ((2, 3), np.int16, True)
@@ -39,21 +39,21 @@ def test_it_is_an_array():
         assert pinned_block(other) is None
 
 
-def test_nothing_pins_nothing(counts):
+def test_empty_array_pins_no_memory(counts):
     before = counts()
     assert forebay.empty_pinned(0, 3).shape == (0, 3)
     assert counts() == before
 
 
 @pytest.mark.parametrize("size", [(-1,), (2.5,), (1 << 100,), (1 << 40,)])
-def test_what_cannot_be_pinned(size, counts):
+def test_empty_pinned_rejects_invalid_sizes(size, counts):
     before = counts()
     with pytest.raises((TypeError, ValueError, DeviceError)):
         forebay.empty_pinned(*size)
     assert counts() == before
 
 
-def test_the_host_goes_on():
+def test_non_blocking_copies_do_not_wait():
     stream, gate = Stream(), threading.Event()
     source = forebay.empty_pinned(1000)
     source[...] = 5
@@ -69,8 +69,8 @@ def test_the_host_goes_on():
     assert back.tolist() == [5] * 1000
 
 
-def test_it_waits_where_it_must():
-    """Without non_blocking, and for memory that is not pinned, also a converted copy of some that is."""
+def test_blocking_and_unpinned_copies_wait():
+    """A copy waits without non_blocking, and if the source is not pinned."""
     stream = Stream()
     with stream:
         target = forebay.zeros(1000)
@@ -86,18 +86,18 @@ def test_it_waits_where_it_must():
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_nobody_gets_it_before_it_was_read_or_written(counts, back):
+def test_block_is_not_reused_before_its_copy_is_done(counts, back):
     before = counts()
     stream, gate = Stream(), threading.Event()
     array = forebay.empty_pinned(1000)
     address = array.__array_interface__["data"][0]
     with stream:
-        there = forebay.zeros(1000)
+        target = forebay.zeros(1000)
         stream.queue.call(lambda: gate.wait(30))
         if back:
-            forebay.from_numpy(array).copy_(there, non_blocking=True)
+            forebay.from_numpy(array).copy_(target, non_blocking=True)
         else:
-            there.copy_(array, non_blocking=True)
+            target.copy_(array, non_blocking=True)
     del array
     gc.collect()
     other = forebay.empty_pinned(1000)
@@ -110,7 +110,7 @@ def test_nobody_gets_it_before_it_was_read_or_written(counts, back):
     assert counts() == [before[0] + 2, before[1] + 2]
 
 
-def test_a_stream_that_was_named_is_waited_for(counts):
+def test_recorded_stream_delays_reuse(counts):
     stream, gate = Stream(), threading.Event()
     array = forebay.empty_pinned(1000)
     stream.queue.call(lambda: gate.wait(30))
@@ -121,11 +121,11 @@ def test_a_stream_that_was_named_is_waited_for(counts):
     assert counts("active_requests") == used[:1]
     gate.set()
     stream.synchronize()
-    forebay.memory.empty_host_cache("host:0")
+    forebay.memory.empty_host_cache("cpu")
     assert counts("active_requests") == [used[0] - 1]
 
 
-def test_it_comes_back_in_any_order(counts):
+def test_views_keep_blocks_active(counts):
     before = counts("active_requests", "active_bytes")
     arrays = [forebay.empty_pinned(100) for _ in range(20)]
     views = [array[3:] for array in arrays]
@@ -137,38 +137,38 @@ def test_it_comes_back_in_any_order(counts):
     assert counts("active_requests", "active_bytes") == before
 
 
-def test_to_a_device_that_the_host_cannot_read(fake):
+def test_copies_to_device_the_host_cannot_access(fake):
     target = forebay.empty(1000, device="fake:0")
-    source = forebay.empty_pinned(1000, device="host:0")
+    source = forebay.empty_pinned(1000, device="cpu")
     target.copy_(source, non_blocking=True)
     assert not forebay.current_stream("fake:0").query()
     target.copy_(source)
     assert forebay.current_stream("fake:0").query()
-    target.copy_(np.ones(1000), non_blocking=True)  # staged first: no need to wait
+    target.copy_(np.ones(1000), non_blocking=True)  # staged: does not wait
     assert not forebay.current_stream("fake:0").query()
 
 
-def test_a_device_that_lends_none(fake, monkeypatch):
-    monkeypatch.setattr("forebay.runtime.devices.open_device.PinnedHost", str)  # no port is one
-    with pytest.raises(Unsupported, match="fake lends no pinned host memory") as caught:
+def test_empty_pinned_raises_without_pinned_host(fake, monkeypatch):
+    monkeypatch.setattr("forebay.runtime.devices.open_device.PinnedHost", str)  # no port is a PinnedHost
+    with pytest.raises(Unsupported, match="fake does not provide pinned host memory") as caught:
         forebay.empty_pinned(3, device="fake:0")
     assert caught.value.ability == "PinnedHost"
 
 
-def test_its_history():
-    forebay.memory.record_history(100, context="all", depth=1, pinned=True, device="host:0")
+def test_record_history_includes_pinned_memory():
+    forebay.memory.record_history(100, context="all", depth=1, pinned=True, device="cpu")
     try:
-        forebay.empty_pinned(1000, dtype=np.uint8, device="host:0").fill(1)
-        taken = forebay.memory.memory_snapshot("host:0")
+        forebay.empty_pinned(1000, dtype=np.uint8, device="cpu").fill(1)
+        taken = forebay.memory.memory_snapshot("cpu")
     finally:
-        forebay.memory.record_history(None, device="host:0")
+        forebay.memory.record_history(None, device="cpu")
     assert [entry["action"] for entry in taken["host_traces"]][-3:] == ["alloc", "free_requested", "free_completed"]
     assert {len(entry["frames"]) for entry in taken["host_traces"]} == {1}
     assert 1024 in {segment["total_size"] for segment in taken["host_segments"]}
-    assert forebay.memory.memory_snapshot("host:0")["host_segments"] == []
+    assert forebay.memory.memory_snapshot("cpu")["host_segments"] == []
 
 
-def test_it_follows_the_settings(counts):
+def test_max_cached_size_setting_applies(counts):
     forebay.memory.set_allocator_settings("pinned_max_cached_size_mb:1")
     try:
         before = counts("allocated_bytes")

@@ -1,4 +1,4 @@
-"""Random fills: what they give and what they refuse, in some 400 lines as there are so many words. PyTorch 2.15's."""
+"""Random fills: results and error texts, as in PyTorch 2.15. About 400 lines because of the table of error texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.runtime.random import fill as random_fill
 
 pytestmark = pytest.mark.usefixtures("untouched_seeds")
 
-HOST = "host:0"
+HOST = "cpu"
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 
 
@@ -35,16 +35,16 @@ def empty(*size, dtype=None):
         lambda generator: forebay.bernoulli(forebay.zeros(30, device=HOST), 0.5, generator=generator),
     ],
 )
-def test_the_same_seed_gives_the_same(draw):
+def test_same_seed_gives_same_numbers(draw):
     random.manual_seed(11)
-    one, given = draw(None).numpy().copy(), draw(forebay.Generator("host").manual_seed(11)).numpy().copy()
+    one, given = draw(None).numpy().copy(), draw(forebay.Generator("cpu").manual_seed(11)).numpy().copy()
     other = draw(None).numpy().copy()
     np.testing.assert_array_equal(one, given)
     assert not np.array_equal(one, other)
     assert one.size == 30
 
 
-def test_what_is_made():
+def test_creation_functions_return_dtype_and_shape():
     assert forebay.rand(2, 3, device=HOST).dtype == forebay.randn(2, device=HOST).dtype == np.float32
     assert forebay.randint(5, (2, 3), device=HOST).dtype == np.int64
     assert forebay.randint(high=5, size=[2], dtype="uint8", device=HOST).dtype == np.uint8
@@ -57,7 +57,7 @@ def test_what_is_made():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_floats_look_as_they_should(generator, dtype):
+def test_floats_follow_their_distribution(generator, dtype):
     count = 40_000
     uniform = empty(count, dtype=dtype).uniform_(2, 5, generator=generator).numpy().astype(float)
     assert ((uniform >= 2) & (uniform < 5)).all()
@@ -74,8 +74,8 @@ def test_floats_look_as_they_should(generator, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_numbers_are_two_each(dtype):
-    seeded = forebay.Generator("host")
+def test_complex_elements_are_drawn_as_two_floats(dtype):
+    seeded = forebay.Generator("cpu")
     parts = np.dtype(dtype).type(0).real.dtype
     found = empty(500, dtype=dtype).normal_(1, 3, generator=seeded).numpy()
     wanted = empty(1000, dtype=parts).normal_(1, 3 / 2**0.5, generator=seeded.manual_seed(67280421310721)).numpy()
@@ -85,7 +85,7 @@ def test_complex_numbers_are_two_each(dtype):
     np.testing.assert_array_equal(found.ravel().view(parts), wanted[:18])
 
 
-def test_all_64_bits(generator):
+def test_random_without_bounds_draws_all_64_bits(generator):
     found = empty(2000, dtype="int64").random_(-(1 << 63), None, generator=generator).numpy()
     assert found.min() < -(1 << 61)
     assert found.max() > 1 << 61
@@ -93,7 +93,7 @@ def test_all_64_bits(generator):
     np.testing.assert_array_equal(floats, found.astype(np.float64))
 
 
-def test_nothing_draws_nothing(generator):
+def test_empty_tensors_do_not_advance_generator(generator):
     for made in (empty(0), empty(3, 0, dtype="int64"), empty(0, dtype="complex64")):
         for draw in (made.normal_, made.exponential_, made.bernoulli_, made.random_):
             assert draw(generator=generator) is made
@@ -103,8 +103,8 @@ def test_nothing_draws_nothing(generator):
     assert generator.get_offset() == 0
 
 
-def test_words_drawn(generator):
-    """What PyTorch's generator has skipped after the same fills of a million, on an H200."""
+def test_offset_advances_as_in_pytorch(generator):
+    """The offsets of PyTorch's generator after the same fills of a million elements on an H200."""
 
     def skipped(draw, dtype):
         generator.set_offset(0)
@@ -122,11 +122,11 @@ def test_words_drawn(generator):
     assert skipped(lambda made: made.random_(0, 2**28, generator=generator), "int64") == 8
     assert skipped(lambda made: made.random_(3, None, generator=generator), "int32") == 8
     assert skipped(lambda made: made.uniform_(generator=generator), "complex64") == 8
-    chances = forebay.zeros(1, device=HOST)
-    assert skipped(lambda made: made.bernoulli_(chances, generator=generator), "int8") == 12
+    probabilities = forebay.zeros(1, device=HOST)
+    assert skipped(lambda made: made.bernoulli_(probabilities, generator=generator), "int8") == 12
 
 
-def test_a_draw_stands_in_its_queue(generator):
+def test_draw_is_ordered_in_its_queue(generator):
     stream = forebay.Stream(HOST)
     with stream:
         made = forebay.zeros(1000, device=HOST)
@@ -137,22 +137,22 @@ def test_a_draw_stands_in_its_queue(generator):
     assert (found[500:] >= 1).all()
 
 
-def test_borrowed_memory_is_kept(generator):
+def test_array_memory_is_kept_alive_during_fill(generator):
     array = np.zeros(1000, np.float32)
     forebay.from_numpy(array).normal_(generator=generator)
     forebay.synchronize(HOST)
     assert array.any()
 
 
-def test_a_queue_that_cannot_draw_gets_the_numbers_all_the_same(generator, fake, monkeypatch):
+def test_fill_without_queue_support_gives_same_numbers(generator, fake, monkeypatch):
     def fill():
         made = forebay.zeros(8, 6, device=HOST)
         made[::-2, 1:].transpose(0, 1).normal_(generator=generator.manual_seed(7))
-        chances = forebay.full((8,), 0.5, device=HOST)
-        return made.numpy().copy(), empty(8).bernoulli_(chances, generator=generator).numpy().copy()
+        probabilities = forebay.full((8,), 0.5, device=HOST)
+        return made.numpy().copy(), empty(8).bernoulli_(probabilities, generator=generator).numpy().copy()
 
     by_queue = fill()
-    monkeypatch.setattr(random_fill, "_draws", lambda queue: False)
+    monkeypatch.setattr(random_fill, "_supports_draws", lambda queue: False)
     for one, other in zip(by_queue, fill(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert np.count_nonzero(by_queue[0]) == 20
@@ -163,9 +163,9 @@ def test_a_queue_that_cannot_draw_gets_the_numbers_all_the_same(generator, fake,
     assert own.get_offset() == 4
 
 
-# ---- What is refused
+# ---- Invalid arguments
 
-LAWS = {
+FILLS = {
     "uniform": lambda made, *numbers, **options: made.uniform_(*numbers, **options),
     "normal": lambda made, *numbers, **options: made.normal_(*numbers, **options),
     "exponential": lambda made, *numbers, **options: made.exponential_(*numbers, **options),
@@ -176,12 +176,12 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("law", "dtype", "numbers", "words"),
+    ("fill", "dtype", "numbers", "text"),
     [
         ("normal", "float32", (0, -1), "normal expects std >= 0.0, but found std -1"),
         ("normal", "float32", (0, NAN), "normal expects std >= 0.0, but found std nan"),
-        ("normal", "int64", (), "\"normal_kernel_host\" not implemented for 'Long'"),
-        ("normal", "bool", (), "\"normal_kernel_host\" not implemented for 'Bool'"),
+        ("normal", "int64", (), "\"normal_kernel_cpu\" not implemented for 'Long'"),
+        ("normal", "bool", (), "\"normal_kernel_cpu\" not implemented for 'Bool'"),
         ("uniform", "float32", (2, 1), "uniform_ expects to return a [from, to) range, but found from=2 > to=1"),
         (
             "uniform",
@@ -210,8 +210,8 @@ NAN, INF = float("nan"), float("inf")
         ),
         ("bernoulli", "float32", (1.5,), "bernoulli_ expects p to be in [0, 1], but got p=1.5"),
         ("bernoulli", "float32", (NAN,), "bernoulli_ expects p to be in [0, 1], but got p=nan"),
-        ("bernoulli", "uint16", (), "\"bernoulli_scalar_host_\" not implemented for 'UInt16'"),
-        ("bernoulli", "complex64", (), "\"bernoulli_scalar_host_\" not implemented for 'ComplexFloat'"),
+        ("bernoulli", "uint16", (), "\"bernoulli_scalar_cpu_\" not implemented for 'UInt16'"),
+        ("bernoulli", "complex64", (), "\"bernoulli_scalar_cpu_\" not implemented for 'ComplexFloat'"),
         ("random", "float32", (5, 5), "random_ expects 'from' to be less than 'to', but got from=5 >= to=5"),
         ("random", "uint8", (-1,), "random_ expects 'from' to be less than 'to', but got from=0 >= to=-1"),
         ("random", "int8", (0, 300), "to - 1 is out of bounds for signed char"),
@@ -240,8 +240,8 @@ NAN, INF = float("nan"), float("inf")
                 "from=5000 > to_inc=2048"
             ),
         ),
-        ("random", "uint16", (), "\"random_kernel_host\" not implemented for 'UInt16'"),
-        ("random", "complex64", (), "\"random_kernel_host\" not implemented for 'ComplexFloat'"),
+        ("random", "uint16", (), "\"random_kernel_cpu\" not implemented for 'UInt16'"),
+        ("random", "complex64", (), "\"random_kernel_cpu\" not implemented for 'ComplexFloat'"),
         (
             "random",
             "complex64",
@@ -258,27 +258,27 @@ NAN, INF = float("nan"), float("inf")
             "random",
             "int32",
             (-(1 << 63), None),
-            "random_full_64_bits_range_kernel_host handles only int64, double, float and bfloat16",
+            "random_full_64_bits_range_kernel_cpu handles only int64, double, float and bfloat16",
         ),
         (
             "random",
             "float16",
             (-(1 << 63), None),
-            "\"random_full_64_bits_range_kernel_host\" not implemented for 'Half'",
+            "\"random_full_64_bits_range_kernel_cpu\" not implemented for 'Half'",
         ),
-        ("random", ">i4", (), "\"random_kernel_host\" not implemented for '>i4'"),
-        ("normal", [("x", "f4")], (), "\"normal_kernel_host\" not implemented for '[('x', '<f4')]'"),
+        ("random", ">i4", (), "\"random_kernel_cpu\" not implemented for '>i4'"),
+        ("normal", [("x", "f4")], (), "\"normal_kernel_cpu\" not implemented for '[('x', '<f4')]'"),
     ],
 )
-def test_the_words_of_refusal(generator, law, dtype, numbers, words):
-    with pytest.raises(RuntimeError) as refused:
-        LAWS[law](empty(2, dtype=dtype), *numbers, generator=generator)
-    assert str(refused.value) == words
-    assert isinstance(refused.value, NotImplementedError) == ("not implemented" in words)
+def test_invalid_arguments_raise_pytorchs_errors(generator, fill, dtype, numbers, text):
+    with pytest.raises(RuntimeError) as caught:
+        FILLS[fill](empty(2, dtype=dtype), *numbers, generator=generator)
+    assert str(caught.value) == text
+    assert isinstance(caught.value, NotImplementedError) == ("not implemented" in text)
     assert generator.get_offset() == 0
 
 
-def test_bounds_that_a_float_cannot_tell_apart(generator):
+def test_bounds_beyond_float_precision_warn(generator):
     with pytest.warns(UserWarning, match=r"^to - 1 is out of bounds \[-\(2\^11\), 2\^11\]\. Due to precision"):
         found = empty(5000, dtype="float16").random_(0, 5000, generator=generator).numpy()
     assert found.max() < 5000
@@ -293,65 +293,65 @@ def test_bounds_that_a_float_cannot_tell_apart(generator):
 
 
 @pytest.mark.parametrize("bounds", [(2.5,), ("a",), (1, 2, 3), (None,), (None, 3), (True,)])
-def test_bounds_that_are_none(generator, bounds):
+def test_random_rejects_invalid_bounds(generator, bounds):
     with pytest.raises(TypeError):
         empty(2).random_(*bounds, generator=generator)
 
 
-def test_bounds_beyond_64_bits(generator):
+def test_random_rejects_bounds_beyond_64_bits(generator):
     with pytest.raises(ValueError, match="Overflow when unpacking long long"):
         empty(2, dtype="uint64").random_(0, 1 << 63, generator=generator)
 
 
 @pytest.mark.parametrize("arguments", [(10, 2), (1, 2, 3), (1,), (), ((2,), (3,)), (5, "23"), (1, (2,), (3,))])
-def test_what_randint_does_not_take(arguments):
+def test_randint_rejects_invalid_arguments(arguments):
     with pytest.raises(TypeError):
         forebay.randint(*arguments, device=HOST)
 
 
-def test_another_kinds_generator():
-    with pytest.raises(RuntimeError, match=r"^Expected a 'host' device type for generator but found 'cuda'$"):
+def test_generator_of_other_kind_raises():
+    with pytest.raises(RuntimeError, match=r"^Expected a 'cpu' device type for generator but found 'cuda'$"):
         forebay.rand(2, device=HOST, generator=forebay.Generator("cuda"))
     with pytest.raises(TypeError, match="generator must be"):
         forebay.rand(2, device=HOST, generator=3)
 
 
-def test_memory_that_stands_for_several_elements(generator):
+def test_overlapping_elements_raise(generator):
     with pytest.raises(RuntimeError, match=r"^unsupported operation: more than one element of the written-to tensor"):
         empty(1, 1).expand(2, 2).uniform_(generator=generator)
 
 
-def test_probabilities_that_are_none(generator):
+def test_invalid_probabilities_raise(generator):
     made = empty(100)
     for bad in (1.5, -0.5, NAN):
         made.bernoulli_(forebay.full((100,), bad, device=HOST), generator=generator)
-        with pytest.raises(DeviceError, match="code 710") as refused:
+        with pytest.raises(DeviceError, match="code 710") as caught:
             forebay.synchronize(HOST)
-        assert refused.value.code == 710
+        assert caught.value.code == 710
     with pytest.raises(RuntimeError, match=r"^expected probabilities tensor to have floating type, got Long$"):
         made.bernoulli_(forebay.zeros(100, dtype="int64", device=HOST), generator=generator)
-    with pytest.raises(NotImplementedError, match="bernoulli_tensor_host_self_"):
+    with pytest.raises(NotImplementedError, match="bernoulli_tensor_cpu_self_"):
         empty(100, dtype="uint32").bernoulli_(forebay.zeros(100, device=HOST), generator=generator)
     with pytest.raises(ValueError, match="broadcast"):
         made.bernoulli_(forebay.zeros(3, device=HOST), generator=generator)
 
 
 @pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16, "int8"])
-def test_probabilities_in_another_order(generator, dtype):
-    """Where the steps of both agree, memory's order counts, else that of the dimensions."""
-    chances = np.linspace(0, 1, 24, dtype=np.float32).reshape(4, 6)
+def test_order_of_bernoulli_with_probabilities(generator, dtype):
+    """Elements are drawn in memory order if the strides of both tensors agree, else in order of dimensions."""
+    values = np.linspace(0, 1, 24, dtype=np.float32).reshape(4, 6)
 
     def coins(tensor, probabilities):
         return tensor.bernoulli_(probabilities, generator=generator.manual_seed(2)).numpy().astype(int)
 
-    flat = coins(empty(24, dtype=dtype), forebay.tensor(chances.ravel(), device=HOST))
-    both = coins(empty(4, 6, dtype=dtype).transpose(0, 1), forebay.tensor(chances, device=HOST).transpose(0, 1))
+    flat = coins(empty(24, dtype=dtype), forebay.tensor(values.ravel(), device=HOST))
+    both = coins(empty(4, 6, dtype=dtype).transpose(0, 1), forebay.tensor(values, device=HOST).transpose(0, 1))
     np.testing.assert_array_equal(both.T.ravel(), flat)
-    one = coins(empty(6, 4, dtype=dtype).transpose(0, 1), forebay.tensor(chances, device=HOST))
+    one = coins(empty(6, 4, dtype=dtype).transpose(0, 1), forebay.tensor(values, device=HOST))
     np.testing.assert_array_equal(one.ravel(), flat)
 
 
-def test_sizes_that_nobody_has():
+def test_impossible_sizes_raise():
     with pytest.raises(forebay.OutOfMemory):
         forebay.rand(1 << 60, device=HOST)
     with pytest.raises(ValueError, match="negative"):

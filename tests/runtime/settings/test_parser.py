@@ -1,4 +1,4 @@
-"""The allocator's settings against what PyTorch 2.15 made of the same texts (tests/data/make_settings.py)."""
+"""Allocator settings compared with those of PyTorch 2.15 for the same strings (tests/data/make_settings.py)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TABLE = json.loads(lzma.decompress((Path(__file__).parents[2] / "data/allocator_
 MIB = 1 << 20
 
 
-def given_of(settings: AllocatorSettings, names) -> dict[str, object]:
-    """The settings as the table has them."""
+def as_in_table(settings: AllocatorSettings, names) -> dict[str, object]:
+    """Return the settings in the form of the table."""
     found = {name: getattr(settings, name) for name in TABLE["rows"][0]["state"] if name != "reserves"}
     found |= {name: value.hex() if isinstance(value, float) else value for name, value in found.items()}
     found["roundup_power2_divisions"] = list(settings.roundup_power2_divisions)
@@ -34,15 +34,15 @@ def given_of(settings: AllocatorSettings, names) -> dict[str, object]:
 
 
 def expected(state: dict[str, object]) -> dict[str, object]:
-    """Floats in Python's spelling of them."""
+    """Return the table's state with floats as Python's hex strings."""
     return {
         name: float.fromhex(value).hex() if isinstance(value, str) and name != "text" else value
         for name, value in state.items()
     }
 
 
-def read_all(texts: list[str]):
-    """One text after the other; after an error, what holds in spite of it."""
+def parse_all(texts: list[str]):
+    """Parse the strings in order, continuing after an error with the settings that were applied."""
     settings, errors = DEFAULT, []
     for text in texts:
         try:
@@ -58,32 +58,36 @@ def shortened(texts: list[str]) -> str:
     return " then ".join(texts)[:60] or "nothing"
 
 
-def same_error(error: SettingsError | None, told: list[str] | None) -> bool:
-    if error is None or told is None:
-        return error is told
-    return isinstance(error, getattr(builtins, told[0])) and str(error) == told[1]
+def same_error(error: SettingsError | None, recorded: list[str] | None) -> bool:
+    if error is None or recorded is None:
+        return error is recorded
+    return isinstance(error, getattr(builtins, recorded[0])) and str(error) == recorded[1]
 
 
 @pytest.mark.parametrize(
     "row", TABLE["rows"], ids=lambda row: shortened(row["texts"]).encode("unicode_escape").decode()
 )
-def test_a_text_does_what_it_does_in_pytorch(row):
-    with warnings.catch_warnings(record=True) as said:
+def test_parse_agrees_with_pytorch(row):
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        settings, errors = read_all(row["texts"])
+        settings, errors = parse_all(row["texts"])
     assert [
-        (str(error), told) for error, told in zip(errors, row["errors"], strict=True) if not same_error(error, told)
+        (str(error), recorded)
+        for error, recorded in zip(errors, row["errors"], strict=True)
+        if not same_error(error, recorded)
     ] == []
-    assert given_of(settings, row["state"]["reserves"]) == expected(row["state"])
+    assert as_in_table(settings, row["state"]["reserves"]) == expected(row["state"])
     assert json.dumps(settings.as_snapshot()) == json.dumps(row["snapshot"])
-    told = [str(warning.message) for warning in said]
-    assert told[: len(row["warnings"])] == row["warnings"]
-    assert len({*told}) == len({*row["warnings"]}) or len(row["texts"]) > 1  # PyTorch says some only once a process
-    assert {warning.category for warning in said} <= {ForebayWarning}
+    messages = [str(warning.message) for warning in caught_warnings]
+    assert messages[: len(row["warnings"])] == row["warnings"]
+    assert (
+        len({*messages}) == len({*row["warnings"]}) or len(row["texts"]) > 1
+    )  # PyTorch warns of some once per process
+    assert {warning.category for warning in caught_warnings} <= {ForebayWarning}
 
 
 @pytest.mark.parametrize(("conf", "nbytes", "block", "reserved"), TABLE["blocks"])
-def test_sizes_are_rounded_as_in_pytorch(conf, nbytes, block, reserved):
+def test_block_sizes_agree_with_pytorch(conf, nbytes, block, reserved):
     device = Device(1 << 50, conf)
     device.allocate(nbytes)
     stats = device.stats()
@@ -91,11 +95,11 @@ def test_sizes_are_rounded_as_in_pytorch(conf, nbytes, block, reserved):
 
 
 @pytest.mark.parametrize("start", TABLE["starts"], ids=lambda start: shortened([*start["environ"].values()]))
-def test_a_process_starts_as_pytorch_does(start):
+def test_initial_settings_agree_with_pytorch(start):
     result = start["result"]
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        if result is None:  # PyTorch ends the process
+        if result is None:  # PyTorch aborts the process
             with pytest.raises(SettingsError):
                 module.from_environment(start["environ"])
             return
@@ -107,11 +111,11 @@ def test_a_process_starts_as_pytorch_does(start):
             return
         settings = module.from_environment(start["environ"])
     assert settings.backend == result["backend"]
-    assert given_of(settings, [""]) == expected(result["state"])
-    assert [str(warning.message) for warning in said] == start["warnings"]
+    assert as_in_table(settings, [""]) == expected(result["state"])
+    assert [str(warning.message) for warning in caught_warnings] == start["warnings"]
 
 
-def test_the_variables_order():
+def test_environment_variables_have_precedence():
     environ = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:30"}
     assert module.from_environment(environ).max_split_size == 30 * MIB
     environ["PYTORCH_CUDA_ALLOC_CONF"] = ""
@@ -123,7 +127,7 @@ def test_the_variables_order():
     assert module.from_environment({}) == DEFAULT
 
 
-def test_the_environment_is_read_when_it_is_asked(monkeypatch):
+def test_environment_is_read_at_each_call(monkeypatch):
     for name in config.ALLOCATOR_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     assert config.allocator_settings() == ("", "")
@@ -132,8 +136,8 @@ def test_the_environment_is_read_when_it_is_asked(monkeypatch):
     assert module.from_environment().expandable_segments
 
 
-def test_the_backend_is_chosen_at_the_start_only():
-    settings = module.at_start("backend:cudaMallocAsync")
+def test_backend_cannot_change_after_start():
+    settings = module.parse_initial("backend:cudaMallocAsync")
     assert settings.backend == "cudaMallocAsync"
     assert module.parse("backend:cudaMallocAsync", settings) == settings
     for text, before in (("backend:cudaMallocAsync", DEFAULT), ("backend:native", settings)):
@@ -141,7 +145,7 @@ def test_the_backend_is_chosen_at_the_start_only():
             module.parse(text, before)
 
 
-def test_an_error_says_where():
+def test_error_notes_name_the_value():
     with pytest.raises(ValueError, match="many") as caught:
         module.parse("max_split_size_mb:many")
     assert str(caught.value) == "stoull"
@@ -152,7 +156,7 @@ def test_an_error_says_where():
     assert caught.value.__notes__[0] == "'1e400' is out of range"
 
 
-def test_a_warning_as_an_error_is_one():
+def test_warning_configured_as_error_is_raised():
     with pytest.raises(ForebayWarning, match="Ignoring invalid expandable-segment reserve value 'x'"):
         module.parse("expandable_segments_reserve:x")
 
@@ -167,11 +171,11 @@ def test_a_warning_as_an_error_is_one():
         ("expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[a:8G]", 80 << 30, "a", 8 << 30),
     ],
 )
-def test_a_reserve_is_never_more_than_nine_eighths(text, total, stream_class, nbytes):
+def test_expandable_reserve_is_at_most_nine_eighths_of_memory(text, total, stream_class, nbytes):
     assert module.parse(text).expandable_reserve(total, stream_class) == nbytes
 
 
-def test_settings_are_values():
+def test_settings_are_hashable_and_immutable():
     settings = module.parse("roundup_power2_divisions:[4:2],expandable_segments_reserve_by_class:[a:0.5]")
     assert hash(settings) == hash(module.parse(settings.text))
     assert settings == module.parse(settings.text)
@@ -192,13 +196,13 @@ likely = st.lists(words | st.text(max_size=3), max_size=20).map("".join)
 @example("garbage_collection_threshold:0." + "0" * 5000 + "1", "garbage_collection_threshold:1e-" + "9" * 5000)
 @example("garbage_collection_threshold:0." + "0" * 310 + "1" * 6000, "garbage_collection_threshold:0x" + "0" * 9999)
 @example("garbage_collection_threshold:0x" + "f" * 9999 + "p-41073", "")
-def test_any_text_gives_settings_or_a_value_error(first, second):
+def test_arbitrary_text_gives_settings_or_value_error(first, second):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for read in (lambda text: module.parse(text, module.parse("")), module.at_start):
+        for parse in (lambda text: module.parse(text, module.parse("")), module.parse_initial):
             for text in (first, second):
                 try:
-                    settings = read(text)
+                    settings = parse(text)
                 except ValueError as error:
                     settings = error.applied
                 assert settings.text == text
@@ -218,7 +222,7 @@ def test_any_text_gives_settings_or_a_value_error(first, second):
         " " * 1_000_000 + "[" * 500_000,
     ],
 )
-def test_a_long_text_is_read_in_no_time(text):
+def test_long_text_is_parsed_in_linear_time(text):
     began = time.process_time()
     with pytest.raises(ValueError, match=r"."):
         module.parse(text + ",foo:1")

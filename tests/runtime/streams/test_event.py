@@ -1,4 +1,4 @@
-"""Events: points on streams."""
+"""Events: record, query, wait, synchronize and timing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import Device, DeviceError, Event, Stream, Unsupported
+from forebay import DeviceError, Event, Stream, Unsupported
+from forebay.device_spec import Device
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -19,7 +20,7 @@ def work(stream, n=1):
         stream.queue.call(lambda: None)
 
 
-def test_an_event_never_recorded_is_over():
+def test_unrecorded_event_is_complete():
     event = Event()
     assert event.query()
     assert event.device is None
@@ -28,7 +29,7 @@ def test_an_event_never_recorded_is_over():
     assert "not recorded" in repr(event)
 
 
-def test_a_point_is_reached_when_the_work_before_it_is(fake):
+def test_event_completes_with_the_work_before_it(fake):
     stream, event = Stream("fake:0"), Event()
     work(stream)
     event.record(stream)
@@ -37,11 +38,11 @@ def test_a_point_is_reached_when_the_work_before_it_is(fake):
     assert not event.query()
     event.synchronize()
     assert event.query()
-    assert not stream.query()  # what is behind it was not waited for
+    assert not stream.query()  # work after the record is still pending
     assert "on <forebay.Stream device=fake:0" in repr(event)
 
 
-def test_recording_again_moves_the_point(fake):
+def test_recording_again_moves_the_event(fake):
     stream, other, event = Stream("fake:0"), Stream("fake:0"), Event()
     work(stream)
     event.record(stream)
@@ -53,26 +54,26 @@ def test_recording_again_moves_the_point(fake):
     assert other.query()
 
 
-def test_it_stays_on_its_device(fake):
+def test_event_rejects_streams_of_other_devices(fake):
     event = Event()
     event.record(Stream("fake:0"))
     text = "Event device fake:0 does not match recording stream's device fake:1."
     with pytest.raises(RuntimeError, match=text):
         event.record(Stream("fake:1"))
-    with pytest.raises(RuntimeError, match="Event device host:0 does not match"):
-        Event("host:0").record(Stream("fake:1"))
+    with pytest.raises(RuntimeError, match="Event device cpu does not match"):
+        Event("cpu").record(Stream("fake:1"))
     assert Event("fake").device == Device("fake:0")
 
 
-def test_it_is_recorded_on_the_current_stream_of_its_device(fake):
-    with Stream("fake:1") as there, Stream("host:0") as here:
+def test_record_uses_current_stream_of_the_events_device(fake):
+    with Stream("fake:1") as there, Stream("cpu") as here:
         event, other = Event("fake:1"), Event()
         event.record()
         other.record()
         assert (event._stream, other._stream) == (there, here)
 
 
-def test_streams_wait_for_it():
+def test_streams_wait_for_event():
     first, second, gate, done = Stream(), Stream(), threading.Event(), []
     first.queue.call(lambda: gate.wait(30))
     first.queue.call(lambda: done.append(1))
@@ -80,7 +81,7 @@ def test_streams_wait_for_it():
     second.wait_event(event)
     with Stream() as third:
         event.wait()
-        event.wait(first)  # its own: in order anyhow
+        event.wait(first)  # its own stream: already in order
         third.queue.call(lambda: done.append(3))
     second.queue.call(lambda: done.append(2))
     assert [waiting.query() for waiting in (second, third, event)] == [False] * 3
@@ -91,21 +92,21 @@ def test_streams_wait_for_it():
     assert sorted(done) == [1, 2, 3]
 
 
-def test_record_event_gives_the_event(fake):
+def test_record_event_returns_the_event(fake):
     stream, event = Stream("fake:0"), Event()
     assert stream.record_event(event) is event
     assert stream.record_event().device == Device("fake:0")
 
 
-def test_a_stream_of_another_kind_waits_by_the_host(fake):
-    theirs = Stream("fake:0")
-    work(theirs)
-    event = theirs.record_event()
-    Stream("host:0").wait_event(event)
+def test_host_waits_for_event_of_another_kind(fake):
+    other = Stream("fake:0")
+    work(other)
+    event = other.record_event()
+    Stream("cpu").wait_event(event)
     assert event.query()
 
 
-def test_milliseconds(fake):
+def test_elapsed_time_is_in_milliseconds(fake):
     stream = Stream("fake:0")
     start, end = Event(enable_timing=True), Event(enable_timing=True)
     start.record(stream)
@@ -116,7 +117,7 @@ def test_milliseconds(fake):
     assert end.elapsed_time(start) == -0.005
 
 
-def test_what_cannot_be_timed(fake):
+def test_elapsed_time_rejects_invalid_events(fake):
     stream, plain, timed = Stream("fake:0"), Event(), Event(enable_timing=True)
     with pytest.raises(ValueError, match=r"^Both events must be created with argument 'enable_timing=True'\.$"):
         plain.elapsed_time(timed)
@@ -132,23 +133,23 @@ def test_what_cannot_be_timed(fake):
         timed.elapsed_time(5)
 
 
-def test_a_backend_without_timing_says_so(fake, monkeypatch):
-    monkeypatch.setattr("forebay.runtime.streams.event.Timing", str)  # no queue is one
+def test_timing_without_backend_support_raises(fake, monkeypatch):
+    monkeypatch.setattr("forebay.runtime.streams.event.Timing", str)  # no queue is an instance
     event = Event(enable_timing=True)
-    with pytest.raises(Unsupported, match="fake cannot time events") as caught:
+    with pytest.raises(Unsupported, match="fake does not support event timing") as caught:
         event.record(Stream("fake:0"))
     assert caught.value.ability == "Timing"
     assert event.query()
 
 
-def test_only_streams_are_recorded_on_and_wait():
+def test_record_and_wait_reject_non_streams():
     event = Stream().record_event()
     for use in (event.record, event.wait):
         with pytest.raises(TypeError, match="expected a Stream, not str"):
-            use("host:0")
+            use("cpu")
 
 
-def test_a_failure_is_raised_by_the_event_once():
+def test_event_synchronize_raises_failure_once():
     stream = Stream()
     stream.queue.call(lambda: 1 / 0)
     event = stream.record_event()
@@ -158,17 +159,17 @@ def test_a_failure_is_raised_by_the_event_once():
     stream.synchronize()
 
 
-def test_what_was_kept_for_a_copy_goes_with_the_event():
+def test_event_synchronize_releases_copy_sources():
     source = np.ones(4)
-    gone = weakref.ref(source)
+    reference = weakref.ref(source)
     forebay.from_numpy(np.zeros(4)).copy_(forebay.from_numpy(source))
     del source
     forebay.current_stream().record_event().synchronize()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_time_between_kinds_is_no_time():
-    """In PyTorch's words; each kind has a clock of its own."""
+def test_elapsed_time_between_kinds_raises():
+    """Each kind has its own clock. The error text is PyTorch's."""
     with forebay.emulate("cuda"), forebay.emulate("mtia"):
         events = [forebay.Event(enable_timing=True) for _ in range(2)]
         for event, kind in zip(events, ("cuda", "mtia"), strict=True):

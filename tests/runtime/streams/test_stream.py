@@ -1,4 +1,4 @@
-"""Streams: in order, apart, waited for; their queues are lent on."""
+"""Streams: order, waiting, failures and reuse of queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 @pytest.fixture
 def gate():
-    """Holds a stream until it is opened."""
+    """An event that releases the streams held by `hold`."""
     event = threading.Event()
     yield event
     event.set()
@@ -29,7 +29,7 @@ def hold(stream, gate):
     stream.queue.call(lambda: gate.wait(30))
 
 
-def test_each_has_its_queue_and_the_default_has_the_first(fake):
+def test_each_stream_has_its_own_queue(fake):
     first, second = Stream("fake:0"), Stream("fake:0")
     assert default_stream("fake:0").handle == 0
     assert len({default_stream("fake:0"), first, second}) == 3
@@ -38,7 +38,7 @@ def test_each_has_its_queue_and_the_default_has_the_first(fake):
     assert first != first.handle
 
 
-def test_work_is_done_in_order(gate):
+def test_work_is_executed_in_order(gate):
     stream, done = Stream(), []
     hold(stream, gate)
     for i in range(100):
@@ -51,7 +51,7 @@ def test_work_is_done_in_order(gate):
     assert stream.query()
 
 
-def test_a_stream_waits_for_another(gate):
+def test_wait_stream_orders_streams(gate):
     first, second, done = Stream(), Stream(), []
     hold(first, gate)
     first.queue.call(lambda: done.append("first"))
@@ -65,14 +65,14 @@ def test_a_stream_waits_for_another(gate):
     first.synchronize()
 
 
-def test_a_stream_of_another_kind_is_waited_for_by_the_host(fake):
-    ours, theirs = Stream("host:0"), Stream("fake:0")
-    theirs.queue.fill(fake.ports[0].reserve(1 << 21), 0, 8)
-    ours.wait_stream(theirs)
-    assert theirs.query()
+def test_host_waits_for_stream_of_another_kind(fake):
+    stream, other = Stream("cpu"), Stream("fake:0")
+    other.queue.fill(fake.ports[0].reserve(1 << 21), 0, 8)
+    stream.wait_stream(other)
+    assert other.query()
 
 
-def test_a_stream_waits_for_another_device_of_its_kind(fake):
+def test_wait_stream_across_devices_of_one_kind(fake):
     one, two = Stream("fake:0"), Stream("fake:1")
     one.queue.call(lambda: None)
     two.wait_stream(one)
@@ -91,7 +91,7 @@ def test_synchronize_waits_for_all_streams_of_the_device(fake):
     assert not other.query()
 
 
-def test_asking_starts_no_thread():
+def test_query_and_synchronize_start_no_thread():
     stream = Stream()
     ticks = stream.queue.reached()
     assert stream.query()
@@ -103,7 +103,7 @@ def test_asking_starts_no_thread():
 
 @pytest.mark.parametrize("sync", [Stream.synchronize, lambda stream: synchronize(stream.device)])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_failure_is_raised_once_by_the_next_wait(sync, late):
+def test_next_wait_raises_failure_once(sync, late):
     stream, done = Stream(), []
     stream.queue.call(lambda: 1 / 0)
     stream.queue.call(lambda: done.append(1))
@@ -117,7 +117,7 @@ def test_a_failure_is_raised_once_by_the_next_wait(sync, late):
     assert done == [1]
 
 
-def test_failures_of_several_streams_come_together(fake):
+def test_synchronize_reports_failures_of_several_streams(fake):
     streams = [Stream("fake:0") for _ in range(3)]
     for at, stream in enumerate(streams):
         stream.queue.call(lambda at=at: [][at])
@@ -129,30 +129,30 @@ def test_failures_of_several_streams_come_together(fake):
     synchronize("fake:0")
 
 
-def test_a_stream_that_goes_lends_its_queue_on(gate):
+def test_destroyed_streams_queue_is_reused(gate):
     stream, done = Stream(priority=-1), []
     hold(stream, gate)
     stream.queue.call(lambda: done.append("pending"))
-    handle, gone = stream.handle, weakref.ref(stream)
+    handle, reference = stream.handle, weakref.ref(stream)
     del stream
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert Stream(priority=0).handle != handle
-    heir = Stream(priority=-1)
-    assert heir.handle == handle
-    heir.queue.call(lambda: done.append("after"))
+    successor = Stream(priority=-1)
+    assert successor.handle == handle
+    successor.queue.call(lambda: done.append("after"))
     gate.set()
-    heir.synchronize()
+    successor.synchronize()
     assert done == ["pending", "after"]
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_there_is_no_second_stream_of_a_queue_to_give_it_back_twice(copied):
+def test_stream_cannot_be_copied_or_pickled(copied):
     with pytest.raises(TypeError, match="cannot copy or pickle a 'Stream' object"):
         copied(Stream())
 
 
-def test_the_default_streams_queue_is_never_lent():
+def test_default_streams_queue_is_never_reused():
     default = default_stream()
     default.__del__()
     assert Stream().handle != 0
@@ -163,12 +163,12 @@ def test_priority_is_a_hint(fake):
     Stream("fake:0", priority=-3)
     assert ("queue", -3) in fake.ports[0].calls
     assert Stream(priority=10**6).priority == 10**6
-    for wrong in (True, 1.0, "high", None):
-        with pytest.raises(TypeError, match="priority is an int"):
-            Stream(priority=wrong)
+    for invalid in (True, 1.0, "high", None):
+        with pytest.raises(TypeError, match="priority must be an int"):
+            Stream(priority=invalid)
 
 
-def test_a_stream_that_could_not_be_made_goes_quietly(fake, recwarn):
+def test_failed_stream_creation_causes_no_warning(fake, recwarn):
     Stream("fake:0")
     fake.ports[0].fail("queue")
     one, two = Stream("fake:0"), None
@@ -177,14 +177,14 @@ def test_a_stream_that_could_not_be_made_goes_quietly(fake, recwarn):
     assert (one.query(), two, list(recwarn)) == (True, None, [])
 
 
-def test_many_streams_come_and_go():
+def test_short_lived_streams_share_one_queue():
     handles = set()
     for _ in range(200):
         handles.add(Stream(priority=3).handle)
     assert len(handles) == 1
 
 
-def test_a_stream_of_cuda_is_the_same_for_both_names():
+def test_cuda_stream_equals_generic_stream():
     with forebay.emulate("cuda"):
         plain, named = default_stream("cuda:0"), cuda.default_stream(0)
         assert type(plain) is not type(named)

@@ -1,4 +1,4 @@
-"""Whether the sync debug mode names the line that waits; which calls wait is in tests/faces/scenes/waiting.py."""
+"""Sync debug mode names the waiting line. The waiting calls are listed in tests/faces/scenes/waiting.py."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from forebay.runtime.streams import sync_debug
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda there: there.cpu(),
-        lambda there: there.tolist(),
-        lambda there: bool(there[0]),
-        lambda there: there.copy_(np.ones(3)),
-        lambda there: forebay.tensor([1.0], device=there.device),
-        lambda there: forebay.current_stream(there.device).synchronize(),
+        lambda tensor: tensor.cpu(),
+        lambda tensor: tensor.tolist(),
+        lambda tensor: bool(tensor[0]),
+        lambda tensor: tensor.copy_(np.ones(3)),
+        lambda tensor: forebay.tensor([1.0], device=tensor.device),
+        lambda tensor: forebay.current_stream(tensor.device).synchronize(),
     ],
-    ids=["a copy to the host", "all numbers", "one", "an array", "a new tensor", "the stream"],
+    ids=["cpu", "tolist", "bool", "copy from array", "tensor", "stream"],
 )
-def test_who_warns_of_waits_names_the_programs_line(monkeypatch, wait):
+def test_warning_names_the_callers_file(monkeypatch, wait):
     with forebay.emulate("cuda"):
-        there = forebay.zeros(3, device="cuda")
+        tensor = forebay.zeros(3, device="cuda")
         monkeypatch.setattr(sync_debug, "mode", sync_debug.WARN)
-        with pytest.warns(ForebayWarning, match="called a synchronizing CUDA operation") as said:
-            wait(there)
-    assert {each.filename for each in said} == {__file__}
+        with pytest.warns(ForebayWarning, match="called a synchronizing CUDA operation") as warned:
+            wait(tensor)
+    assert {each.filename for each in warned} == {__file__}

@@ -1,49 +1,55 @@
-"""Sites, totals, the summary and the segments, each by the smallest scene that shows it."""
+"""Sites, totals, summary and segment layout, each with a minimal scene."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from support.snapshot_scenes import MIB, Scene, steps, told, training
+from support.snapshot_scenes import MIB, Scene, random_history, steps, training
 
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import reconstruct
 from forebay.snapshot.model import Frame
-from forebay.snapshot.sites import label_of, relative
+from forebay.snapshot.sites import label_of, strip_common_folder
 
-SITE = "/venv/lib/python3.11/site-packages"
+PACKAGES = "/venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize(
     ("calls", "label"),
     [
         (("app.py:1 main", "app.py:9 load"), "app.py:9 load"),
-        (("app.py:1 main", f"{SITE}/numpy/_core/numeric.py:30 ones"), "app.py:1 main"),
-        (("app.py:1 main", f"{SITE}/numpy/a.py:3 f", "/w/src/forebay/runtime/tensor.py:8 empty"), "app.py:1 main"),
-        (("app.py:1 main", f"{SITE}/scipy/fft.py:3 fft", f"{SITE}/numpy/a.py:3 f"), f"{SITE}/scipy/fft.py:3 fft"),
+        (("app.py:1 main", f"{PACKAGES}/numpy/_core/numeric.py:30 ones"), "app.py:1 main"),
+        (
+            ("app.py:1 main", f"{PACKAGES}/numpy/a.py:3 f", "/w/src/forebay/runtime/tensor.py:8 empty"),
+            "app.py:1 main",
+        ),
+        (
+            ("app.py:1 main", f"{PACKAGES}/scipy/fft.py:3 fft", f"{PACKAGES}/numpy/a.py:3 f"),
+            f"{PACKAGES}/scipy/fft.py:3 fft",
+        ),
         (("/home/me/numpy/app.py:4 main",), "/home/me/numpy/app.py:4 main"),
         (("<string>:1 <module>",), "<string>:1 <module>"),
-        ((f"{SITE}/numpy/a.py:3 f", f"{SITE}/numpy/b.py:4 g"), f"{SITE}/numpy/b.py:4 g"),
+        ((f"{PACKAGES}/numpy/a.py:3 f", f"{PACKAGES}/numpy/b.py:4 g"), f"{PACKAGES}/numpy/b.py:4 g"),
         ((), "(no stack)"),
     ],
 )
-def test_the_site_is_the_innermost_line_that_allocates_for_itself(calls: tuple[str, ...], label: str) -> None:
+def test_site_is_innermost_frame_outside_libraries(calls: tuple[str, ...], label: str) -> None:
     scene = Scene()
-    scene.take(512, scene.stack(*calls))
+    scene.allocate(512, scene.stack(*calls))
     assert [use.label for use in analysis_summary.sites(scene.snapshot())] == [label]
 
 
-def test_a_very_deep_stack_is_followed_to_its_end() -> None:
+def test_site_of_very_deep_stack() -> None:
     scene = Scene()
-    scene.take(512, scene.stack("app.py:1 main", *(f"{SITE}/numpy/a.py:{line} f" for line in range(1, 2000))))
+    scene.allocate(512, scene.stack("app.py:1 main", *(f"{PACKAGES}/numpy/a.py:{line} f" for line in range(1, 2000))))
     assert [use.label for use in analysis_summary.sites(scene.snapshot())] == ["app.py:1 main"]
 
 
-def test_sites_at_the_peak_and_at_another_moment() -> None:
+def test_sites_at_peak_and_at_given_moment() -> None:
     scene = Scene()
-    first = scene.take(3 * MIB, scene.stack("a.py:1 f"))
-    scene.take(MIB, scene.stack("b.py:2 g"))
-    scene.give(first)
+    first = scene.allocate(3 * MIB, scene.stack("a.py:1 f"))
+    scene.allocate(MIB, scene.stack("b.py:2 g"))
+    scene.free(first)
     snapshot = scene.snapshot()
     at_peak, now = analysis_summary.sites(snapshot), analysis_summary.sites(snapshot, at=len(snapshot.trace))
     assert at_peak == [
@@ -53,20 +59,20 @@ def test_sites_at_the_peak_and_at_another_moment() -> None:
     assert [use.label for use in now] == ["b.py:2 g"]
 
 
-def test_what_was_there_before_recording_says_so() -> None:
+def test_site_of_block_from_before_recording() -> None:
     scene = Scene()
-    block = scene.take(512, scene.stack("a.py:1 f"))
-    scene.give(block, scene.stack("a.py:9 free"))
+    block = scene.allocate(512, scene.stack("a.py:1 f"))
+    scene.free(block, scene.stack("a.py:9 free"))
     assert [use.label for use in analysis_summary.sites(scene.snapshot(lost=2))] == ["(before recording)"]
 
 
-def test_totals_count_what_came_and_how_long_it_stayed() -> None:
+def test_totals_have_counts_and_mean_lifetimes() -> None:
     scene = Scene()
     for wait in (100, 300):
-        block = scene.take(1000, scene.stack("a.py:1 f"))
-        scene.tick(wait)
-        scene.give(block)
-    scene.take(7, scene.stack("a.py:2 kept"))
+        block = scene.allocate(1000, scene.stack("a.py:1 f"))
+        scene.advance(wait)
+        scene.free(block)
+    scene.allocate(7, scene.stack("a.py:2 kept"))
     assert analysis_summary.totals(scene.snapshot()) == [
         analysis_summary.SiteTotal("a.py:1 f", Frame("a.py", "f", 1), 2, 2000, 200.0),
         analysis_summary.SiteTotal("a.py:2 kept", Frame("a.py", "kept", 2), 1, 7, None),
@@ -74,8 +80,8 @@ def test_totals_count_what_came_and_how_long_it_stayed() -> None:
 
 
 @given(steps)
-def test_sites_share_out_exactly_what_is_allocated(steps: list[tuple[int, int]]) -> None:
-    snapshot = told(steps)
+def test_site_bytes_add_up_to_allocated_bytes(steps: list[tuple[int, int]]) -> None:
+    snapshot = random_history(steps)
     timeline = reconstruct(snapshot)
     assert sum(use.live_bytes for use in analysis_summary.sites(snapshot)) == timeline.allocated.max()
     assert (
@@ -84,7 +90,7 @@ def test_sites_share_out_exactly_what_is_allocated(steps: list[tuple[int, int]])
     )
 
 
-def test_the_summary_of_a_run_that_ended_out_of_memory() -> None:
+def test_summary_of_out_of_memory_run() -> None:
     snapshot = training()
     numbers = analysis_summary.summary(snapshot)
     (full,) = analysis_summary.ooms(snapshot)
@@ -94,14 +100,14 @@ def test_the_summary_of_a_run_that_ended_out_of_memory() -> None:
     assert numbers.per_second == numbers.allocations * 1e9 / numbers.span_ns
 
 
-def test_a_peak_before_the_history_is_taken_from_the_statistics() -> None:
+def test_peak_before_history_is_from_statistics() -> None:
     scene = Scene()
-    scene.take(MIB)
+    scene.allocate(MIB)
     numbers = analysis_summary.summary(scene.snapshot(stats={"requested_bytes.all.peak": 5 * MIB}))
     assert (numbers.peak, numbers.peak_ever) == (MIB, 5 * MIB)
 
 
-def test_without_a_history_the_statistics_tell() -> None:
+def test_summary_without_history_uses_statistics() -> None:
     stats = {
         "requested_bytes.all.peak": 5 * MIB,
         "allocation.all.allocated": 40,
@@ -118,36 +124,36 @@ def test_without_a_history_the_statistics_tell() -> None:
     )
 
 
-def test_pages_that_came_and_went_are_reserved_memory() -> None:
+def test_mapped_pages_count_as_reserved() -> None:
     scene = Scene(segment=4 * MIB, growing=True)
-    block, kept = scene.take(4 * MIB), scene.take(MIB)
-    scene.give(block)
-    scene.shrink()
+    block, kept = scene.allocate(4 * MIB), scene.allocate(MIB)
+    scene.free(block)
+    scene.release_free_segments()
     numbers = analysis_summary.summary(scene.snapshot())
     assert (numbers.reserved, numbers.peak_reserved, numbers.allocations) == (4 * MIB, 8 * MIB, 2)
     assert kept in scene.blocks
 
 
-def test_fragmentation_is_what_the_largest_free_piece_leaves() -> None:
+def test_fragmentation_is_share_outside_largest_free_block() -> None:
     scene = Scene(segment=4 * MIB)
-    blocks = [scene.take(MIB) for _ in range(4)]
-    scene.give(blocks[0])
+    blocks = [scene.allocate(MIB) for _ in range(4)]
+    scene.free(blocks[0])
     assert analysis_summary.summary(scene.snapshot()).fragmentation == 0
-    scene.give(blocks[2])
+    scene.free(blocks[2])
     numbers = analysis_summary.summary(scene.snapshot())
     assert (numbers.largest_free, numbers.fragmentation) == (MIB, 0.5)
     (segment,) = analysis_summary.layout(scene.snapshot())
     assert (segment.used, segment.free, segment.largest, segment.pieces) == (2 * MIB, 2 * MIB, MIB, 4)
 
 
-def test_labels_cannot_move_a_cursor_or_turn_text_around() -> None:
+def test_label_replaces_control_characters() -> None:
     assert label_of(Frame("a\x1b[2J\u202e.py", "f\udc80", 3)) == "a\ufffd[2J\ufffd.py:3 f\ufffd"
 
 
-def test_labels_of_one_folder_are_told_without_it() -> None:
-    assert relative(["/h/p/a.py:1 f", "/h/p/sub/b.py:2 g", "(no stack)"]) == (
+def test_common_folder_is_stripped() -> None:
+    assert strip_common_folder(["/h/p/a.py:1 f", "/h/p/sub/b.py:2 g", "(no stack)"]) == (
         "/h/p/",
         ["a.py:1 f", "sub/b.py:2 g", "(no stack)"],
     )
-    assert relative(["/a.py:1 f", "/b.py:2 g"]) == ("", ["/a.py:1 f", "/b.py:2 g"])
-    assert relative([]) == ("", [])
+    assert strip_common_folder(["/a.py:1 f", "/b.py:2 g"]) == ("", ["/a.py:1 f", "/b.py:2 g"])
+    assert strip_common_folder([]) == ("", [])

@@ -1,22 +1,22 @@
-"""The timeline against small scenes, and against a loop that anybody can follow."""
+"""The timeline, compared with minimal scenes and with a simple loop."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.snapshot_scenes import MIB, START, Scene, long_run, steps, told
+from support.snapshot_scenes import MIB, START, Scene, long_run, random_history, steps
 
 from forebay.snapshot.analysis.timeline import NEVER_SEEN, reconstruct
 from forebay.snapshot.model import Action, Snapshot, State
 
 
-def slowly(snapshot: Snapshot) -> tuple[list[int], list[int]]:
-    """Allocated and reserved bytes at every moment, by undoing the history from its end."""
+def replay_backwards(snapshot: Snapshot) -> tuple[list[int], list[int]]:
+    """Return allocated and reserved bytes at every moment, by undoing the history from its end."""
     allocated = [sum(int(b["requested"]) for b in snapshot.blocks if b["state"] == State.LIVE)]
     reserved = [sum(int(s["nbytes"]) for s in snapshot.segments)]
     for entry in snapshot.trace[::-1]:
-        undo = {Action.TAKE: (-1, 0), Action.GIVE: (1, 0), Action.RESERVE: (0, -1), Action.RELEASE: (0, 1)}
+        undo = {Action.ALLOC: (-1, 0), Action.FREE_REQUESTED: (1, 0), Action.RESERVE: (0, -1), Action.RELEASE: (0, 1)}
         undo |= {Action.MAP: (0, -1), Action.UNMAP: (0, 1)}
         live, held = undo.get(Action(entry["action"]), (0, 0))
         allocated.append(allocated[-1] + live * int(entry["nbytes"]))
@@ -25,41 +25,39 @@ def slowly(snapshot: Snapshot) -> tuple[list[int], list[int]]:
 
 
 @given(steps, st.floats(0, 1), st.booleans())
-def test_curves_are_the_slow_ones_however_much_is_lost(
-    steps: list[tuple[int, int]], lost: float, growing: bool
-) -> None:
-    snapshot = told(steps, lost, growing)
+def test_curves_equal_simple_loop(steps: list[tuple[int, int]], lost: float, growing: bool) -> None:
+    snapshot = random_history(steps, lost, growing)
     timeline = reconstruct(snapshot)
-    allocated, reserved = slowly(snapshot)
+    allocated, reserved = replay_backwards(snapshot)
     assert timeline.allocated.tolist() == allocated
     assert timeline.reserved.tolist() == reserved
     assert timeline.peak == allocated.index(max(allocated))
 
 
 @given(steps, st.floats(0, 1))
-def test_what_is_live_at_a_moment_adds_up_to_the_curve(steps: list[tuple[int, int]], lost: float) -> None:
-    timeline = reconstruct(told(steps, lost))
+def test_live_allocations_add_up_to_curve(steps: list[tuple[int, int]], lost: float) -> None:
+    timeline = reconstruct(random_history(steps, lost))
     for moment in range(timeline.moments):
         live = timeline.allocations.live_at(moment)
         assert timeline.allocations.nbytes[live].sum() == timeline.allocated[moment]
 
 
-def test_a_give_ends_the_take_before_it_at_its_address() -> None:
+def test_free_ends_previous_allocation_at_address() -> None:
     scene = Scene()
     for _ in range(2):
-        block = scene.take(512)
-        scene.tick(700)
-        scene.give(block)
+        block = scene.allocate(512)
+        scene.advance(700)
+        scene.free(block)
     timeline = reconstruct(scene.snapshot())
     assert timeline.allocations.start.tolist() == [2, 5]  # the first entry is the segment's
     assert timeline.allocations.end.tolist() == [3, 6]
     assert timeline.lifetimes_ns().tolist() == [700, 700]
 
 
-def test_what_was_taken_before_recording_is_known_by_its_end_or_by_its_block() -> None:
+def test_allocations_before_recording_are_known_by_free_or_block() -> None:
     scene = Scene()
-    given_back, kept = scene.take(512), scene.take(1024, scene.stack("app.py:3 keep"))
-    scene.give(given_back)
+    freed, kept = scene.allocate(512), scene.allocate(1024, scene.stack("app.py:3 keep"))
+    scene.free(freed)
     timeline = reconstruct(scene.snapshot(lost=3))
     held = timeline.allocations
     assert sorted(zip(held.nbytes.tolist(), held.stack.tolist(), strict=True)) == [(512, NEVER_SEEN), (1024, 1)]
@@ -69,44 +67,44 @@ def test_what_was_taken_before_recording_is_known_by_its_end_or_by_its_block() -
     assert timeline.lifetimes_ns().tolist() == [-1, -1]
 
 
-def test_pages_are_reserved_while_they_are_there() -> None:
+def test_mapped_pages_are_reserved() -> None:
     scene = Scene(growing=True)
-    block = scene.take(512)
-    scene.give(block)
-    scene.shrink()
-    scene.note(Action.LOOK, 0, 0)
+    block = scene.allocate(512)
+    scene.free(block)
+    scene.release_free_segments()
+    scene.record(Action.SNAPSHOT, 0, 0)
     timeline = reconstruct(scene.snapshot())
     assert timeline.reserved.tolist() == [0, *[64 * MIB] * 4, 0, 0]
     assert timeline.allocated.tolist() == [0, 0, 512, 0, 0, 0, 0]
 
 
-def test_the_final_state_wins_over_a_history_with_gaps() -> None:
-    """Recording was off while the block was given back: it cannot count for ever."""
+def test_final_state_overrides_incomplete_history() -> None:
+    """A free that was not recorded must not count as allocated forever."""
     scene = Scene()
-    block = scene.take(4096)
-    scene.give(block)
+    block = scene.allocate(4096)
+    scene.free(block)
     del scene.entries[-2:]
-    scene.tick()
-    scene.take(512)
+    scene.advance()
+    scene.allocate(512)
     timeline = reconstruct(scene.snapshot())
     assert timeline.allocated.tolist() == [0, 0, 4096, 512]
 
 
-def test_without_a_history_there_is_one_moment() -> None:
+def test_snapshot_without_history_has_one_moment() -> None:
     scene = Scene()
-    scene.take(4096)
+    scene.allocate(4096)
     timeline = reconstruct(scene.snapshot(recorded=False))
     assert timeline.allocated.tolist() == [4096]
     assert timeline.reserved.tolist() == [64 * MIB]
     assert timeline.time_ns.tolist() == [START]
 
 
-def test_nothing_at_all() -> None:
+def test_empty_snapshot() -> None:
     timeline = reconstruct(Scene().snapshot())
     assert timeline.allocated.tolist() == timeline.reserved.tolist() == [0]
 
 
-def test_a_long_run_adds_up() -> None:
+def test_long_history_ends_with_live_bytes() -> None:
     snapshot = long_run(100_500, 40)
     timeline = reconstruct(snapshot)
     assert timeline.allocated[-1] == snapshot.blocks["requested"].sum() > 0

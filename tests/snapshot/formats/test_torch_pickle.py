@@ -1,4 +1,4 @@
-"""PyTorch's pickles: read as they are, believed in nothing, and never run."""
+"""PyTorch snapshot pickles: all versions are read, damaged and malicious files are rejected, nothing is executed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from forebay.snapshot.formats.native import BadSnapshot
 from forebay.snapshot.model import Action, Frame, State
 
 
-def told(**changes):
-    """The smallest snapshot: a segment with one block in use, and how that came."""
+def minimal_snapshot(**changes):
+    """Return a snapshot of a segment with one live block and its history, as PyTorch's dicts."""
     frames = [{"filename": "net.py", "line": 7, "name": "forward"}, {"filename": "train.py", "line": 3, "name": "main"}]
     segment = {
         "device": 0, "address": 1 << 32, "total_size": 2 * MIB, "allocated_size": 512, "active_size": 512,
@@ -45,15 +45,17 @@ def read(value):
     return found
 
 
-def test_everything_that_the_file_says_is_there():
-    value = told(allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": 64 * MIB})
+def test_all_values_are_converted():
+    value = minimal_snapshot(
+        allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": 64 * MIB}
+    )
     value["device_traces"][0][1] |= {"user_metadata": "step 3", "compile_context": "0/1"}
     found = read(value)
     assert found.device == "cuda:0"
     assert found.segments.tolist() == [(1 << 32, 2 * MIB, 5, 0, 1, 1, 0)]
     assert found.blocks["state"].tolist() == [State.LIVE, State.FREE]
     assert found.blocks["requested"].tolist() == [100, 0]
-    assert found.trace["action"].tolist() == [Action.RESERVE, Action.TAKE]
+    assert found.trace["action"].tolist() == [Action.RESERVE, Action.ALLOC]
     assert found.trace["time_ns"].tolist() == [1_700_000_000_000_000_000] * 2
     assert list(found.stack(int(found.trace["stack"][1]))) == [
         Frame("net.py", "forward", 7),
@@ -65,17 +67,17 @@ def test_everything_that_the_file_says_is_there():
     assert found.notes["allocator_settings"]["max_split_size"] == 64 * MIB
 
 
-@pytest.mark.parametrize("said", [3, {"recommended": "1 GiB"}, {1: 2}, {"recommended": {}}])
+@pytest.mark.parametrize("invalid", [3, {"recommended": "1 GiB"}, {1: 2}, {"recommended": {}}])
 @pytest.mark.parametrize("key", ["heaps", "roundup_power2_divisions"])
-def test_settings_that_make_no_sense_are_not_noted(key, said):
-    notes = read(told(allocator_settings={key: said, "max_split_size": 64 * MIB})).notes
+def test_invalid_settings_are_ignored(key, invalid):
+    notes = read(minimal_snapshot(allocator_settings={key: invalid, "max_split_size": 64 * MIB})).notes
     assert notes["allocator_settings"] == {"max_split_size": 64 * MIB}
     assert "heaps" not in notes
 
 
-def test_an_older_file_lacks_much_of_it():
-    """GIVEN a file of PyTorch 2.0, without times, pools and blocks' addresses, WHEN read, THEN they are worked out."""
-    value = told()
+def test_missing_values_of_older_versions_are_reconstructed():
+    """PyTorch 2.0 records neither times, nor pools, nor block addresses."""
+    value = minimal_snapshot()
     del value["external_annotations"]
     for entry in value["device_traces"][0]:
         del entry["time_us"], entry["pool_id"]
@@ -88,34 +90,34 @@ def test_an_older_file_lacks_much_of_it():
     assert "order" not in found.notes
 
 
-def test_a_list_of_segments_is_a_snapshot_without_a_history():
-    assert len(read(told()["segments"]).trace) == 0
+def test_list_of_segments_has_no_history():
+    assert len(read(minimal_snapshot()["segments"]).trace) == 0
 
 
-def test_actions_that_are_none_of_the_memorys_are_left_out():
-    value = told()
+def test_unknown_actions_are_ignored():
+    value = minimal_snapshot()
     value["device_traces"][0].insert(1, {"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1})
-    assert read(value).trace["action"].tolist() == [Action.RESERVE, Action.TAKE]
+    assert read(value).trace["action"].tolist() == [Action.RESERVE, Action.ALLOC]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol_is_read(protocol):
-    (found,) = torch_pickle.parse(dumped(told(), protocol))
+def test_all_pickle_protocols_are_read(protocol):
+    (found,) = torch_pickle.parse(dumped(minimal_snapshot(), protocol))
     assert found.strings == ("train.py", "main", "net.py", "forward")
 
 
-def test_load_reads_both_kinds_by_what_is_in_them(tmp_path):
-    theirs, ours = tmp_path / "a.forebay", tmp_path / "b.pickle"  # the names lie
-    theirs.write_bytes(dumped(told()))
-    (found,) = snapshot.load(theirs)
-    native.write(found, ours)
-    (again,) = snapshot.load(ours)
+def test_load_detects_format_by_content(tmp_path):
+    torch_file, own_file = tmp_path / "a.forebay", tmp_path / "b.pickle"  # the suffixes are misleading
+    torch_file.write_bytes(dumped(minimal_snapshot()))
+    (found,) = snapshot.load(torch_file)
+    native.write(found, own_file)
+    (again,) = snapshot.load(own_file)
     assert again.trace.tolist() == found.trace.tolist()
     assert again.notes == dict(found.notes)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello", b"\x7fELF\x02\x01\x01", b"\x80", b"\x80\x04", b"(", b"}"])
-def test_what_is_neither_is_said_in_one_line(tmp_path, content):
+def test_unknown_format_is_reported_in_one_line(tmp_path, content):
     path = tmp_path / "strange"
     path.write_bytes(content)
     with pytest.raises(BadSnapshot, match="strange: ") as caught:
@@ -123,15 +125,15 @@ def test_what_is_neither_is_said_in_one_line(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
-# Strangers
+# Damaged and malicious files
 
 
 class Calls:
     def __init__(self, function, *arguments):
-        self.how = function, arguments
+        self.call = function, arguments
 
     def __reduce__(self):
-        return self.how
+        return self.call
 
 
 class Canary:
@@ -144,17 +146,16 @@ class Canary:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("function", [os.system, eval, print, Canary, threading.Thread])
-def test_nothing_is_called_or_imported(protocol, function, tmp_path):
-    """GIVEN a pickle that would run a command, anywhere in the value, WHEN it is read, THEN it is refused unread."""
+def test_pickle_that_calls_functions_is_rejected(protocol, function, tmp_path):
     mark = tmp_path / "mark"
     attack = Calls(function, f"touch {mark}")
-    for value in (attack, told(extra=attack), told(segments=[attack]), [attack]):
-        with pytest.raises(BadSnapshot, match=r"not plain data: at byte \d+ it (names a|calls|makes)|foreign pickle"):
+    for value in (attack, minimal_snapshot(extra=attack), minimal_snapshot(segments=[attack]), [attack]):
+        with pytest.raises(BadSnapshot, match=r"not plain data: at byte \d+ it (names a|calls|creates)|invalid pickle"):
             torch_pickle.parse(dumped(value, protocol))
     assert not mark.exists()
 
 
-def test_a_module_that_is_named_is_not_imported():
+def test_named_module_is_not_imported():
     with pytest.raises(BadSnapshot, match="names a global"):
         torch_pickle.parse(b"\x80\x02cantigravity\nfly\n)R.")
     assert "antigravity" not in sys.modules
@@ -172,25 +173,25 @@ def test_a_module_that_is_named_is_not_imported():
         b"]\x81", b"}b", b"C\x01a", b"\x8b\x04\x00\x00\x00aaaa", b"\xff",
     ],
 )  # fmt: skip
-def test_no_instruction_but_those_for_plain_values_is_obeyed(instructions):
-    with pytest.raises(BadSnapshot, match=r"not plain data|broken or foreign pickle"):
+def test_opcodes_other_than_plain_values_are_rejected(instructions):
+    with pytest.raises(BadSnapshot, match=r"not plain data|invalid pickle"):
         safe_pickle.load(b"\x80\x04" + instructions + b".")
 
 
 @pytest.mark.parametrize(
     "bomb",
     [
-        b"\x80\x04]r\xff\xff\xff\x7f.",  # the unpickler would make a memo of 32 GiB
+        b"\x80\x04]r\xff\xff\xff\x7f.",  # a memo of 32 GiB
         b"\x80\x04]r\x00\x00\x00\x10.",
         b"]p99999999999\n.",
-        b"\x80\x04\x8d\x00\x00\x00\x00\x10\x00\x00\x00aa.",  # a text of 64 GiB
+        b"\x80\x04\x8d\x00\x00\x00\x00\x10\x00\x00\x00aa.",  # a string of 64 GiB
         b"\x80\x04X\xff\xff\xff\x7fa.",
         b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\x00\x00].",  # a frame of petabytes
-        b"L" + b"9" * 100_000 + b"L\n.",  # to read that number takes longer the longer it is
-        b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b".",  # very deep
+        b"L" + b"9" * 100_000 + b"L\n.",  # parsing takes quadratic time
+        b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b".",  # deeply nested
     ],
 )
-def test_a_small_file_takes_little_memory(bomb):
+def test_small_file_needs_little_memory(bomb):
     import tracemalloc
 
     tracemalloc.start()
@@ -202,15 +203,15 @@ def test_a_small_file_takes_little_memory(bomb):
         tracemalloc.stop()
 
 
-def test_what_is_shared_does_not_multiply():
-    """GIVEN a list that stands in a file once and in its value a million times, WHEN it is read, THEN it is refused."""
-    blocks = told()["segments"][0]["blocks"] * 1000
-    many = [told()["segments"][0] | {"blocks": blocks, "address": at << 40} for at in range(1, 1000)]
+def test_shared_lists_are_rejected():
+    """A list that is stored once but referenced a million times must not be expanded."""
+    blocks = minimal_snapshot()["segments"][0]["blocks"] * 1000
+    many = [minimal_snapshot()["segments"][0] | {"blocks": blocks, "address": at << 40} for at in range(1, 1000)]
     with pytest.raises(BadSnapshot, match="two segments share their blocks"):
-        read(told(segments=many))
-    trace = told()["device_traces"][0] * 1000
+        read(minimal_snapshot(segments=many))
+    trace = minimal_snapshot()["device_traces"][0] * 1000
     with pytest.raises(BadSnapshot, match="two devices share their history"):
-        read(told(device_traces=[trace] * 1000))
+        read(minimal_snapshot(device_traces=[trace] * 1000))
 
 
 @pytest.mark.parametrize(
@@ -222,17 +223,16 @@ def test_what_is_shared_does_not_multiply():
         ("device_traces", [[]] * 5000),
     ],
 )  # fmt: skip
-def test_another_schema_is_refused(key, value):
+def test_other_schema_is_rejected(key, value):
     with pytest.raises(BadSnapshot):
-        torch_pickle.parse(dumped(told(**{key: value})))
+        torch_pickle.parse(dumped(minimal_snapshot(**{key: value})))
 
 
-STRANGE = [None, -1, 1 << 70, 1.5, "7", b"7", [], {}, True, (1,), [[]]]
+WRONG_VALUES = [None, -1, 1 << 70, 1.5, "7", b"7", [], {}, True, (1,), [[]]]
 
 
-@pytest.mark.parametrize("strange", STRANGE, ids=repr)
-def test_every_value_may_be_of_any_type(strange):
-    """GIVEN a snapshot in which one value is something else, WHEN read, THEN it is a snapshot or a BadSnapshot."""
+@pytest.mark.parametrize("wrong", WRONG_VALUES, ids=repr)
+def test_value_of_wrong_type_raises_only_bad_snapshot(wrong):
 
     def places(value, path=()):
         if isinstance(value, dict):
@@ -243,37 +243,36 @@ def test_every_value_may_be_of_any_type(strange):
                 yield from places(inner, (*path, number))
         yield path
 
-    for path in filter(None, places(told())):
-        value = pickle.loads(dumped(told()))
+    for path in filter(None, places(minimal_snapshot())):
+        value = pickle.loads(dumped(minimal_snapshot()))
         inner = value
         for step in path[:-1]:
             inner = inner[step]
-        inner[path[-1]] = strange
+        inner[path[-1]] = wrong
         try:
-            whole = torch_pickle.snapshots(value)
+            snapshots = torch_pickle.snapshots(value)
         except BadSnapshot:
             continue
-        for found in whole:
+        for found in snapshots:
             native.check(found)
 
 
-WHOLE = dumped(told())
+WHOLE = dumped(minimal_snapshot())
 LARGER = dumped(program(steps=60, streams=2, pools=1))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_a_snapshot_or_a_bad_one(data):
-    """GIVEN a file that was cut, flipped or written over anywhere, WHEN read, THEN one kind of error at most."""
+def test_damaged_file_raises_only_bad_snapshot(data):
     content = bytearray(data.draw(st.sampled_from([WHOLE, LARGER])))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))
-        how = data.draw(st.sampled_from(["flip", "cut", "insert", "remove"]))
-        if how == "flip":
+        change = data.draw(st.sampled_from(["flip", "cut", "insert", "remove"]))
+        if change == "flip":
             content[at] ^= data.draw(st.integers(1, 255))
-        elif how == "cut":
+        elif change == "cut":
             del content[max(at, 1) :]
-        elif how == "insert":
+        elif change == "insert":
             content[at:at] = data.draw(st.binary(max_size=8))
         elif len(content) > 1:
             del content[at]
@@ -281,13 +280,13 @@ def test_a_damaged_file_is_a_snapshot_or_a_bad_one(data):
         found = torch_pickle.parse(bytes(content))
     except BadSnapshot:
         return
-    for one in found:
-        native.check(one)
+    for each in found:
+        native.check(each)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(pickletools.opcodes), max_size=40), st.binary())
-def test_any_instructions_are_harmless(instructions, tail):
+def test_random_opcodes_raise_only_bad_snapshot(instructions, tail):
     codes = b"".join(instruction.code.encode("latin-1") for instruction in instructions)
     with suppress(BadSnapshot):
         safe_pickle.load(b"\x80\x04" + codes + tail + b".")
@@ -297,13 +296,12 @@ def test_any_instructions_are_harmless(instructions, tail):
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
 ), st.integers(0, pickle.HIGHEST_PROTOCOL))  # fmt: skip
-def test_plain_values_come_as_they_are(value, protocol):
+def test_plain_values_are_unpickled(value, protocol):
     assert safe_pickle.load(pickle.dumps(value, protocol)) == value
 
 
-def test_a_million_frames_are_one_stack():
-    """GIVEN lists of frames that are equal but not the same, WHEN read, THEN each stack is there once."""
-    value = told()
+def test_equal_stacks_are_stored_once():
+    value = minimal_snapshot()
     frame = value["device_traces"][0][0]["frames"][0]
     value["device_traces"][0] = [
         value["device_traces"][0][0] | {"action": "snapshot", "frames": [dict(frame), dict(frame)]} for _ in range(1000)
@@ -313,18 +311,18 @@ def test_a_million_frames_are_one_stack():
     assert len(np.unique(found.trace["stack"])) == 1
 
 
-def test_a_snapshot_of_the_simulated_device_comes_back():
+def test_snapshot_of_simulated_device_is_read():
     gpu = simulate.Device(1 << 30, "expandable_segments:True")
     gpu.record_history(context=None)
     gpu.allocate(100)
     found = read(gpu.snapshot())
     assert found.segments["growing"].tolist() == [1]
-    assert found.trace["action"].tolist() == [Action.MAP, Action.TAKE]
+    assert found.trace["action"].tolist() == [Action.MAP, Action.ALLOC]
     assert found.notes["order"] == "arrival"
     assert struct.calcsize("Q") == found.trace["address"].itemsize
 
 
-def test_a_file_that_is_not_there_is_the_systems_error(tmp_path):
+def test_unreadable_file_raises_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         snapshot.load(tmp_path / "nothing")
     with pytest.raises(IsADirectoryError):

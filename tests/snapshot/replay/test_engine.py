@@ -1,4 +1,4 @@
-"""Histories replayed: every allocation where it was recorded, and what other settings would have made of them."""
+"""Replay of histories: allocations at their recorded addresses, and outcomes with other settings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SETTINGS = [
 ]
 SCENES = {
     "whole": {},
-    "begun late": {"begin": 700},
-    "a full ring": {"entries": 600},
+    "late start": {"begin": 700},
+    "full ring buffer": {"entries": 600},
     "pools": {"pools": 2, "entries": 1500},
     "streams": {"streams": 3, "begin": 500},
     "pools and streams": {"pools": 2, "streams": 3, "entries": 1000},
@@ -45,64 +45,63 @@ def recorded(*arguments, **options):
     return snapshot
 
 
-def of(gpu):
+def snapshot_of(gpu):
     (snapshot,) = torch_pickle.parse(dumped(gpu.snapshot()))
     return snapshot
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_histories_of_real_gpus_go_where_they_went(name):
-    """GIVEN what PyTorch recorded on a GPU, WHEN it is replayed, THEN each allocation has its recorded address."""
+def test_histories_of_real_gpus_are_placed_as_recorded(name):
     path = GPU_SNAPSHOTS / f"{name}.pickle"
     if not path.exists():
-        pytest.skip("the recordings of real GPUs are not beside this checkout")
+        pytest.skip("the recordings of real GPUs are not available")
     (snapshot,) = load(path)
     found = check(snapshot)
     assert (found.placed, found.total, found.first) == (RECORDED[name], RECORDED[name], None)
-    assert not found.by_arrival  # they are older than PyTorch 2.10
+    assert not found.by_arrival  # recorded before PyTorch 2.10
     assert found.learned == 0
     assert what_if(snapshot).ran_out is None
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("scene", SCENES)
-def test_histories_of_our_own_go_where_they_went(settings, scene):
+def test_histories_of_simulated_devices_are_placed_as_recorded(settings, scene):
     for seed in (1, 2):
         found = check(recorded(seed, settings, **SCENES[scene]))
         assert found.equal, found.first
         assert found.total > 100
 
 
-def test_an_allocation_that_went_elsewhere_is_named_and_what_follows_is_judged_by_the_recording():
-    """GIVEN 4 MiB and 12 MiB that are free, WHEN 3 MiB are recorded in the larger one, THEN only that differs."""
+def test_first_difference_is_reported_and_does_not_affect_later_allocations():
+    """GIVEN free blocks of 4 and 12 MiB, WHEN 3 MiB are recorded in the larger one, THEN only that one differs."""
     gpu = simulate.Device(1 << 30)
     gpu.record_history()
     small, _, large = (gpu.allocate(8 * MIB) for _ in range(3))
     best, other = small + 16 * MIB, large + 8 * MIB
     assert (gpu.allocate(3 * MIB), gpu.allocate(2 * MIB)) == (best, other)
-    snapshot = of(gpu)
+    snapshot = snapshot_of(gpu)
     trace = snapshot.trace.copy()
-    trace["address"][-2:] = other, best  # an allocator that took the largest first would have done so
+    trace["address"][-2:] = other, best  # as a worst-fit allocator would place them
     found = check(replace(snapshot, trace=trace))
     assert (found.placed, found.total) == (4, 5)
     assert not found.equal
     assert (found.first.entry, found.first.placed, found.first.recorded) == (len(trace) - 2, best, other)
-    assert f"entry 5: 3.00 MiB for stream 0 went to {best:#x}, and was recorded at {other:#x}" in str(found.first)
+    assert f"entry 5: 3.00 MiB for stream 0 placed at {best:#x}, recorded at {other:#x}" in str(found.first)
 
 
-def test_a_history_of_a_version_that_ranks_by_address_is_told_from_one_by_arrival():
-    """GIVEN two equal free blocks, the older at the higher address, WHEN the lower goes, THEN it ranks by address."""
+def test_ranking_by_address_is_distinguished_from_arrival():
+    """GIVEN equal free blocks, the older at the higher address, WHEN the lower is used, THEN the rank is by address."""
     gpu = simulate.Device(1 << 30)
     first, second, third = (gpu.allocate(20 * MIB) for _ in range(3))
     gpu.free(first)
-    gpu.empty_cache()  # the lowest place is free
+    gpu.empty_cache()  # the lowest address is free
     gpu.record_history()
     lowest = gpu.allocate(20 * MIB)
     assert lowest == first
     gpu.free(lowest)
     gpu.free(third)
     gpu.allocate(20 * MIB)
-    by_arrival = of(gpu)
+    by_arrival = snapshot_of(gpu)
     assert by_arrival.trace["address"][-1] == third
     assert check(by_arrival).by_arrival
 
@@ -113,8 +112,7 @@ def test_a_history_of_a_version_that_ranks_by_address_is_told_from_one_by_arriva
     assert (found.equal, found.by_arrival) == (True, False)
 
 
-def test_each_device_has_its_own_history():
-    """GIVEN one file of two devices, WHEN it is replayed, THEN each is checked for itself."""
+def test_devices_of_one_file_are_replayed_separately():
     both = program(1)
     other = program(2, index=1)
     both["segments"] += other["segments"]
@@ -126,11 +124,10 @@ def test_each_device_has_its_own_history():
     assert check(second).equal
 
 
-# What if?
+# What-if analysis
 
 
-def test_the_same_settings_reserve_what_was_reserved():
-    """GIVEN a history from its beginning, WHEN it is replayed as it was, THEN all numbers are those of the device."""
+def test_replay_with_recorded_settings_has_the_same_statistics():
     for settings in SETTINGS[:4]:
         gpu = simulate.Device(2 << 30, settings)
         gpu.record_history()
@@ -138,7 +135,7 @@ def test_the_same_settings_reserve_what_was_reserved():
         for address in held[::2]:
             gpu.free(address)
         held = [gpu.allocate(9 * MIB) for _ in range(5)]
-        found = what_if(of(gpu))
+        found = what_if(snapshot_of(gpu))
         stats = gpu.stats()
         assert found.peak_reserved == stats["reserved_bytes.all.peak"]
         assert found.peak_allocated == stats["allocated_bytes.all.peak"]
@@ -147,7 +144,7 @@ def test_the_same_settings_reserve_what_was_reserved():
 
 
 def fragmented(total: int, settings: str = ""):
-    """40 MiB go, 2 MiB stay in their segment, and 60 MiB find no room on a device of 96."""
+    """Return a device with 2 MiB live in a segment of 40 MiB: 60 MiB do not fit if the total is 96 MiB."""
     gpu = simulate.Device(total, settings)
     gpu.record_history()
     gpu.free(gpu.allocate(40 * MIB))
@@ -155,13 +152,13 @@ def fragmented(total: int, settings: str = ""):
     return gpu
 
 
-def test_it_tells_which_settings_would_have_saved_the_run():
+def test_what_if_finds_settings_that_avoid_oom():
     gpu = fragmented(96 * MIB)
     with pytest.raises(OutOfMemory):
         gpu.allocate(60 * MIB)
-    snapshot = of(gpu)
+    snapshot = snapshot_of(gpu)
     history = History(snapshot)
-    assert history.memory == 96 * MIB  # what was free and what was reserved when it was full
+    assert history.memory == 96 * MIB  # free plus reserved bytes at the out-of-memory event
     as_it_was = what_if(snapshot)
     assert (as_it_was.ran_out, as_it_was.stopped) == (len(snapshot.trace) - 1, False)
     saved = what_if(snapshot, "expandable_segments:True")
@@ -169,40 +166,40 @@ def test_it_tells_which_settings_would_have_saved_the_run():
     assert saved.peak_reserved <= 96 * MIB
 
 
-def test_less_memory_ends_it_at_the_first_allocation_that_does_not_fit():
+def test_replay_stops_at_first_allocation_that_does_not_fit():
     gpu = fragmented(1 << 30)
     gpu.allocate(60 * MIB)
-    snapshot = of(gpu)
+    snapshot = snapshot_of(gpu)
     found = what_if(snapshot, memory=96 * MIB)
     assert (found.ran_out, found.stopped) == (len(snapshot.trace) - 1, True)
     assert what_if(snapshot, memory=102 * MIB).ran_out is None
 
 
-def test_what_was_live_before_comes_first():
-    """GIVEN a history that began late, WHEN what was there then does not fit, THEN it ran out before."""
+def test_initially_live_blocks_are_allocated_first():
+    """If they do not fit, the replay runs out of memory before the first entry."""
     gpu = simulate.Device(1 << 30)
     kept = [gpu.allocate(30 * MIB) for _ in range(3)]
     gpu.record_history()
     gpu.free(kept[0])
     gpu.allocate(12 * MIB)
-    snapshot = of(gpu)
+    snapshot = snapshot_of(gpu)
     found = what_if(snapshot)
     assert found.peak_reserved == 90 * MIB
     assert found.device_allocs == 0
     assert what_if(snapshot, memory=64 * MIB).ran_out == BEFORE
 
 
-def test_a_call_of_empty_cache_is_repeated():
+def test_empty_cache_is_replayed():
     gpu = simulate.Device(1 << 30)
     gpu.record_history()
     gpu.free(gpu.allocate(30 * MIB))
     gpu.empty_cache()
     gpu.allocate(50 * MIB)
-    found = what_if(of(gpu))
+    found = what_if(snapshot_of(gpu))
     assert (found.peak_reserved, found.device_frees) == (50 * MIB, 1)
 
 
-def test_a_block_that_waits_for_another_stream_is_not_free_before_the_recording_says_so():
+def test_deferred_free_completes_as_recorded():
     gpu = simulate.Device(1 << 30)
     gpu.record_history()
     gpu.hold_events()
@@ -212,40 +209,39 @@ def test_a_block_that_waits_for_another_stream_is_not_free_before_the_recording_
     gpu.allocate(30 * MIB)
     gpu.release_events()
     gpu.allocate(30 * MIB)
-    snapshot = of(gpu)
+    snapshot = snapshot_of(gpu)
     assert check(snapshot).equal
     assert what_if(snapshot).peak_reserved == 60 * MIB
-    assert what_if(snapshot, memory=32 * MIB).refused == (6,)  # the third; for the second it waits
+    assert what_if(snapshot, memory=32 * MIB).refused == (6,)  # the third allocation; the second waits
 
 
-def test_private_pools_stay_apart_under_other_settings():
+def test_private_pools_are_separate_with_other_settings():
     gpu = simulate.Device(1 << 30)
     pool = gpu.new_pool()
     gpu.record_history()
     gpu.free(gpu.allocate(30 * MIB))
     with gpu.use_pool(pool):
         gpu.allocate(30 * MIB)
-    found = what_if(of(gpu), "expandable_segments:True")
+    found = what_if(snapshot_of(gpu), "expandable_segments:True")
     assert found.peak_reserved == 2 * 40 * MIB
 
 
-def test_bad_settings_are_refused_in_pytorchs_words():
+def test_invalid_settings_raise_pytorch_error():
     with pytest.raises(ValueError, match="Unrecognized key 'foo'"):
         what_if(recorded(steps=10), "foo:1")
 
 
-def test_a_run_may_be_watched_and_limited():
+def test_progress_and_time_limit():
     snapshot = recorded()
     seen: list[tuple[int, int]] = []
-    what_if(snapshot, progress=lambda done, whole: seen.append((done, whole)))
+    what_if(snapshot, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1]
     assert not History(snapshot).run(seconds=-1).complete
-    check(snapshot, lambda done, whole: seen.append((done, whole)))
+    check(snapshot, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (len(snapshot.trace), len(snapshot.trace))
 
 
-def test_a_history_that_makes_no_sense_is_replayed_as_far_as_it_goes():
-    """GIVEN entries in no order at all, WHEN replayed, THEN nothing is raised: it was somebody else's mistake."""
+def test_inconsistent_history_is_replayed_without_errors():
     snapshot = recorded(3, "expandable_segments:True", pools=1, streams=2, begin=200)
     for seed in range(20):
         shuffled = snapshot.trace.copy()
@@ -253,13 +249,13 @@ def test_a_history_that_makes_no_sense_is_replayed_as_far_as_it_goes():
         if seed % 2:
             shuffled["address"] += np.uint64(512 * seed)
             shuffled["nbytes"] //= seed
-        strange = replace(snapshot, trace=shuffled)
-        found = check(strange)
+        inconsistent = replace(snapshot, trace=shuffled)
+        found = check(inconsistent)
         assert 0 <= found.placed <= found.total
-        what_if(strange)
+        what_if(inconsistent)
 
 
-def test_an_empty_history_is_no_problem():
+def test_empty_history_is_replayed():
     snapshot = recorded(steps=0)
     assert check(snapshot).total == 0
     assert what_if(snapshot, "expandable_segments:True").peak_reserved == 0

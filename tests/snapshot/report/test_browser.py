@@ -1,18 +1,18 @@
-"""The page in a real browser: its script runs to the end, nothing is blocked, and nothing is asked of the network."""
+"""The HTML report in a real browser: the script completes, nothing is blocked, and there are no network requests."""
 
 from __future__ import annotations
 
 import subprocess
 
 import pytest
-from support.report_pages import BROWSER, STORIES, page, scene_of
+from support.report_pages import BROWSER, SCENARIOS, render, snapshot_of
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
-@pytest.mark.parametrize("story", STORIES)
-def test_the_script_runs_to_its_end(tmp_path, story):
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_script_completes_in_browser(tmp_path, scenario):
     path = tmp_path / "report.html"
-    path.write_text(page(scene_of(story)), "utf-8")
+    path.write_text(render(snapshot_of(scenario)), "utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     network = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
     command = [BROWSER, *options, *network, "--dump-dom", path.as_uri()]

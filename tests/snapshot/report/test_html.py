@@ -1,4 +1,4 @@
-"""The report: the same bytes, nothing foreign in it, a good page for every history, and the curves keep their peaks."""
+"""The HTML report: deterministic, escaped, well-formed for every history, with curves that keep their peaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report_pages import STORIES, page, scene_of
+from support.report_pages import SCENARIOS, render, snapshot_of
 from support.snapshot_scenes import long_run, training
 
 from forebay.snapshot.analysis.timeline import reconstruct
@@ -22,7 +22,7 @@ def data(text: str) -> dict:
 
 
 class Tags(HTMLParser):
-    """Every element opened, and that each is closed."""
+    """Parser that collects the elements and checks that each is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -42,22 +42,22 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_every_history_gives_a_whole_page(story):
-    text = page(scene_of(story))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_page_is_well_formed(scenario):
+    text = render(snapshot_of(scenario))
     tags = Tags(text)
     assert tags.open == []
     assert "$" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not any("nan" in value for tag, attributes in tags.seen if tag == "path" for value in attributes.values())
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_the_same_bytes_for_the_same_snapshot(story):
-    assert page(scene_of(story)) == page(scene_of(story))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_page_is_deterministic(scenario):
+    assert render(snapshot_of(scenario)) == render(snapshot_of(scenario))
 
 
-def test_foreign_text_stays_text():
-    text = page(scene_of("evil"))
+def test_text_is_escaped():
+    text = render(snapshot_of("evil"))
     tags = Tags(text)
     assert text.encode("utf-8")
     assert [tag for tag, _ in tags.seen].count("script") == 2
@@ -66,30 +66,30 @@ def test_foreign_text_stays_text():
     assert "\u202e" not in text
 
 
-def test_nothing_comes_from_anywhere_else():
-    tags = Tags(page(training()))
+def test_page_has_no_external_references():
+    tags = Tags(render(training()))
     assert not any({"src", "href", "action", "data"} & attributes.keys() for _, attributes in tags.seen)
     (policy,) = (a["content"] for _, a in tags.seen if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; ")
     assert "'unsafe-inline'" not in policy.partition("script-src")[2]
 
 
-def test_what_stands_on_the_page_is_what_happened():
-    text = page(scene_of("training"))
+def test_page_shows_peak_oom_and_sites():
+    text = render(snapshot_of("training"))
     for words in ("peak 2.94 GiB", "out of memory: 200.00 MiB", "attention.py:58", "58 segments", "History.append"):
         assert words in text
 
 
-def test_the_layers_add_up_to_what_was_allocated():
+def test_layers_add_up_to_allocated_bytes():
     snapshot = training()
-    timeline, drawn = reconstruct(snapshot), data(page(snapshot))
+    timeline, drawn = reconstruct(snapshot), data(render(snapshot))
     assert np.sum(drawn["layers"], axis=0).tolist() == timeline.allocated[drawn["moment"]].tolist()
     assert timeline.peak in drawn["moment"]
 
 
-def test_a_million_entries_make_a_small_page():
+def test_page_of_a_million_entries_is_small():
     snapshot = long_run()
-    text = page(snapshot)
+    text = render(snapshot)
     assert len(text) < 2_000_000
     drawn, timeline = data(text), reconstruct(snapshot)
     assert 500 < len(drawn["moment"]) <= 2100
@@ -97,7 +97,7 @@ def test_a_million_entries_make_a_small_page():
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1), st.data())
-def test_extremes_are_those_of_every_bucket(values, more):
+def test_extremes_are_found_in_each_bucket(values, more):
     curve = np.array(values)
     starts = np.array(sorted(more.draw(st.sets(st.integers(0, len(values) - 1))) | {0}))
     found = set(chart.extremes(curve, starts).tolist())
@@ -107,7 +107,7 @@ def test_extremes_are_those_of_every_bucket(values, more):
 
 
 @given(st.integers(0, 1 << 62))
-def test_ticks_are_few_round_and_told_apart(top):
+def test_ticks_are_few_sorted_and_distinct(top):
     for ticks in (axes.byte_ticks(top), axes.count_ticks(top), axes.time_ticks(top)):
         assert 1 <= len(ticks) <= 9
         assert [value for value, _ in ticks] == sorted({value for value, _ in ticks})
@@ -123,5 +123,5 @@ def test_ticks_are_few_round_and_told_apart(top):
         (4000 * 10**9, ["0 min", "10 min", "20 min", "30 min", "40 min", "50 min", "60 min"]),
     ],
 )
-def test_times_on_the_axis(span, labels):
+def test_time_tick_labels(span, labels):
     assert [label for _, label in axes.time_ticks(span)] == labels

@@ -1,1 +1,1 @@
-"""Golden traces: files, replay and the command that repeats them."""
+"""Golden traces of PyTorch's allocator: files, replay, and the command that compares them."""

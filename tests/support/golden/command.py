@@ -1,9 +1,9 @@
-"""Golden traces, done again: is every address, text, statistic and segment what PyTorch's allocator gave?
+"""Replay of golden traces, comparing every address, text, statistic and segment with PyTorch's allocator.
 
     python -m support.golden.command [--model] FILE...
 
-says so for each file, with the first difference in full. It exits with 1 when anything differs, and with 2 when a file
-is missing or is no golden trace.
+reports on each file, with the first difference in full. The exit status is 1 if anything differs, and 2 if a file is
+missing or invalid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.simulate import Device, Pinned, World
-from support.golden.files import NotGolden, Trace, read, text_in_our_words
+from support.golden.files import NotGolden, Trace, as_forebay_text, read
 from support.golden.replay import Replay
 from support.model import ModelDevice
 from support.model.pinned import ModelPinned
@@ -28,17 +28,17 @@ __all__ = ["ASPECTS", "Difference", "Report", "main", "run", "run_trace", "simul
 
 ASPECTS = ("addresses", "other results", "statistics", "segments", "device memory")
 _ERRORS = {"torch.OutOfMemoryError": "OutOfMemory", "torch.AcceleratorError": "RuntimeError"}
-_Made = Callable[..., Any]
+_Factory = Callable[..., Any]
 
 
-def simulated(*, model: bool = False) -> tuple[_Made, _Made]:
-    """What a trace runs on: simulated devices of one world and pinned memory, or the plain models of both."""
+def simulated(*, model: bool = False) -> tuple[_Factory, _Factory]:
+    """Return factories of devices and pinned memory: simulated ones with a common clock, or the reference models."""
     return (ModelDevice, ModelPinned) if model else (partial(Device, world=World()), Pinned)
 
 
 @dataclass
 class Difference:
-    """Where a replay first left the trace."""
+    """First operation whose result differs from the trace."""
 
     number: int
     operation: dict[str, Any]
@@ -49,12 +49,12 @@ class Difference:
     def __str__(self) -> str:
         return (
             f"  first difference: {self.aspect} of operation {self.number}: {json.dumps(self.operation)}\n"
-            f"    expected: {_shown(self.expected)}\n"
-            f"    got:      {_shown(self.got)}"
+            f"    expected: {_to_text(self.expected)}\n"
+            f"    got:      {_to_text(self.got)}"
         )
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     try:
         return json.dumps(value)
     except TypeError:
@@ -63,7 +63,7 @@ def _shown(value: Any) -> str:
 
 @dataclass
 class Report:
-    """How much of a trace came out equal; `counts` has equal and all for each of ASPECTS."""
+    """Result of a replay; `counts` has the number of equal and of all comparisons for each of ASPECTS."""
 
     name: str
     operations: int = 0
@@ -75,7 +75,7 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{equal} of {every} {aspect}" for aspect, (equal, every) in self.counts.items())
+        parts = ", ".join(f"{equal} of {total} {aspect}" for aspect, (equal, total) in self.counts.items())
         line = f"{self.name}: {self.operations} operations, equal: {parts}"
         return line if self.first is None else f"{line}\n{self.first}"
 
@@ -84,36 +84,36 @@ class Report:
         if expected == got:
             self.counts[aspect][0] += 1
         elif self.first is None:
-            self.first = Difference(record["i"], record["op"], aspect, *_where_they_differ(expected, got))
+            self.first = Difference(record["i"], record["op"], aspect, *_reduce_to_difference(expected, got))
 
 
 def _differ(key: str, expected: dict[str, Any], got: dict[str, Any]) -> bool:
     return key not in expected or key not in got or expected[key] != got[key]
 
 
-def _where_they_differ(expected: Any, got: Any) -> tuple[Any, Any]:
-    """Both, without what is equal in them."""
+def _reduce_to_difference(expected: Any, got: Any) -> tuple[Any, Any]:
+    """Return both values without the parts that are equal."""
     if isinstance(expected, dict) and isinstance(got, dict):
         pairs = {
-            k: _where_they_differ(expected.get(k), got.get(k)) for k in expected | got if _differ(k, expected, got)
+            k: _reduce_to_difference(expected.get(k), got.get(k)) for k in expected | got if _differ(k, expected, got)
         }
         return {k: v for k, (v, _) in pairs.items() if k in expected}, {k: v for k, (_, v) in pairs.items() if k in got}
     if isinstance(expected, list) and isinstance(got, list):
-        same = next((i for i, pair in enumerate(zip(expected, got, strict=False)) if pair[0] != pair[1]), None)
-        if same is not None:
-            return {"at": same, "is": expected[same]}, {"at": same, "is": got[same]}
-        at = min(len(expected), len(got))
-        return {"count": len(expected), "more": expected[at:]}, {"count": len(got), "more": got[at:]}
+        index = next((i for i, pair in enumerate(zip(expected, got, strict=False)) if pair[0] != pair[1]), None)
+        if index is not None:
+            return {"at": index, "is": expected[index]}, {"at": index, "is": got[index]}
+        common = min(len(expected), len(got))
+        return {"count": len(expected), "more": expected[common:]}, {"count": len(got), "more": got[common:]}
     return expected, got
 
 
-def run(path: str | Path, make_device: _Made | None = None, make_pinned: _Made | None = None) -> Report:
-    """The report on a file; NotGolden when it is none. The devices are `forebay.simulate`'s unless given."""
+def run(path: str | Path, make_device: _Factory | None = None, make_pinned: _Factory | None = None) -> Report:
+    """Replay a file, on devices of `forebay.simulate` by default. Raises NotGolden if the file is invalid."""
     return run_trace(read(path), Path(path).name, make_device, make_pinned)
 
 
 def run_trace(
-    trace: Trace, name: str = "trace", make_device: _Made | None = None, make_pinned: _Made | None = None
+    trace: Trace, name: str = "trace", make_device: _Factory | None = None, make_pinned: _Factory | None = None
 ) -> Report:
     if make_device is None or make_pinned is None:
         device, pinned = simulated()
@@ -126,21 +126,21 @@ def run_trace(
         try:
             result = replay.do(record["op"])
         except NotGolden as error:
-            raise NotGolden(f"{name}: no golden trace: {error}") from None
+            raise NotGolden(f"{name}: not a golden trace: {error}") from None
         if "result" not in record:
-            if "error" in result:  # the traces record every error
+            if "error" in result:  # a trace records every error
                 report.compare(record, "other results", {}, result)
             continue
-        expected = _in_our_words(record["result"])
+        expected = _normalized(record["result"])
         report.compare(record, "addresses" if "addr" in expected else "other results", expected, result)
-        named = [key for key in record if key.removesuffix("_delta").rstrip("0123456789").endswith("stats")]
-        for key in named:
-            of = key.removesuffix("_delta")
-            expected_stats[of] = {**(expected_stats[of] if key != of else {}), **record[key]}
-        for gone in record.get("stats_gone", ()):
-            of, _, stat = gone.partition(":")
-            del expected_stats[of][stat]
-        if named:
+        stat_keys = [key for key in record if key.removesuffix("_delta").rstrip("0123456789").endswith("stats")]
+        for key in stat_keys:
+            source = key.removesuffix("_delta")
+            expected_stats[source] = {**(expected_stats[source] if key != source else {}), **record[key]}
+        for removed in record.get("stats_gone", ()):
+            source, _, stat = removed.partition(":")
+            del expected_stats[source][stat]
+        if stat_keys:
             report.compare(record, "statistics", expected_stats, replay.stats(expected_stats))
         if "device_used" in record:
             report.compare(record, "device memory", replay.free_memory(record["device_used"]), replay.free_memory())
@@ -149,25 +149,27 @@ def run_trace(
     return report
 
 
-def _in_our_words(result: dict[str, Any]) -> dict[str, Any]:
+def _normalized(result: dict[str, Any]) -> dict[str, Any]:
     result = {key: value for key, value in result.items() if key != "bases"}
     if "error" in result:
         result["error"] = _ERRORS.get(result["error"], result["error"].rpartition(".")[2])
     for key in ("message", "summary"):
         if key in result:
-            result[key] = text_in_our_words(result[key])
+            result[key] = as_forebay_text(result[key])
     if "message" in result:
-        result["message"] = result["message"].partition("\n")[0]  # ours has lines of its own after the first
+        result["message"] = result["message"].partition("\n")[0]  # forebay's text has more lines
     return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m support.golden.command",
-        description="Do golden traces again, and say what is equal to PyTorch's allocator.",
+        description="Replay golden traces and compare the results with PyTorch's allocator.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a trace, .jsonl or .jsonl.xz")
-    parser.add_argument("--model", action="store_true", help="on the plain model instead of the simulated device")
+    parser.add_argument(
+        "--model", action="store_true", help="replay on the reference model instead of the simulated device"
+    )
     options = parser.parse_args(arguments)
     status = 0
     for path in options.files:
@@ -185,6 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # whoever read it has seen enough; nothing may be written at exit either
+    except BrokenPipeError:  # the reader closed the pipe; avoid a second error when stdout is flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,8 +1,8 @@
-"""Golden traces as files, and what they hold in forebay's words.
+"""Golden trace files, and the conversion of PyTorch's texts and addresses to forebay's.
 
-A trace is JSON lines, mostly packed (.jsonl.xz): a header, then an operation a line with what PyTorch's allocator said
-and was after it; a line with only `i` and `op` was done and not recorded. The writer of our own traces,
-tests/data/make_golden.py, says what the operations are.
+A trace is a file of JSON lines, usually compressed (.jsonl.xz): a header, then one operation per line with its result
+in PyTorch and the allocator's state after it. A line with only `i` and `op` has no recorded result. The writer,
+tests/data/make_golden.py, documents the operations.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from typing import Any
 
 from forebay.runtime.allocator import oom_message
 
-__all__ = ["NotGolden", "Trace", "name_of_address", "read", "text_in_our_words"]
+__all__ = ["NotGolden", "Trace", "as_forebay_text", "name_of_address", "read"]
 
-_DEVICE_MEMORY, _A_DEVICE = 0x100000000000, 0x040000000000
+_DEVICE_MEMORY, _DEVICE_STRIDE = 0x100000000000, 0x040000000000
 _ADDRESS_SPACE = 0x200000000000
-_DEFAULT_TOTAL = 150110011392  # an H200's, where the header names none
-_TITLE = re.compile(r"PyTorch( CUDA memory summary, device ID \d+ *) \|")
+_DEFAULT_TOTAL = 150110011392  # an H200's, if the header has none
 _DOCUMENTATION = re.compile(r"https://(?:docs\.)?pytorch\.org/[^\s)]+")
 
 
 class NotGolden(ValueError):
-    """The file is missing, or it is no golden trace."""
+    """Error for a file that is missing or not a golden trace."""
 
 
 @dataclass
 class Trace:
-    """One file: how the devices were made, and a dict for each operation."""
+    """Contents of a file: the configuration of the devices, and one record per operation."""
 
     config: dict[str, Any]
     records: list[dict[str, Any]]
@@ -56,7 +55,7 @@ class Trace:
 
 
 def read(path: str | Path) -> Trace:
-    """The trace in a file, which may be packed with xz."""
+    """Read a trace from a file, which may be compressed with xz."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -68,26 +67,25 @@ def read(path: str | Path) -> Trace:
     except OSError as error:
         raise NotGolden(f"{path}: {error.strerror or error}") from None
     except (lzma.LZMAError, ValueError, LookupError, TypeError) as error:
-        raise NotGolden(f"{path}: no golden trace ({type(error).__name__}: {error})") from None
+        raise NotGolden(f"{path}: not a golden trace ({type(error).__name__}: {error})") from None
     if not records:
-        raise NotGolden(f"{path}: no golden trace: it has no operations")
+        raise NotGolden(f"{path}: not a golden trace: it has no operations")
     return trace
 
 
 def name_of_address(address: int) -> str:
-    """An address as the traces write it: relative to its device's memory, or to the space for growing segments."""
+    """Return an address as in the traces: relative to the memory of its device, or to that of expandable segments."""
     if address == 0:
         return "null"
     if _DEVICE_MEMORY <= address < _ADDRESS_SPACE:
-        device, offset = divmod(address - _DEVICE_MEMORY, _A_DEVICE)
+        device, offset = divmod(address - _DEVICE_MEMORY, _DEVICE_STRIDE)
         return f"d{device}+{offset:#x}"
     if _ADDRESS_SPACE <= address < 2 * _ADDRESS_SPACE:
         return f"v+{address - _ADDRESS_SPACE:#x}"
     return hex(address)
 
 
-def text_in_our_words(text: str) -> str:
-    """PyTorch's sentence as forebay says it."""
-    text = _TITLE.sub(r"forebay\1|", text)  # the table stays as wide as it was
+def as_forebay_text(text: str) -> str:
+    """Return a text of PyTorch as forebay has it."""
     text = _DOCUMENTATION.sub(oom_message.DOCUMENTATION, text)
     return text.replace("PYTORCH_CUDA_ALLOC_CONF", "FOREBAY_ALLOC_CONF").replace("PyTorch", "forebay")

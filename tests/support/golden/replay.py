@@ -1,4 +1,4 @@
-"""The operations of a golden trace, done on simulated devices."""
+"""Replay of the operations of a golden trace on simulated devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_POOLS = "reserved_bytes_by_private_pools."
 
 
 class Replay:
-    """The devices of a trace, and what is alive on them."""
+    """Devices of a trace, with their live blocks, pools and graphs."""
 
     def __init__(self, trace: Trace, make_device: Callable[..., Any], make_pinned: Callable[..., Any]) -> None:
         total, settings, other = trace.total_memory, trace.settings, trace.other_used
@@ -28,13 +28,13 @@ class Replay:
         self.live: dict[Any, tuple[int, int]] = {}  # device and address
         self.pinned: Any = None
         self.pinned_live: dict[Any, int] = {}
-        self.pinned_names: dict[int, int] = {}  # of an address, how many new ones came before it
+        self.pinned_names: dict[int, int] = {}  # by address: the number of the new block, counting from 1
         self.pinned_made = 0
         self.graphs: dict[str, tuple[int, Any]] = {}
         self.pools: dict[str, tuple[int, Any]] = {}
         self.entered: dict[str, AbstractContextManager[Any]] = {}
-        self.shift: dict[int, int] = {}  # a device's first pool may have any number, the next ones follow
-        # Of PyTorch's streams the order of creation counts, which is that of their first use.
+        self.shift: dict[int, int] = {}  # by device: pool ids are numbered relative to its first pool
+        # Streams are numbered in the order of their creation in PyTorch, which is that of their first use.
         self.streams: list[dict[int, int]] = [{0: 0} for _ in self.devices]
         for stream in range(1, trace.config.get("streams", 0)):
             self._stream(0, stream)
@@ -43,19 +43,19 @@ class Replay:
         return self.streams[device].setdefault(stream, len(self.streams[device]))
 
     def do(self, operation: Mapping[str, Any]) -> dict[str, Any]:
-        """What the operation gave, in the words of the traces."""
-        named = {key: value for key, value in operation.items() if key not in {"op", "record", "via"}}
+        """Run an operation and return its result in the format of the traces."""
+        arguments = {key: value for key, value in operation.items() if key not in {"op", "record", "via"}}
         method = getattr(self, f"_do_{operation['op']}", None)
         if method is None:
-            raise NotGolden(f"operation {operation['op']!r} is not known here")
+            raise NotGolden(f"unknown operation {operation['op']!r}")
         try:
-            result: dict[str, Any] | None = method(**named)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is what came, and is compared
+            result: dict[str, Any] | None = method(**arguments)
+        except Exception as error:  # noqa: BLE001 -- any error is a result to compare
             kind = next((kind for kind in _KINDS if isinstance(error, kind)), type(error))
             return {"error": kind.__name__, "message": str(error).partition("\n")[0]}
         return result or {}
 
-    def _do_alloc(self, id: Any, size: int, stream: int = 0, device: int = 0, pool: str | None = None) -> Any:  # noqa: A002 -- the traces' word
+    def _do_alloc(self, id: Any, size: int, stream: int = 0, device: int = 0, pool: str | None = None) -> Any:  # noqa: A002 -- named as in the traces
         queue = self._stream(device, stream)
         if pool is None:
             address = self.devices[device].allocate(size, queue)
@@ -144,10 +144,10 @@ class Replay:
         return {"mem_get_info": list(self.devices[device].memory_info())}
 
     def _do_trace(self, device: int = 0, keys: Sequence[str] = ()) -> Any:
-        """The history; PyTorch's pictures are of all devices, and each leaves an entry."""
-        pictures = [each.snapshot() for each in self.devices]
+        """Return the history. As in PyTorch, a snapshot covers all devices and adds an entry to each history."""
+        snapshots = [each.snapshot() for each in self.devices]
         entries = []
-        for entry in pictures[device]["device_traces"][-1]:
+        for entry in snapshots[device]["device_traces"][-1]:
             kept = {"action": entry["action"], "addr": name_of_address(entry["addr"]) if "addr" in entry else None}
             kept |= {"size": entry.get("size"), "stream": self._stream_name(device, entry.get("stream", 0))}
             entries.append(
@@ -159,50 +159,50 @@ class Replay:
         return self._pool_name(device, value) if isinstance(value, tuple) else value
 
     def _stream_name(self, device: int, queue: int) -> Any:
-        return next((stream for stream, of in self.streams[device].items() if of == queue), "?")
+        return next((stream for stream, number in self.streams[device].items() if number == queue), "?")
 
-    # Private pools. PyTorch counts them in the process, and the trace's process made no others.
+    # Private pools, numbered per process in PyTorch; the traced process made no others.
 
     def _do_pool_new(self, pool: str, device: int = 0, **options: bool) -> Any:
-        made = self.devices[device].new_pool(**options)
-        self.pools[pool] = device, made
-        self.shift.setdefault(device, made[1] - len(self.pools))
-        return {"id": self._pool_name(device, made)}
+        pool_id = self.devices[device].new_pool(**options)
+        self.pools[pool] = device, pool_id
+        self.shift.setdefault(device, pool_id[1] - len(self.pools))
+        return {"id": self._pool_name(device, pool_id)}
 
     def _pool_name(self, device: int, pool: Sequence[int]) -> list[int]:
         first, second = pool
         return [first, second - self.shift.get(device, 0) if second else 0]
 
     def _do_pool_del(self, pool: str) -> None:
-        device, made = self.pools[pool]
-        self.devices[device].release_pool(made)
+        device, pool_id = self.pools[pool]
+        self.devices[device].release_pool(pool_id)
 
     def _do_pool_enter(self, pool: str) -> None:
-        device, made = self.pools[pool]
-        entering = self.devices[device].use_pool(made)
-        entering.__enter__()
-        self.entered[pool] = entering
+        device, pool_id = self.pools[pool]
+        context = self.devices[device].use_pool(pool_id)
+        context.__enter__()
+        self.entered[pool] = context
 
     def _do_pool_leave(self, pool: str) -> None:
         self.entered.pop(pool).__exit__(None, None, None)
 
-    # Captures of graphs.
+    # Graph captures.
 
     def _do_capture_begin(self, graph: str, stream: int, pool: str | None = None, device: int = 0) -> None:
-        of = None if pool is None else self.graphs[pool][1] if pool in self.graphs else self.pools[pool][1]
-        made = self.devices[device].begin_capture(self._stream(device, stream), of)
-        self.graphs[graph] = device, made
+        pool_id = None if pool is None else self.graphs[pool][1] if pool in self.graphs else self.pools[pool][1]
+        capture = self.devices[device].begin_capture(self._stream(device, stream), pool_id)
+        self.graphs[graph] = device, capture
 
     def _do_capture_end(self, graph: str) -> Any:
-        device, made = self.graphs[graph]
+        device, capture = self.graphs[graph]
         self.devices[device].end_capture()
-        return {"id": self._pool_name(device, made)}
+        return {"id": self._pool_name(device, capture)}
 
     def _do_graph_del(self, graph: str) -> None:
-        device, made = self.graphs.pop(graph)
-        self.devices[device].release_capture(made)
+        device, capture = self.graphs.pop(graph)
+        self.devices[device].release_capture(capture)
 
-    # Pinned memory. Addresses are the host's own; a trace says which of the blocks made so far it was.
+    # Pinned memory. A trace has the number of the block instead of its address, which depends on the system.
 
     def _do_host_alloc(self, id: Any, size: int) -> Any:  # noqa: A002 -- as above
         pinned = self._host()
@@ -232,17 +232,17 @@ class Replay:
             self.pinned = self.make_pinned()
         return self.pinned
 
-    # What is compared after each operation.
+    # State that is compared after each operation.
 
     def stats(self, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """The statistics of the same devices, and of the same pinned memory: "stats", "stats1", "host_stats"."""
+        """Return the statistics named by the keys of `wanted`: "stats" or "stats1" of a device, "host_stats"."""
         found = {}
-        for of in wanted:
-            if of == "host_stats":
-                found[of] = {key: n for key, n in self._host().stats().items() if "_time." not in key}
+        for source in wanted:
+            if source == "host_stats":
+                found[source] = {key: n for key, n in self._host().stats().items() if "_time." not in key}
             else:
-                device = int(of.removeprefix("stats") or 0)
-                found[of] = {self._stat_name(device, key): n for key, n in self.devices[device].stats().items()}
+                device = int(source.removeprefix("stats") or 0)
+                found[source] = {self._stat_name(device, key): n for key, n in self.devices[device].stats().items()}
         return found
 
     def _stat_name(self, device: int, key: str) -> str:
@@ -253,13 +253,13 @@ class Replay:
         return f"{_BY_POOLS}{first}_{second}.{rest}"
 
     def free_memory(self, used: Sequence[int] | None = None) -> list[int]:
-        """What is free on each device, or would be if so much were used."""
+        """Return the free bytes of each device, or what they would be if `used` bytes were used."""
         if used is None:
             return [device.memory_info()[0] for device in self.devices]
         return [max(0, self.total[i] - self.other[i] - each) for i, each in enumerate(used)]
 
     def segments(self) -> list[dict[str, Any]]:
-        """Every device's segments and blocks, as the traces write them."""
+        """Return the segments and blocks of all devices in the format of the traces."""
         found = []
         for index, device in enumerate(self.devices):
             for segment in device.snapshot()["segments"]:

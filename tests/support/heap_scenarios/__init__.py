@@ -1,1 +1,1 @@
-"""Scenarios of the heap allocator, run on the allocator and on its model."""
+"""Scenarios that run on the heap allocator and on its model."""

@@ -1,7 +1,7 @@
-"""The allocator as one would explain it, twice: a pool with default settings, and a whole device with any.
+"""Reference models of the allocator: a pool with default settings, and a whole device with any settings.
 
-Sorted lists and plain counting, slow, and meant to be read and compared with. Where the native ones differ, they are
-wrong; where PyTorch 2.15's allocator differs, this is wrong.
+Slow and simple (sorted lists, plain counting), for comparison. Where the native allocator differs from a model, the
+allocator is wrong; where a model differs from PyTorch 2.15's allocator, the model is wrong.
 """
 
 from __future__ import annotations

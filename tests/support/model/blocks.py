@@ -1,4 +1,4 @@
-"""The tables of the whole allocator: blocks that tile segments, which belong to pools, and what is counted of them."""
+"""Tables of the allocator model: blocks that tile segments, segments of pools, and statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from forebay.snapshot.model import State
 from support.model.pool import KINDS, Counter
 
-__all__ = ["Block", "Ledger", "Pool", "PrivatePool", "Segment"]
+__all__ = ["Block", "Pool", "PrivatePool", "Segment", "Statistics"]
 
 _METRICS = (
     "allocation",
@@ -21,7 +21,7 @@ _METRICS = (
     "requested_bytes",
 )
 _NAMES = dict(zip(KINDS, ("all", "small_pool", "large_pool"), strict=True))
-_CALLS = (
+_EVENT_COUNTS = (
     "num_alloc_retries",
     "num_ooms",
     "num_sync_all_streams",
@@ -33,17 +33,17 @@ _CALLS = (
 
 @dataclass(eq=False)
 class Block:
-    """A piece of a segment, and of a reservation also what no page is mapped to yet."""
+    """A part of a segment. In an expandable segment it may be unmapped."""
 
     address: int
     size: int
-    rank: int  # of equal free blocks, the one with the lowest goes first
-    requested: int = 0  # stays when the block is freed
+    rank: int  # among equal free blocks, the lowest rank is used first
+    requested: int = 0  # kept when the block is freed
     state: State = State.FREE
     mapped: bool = True
-    uses: list[int] = field(default_factory=list)  # other streams that work on it, as they came
-    marks: int = 0  # how many of them were not seen to be done since it was freed
-    searches: int = 0  # how often its pool had been searched when it became free
+    users: list[int] = field(default_factory=list)  # other streams that use it, in order
+    marks: int = 0  # users not yet done since the block was freed
+    searches: int = 0  # the pool's `searches` when the block became free
 
     @property
     def end(self) -> int:
@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(eq=False)
 class Pool:
-    """Blocks of one kind, default or private."""
+    """Segments of one size class, of the default or a private pool."""
 
     id: tuple[int, int]
     small: bool
@@ -60,14 +60,14 @@ class Pool:
     searches: int = 0
 
     def free(self) -> list[tuple[Segment, Block]]:
-        """Every free block, in the order in which they are looked at."""
+        """Return all free blocks, in search order."""
         found = [(s, b) for s in self.segments for b in s.blocks if b.mapped and b.state == State.FREE]
         return sorted(found, key=lambda pair: (pair[0].stream, pair[1].size, pair[1].rank, pair[1].address))
 
 
 @dataclass(eq=False)
 class Segment:
-    """Memory from the device, or address space whose pages come and go (then `page` is not 0)."""
+    """Memory from the device, or an expandable segment, whose pages are mapped and unmapped (`page` is not 0)."""
 
     address: int
     size: int
@@ -82,14 +82,14 @@ class Segment:
         return before, self.blocks[at + 1] if at + 1 < len(self.blocks) else None
 
     def split(self, block: Block, size: int, *, front: Block) -> None:
-        """`front` becomes the first `size` bytes of `block`, which keeps the rest."""
+        """Make `front` the first `size` bytes of `block`, which keeps the remainder."""
         front.address, front.size = block.address, size
         block.address += size
         block.size -= size
         self.blocks.insert(self.blocks.index(block), front)
 
     def merge(self, block: Block, other: Block | None) -> int:
-        """How many bytes of a neighbour `block` took in."""
+        """Merge a free neighbour into `block`. Return its size, or 0 if it cannot be merged."""
         if other is None or other.state != State.FREE or other.mapped != block.mapped:
             return 0
         block.address = min(block.address, other.address)
@@ -100,11 +100,11 @@ class Segment:
 
 @dataclass(eq=False)
 class PrivatePool:
-    """What a MemPool or a graph allocates apart from everybody else."""
+    """Private pool of a MemPool or a graph."""
 
     id: tuple[int, int]
     no_split: bool = False
-    users: int = 1  # the MemPool itself, and each use of it; nobody: its memory may go
+    users: int = 1  # the MemPool and each `use_pool` or capture; at 0 the memory may be released
     small: Pool = field(init=False)
     large: Pool = field(init=False)
 
@@ -112,36 +112,36 @@ class PrivatePool:
         self.small, self.large = Pool(self.id, small=True), Pool(self.id, small=False)
 
 
-class Ledger:
-    """All that `memory_stats` tells."""
+class Statistics:
+    """All values of `memory_stats`."""
 
     def __init__(self) -> None:
         self.counters = {(metric, kind): Counter() for metric in _METRICS for kind in KINDS}
         self.oversize = {"allocations": Counter(), "segments": Counter()}
-        self.calls = dict.fromkeys(_CALLS, 0)
-        self.private: dict[tuple[int, int], dict[str, Counter]] = {}  # reserved bytes, by kind
+        self.calls = dict.fromkeys(_EVENT_COUNTS, 0)
+        self.private: dict[tuple[int, int], dict[str, Counter]] = {}  # reserved bytes, by size class
 
-    def move(self, pool: Pool, metric: str, change: int) -> None:
-        kinds = ("all", "small" if pool.small else "large")
-        for kind in kinds:
-            self.counters[metric, kind].move(change)
+    def add(self, pool: Pool, metric: str, change: int) -> None:
+        size_classes = ("all", "small" if pool.small else "large")
+        for size_class in size_classes:
+            self.counters[metric, size_class].add(change)
         if metric == "reserved_bytes" and pool.id != (0, 0):
             counters = self.private.setdefault(pool.id, {kind: Counter() for kind in KINDS})
-            for kind in kinds:
-                counters[kind].move(change)
+            for size_class in size_classes:
+                counters[size_class].add(change)
 
-    def every_counter(self) -> list[Counter]:
+    def all_counters(self) -> list[Counter]:
         private = [counter for counters in self.private.values() for counter in counters.values()]
         return [*self.counters.values(), *self.oversize.values(), *private]
 
     def reset_peaks(self) -> None:
-        for counter in self.every_counter():
+        for counter in self.all_counters():
             counter.peak = counter.current
 
     def reset_accumulated(self) -> None:
-        for counter in self.every_counter():
+        for counter in self.all_counters():
             counter.allocated = counter.freed = 0
-        self.calls |= dict.fromkeys(_CALLS, 0)
+        self.calls |= dict.fromkeys(_EVENT_COUNTS, 0)
 
     def flat(self) -> dict[str, int]:
         rows = {f"{metric}.{_NAMES[kind]}": counter for (metric, kind), counter in self.counters.items()}

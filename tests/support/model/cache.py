@@ -1,14 +1,14 @@
-"""Blocks that were freed and what becomes of them: found again, split, merged, and given back to the device."""
+"""Cache of the allocator model: searching, splitting, merging and releasing blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.runtime.allocator.torch_iteration_order import of_pools, of_streams
+from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.snapshot.model import State
-from support.model.blocks import Block, Ledger, Pool, PrivatePool, Segment
+from support.model.blocks import Block, Pool, PrivatePool, Segment, Statistics
+from support.model.device_memory import Memory, Streams
 from support.model.history import History
-from support.model.machine import Memory, Streams
 from support.model.pool import MIB
 from support.model.settings import UNLIMITED, Settings
 
@@ -16,7 +16,7 @@ __all__ = ["Cache", "Request"]
 
 
 class Request:
-    """One allocation on its way."""
+    """One allocation request."""
 
     def __init__(self, nbytes: int, stream: int, pool: Pool, settings: Settings) -> None:
         self.nbytes, self.stream, self.pool = nbytes, stream, pool
@@ -26,21 +26,21 @@ class Request:
 
 
 class Cache:
-    """The tables of one device and every step that changes them."""
+    """The tables of one device and all operations on them."""
 
     def __init__(self, memory: Memory, settings: Settings, index: int) -> None:
         self.index = index
         self.memory = memory
         self.streams = Streams()
         self.settings = settings
-        self.ledger = Ledger()
+        self.statistics = Statistics()
         self.history = History()
         self.small, self.large = Pool((0, 0), small=True), Pool((0, 0), small=False)
         self.private: dict[tuple[int, int], PrivatePool] = {}
-        self.unused = of_pools()  # private ones
-        self.waiting_on = of_streams(index)
-        self.waiting: dict[int, list[tuple[int, Segment, Block]]] = {}  # marks of each stream, oldest first
-        self.captured: list[int] = []  # streams whose work goes into a graph
+        self.unused = pool_set()  # private pools without users
+        self.pending_streams = stream_set(index)
+        self.pending: dict[int, list[tuple[int, Segment, Block]]] = {}  # by stream: marks, oldest first
+        self.captured: list[int] = []  # streams under capture
         self.limit: int | None = None
         self.reserved = 0
         self.ranks = 0
@@ -51,7 +51,7 @@ class Cache:
             yield from pool.segments
 
     def find(self, address: int) -> tuple[Segment, Block] | None:
-        """The live block that begins there."""
+        """Return the live block that begins at the address, with its segment."""
         blocks = ((s, b) for s in self for b in s.blocks if b.address == address and b.state == State.LIVE)
         return next(blocks, None)
 
@@ -59,33 +59,33 @@ class Cache:
         self.ranks += 1
         return self.ranks
 
-    def note(self, action: str, segment: Segment, address: int, size: int) -> None:
-        self.history.note(action, address, size, segment.stream, segment.pool.id)
+    def record_event(self, action: str, segment: Segment, address: int, size: int) -> None:
+        self.history.record_event(action, address, size, segment.stream, segment.pool.id)
 
-    def reservation(self, pool: Pool) -> tuple[int, int]:
-        """The size of a new reservation, and of its pages."""
+    def expandable_size(self, pool: Pool) -> tuple[int, int]:
+        """Return the size of a new expandable segment, and of its pages."""
         page = 2 * MIB if pool.small else self.settings.large_segment_size
         return -(-self.settings.reserved(self.memory.total) // page) * page, page
 
     def is_oversize(self, size: int) -> bool:
         return size >= self.settings.max_split_size
 
-    # From free to live
+    # Allocation
 
     @property
-    def collects(self) -> bool:
+    def collects_garbage(self) -> bool:
         return self.limit is not None and self.settings.garbage_collection_threshold > 0
 
     def search(self, request: Request, pool: Pool) -> tuple[Segment, Block] | None:
-        """Best fit. It is not tried again with the second best."""
-        pool.searches += self.collects
+        """Return the best-fitting free block, if it may be used; no second candidate is tried."""
+        pool.searches += self.collects_garbage
         fitting = [(s, b) for s, b in pool.free() if s.stream == request.stream and b.size >= request.size]
         if not fitting:
             return None
         if not request.expandable or pool is not request.pool:
             if fitting[0][0].page:
                 fitting = [(s, b) for s, b in fitting if not s.page]
-        else:  # of blocks that could grow, the one that would be smallest when it had
+        else:  # among expandable blocks, the one that is smallest when grown
             while len(fitting) > 1 and fitting[0][0].page and _grown(*fitting[1]) < _grown(*fitting[0]):
                 fitting.pop(0)
         if not fitting:
@@ -97,63 +97,66 @@ class Cache:
             return None
         return fitting[0]
 
-    def hand_out(self, request: Request, segment: Segment, block: Block) -> int:
-        """Split when the rest is worth it; of a split block inactive_split is told, of a reservation's it is not."""
+    def allocate_block(self, request: Request, segment: Segment, block: Block) -> int:
+        """Allocate a free block, splitting it if the remainder is large enough. Return its address.
+
+        Expandable segments do not count in `inactive_split`.
+        """
         was_split = len(segment.blocks) > 1
-        left = block
+        remainder = block
         rest = block.size - request.size
-        fine = segment.pool.small or request.expandable
-        worth_it = rest >= 512 if fine else rest > MIB and not self.is_oversize(request.size)
+        fine_grained = segment.pool.small or request.expandable
+        splits = rest >= 512 if fine_grained else rest > MIB and not self.is_oversize(request.size)
         owner = self.private.get(segment.pool.id)
         pieces = piece_bytes = 0
-        if worth_it and not (owner and owner.no_split):
-            block = Block(0, 0, left.rank)
-            segment.split(left, request.size, front=block)
-            left.searches = segment.pool.searches
-            pieces, piece_bytes = (0, -block.size) if was_split else (1, left.size)
+        if splits and not (owner and owner.no_split):
+            block = Block(0, 0, remainder.rank)
+            segment.split(remainder, request.size, front=block)
+            remainder.searches = segment.pool.searches
+            pieces, piece_bytes = (0, -block.size) if was_split else (1, remainder.size)
         elif was_split:
             pieces, piece_bytes = -1, -block.size
         if not segment.page:
-            self.ledger.move(segment.pool, "inactive_split_bytes", piece_bytes)
-            self.ledger.move(segment.pool, "inactive_split", pieces)
+            self.statistics.add(segment.pool, "inactive_split_bytes", piece_bytes)
+            self.statistics.add(segment.pool, "inactive_split", pieces)
         block.state, block.requested = State.LIVE, request.nbytes
-        self.note("alloc", segment, block.address, request.nbytes)
+        self.record_event("alloc", segment, block.address, request.nbytes)
         self._count(segment.pool, block, 1, "allocation", "active")
-        self.ledger.move(segment.pool, "requested_bytes", request.nbytes)
-        self.ledger.oversize["allocations"].move(int(self.is_oversize(block.size)))
+        self.statistics.add(segment.pool, "requested_bytes", request.nbytes)
+        self.statistics.oversize["allocations"].add(int(self.is_oversize(block.size)))
         return block.address
 
     def _count(self, pool: Pool, block: Block, sign: int, *metrics: str) -> None:
         for metric in metrics:
-            self.ledger.move(pool, metric, sign)
-            self.ledger.move(pool, metric.replace("allocation", "allocated") + "_bytes", sign * block.size)
+            self.statistics.add(pool, metric, sign)
+            self.statistics.add(pool, metric.replace("allocation", "allocated") + "_bytes", sign * block.size)
 
-    # From live to free
+    # Freeing
 
-    def give(self, segment: Segment, block: Block) -> None:
+    def free(self, segment: Segment, block: Block) -> None:
         self._count(segment.pool, block, -1, "allocation")
-        self.note("free_requested", segment, block.address, block.requested)
-        self.ledger.oversize["allocations"].move(-self.is_oversize(block.size))
-        if not block.uses:
+        self.record_event("free_requested", segment, block.address, block.requested)
+        self.statistics.oversize["allocations"].add(-self.is_oversize(block.size))
+        if not block.users:
             return self.reclaim(segment, block)
-        block.state = State.AWAITING
+        block.state = State.PENDING_FREE
         return self._mark(segment, block)
 
     def _mark(self, segment: Segment, block: Block) -> None:
-        """On every stream that used it, to learn when they are done."""
-        order = of_streams(self.index)
-        for stream in block.uses:
+        """Record a mark on every stream that used the block."""
+        order = stream_set(self.index)
+        for stream in block.users:
             order.add(stream)
         for stream in order:
-            self.waiting_on.add(stream)
-            self.waiting.setdefault(stream, []).append((self.streams.mark(), segment, block))
+            self.pending_streams.add(stream)
+            self.pending.setdefault(stream, []).append((self.streams.mark(), segment, block))
             block.marks += 1
-        block.uses.clear()
+        block.users.clear()
 
-    def settle(self, *, wait: bool = False, only: PrivatePool | None = None) -> None:
-        """Reclaim what other streams are done with: as far as they are, or after waiting for them."""
-        for stream in self.waiting_on:
-            marks = self.waiting[stream]
+    def process_pending_frees(self, *, wait: bool = False, only: PrivatePool | None = None) -> None:
+        """Free the pending blocks whose users are done; with `wait`, wait for the users first."""
+        for stream in self.pending_streams:
+            marks = self.pending[stream]
             for entry in list(marks):
                 mark, segment, block = entry
                 if only and segment.pool not in (only.small, only.large):
@@ -167,72 +170,72 @@ class Cache:
                 if not block.marks:
                     self.reclaim(segment, block)
             if not marks:
-                self.waiting_on.discard(stream)
+                self.pending_streams.discard(stream)
 
     def reclaim(self, segment: Segment, block: Block) -> None:
-        self.note("free_completed", segment, block.address, block.requested)
+        self.record_event("free_completed", segment, block.address, block.requested)
         size, block.state = block.size, State.FREE
         pieces = piece_bytes = 0
         for neighbour in segment.neighbours(block):
-            taken_in = segment.merge(block, neighbour)
-            pieces -= taken_in > 0
-            piece_bytes -= taken_in
+            merged = segment.merge(block, neighbour)
+            pieces -= merged > 0
+            piece_bytes -= merged
         block.searches = segment.pool.searches
         if len(segment.blocks) > 1:
             pieces += 1
             piece_bytes += block.size
         if not segment.page:
-            self.ledger.move(segment.pool, "inactive_split", pieces)
-            self.ledger.move(segment.pool, "inactive_split_bytes", piece_bytes)
-        self.ledger.move(segment.pool, "active", -1)
-        self.ledger.move(segment.pool, "active_bytes", -size)
-        self.ledger.move(segment.pool, "requested_bytes", -block.requested)
+            self.statistics.add(segment.pool, "inactive_split", pieces)
+            self.statistics.add(segment.pool, "inactive_split_bytes", piece_bytes)
+        self.statistics.add(segment.pool, "active", -1)
+        self.statistics.add(segment.pool, "active_bytes", -size)
+        self.statistics.add(segment.pool, "requested_bytes", -block.requested)
 
-    # From free to the device
+    # Releasing memory to the device
 
     def release(self, segment: Segment) -> None:
-        """Give a whole segment back. The device ends all work first."""
-        self.note("segment_free", segment, segment.address, segment.size)
+        """Release a whole segment to the device, which completes all work first."""
+        self.record_event("segment_free", segment, segment.address, segment.size)
         self.memory.release(segment.address, segment.size)
         self.streams.wait_for_all()
         segment.pool.segments.remove(segment)
-        self.resize(segment, -segment.size)
-        self.ledger.move(segment.pool, "segment", -1)
-        self.ledger.oversize["segments"].move(-self.is_oversize(segment.size))
+        self.count_reserved(segment, -segment.size)
+        self.statistics.add(segment.pool, "segment", -1)
+        self.statistics.oversize["segments"].add(-self.is_oversize(segment.size))
 
-    def resize(self, segment: Segment, change: int) -> None:
-        """What every kind of growing and shrinking counts."""
+    def count_reserved(self, segment: Segment, change: int) -> None:
+        """Count a change of reserved memory."""
         self.reserved += change
-        self.ledger.move(segment.pool, "reserved_bytes", change)
-        self.ledger.calls["num_device_alloc" if change > 0 else "num_device_free"] += 1
+        self.statistics.add(segment.pool, "reserved_bytes", change)
+        self.statistics.calls["num_device_alloc" if change > 0 else "num_device_free"] += 1
 
     def unmap(self, segment: Segment, block: Block) -> None:
-        """Give back the pages that lie wholly in a free block."""
+        """Unmap the pages that lie wholly in a free block."""
         start = segment.address + -(-(block.address - segment.address) // segment.page) * segment.page
         end = segment.address + (block.end - segment.address) // segment.page * segment.page
         if start >= end:
             return
-        for cut in (end, start):  # what is left over on either side stays mapped
+        for cut in (end, start):  # partial pages on either side stay mapped
             if block.address < cut < block.end:
-                at, left = segment.blocks.index(block), block
+                at, middle = segment.blocks.index(block), block
                 front = Block(block.address, cut - block.address, block.rank, searches=segment.pool.searches)
                 back = Block(cut, block.end - cut, block.rank, searches=segment.pool.searches)
                 kept = front if cut == end else back
-                left.address, left.size = kept.address, kept.size
-                segment.blocks[at : at + 1] = [left, back] if cut == end else [front, left]
+                middle.address, middle.size = kept.address, kept.size
+                segment.blocks[at : at + 1] = [middle, back] if cut == end else [front, middle]
         self.streams.wait(segment.stream)
         self.memory.used -= end - start
         block.mapped = False
         for neighbour in segment.neighbours(block):
             segment.merge(block, neighbour)
-        self.resize(segment, start - end)
-        self.note("segment_unmap", segment, start, end - start)
+        self.count_reserved(segment, start - end)
+        self.record_event("segment_unmap", segment, start, end - start)
         if len(segment.blocks) == 1:
             segment.pool.segments.remove(segment)
             self.memory.reservations.remove(segment.address)
 
     def release_free(self, pool: Pool) -> None:
-        """All segments without a live block, and all pages."""
+        """Release all wholly free segments and unmap all free pages of a pool."""
         free = pool.free()
         for segment, _ in free:
             if not segment.page and len(segment.blocks) == 1:
@@ -242,21 +245,21 @@ class Cache:
                 self.unmap(segment, block)
 
     def release_all(self) -> None:
-        self.ledger.calls["num_sync_all_streams"] += 1
-        self.settle(wait=True)
+        self.statistics.calls["num_sync_all_streams"] += 1
+        self.process_pending_frees(wait=True)
         self.release_free(self.large)
         self.release_free(self.small)
         for pool in self.unused:
             self.release_private(self.private[pool])
 
-    def leave(self, owner: PrivatePool) -> None:
-        """One user of a private pool less. Nothing goes back to the device yet."""
+    def decref(self, owner: PrivatePool) -> None:
+        """Remove one user of a private pool. Releases no memory yet."""
         owner.users -= 1
         if owner.users == 0:
             self.unused.add(owner.id)
 
     def release_private(self, owner: PrivatePool) -> None:
-        """What is free of a pool that nobody uses, and with the last of it the pool."""
+        """Release the free memory of an unused private pool, and remove the pool if it has no more memory."""
         self.release_free(owner.small)
         self.release_free(owner.large)
         if not owner.small.segments and not owner.large.segments:
@@ -264,25 +267,25 @@ class Cache:
             del self.private[owner.id]
 
     def release_oversize(self, request: Request) -> bool:
-        """Whether as much as asked for went: the best fitting oversize block, or the largest ones of the stream."""
+        """Release the best-fitting oversize block, or the stream's largest ones. Return True if that is enough."""
         if self.settings.max_split_size == UNLIMITED:
             return False
         wanted = max(request.size, self.settings.max_split_size)
-        mine = [(s, b) for s, b in request.pool.free() if s.stream == request.stream and self.is_oversize(b.size)]
-        mine = [(s, b) for s, b in mine if s.page or len(s.blocks) == 1]
-        fitting = [(s, b) for s, b in mine if b.size >= wanted]
+        own = [(s, b) for s, b in request.pool.free() if s.stream == request.stream and self.is_oversize(b.size)]
+        own = [(s, b) for s, b in own if s.page or len(s.blocks) == 1]
+        fitting = [(s, b) for s, b in own if b.size >= wanted]
         if fitting and not fitting[0][0].page:
             self.release(fitting[0][0])
             return True
-        gone = 0
-        for segment, block in reversed([pair for pair in mine if pair not in fitting]):
-            if gone < wanted and not segment.page:
-                gone += block.size
+        released = 0
+        for segment, block in reversed([pair for pair in own if pair not in fitting]):
+            if released < wanted and not segment.page:
+                released += block.size
                 self.release(segment)
-        return gone >= wanted
+        return released >= wanted
 
-    def collect(self) -> None:
-        """Release segments that were not reused for longer than the average, until enough went or nothing more does."""
+    def collect_garbage(self) -> None:
+        """Release free segments older than the average until the threshold is met or none is left."""
         assert self.limit is not None
         surplus = self.reserved - int(self.settings.garbage_collection_threshold * self.limit)
         if surplus <= 0:
@@ -290,21 +293,21 @@ class Cache:
         pool = self.large
         whole = [(s, b) for s, b in pool.free() if len(s.blocks) == 1]
         total_age, count = sum(pool.searches - b.searches for _, b in whole), len(whole)
-        gone, released = 0, True
-        while gone < surplus and released and count > 0:
-            average, released = total_age / count, False
+        released, progress = 0, True
+        while released < surplus and progress and count > 0:
+            average, progress = total_age / count, False
             for segment, block in list(whole):
                 age = pool.searches - block.searches
                 if not segment.page and age >= average:
                     whole.remove((segment, block))
-                    gone += block.size
+                    released += block.size
                     total_age -= age
                     count -= 1
-                    released = True
+                    progress = True
                     self.release(segment)
 
 
 def _grown(segment: Segment, block: Block) -> int:
-    """The size of a free block with the unmapped one behind it."""
+    """Return the size of a free block including the unmapped block after it."""
     _, after = segment.neighbours(block)
     return block.size + (after.size if after and not after.mapped else 0)

@@ -1,4 +1,4 @@
-"""A simulated device as one would explain it: the interface of `forebay.simulate.Device`, and how it decides."""
+"""Reference model of a simulated device, with the interface of `forebay.simulate.Device`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay.errors import OutOfMemory
-from forebay.runtime.allocator.torch_iteration_order import of_pools
-from support.golden.files import text_in_our_words
+from forebay.runtime.allocator.torch_iteration_order import pool_set
+from support.golden.files import as_forebay_text
 from support.model.blocks import Block, PrivatePool, Segment
 from support.model.cache import Cache, Request
+from support.model.device_memory import Memory
 from support.model.expandable_segments import grow
-from support.model.history import picture
-from support.model.machine import Memory
+from support.model.history import snapshot_segments
 from support.model.pool import MIB
 from support.model.settings import UNLIMITED, Settings, format_size
 
@@ -31,21 +31,21 @@ _ADVICE = {
 
 
 class ModelDevice:
-    """One device. Its errors are PyTorch's, and name forebay where those name PyTorch."""
+    """One device. Error texts are PyTorch's, with forebay's name in place of PyTorch's."""
 
     def __init__(self, total_memory: int, settings: str = "", other_used: int = 0, *, index: int = 0) -> None:
         self.index = index
         self.settings = Settings()
         self.memory = Memory(total_memory, other_used, index)
         self.cache = Cache(self.memory, self.settings, index)
-        self.ledger, self.streams = self.cache.ledger, self.cache.streams
+        self.statistics, self.streams = self.cache.statistics, self.cache.streams
         self.pools_made = 0
-        self.use_on_oom = of_pools()
+        self.use_on_oom = pool_set()
         self.graphs_made = 0
-        self.active: list[tuple[PrivatePool, int | None]] = []  # and for which stream, if not for all
+        self.active: list[tuple[PrivatePool, int | None]] = []  # and the stream it applies to; None: all
         self.settings.read(settings)
         limit = self.settings.max_split_size
-        self.max_split_size = -1 if limit == UNLIMITED else limit  # which `stats` tells for ever
+        self.max_split_size = -1 if limit == UNLIMITED else limit  # reported by `stats`, regardless of later settings
         self.set_memory_fraction(self.settings.per_process_memory_fraction)
 
     def allocate(self, nbytes: int, stream: int = 0) -> int:
@@ -55,19 +55,19 @@ class ModelDevice:
             raise OutOfMemory("CUDA out of memory. Tried to allocate more than 1EB memory.")
         cache, size = self.cache, self.settings.rounded(nbytes)
         if stream not in cache.captured:
-            cache.settle()
+            cache.process_pending_frees()
         owners = [owner for owner, of in self.active if of in {None, stream}]
         owner: Cache | PrivatePool = owners[-1] if owners else cache
         request = Request(nbytes, stream, owner.small if size <= MIB else owner.large, self.settings)
         found = cache.search(request, request.pool) or self._grow(request)
         if found is None:
             raise self._out_of_memory(request)
-        return cache.hand_out(request, *found)
+        return cache.allocate_block(request, *found)
 
     def _grow(self, request: Request) -> tuple[Segment, Block] | None:
-        """Everything that is tried when no free block fits, the cheapest first."""
-        if self.cache.collects:
-            self.cache.collect()
+        """Run the recovery steps when no free block fits, cheapest first."""
+        if self.cache.collects_garbage:
+            self.cache.collect_garbage()
         if (found := grow(self.cache, request)) or (found := self._borrow(request)):
             return found
         if self.cache.release_oversize(request) and (found := grow(self.cache, request)):
@@ -75,11 +75,11 @@ class ModelDevice:
         if request.stream in self.cache.captured:
             return None
         self.cache.release_all()
-        self.ledger.calls["num_alloc_retries"] += 1
+        self.statistics.calls["num_alloc_retries"] += 1
         return grow(self.cache, request)
 
     def _borrow(self, request: Request) -> tuple[Segment, Block] | None:
-        """From a private pool that allows it, when it has something free."""
+        """Return a free block of a private pool created with `use_on_oom`."""
         if request.pool.id != (0, 0):
             return None
         for owner in [self.cache.private[pool] for pool in self.use_on_oom]:
@@ -90,8 +90,8 @@ class ModelDevice:
 
     def _out_of_memory(self, request: Request) -> OutOfMemory:
         free = self.memory.free
-        self.cache.history.note("oom", free, request.size, request.stream, request.pool.id)
-        self.ledger.calls["num_ooms"] += 1
+        self.cache.history.record_event("oom", free, request.size, request.stream, request.pool.id)
+        self.statistics.calls["num_ooms"] += 1
         stats = self.stats()
         allocated, reserved = stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
         pools = [pool for owner in self.cache.private.values() for pool in (owner.small, owner.large)]
@@ -110,7 +110,7 @@ class ModelDevice:
         message += f"and {format_size(reserved - allocated - private)} is reserved by PyTorch but unallocated."
         message += self._advice(request)
         return OutOfMemory(
-            text_in_our_words(message),
+            as_forebay_text(message),
             wanted=request.segment_size,
             free=free,
             reserved=reserved,
@@ -130,13 +130,13 @@ class ModelDevice:
 
     def free(self, address: int) -> None:
         if address:
-            self.cache.give(*self._live(address))
+            self.cache.free(*self._live(address))
 
     def record_stream(self, address: int, stream: int) -> None:
         if address:
             segment, block = self._live(address)
-            if stream not in (segment.stream, *block.uses):
-                block.uses.append(stream)
+            if stream not in (segment.stream, *block.users):
+                block.users.append(stream)
 
     def _live(self, address: int) -> tuple[Segment, Block]:
         found = self.cache.find(address)
@@ -156,12 +156,12 @@ class ModelDevice:
         self.settings.read(settings)
 
     def reset_peak_stats(self) -> None:
-        self.ledger.reset_peaks()
+        self.statistics.reset_peaks()
 
     def reset_accumulated_stats(self) -> None:
-        self.ledger.reset_accumulated()
+        self.statistics.reset_accumulated()
 
-    # The world around it
+    # Control of the simulated environment
 
     def hold_events(self, level: int = 1) -> None:
         self.streams.hold(level)
@@ -189,7 +189,7 @@ class ModelDevice:
 
     @property
     def device_used(self) -> int:
-        """What the device has handed out, to compare with what a trace says."""
+        """Return the bytes reserved from the device, for comparison with a trace."""
         return self.memory.used
 
     # Private pools
@@ -204,56 +204,56 @@ class ModelDevice:
 
     @contextmanager
     def use_pool(self, pool: tuple[int, int]) -> Iterator[None]:
-        self._begin(self.cache.private[pool], None)
+        self._push_pool(self.cache.private[pool], None)
         try:
             yield
         finally:
-            self.cache.leave(self._end(pool))
+            self.cache.decref(self._pop_pool(pool))
 
-    def _begin(self, owner: PrivatePool, stream: int | None) -> None:
+    def _push_pool(self, owner: PrivatePool, stream: int | None) -> None:
         if owner.id in [of.id for of, _ in self.active]:
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         owner.users += 1
         self.active.append((owner, stream))
 
-    def _end(self, pool: tuple[int, int]) -> PrivatePool:
+    def _pop_pool(self, pool: tuple[int, int]) -> PrivatePool:
         entry = next(entry for entry in self.active if entry[0].id == pool)
         self.active.remove(entry)
         return entry[0]
 
     def release_pool(self, pool: tuple[int, int]) -> None:
         owner = self.cache.private[pool]
-        self.cache.leave(owner)
+        self.cache.decref(owner)
         self.use_on_oom.discard(pool)
         if owner.users == 0:
-            self.ledger.calls["num_sync_all_streams"] += 1
-            self.cache.settle(wait=True, only=owner)
+            self.statistics.calls["num_sync_all_streams"] += 1
+            self.cache.process_pending_frees(wait=True, only=owner)
             self.cache.release_private(owner)
 
-    # Captures of graphs
+    # Graph captures
 
     def begin_capture(self, stream: int, pool: tuple[int, int] | None = None) -> tuple[int, int]:
-        """What is allocated on the stream until the end belongs to the graph, whose pool's id it gives: (n, 0)."""
+        """Route allocations of the stream to the graph's pool until `end_capture`. Return the pool id, (n, 0)."""
         if pool is None:
             self.graphs_made += 1
             pool = (self.graphs_made, 0)
             self.cache.private[pool] = PrivatePool(pool, users=0)
-        self._begin(self.cache.private[pool], stream)
+        self._push_pool(self.cache.private[pool], stream)
         self.cache.captured.append(stream)
         return pool
 
     def end_capture(self) -> None:
         stream = self.cache.captured.pop()
-        self._end(next(owner.id for owner, of in self.active if of == stream))
+        self._pop_pool(next(owner.id for owner, of in self.active if of == stream))
 
     def release_capture(self, pool: tuple[int, int]) -> None:
-        """As a graph's reset: what is free goes with the next flush."""
-        self.cache.leave(self.cache.private[pool])
+        """Release a graph's pool, as `CUDAGraph.reset` does; its free memory is released by the next `empty_cache`."""
+        self.cache.decref(self.cache.private[pool])
 
-    # What it tells
+    # Statistics and history
 
     def stats(self) -> dict[str, int]:
-        return self.ledger.flat() | {"max_split_size": self.max_split_size}
+        return self.statistics.flat() | {"max_split_size": self.max_split_size}
 
     def record_history(
         self,
@@ -273,8 +273,8 @@ class ModelDevice:
         self.cache.history.record(enabled, max_entries, clear_history, skip_actions)
 
     def snapshot(self) -> dict[str, Any]:
-        """The entry that it leaves is seen in the next one. Devices before this one have empty traces."""
-        segments = picture(iter(self.cache), self.index)
+        """Return a snapshot. Its own history entry appears in the next one. Other devices have empty traces."""
+        segments = snapshot_segments(iter(self.cache), self.index)
         trace = [dict(entry) for entry in self.cache.history.entries]
-        self.cache.history.note("snapshot", 0, sum(segment["active_size"] for segment in segments), 0, (0, 0))
+        self.cache.history.record_event("snapshot", 0, sum(segment["active_size"] for segment in segments), 0, (0, 0))
         return {"segments": segments, "device_traces": [*([] for _ in range(self.index)), trace]}

@@ -1,4 +1,4 @@
-"""The tables of a device of heaps, what is counted of them, and the device under it."""
+"""Tables and statistics of a device with heaps, and the device below."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from support.model.pool import Counter
 
 __all__ = ["HeapTables", "Picture"]
 
-Picture = dict[tuple[int, str], list[tuple[int, int, list[Row]]]]  # of each queue's pools: the heaps
+Picture = dict[tuple[int, str], list[tuple[int, int, list[Row]]]]  # heaps by queue and pool name
 _COUNTED = ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes")
 
 
 class HeapTables:
-    """What is where, and every step that changes it; it decides nothing.
+    """Tables of heaps and the operations on them, without policy.
 
-    `busy` are the queues with work to do; `others`, bytes of the device that are not in heaps. The device hands out at
-    most `capacity` bytes, None: any amount. The next `refusals` heaps it refuses whatever is free.
+    `busy` are the queues with unfinished work; `others` is the device memory outside heaps, in bytes. The device
+    allocates at most `capacity` bytes (None: unlimited) and refuses the next `refusals` heaps.
     """
 
     def __init__(self, capacity: int | None) -> None:
@@ -35,7 +35,7 @@ class HeapTables:
 
     @property
     def driver(self) -> int:
-        """All that the device has handed out, to whomever."""
+        """All memory allocated from the device."""
         return self.reserved + self.others
 
     @property
@@ -43,41 +43,41 @@ class HeapTables:
         return self.counters["allocated_bytes"].current
 
     def numbers(self) -> dict[str, int]:
-        """All that is counted, and the driver's total."""
+        """Return all statistics and the driver's total."""
         parts = ("current", "peak", "allocated", "freed")
         flat = {f"{key}.{part}": getattr(each, part) for key, each in self.counters.items() for part in parts}
         return flat | {"driver": self.driver}
 
     def picture(self) -> Picture:
-        """Each pool that has heaps, by queue and name."""
+        """Return the heaps of each nonempty pool, by queue and name."""
         return {key: [heap.picture() for heap in pool.heaps] for key, pool in self.pools.items() if pool.heaps}
 
     def pool(self, queue: int, name: str) -> HeapPool:
         return self.pools.setdefault((queue, name), HeapPool(queue, name))
 
-    def alike(self, pool: HeapPool) -> list[HeapPool]:
-        """It and those of the same use that other queues have, by queue."""
+    def same_usage(self, pool: HeapPool) -> list[HeapPool]:
+        """Return the pools of the same usage of all queues, by queue."""
         found = [each for each in self.pools.values() if each.name == pool.name]
         return sorted(found, key=lambda each: each.queue)
 
     # Buffers
 
-    def hand_out(self, buffer: Buffer) -> None:
-        """Its users are those whom it will have to wait for when it is freed."""
+    def mark_live(self, buffer: Buffer) -> None:
+        """Mark a buffer as live. Its users are the queues that a free waits for."""
         pool = buffer.heap.pool
         buffer.state, buffer.age = "live", 0
         buffer.users = {pool.queue} if pool.name == "scalar" else set()
         self._count(buffer.size, "allocation", "allocated_bytes", "active_bytes")
 
     def use(self, buffer: Buffer, queue: int) -> None:
-        """Another queue works on it, too."""
+        """Record that another queue uses the buffer."""
         if queue != buffer.heap.pool.queue:
             buffer.users.add(queue)
 
     def free(self, buffer: Buffer) -> None:
-        """Into its pool; but what others use waits until it is settled, after they have done what they have now."""
+        """Return a buffer to its pool, or leave it waiting until its users have finished their current work."""
         if buffer.state != "live":
-            raise ValueError(f"freed already: {buffer.state}")
+            raise ValueError(f"already freed: {buffer.state}")
         self._count(-buffer.size, "allocation", "allocated_bytes")
         if buffer.users:
             buffer.state = "waiting"
@@ -86,17 +86,17 @@ class HeapTables:
             self._cache(buffer)
 
     def work(self, queue: int) -> None:
-        """It has something to do until it is finished."""
+        """Give a queue work until `finish`."""
         self.busy.add(queue)
 
     def finish(self, *queues: int) -> None:
-        """They have done all that they had."""
+        """Complete all work of the queues."""
         self.busy.difference_update(queues)
         for buffer in self._waiting():
             buffer.users.difference_update(queues)
 
     def settle(self) -> None:
-        """What nobody uses any more goes into its pool."""
+        """Return waiting buffers without users to their pools."""
         for buffer in self._waiting():
             if not buffer.users:
                 self._cache(buffer)
@@ -106,7 +106,7 @@ class HeapTables:
         self._count(-buffer.size, "active_bytes")
 
     def release(self, buffer: Buffer) -> Heap:
-        """It is room, and its heap is told."""
+        """Turn a buffer into a gap. Return its heap."""
         buffer.heap.buffers.remove(buffer)
         return buffer.heap
 
@@ -117,7 +117,7 @@ class HeapTables:
     # Heaps
 
     def new_heap(self, pool: HeapPool, size: int, own: bool) -> Heap | None:
-        """None where the device refuses."""
+        """Allocate a heap; None if the device refuses."""
         if self.refusals:
             self.refusals -= 1
             return None
@@ -129,13 +129,13 @@ class HeapTables:
         return heap
 
     def return_if_empty(self, heap: Heap) -> None:
-        """It stays while its queue has work: a device does not watch for that."""
+        """Release an empty heap to the device, unless its queue is busy."""
         if not heap.buffers and heap.pool.queue not in self.busy:
             heap.pool.heaps.remove(heap)
             self._count(-heap.size, "segment", "reserved_bytes")
 
     def _count(self, nbytes: int, *keys: str) -> None:
-        """Allocations and segments count one each."""
+        """Add to statistics; allocations and segments count one each."""
         for key in keys:
             step = nbytes if key.endswith("bytes") else (1 if nbytes > 0 else -1)
-            self.counters[key].move(step)
+            self.counters[key].add(step)

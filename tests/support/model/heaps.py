@@ -1,7 +1,7 @@
-"""The allocator of heaps as one would explain it: Apple's, whose buffers are placed in heaps and cached whole.
+"""Reference model of the heap allocator (PyTorch's MPS allocator): buffers are placed in heaps and cached whole.
 
-Five pools for each queue, by size and by who may read them. A buffer that is freed stays where it is and as long as it
-is; only what was released is room for others. It is slow, and meant to be read and compared with.
+Each queue has five pools, by size and storage mode. A freed buffer keeps its place and size; only released buffers
+become gaps for others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.model.watermarks import HIGH, high_limit, low_limit, low_ratio, siz
 __all__ = ["HeapModel", "Picture"]
 
 _USAGES = ("shared", "private", "scalar")
-_OVERSIZE = 32 * MIB  # so much longer than what is asked for may a cached buffer be
+_MAX_EXCESS = 32 * MIB  # by how much a reused buffer may exceed the request
 
 
 @dataclass
@@ -29,9 +29,9 @@ class _Request:
 
 
 class HeapModel(HeapTables):
-    """One device: `longest` is what no request may reach, and the watermarks are ratios of `recommended`, in bytes.
+    """One device. Requests must be smaller than `longest` bytes; the watermarks are ratios of `recommended` bytes.
 
-    Raises ForebayError for ratios that are none.
+    Raises ForebayError for invalid ratios.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class HeapModel(HeapTables):
         self.unified, self.alignment = unified, alignment
         self.high = high_limit(high, recommended)
         self.low = low_limit(low_ratio(unified) if low is None else low, high, recommended)
-        self.callbacks: list[Callable[[], bool]] = []  # each tells whether it freed anything
+        self.callbacks: list[Callable[[], bool]] = []  # each returns True if it freed memory
 
     def set_high(self, ratio: float) -> None:
-        """The low watermark stays where it is, be it above."""
+        """Set the high watermark. The low watermark is unchanged, even if it is higher."""
         self.high = high_limit(ratio, self.recommended)
 
     def allocate(self, nbytes: int, queue: int = 0, usage: str | None = None) -> Buffer:
-        """Raises OutOfMemory when every remedy failed, and ForebayError for what no device could give."""
+        """Allocate a buffer. Raises OutOfMemory if all recovery steps fail, ForebayError for an invalid size."""
         usage = usage or ("shared" if self.unified else "private")
         if usage not in _USAGES or nbytes < 1 or (usage == "scalar" and nbytes > MIB):
             raise ValueError(f"{nbytes} bytes, {usage}")
@@ -74,17 +74,17 @@ class HeapModel(HeapTables):
         if buffer is None:
             buffer = (
                 self._place(request)
-                or self._ask_callbacks_and_reuse(request)
-                or self._make_room_and_place(request)
+                or self._run_callbacks_and_reuse(request)
+                or self._release_and_place(request)
                 or self._empty_and_place(request)
             )
         if buffer is None:
             raise OutOfMemory(self._out_of_memory(request))
-        self.hand_out(buffer)
+        self.mark_live(buffer)
         return buffer
 
     def empty(self) -> None:
-        """Everything cached goes, of every queue, and every heap without a buffer: after all work is done."""
+        """Wait for all work, then release all cached buffers and empty heaps."""
         self.finish(*self.busy)
         self.settle()
         for pool in self.pools.values():
@@ -101,36 +101,36 @@ class HeapModel(HeapTables):
         return f"{usage} {'small' if size <= MIB else 'large'}"
 
     def _cached(self, pool: HeapPool) -> list[Buffer]:
-        """Of all queues."""
-        return [buffer for each in self.alike(pool) for buffer in each.cached()]
+        """Return the cached buffers of the same usage of all queues."""
+        return [buffer for each in self.same_usage(pool) for buffer in each.cached()]
 
-    # The two ways to a buffer
+    # Reuse and placement
 
     def _reuse(self, request: _Request) -> Buffer | None:
-        """The smallest that is long enough. One that is much too long makes room instead, where that is better."""
-        if self._is_too_much(request):
+        """Return the smallest sufficient cached buffer. A much larger one is released instead where that helps."""
+        if self._exceeds_limit(request):
             return None
         pool = request.pool
         if self.low is not None and not pool.small:
             for buffer in self._cached(pool):
                 buffer.age += 1
         found = next((buffer for buffer in pool.cached() if buffer.size >= request.size), None)
-        if found is None or found.size <= request.size + _OVERSIZE:
+        if found is None or found.size <= request.size + _MAX_EXCESS:
             return found
         if any(heap.available >= request.size for heap in pool.heaps):
             return None
         if pool.queue not in self.busy:
-            self.release(found)  # the heap stays: the request will go where this was
+            self.release(found)  # the heap is kept: the request will be placed there
             request.pressure = False
             return None
         if request.pressure:
-            self.release(found)  # and as its queue is busy, the heap stays here, too
+            self.release(found)  # the heap is kept, as its queue is busy
             return None
         return found
 
     def _place(self, request: _Request) -> Buffer | None:
-        """In the heap that is nearly full, of those that have room; in a new one if none has."""
-        if self._is_too_much(request):
+        """Place a buffer in the heap with the smallest sufficient gap, or in a new heap."""
+        if self._exceeds_limit(request):
             return None
         fitting = [heap for heap in request.pool.heaps if heap.available >= request.size]
         if fitting:
@@ -138,22 +138,18 @@ class HeapModel(HeapTables):
         heap = self.new_heap(request.pool, *_heap_size(request))
         return None if heap is None else heap.put(request.size)
 
-    def _is_too_much(self, request: _Request) -> bool:
+    def _exceeds_limit(self, request: _Request) -> bool:
         return self.high is not None and self.driver + request.size > self.high
 
-    # What is done about it when there is neither
+    # Recovery steps
 
     def _collect_garbage(self, pool: HeapPool) -> None:
-        """Old buffers that nobody works on go, until the driver has no more than the low watermark.
-
-        Memory is short for all queues, and theirs are asked. Of the heaps that are empty then, those go that came for
-        one buffer.
-        """
+        """Release old idle buffers of all queues until the low watermark is met; then release empty dedicated heaps."""
         assert self.low is not None
         target = self.driver - self.low
         idle = [buffer for buffer in self._cached(pool) if buffer.heap.pool.queue not in self.busy]
         reclaimed = 0
-        while reclaimed < target and idle:  # a pass frees at least the oldest
+        while reclaimed < target and idle:  # each pass frees at least the oldest
             average = sum(buffer.age for buffer in idle) / len(idle)
             for buffer in tuple(idle):
                 if reclaimed < target and buffer.age >= average:
@@ -162,14 +158,14 @@ class HeapModel(HeapTables):
                     if self.release(buffer).own:
                         self.return_if_empty(buffer.heap)
 
-    def _ask_callbacks_and_reuse(self, request: _Request) -> Buffer | None:
-        """Whatever they say, and if there are none."""
+    def _run_callbacks_and_reuse(self, request: _Request) -> Buffer | None:
+        """Run the callbacks, then retry, whatever they return."""
         for callback in self.callbacks:
             callback()
         return self._reuse(request)
 
-    def _make_room_and_place(self, request: _Request) -> Buffer | None:
-        """One that is long enough goes, or the longest ones until that many bytes went."""
+    def _release_and_place(self, request: _Request) -> Buffer | None:
+        """Release one sufficient cached buffer, or the largest ones until enough bytes are free; then retry."""
         cached = request.pool.cached()
         released = 0
         for buffer in [each for each in cached if each.size >= request.size][:1] or reversed(cached):
@@ -197,7 +193,7 @@ class HeapModel(HeapTables):
 
 
 def _heap_size(request: _Request) -> tuple[int, bool]:
-    """And whether it is for this one buffer."""
+    """Return the size of a new heap, and whether it is dedicated to this buffer."""
     if request.size <= MIB:
         return 8 * MIB, False
     if request.size < 10 * MIB:

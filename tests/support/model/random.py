@@ -1,6 +1,6 @@
-"""Random fills as a plain model: one element after the other, in Python's ints and NumPy's doubles, easy to believe.
+"""Reference model of random fills: one element at a time, with Python ints and NumPy doubles.
 
-Logarithms and sines are right to a few of the last bits only; everything else is exact.
+Logarithms and sines are accurate to a few of the last bits; all other operations are exact.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def _threads(count: int, geometry: tuple[int, int]) -> int:
     return min(multiprocessors * (threads // 256), -(-count // 256)) * 256
 
 
-def skipped(count: int, lanes: int, geometry: tuple[int, int]) -> int:
-    """How far a fill of so many elements moves the offset, where 32 bits index them all."""
-    calls, part = divmod(count, _threads(count, geometry) * lanes)
+def skipped(count: int, per_call: int, geometry: tuple[int, int]) -> int:
+    """Return by how much a fill advances the offset, for fewer than 2**32 elements."""
+    calls, part = divmod(count, _threads(count, geometry) * per_call)
     return 4 * (calls + bool(part))
 
 
 def drawn(
-    law: str,
+    distribution: str,
     dtype: np.dtype[Any],
     count: int,
     geometry: tuple[int, int],
@@ -37,42 +37,42 @@ def drawn(
     *numbers: float,
     elements: range | None = None,
 ) -> NDArray[Any]:
-    """What a fill gives to these elements (all, if none are named); `state` is the generator's seed and offset.
+    """Return the values that a fill stores in `elements` (default: all); `state` is the generator's seed and offset.
 
-    `numbers` are uniform's from and to, normal's mean and deviation, exponential's rate, bernoulli's probability, and
-    for integers the first, how many (0 for 2**64), and whether each is made of 64 bits, if not their number says so.
+    `numbers` are: uniform: from, to; normal: mean, standard deviation; exponential: rate; bernoulli: probability;
+    integers: the first, their number (0 for 2**64), and optionally whether each is values of 64 bits.
     """
     seed, offset = state
-    wide = dtype == np.float64 and law != "integers"
-    if law == "integers":
-        wide = bool(numbers[2]) if len(numbers) > 2 else numbers[1] == 0 or numbers[1] >= 1 << 28
-    threads, lanes = _threads(count, geometry), 2 if wide else 4
-    made = np.empty(len(elements or range(count)), dtype)
+    is_64bit = dtype == np.float64 and distribution != "integers"
+    if distribution == "integers":
+        is_64bit = bool(numbers[2]) if len(numbers) > 2 else numbers[1] == 0 or numbers[1] >= 1 << 28
+    threads, per_call = _threads(count, geometry), 2 if is_64bit else 4
+    values = np.empty(len(elements or range(count)), dtype)
     for at, element in enumerate(elements or range(count)):
         step, thread = divmod(element, threads)
-        call, lane = divmod(step, lanes)
+        call, index = divmod(step, per_call)
         words = philox(seed, thread, offset // 4 + call)
-        made[at] = _number(law, dtype, words, lane, wide, numbers)
-    return made
+        values[at] = _number(distribution, dtype, words, index, is_64bit, numbers)
+    return values
 
 
 def permuted(count: int, bits: int, geometry: tuple[int, int], state: tuple[int, int]) -> list[int]:
-    """What randperm gives, whose keys are of so many bits: from the generator's state on."""
+    """Return the permutation of `randperm` with keys of `bits` bits, from the generator's state."""
     width = 32 if bits <= 32 else 64
-    first, several = -1 << (width - 1), (1 << width) - 1
-    keys = drawn("integers", np.dtype(f"i{width // 8}"), count, geometry, state, first, several)
+    first, key_count = -1 << (width - 1), (1 << width) - 1
+    keys = drawn("integers", np.dtype(f"i{width // 8}"), count, geometry, state, first, key_count)
     seed, offset = state
     return shuffled(keys.tolist(), bits, width, (seed, offset + skipped(count, 2, geometry)))
 
 
 def shuffled(keys: list[int], bits: int, width: int, state: tuple[int, int]) -> list[int]:
-    """Their places in order, equal ones shuffled from the last to the second."""
+    """Return the indices of the sorted keys, with runs of equal keys shuffled from the last to the second."""
     seed, offset = state
     low = keys if bits == width else [key % (1 << bits) for key in keys]
     order = sorted(range(len(keys)), key=low.__getitem__)
     start = 0
     while start < len(order):
-        run = [place for place in order[start:] if low[place] == low[order[start]]]
+        run = [index for index in order[start:] if low[index] == low[order[start]]]
         words = [word for call in range(len(run)) for word in philox(seed, start, offset // 4 + call)]
         for last in range(len(run) - 1, 0, -1):
             other = words[len(run) - 1 - last] % (last + 1)
@@ -83,23 +83,28 @@ def shuffled(keys: list[int], bits: int, width: int, state: tuple[int, int]) -> 
 
 
 def _number(
-    law: str, dtype: np.dtype[Any], words: tuple[int, ...], lane: int, wide: bool, numbers: tuple[float, ...]
+    distribution: str,
+    dtype: np.dtype[Any],
+    words: tuple[int, ...],
+    index: int,
+    is_64bit: bool,
+    numbers: tuple[float, ...],
 ) -> Any:
-    if law == "integers":
-        number = words[2 * lane] << 32 | words[2 * lane + 1] if wide else words[lane]
+    if distribution == "integers":
+        number = words[2 * index] << 32 | words[2 * index + 1] if is_64bit else words[index]
         value = (number % int(numbers[1]) if numbers[1] else number) + int(numbers[0])
         value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
         return np.int64(value).astype(np.float32 if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype)
-    real = np.float64 if wide else np.float32
-    if law == "normal":
+    real = np.float64 if is_64bit else np.float32
+    if distribution == "normal":
         mean, deviation = real(numbers[0]), real(numbers[1])
-        pair = words if wide else words[lane & 2 : (lane & 2) + 2]
-        return _narrow(_normal(pair, lane & 1, wide) * float(deviation) + float(mean), dtype)
-    uniform = _uniform(words[2 * lane : 2 * lane + 2] if wide else words[lane : lane + 1])
-    if law == "bernoulli":
+        pair = words if is_64bit else words[index & 2 : (index & 2) + 2]
+        return _narrow(_normal(pair, index & 1, is_64bit) * float(deviation) + float(mean), dtype)
+    uniform = _uniform(words[2 * index : 2 * index + 2] if is_64bit else words[index : index + 1])
+    if distribution == "bernoulli":
         return uniform < float(real(numbers[0]))
-    if law == "exponential":
-        least = 2.0**-53 if wide else 2.0**-24
+    if distribution == "exponential":
+        least = 2.0**-53 if is_64bit else 2.0**-24
         logarithm = -least if uniform >= 1 - least else math.log(uniform)
         return _narrow(-1 / float(real(numbers[0])) * logarithm, dtype)
     low, high = (np.float64(number).astype(dtype) for number in numbers)
@@ -108,14 +113,14 @@ def _number(
 
 
 def _uniform(words: tuple[int, ...]) -> float:
-    """In (0, 1], of one word a float32's, of two a double."""
+    """Return a number in (0, 1]: a float32 from one word, a double from two."""
     if len(words) == 1:
         return float(np.float32(float(np.float32(np.uint32(words[0]))) * 2.0**-32 + 2.0**-33))
     return float(words[0] ^ words[1] << 21) * 2.0**-53 + 2.0**-54
 
 
-def _normal(words: tuple[int, ...], which: int, wide: bool) -> float:
-    if wide:
+def _normal(words: tuple[int, ...], which: int, is_64bit: bool) -> float:
+    if is_64bit:
         radius = math.sqrt(-2 * math.log(_uniform(words[:2])))
         angle = math.pi * (float(words[2] ^ words[3] << 21) * 2.0**-52 + 2.0**-53)
     else:
@@ -126,6 +131,6 @@ def _normal(words: tuple[int, ...], which: int, wide: bool) -> float:
 
 
 def _narrow(value: float | Fraction, dtype: np.dtype[Any]) -> Any:
-    """By way of a float32, as C++ does."""
+    """Convert to `dtype` by way of a float32, as C++ does."""
     number = np.float64(float(value))
     return number.astype(np.float32).astype(dtype) if dtype.itemsize < 8 else number

@@ -1,4 +1,4 @@
-"""The settings that decide where a block goes. It reads what is well formed; refusing the rest is not its business."""
+"""Allocator settings of the model. The parser accepts well-formed text only and does not validate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNLIMITED = (1 << 64) - 1
 
 @dataclass
 class Settings:
-    """Sizes in bytes."""
+    """Allocator settings; sizes in bytes."""
 
     max_split_size: int = UNLIMITED
     garbage_collection_threshold: float = 0.0
@@ -28,7 +28,7 @@ class Settings:
     throw_on_cudamalloc_oom: bool = False
 
     def read(self, text: str) -> None:
-        """Four keys start anew with each text, the others stay as they were."""
+        """Apply a settings text. Four keys are reset by each text; the others keep their values."""
         pairs = dict(re.findall(r"(\w+):(\[[^]]*\]|[^,]*)", re.sub(r"\s", "", text)))
         for field in fields(self)[:3]:
             setattr(self, field.name, field.default)
@@ -49,7 +49,7 @@ class Settings:
                     self.divisions = _divisions(value)
 
     def rounded(self, nbytes: int) -> int:
-        """What a block of `nbytes` takes."""
+        """Return the block size of a request."""
         parts = self.divisions[min(max(nbytes.bit_length() - 1 - 20, 0), 15)]
         if parts > 1 and nbytes > 512 * parts:
             step = (1 << nbytes.bit_length() - 1) // parts
@@ -57,7 +57,7 @@ class Settings:
         return max(-(-nbytes // 512) * 512, 512)
 
     def segment_size(self, size: int) -> int:
-        """What to ask a device for when no block of `size` is free."""
+        """Return the segment size to reserve for a block size."""
         if size <= MIB:
             return 2 * MIB
         if size < 10 * MIB:
@@ -65,7 +65,7 @@ class Settings:
         return -(-size // (2 * MIB)) * 2 * MIB
 
     def reserved(self, total: int) -> int:
-        """How much address space an expandable segment gets, before it is rounded up to whole pages."""
+        """Return the address space of an expandable segment, before rounding up to whole pages."""
         whole = total + total // 8
         if not self.reserve:
             return whole
@@ -74,7 +74,7 @@ class Settings:
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """The first of a list also counts for what is smaller, `>` for what is larger than the last."""
+    """Parse divisions. The first entry of a list also applies to smaller sizes, `>` to sizes above the last entry."""
     if not value.startswith("["):
         return (int(value),) * 16
     slots = [0] * 16
@@ -89,7 +89,7 @@ def _divisions(value: str) -> tuple[int, ...]:
 
 
 def format_size(nbytes: int) -> str:
-    """As PyTorch's errors write it: a size exactly at a border keeps the smaller unit."""
+    """Format a size as PyTorch's errors do: a size exactly at a unit boundary keeps the smaller unit."""
     if nbytes <= 1024:
         return f"{nbytes} bytes"
     for power, unit in (10, "KiB"), (20, "MiB"):

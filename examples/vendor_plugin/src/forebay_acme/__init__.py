@@ -1,1 +1,1 @@
-"""Acme's cards as forebay's devices of kind mtia. Importing this opens nothing."""
+"""Forebay backend for Acme's cards: devices of kind mtia. The import opens no device."""

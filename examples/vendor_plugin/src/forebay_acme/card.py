@@ -1,7 +1,6 @@
-"""Stands for what a vendor has already: the library that talks to the card.
+"""Stand-in for the vendor's own library, which does not know forebay.
 
-It knows nothing of forebay. This card is made of the machine's memory, and of a Python thread for each
-of its engines.
+A card is simulated with host memory, and each of its engines with a Python thread.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ ALIGNMENT = 2 << 20
 
 
 class CardError(Exception):
-    """The library's own: a number, and words."""
+    """Error of the library, with a code."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
 def card_count() -> int:
-    """How many cards the machine has: ACME_CARDS, or two. CardError where that is no number."""
-    said = os.environ.get("ACME_CARDS", "2")
-    if not said.isdecimal():
-        raise CardError(errno.EINVAL, f"ACME_CARDS must be a number of cards, not {said!r}")
-    return int(said)
+    """Return the number of cards in the machine: the variable ACME_CARDS, by default 2."""
+    value = os.environ.get("ACME_CARDS", "2")
+    if not value.isdecimal():
+        raise CardError(errno.EINVAL, f"ACME_CARDS must be a number of cards, not {value!r}")
+    return int(value)
 
 
 class Card:
-    """One card: so many bytes of memory."""
+    """A card with `capacity` bytes of memory."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
         self._mappings: dict[int, tuple[mmap.mmap, int, bool]] = {}
-        self._lock = threading.RLock()  # a destructor may free memory in between
+        self._lock = threading.RLock()  # reentrant: a destructor may free memory
 
     def allocate(self, nbytes: int, *, on_host: bool = False) -> int:
-        """The address of that much memory; `on_host` it does not count as the card's."""
+        """Allocate memory and return its address. Memory `on_host` does not count as the card's."""
         with self._lock:
             if not on_host and nbytes > self.capacity - self.used:
                 raise CardError(errno.ENOMEM, "out of memory")
@@ -72,26 +71,23 @@ class Card:
 
 
 class Engine:
-    """Does what it is given, in order. Fences among the work count from 1.
-
-    `passed` is the last one that it came by.
-    """
+    """An engine that runs submitted work in order. Fences count from 1; `passed` is the last one reached."""
 
     def __init__(self) -> None:
         self.fences = 0
         self.passed = 0
-        self._failure: BaseException | None = None  # the first that nobody has taken
+        self._failure: BaseException | None = None  # the first one not yet taken
         self.stopped = False
-        self._todo: deque[Callable[[], object] | None] = deque()  # None is a fence
+        self._todo: deque[Callable[[], object] | None] = deque()  # None stands for a fence
         self._busy = False
-        self._bell = threading.Condition()  # rings whenever something of the above changes
+        self._changed = threading.Condition()  # notified whenever any of the above changes
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], object]) -> None:
         self._add(work)
 
     def fence(self) -> int:
-        with self._bell:
+        with self._changed:
             self._add(None)
             self.fences += 1
             return self.fences
@@ -100,41 +96,41 @@ class Engine:
         return not self._todo and not self._busy
 
     def wait(self, fence: int) -> bool:
-        """Until it is passed; False where the engine stopped before."""
-        with self._bell:
-            self._bell.wait_for(lambda: self.passed >= fence or (self.stopped and self.idle()))
+        """Wait until a fence is passed. Return False if the engine stopped before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.passed >= fence or (self.stopped and self.idle()))
             return self.passed >= fence
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Takes no more, and waits for what there is. False: time was up, and the rest was dropped."""
-        with self._bell:
+        """Accept no more work and wait for the rest. Return False if it was dropped on timeout."""
+        with self._changed:
             self.stopped = True
-            self._bell.notify_all()
-            if not self._bell.wait_for(self.idle, timeout):
+            self._changed.notify_all()
+            if not self._changed.wait_for(self.idle, timeout):
                 self._todo.clear()
                 return False
             return True
 
     def take_failure(self) -> BaseException | None:
-        """The first failure of its work since the last call of this."""
-        with self._bell:
+        """Return the first failure since the last call."""
+        with self._changed:
             failure, self._failure = self._failure, None
             return failure
 
     def _add(self, work: Callable[[], object] | None) -> None:
-        with self._bell:
+        with self._changed:
             if self.stopped:
                 raise CardError(errno.ESHUTDOWN, "the engine was stopped")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="acme engine", daemon=True)
                 self._thread.start()
             self._todo.append(work)
-            self._bell.notify_all()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._bell:
-                self._bell.wait_for(lambda: self._todo or self.stopped)
+            with self._changed:
+                self._changed.wait_for(lambda: self._todo or self.stopped)
                 if not self._todo:
                     return
                 work, self._busy = self._todo.popleft(), True
@@ -142,11 +138,11 @@ class Engine:
             try:
                 if work is not None:
                     work()
-            except BaseException as error:  # noqa: BLE001 -- whatever it is, who waits is told
+            except BaseException as error:  # noqa: BLE001 -- the next wait raises it
                 failure = error
-            with self._bell:
+            with self._changed:
                 self._failure = self._failure or failure
                 self.passed += work is None
                 self._busy = False
-                self._bell.notify_all()
+                self._changed.notify_all()
             del work, failure  # an idle engine keeps nothing alive

@@ -1,4 +1,4 @@
-"""All cards of the machine."""
+"""Driver of Acme's cards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AcmeDriver"]
 
 
 class AcmeDriver:
-    """What the entry point names. Making one opens nothing."""
+    """The class that the entry point names. Its constructor opens no device."""
 
     kind = "mtia"
 
@@ -20,7 +20,7 @@ class AcmeDriver:
         try:
             return card_count()
         except CardError:
-            return 0  # `why_not` tells
+            return 0  # `why_not` returns the reason
 
     def why_not(self) -> str:
         try:
@@ -32,17 +32,17 @@ class AcmeDriver:
         props = self.describe(index)
         return AcmePort(props, Card(props.total_bytes))
 
-    # Describes
+    # Ability Describes
 
     def describe(self, index: int) -> DeviceProps:
         if integer_of(index, "index") not in range(self.count()):
-            name, there = f"{self.kind}:{index}", self.why_not() or f"there are {self.count()} cards"
-            raise DeviceError(f"no {name}: {there}", call="describe", device=name)
+            name, reason = f"{self.kind}:{index}", self.why_not() or f"there are {self.count()} cards"
+            raise DeviceError(f"no {name}: {reason}", call="describe", device=name)
         return DeviceProps(
             kind=self.kind,
             index=index,
             name="Acme M1",
             total_bytes=1 << 30,
-            queue_visible=True,  # functions on a queue may touch the card's memory
-            details={"major": 1, "minor": 0},  # under PyTorch's names
+            queue_visible=True,  # host functions on a queue may access the card's memory
+            details={"major": 1, "minor": 0},  # PyTorch's names
         )

@@ -1,4 +1,4 @@
-"""One open card: its memory, and its queues."""
+"""An open card: memory and queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AcmePort"]
 
 
 class AcmePort:
-    """Turns the library's numbers into forebay's exceptions, and counts queues."""
+    """An open card. Translates the library's errors into forebay's exceptions."""
 
     def __init__(self, props: DeviceProps, card: Card) -> None:
         self.props = props
@@ -36,7 +36,7 @@ class AcmePort:
         return self._card.capacity - self._card.used, self._card.capacity
 
     def queue(self, priority: int = 0) -> AcmeQueue:
-        integer_of(priority, "priority")  # all engines of this card are equal
+        integer_of(priority, "priority")  # ignored: this card has no priorities
         with self._lock:
             self._check_open()
             self._queues.append(AcmeQueue(self.name, len(self._queues)))
@@ -48,10 +48,10 @@ class AcmePort:
                 return
             self._closed = True
         closed = [queue.close() for queue in self._queues]
-        if all(closed):  # else an engine may still use the memory
+        if all(closed):  # else an engine may still access the memory
             self._card.free_all()
 
-    # PinnedHost: memory of the host that the card reaches by itself
+    # Ability PinnedHost: host memory that the card accesses directly
 
     def pin(self, nbytes: int) -> int:
         return self._allocate(size_of(nbytes), "pin", on_host=True)
@@ -66,7 +66,7 @@ class AcmePort:
         except (CardError, OSError) as error:
             free, capacity = self.memory_info()
             raise OutOfMemory(
-                f"{self.name}: {error}: wanted {nbytes} bytes, {free} free",
+                f"{self.name}: {error}: requested {nbytes} bytes, {free} free",
                 wanted=nbytes,
                 free=free,
                 reserved=self._card.used,

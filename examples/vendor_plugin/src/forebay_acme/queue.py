@@ -1,4 +1,4 @@
-"""One engine of a card, as a queue with the abilities Timing, Launches, Randoms and Captures."""
+"""Queue of a card: one engine, with the abilities Timing, Launches, RandomNumbers and Captures."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
-from forebay.errors import DeviceError, WrongState, complain
+from forebay.errors import DeviceError, WrongState, warn_unraisable
 from forebay.spi import Draw, Mark
 from forebay.vendor import (
     CapturedMark,
-    Records,
+    CaptureMixin,
     accelerator_error,
     draw_now,
     index_of,
     integer_of,
-    recorded_wait,
     recorded_work,
+    wait_in_capture,
 )
 from forebay_acme.card import Engine
-from forebay_acme.recording import AcmeRecording
+from forebay_acme.recording import AcmeCapturedGraph
 
 __all__ = ["AcmeMark", "AcmeQueue"]
 
 _native_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-class AcmeQueue(Records[AcmeRecording]):
-    """Whatever it is told goes to the engine, or into a recording."""
+class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
+    """A queue that submits work to an engine, or captures it into a graph."""
 
     def __init__(self, device: str, handle: int) -> None:
         self.handle = handle
-        self.recording: AcmeRecording | None = None
+        self.recording: AcmeCapturedGraph | None = None
         self._device = device
         self._engine = Engine()
 
     # Work
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        self._put("copy", recorded_work.copy(dst, src, nbytes))
+        self._enqueue("copy", recorded_work.copy(dst, src, nbytes))
 
     def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        self._put("fill", recorded_work.fill(dst, byte, nbytes))
+        self._enqueue("fill", recorded_work.fill(dst, byte, nbytes))
 
-    def do(self, what: str, details: Mapping[str, Any]) -> None:
-        """One piece of work, on the engine's thread. A real card would do it."""
+    def execute(self, what: str, details: Mapping[str, Any]) -> None:
+        """Execute one piece of work on the engine's thread; a real card would do it in hardware."""
         match what:
             case "copy":
                 ctypes.memmove(details["to"], details["source"], details["nbytes"])
@@ -64,11 +64,11 @@ class AcmeQueue(Records[AcmeRecording]):
         self.check_usable()
         self._engine.submit(function)
 
-    def _put(self, what: str, details: Mapping[str, Any]) -> None:
+    def _enqueue(self, what: str, details: Mapping[str, Any]) -> None:
         if self.recording is not None:
             self.recording.add(self, what, **details)
         else:
-            self.submit(partial(self.do, what, details))
+            self.submit(partial(self.execute, what, details))
 
     # Ticks
 
@@ -83,29 +83,29 @@ class AcmeQueue(Records[AcmeRecording]):
 
     def idle(self) -> bool:
         if self.recording is not None:
-            raise self.recording.forbid(self, "idle")
+            raise self.recording.forbidden(self, "idle")
         return self._engine.idle()
 
     def wait(self, tick: int) -> None:
-        self.check_recorded(integer_of(tick, "tick"))
+        self.check_not_captured(integer_of(tick, "tick"))
         self._check_signalled(tick)
         if not self._engine.wait(tick):
             raise WrongState(f"{self._device}: queue {self.handle} was closed before tick {tick}")
         if (failure := self._engine.take_failure()) is not None:
-            raise self._told(failure) from failure
+            raise self._work_error(failure) from failure
 
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, AcmeQueue):
             raise TypeError(f"an Acme queue cannot wait for a {type(other).__name__}")
-        if not recorded_wait(self, other, integer_of(tick, "tick")):
+        if not wait_in_capture(self, other, integer_of(tick, "tick")):
             other._check_signalled(tick)
-            self.submit(partial(other._come_by, tick))
+            self.submit(partial(other._wait_on_engine, tick))
 
     def close(self, timeout: float | None = None) -> bool:
         self.abandon_capture()
         done = self._engine.stop(timeout)
         if (failure := self._engine.take_failure()) is not None:
-            complain(f"{self._told(failure)}; nobody had waited for it")
+            warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         return done
 
     def check_usable(self) -> None:
@@ -114,13 +114,13 @@ class AcmeQueue(Records[AcmeRecording]):
 
     def _check_signalled(self, tick: int) -> None:
         if index_of(tick, "tick") > self._engine.fences:
-            raise WrongState(f"{self._device}: queue {self.handle} has signalled no tick {tick}")
+            raise WrongState(f"{self._device}: queue {self.handle} has not signalled tick {tick}")
 
-    def _come_by(self, tick: int) -> None:
+    def _wait_on_engine(self, tick: int) -> None:
         if not self._engine.wait(tick):
-            raise DeviceError("it waited for another queue, which was closed before it got there")
+            raise DeviceError("it waited for another queue, which was closed before it reached the tick")
 
-    def _told(self, failure: BaseException) -> DeviceError:
+    def _work_error(self, failure: BaseException) -> DeviceError:
         message = f"{self._device}: work of queue {self.handle} failed with "
         message += f"{type(failure).__name__}: {failure}"
         return DeviceError(message, code=getattr(failure, "code", 0), device=self._device)
@@ -136,45 +136,45 @@ class AcmeQueue(Records[AcmeRecording]):
         return mark
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
-        moments = []
+        times = []
         for mark in (start, end):
             if not isinstance(mark, AcmeMark):
-                raise TypeError(f"{type(mark).__name__} is no mark of an Acme queue")
-            if not mark.moment:
+                raise TypeError(f"a mark of an Acme queue is required, not {type(mark).__name__}")
+            if not mark.time_ns:
                 raise WrongState(f"{self._device}: a mark is not reached yet")
-            moments.append(mark.moment)
-        return (moments[1] - moments[0]) / 1e6
+            times.append(mark.time_ns)
+        return (times[1] - times[0]) / 1e6
 
-    # Launches and Randoms
+    # Launches and RandomNumbers
 
     def call(self, function: Callable[[], object]) -> None:
-        self._put("call", recorded_work.call(function))
+        self._enqueue("call", recorded_work.call(function))
 
     def call_native(self, function: int, argument: int) -> None:
-        self._put("native", recorded_work.native(function, argument))
+        self._enqueue("native", recorded_work.native(function, argument))
 
     def draw(self, draw: Draw) -> None:
-        self._put("draw", recorded_work.draw(draw))
+        self._enqueue("draw", recorded_work.draw(draw))
 
-    # Captures: `Records` has its calls
+    # Captures: `CaptureMixin` implements its methods
 
     @property
-    def capture(self) -> AcmeRecording | None:
+    def capture(self) -> AcmeCapturedGraph | None:
         return self.recording
 
-    def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> AcmeRecording:
-        return AcmeRecording(self, mode, queues)
+    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> AcmeCapturedGraph:
+        return AcmeCapturedGraph(self, mode, queues)
 
-    def refused(self, code: int, call: str) -> DeviceError:
+    def driver_error(self, code: int, call: str) -> DeviceError:
         return accelerator_error(code, kind="mtia", call=call, device=self._device)
 
 
 class AcmeMark:
-    """A tick, and when it was reached, in nanoseconds; 0 until then."""
+    """A tick with the time in nanoseconds at which it was reached, 0 before."""
 
     def __init__(self) -> None:
         self.tick = 0
-        self.moment = 0
+        self.time_ns = 0
 
     def stamp(self) -> None:
-        self.moment = time.perf_counter_ns()
+        self.time_ns = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""What queues were told while they recorded, and doing it again. `Recorder` has the rules."""
+"""Captured graphs of Acme queues; `CaptureRecorder` implements the rules of a capture."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.spi import Queue
-from forebay.vendor import Recorder, reseeded, steps
+from forebay.vendor import CaptureRecorder, executed_nodes, reseeded_draw
 
 if TYPE_CHECKING:
     from forebay_acme.queue import AcmeQueue
 
-__all__ = ["AcmeRecording"]
+__all__ = ["AcmeCapturedGraph"]
 
 
-class AcmeRecording(Recorder["AcmeQueue"]):
-    """A launch is one piece of work: everything, in the order of the recording."""
+class AcmeCapturedGraph(CaptureRecorder["AcmeQueue"]):
+    """A captured graph, launched as one piece of work that executes all nodes in order."""
 
-    _last: tuple[AcmeQueue, int] | None = None  # where it was launched, and the tick behind it
+    _last: tuple[AcmeQueue, int] | None = None  # queue and tick of the last launch
 
-    def take_in(self, queue: AcmeQueue) -> None:
+    def attach(self, queue: AcmeQueue) -> None:
         queue.recording = self
 
-    def let_go(self, queue: AcmeQueue) -> None:
+    def detach(self, queue: AcmeQueue) -> None:
         queue.recording = None
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         from forebay_acme.queue import AcmeQueue
 
         if not isinstance(queue, AcmeQueue):
-            raise TypeError(f"it is launched on an Acme queue, not on a {type(queue).__name__}")
-        if self.included(queue, sources):
+            raise TypeError(f"the graph is launched on an Acme queue, not on a {type(queue).__name__}")
+        if self.add_to_capture(queue, sources):
             return
         with self.lock:
             if self._last is not None:
-                queue.wait_for(*self._last)  # launches do not overlap
-            queue.submit(partial(self._play, queue, tuple(sources)))
+                queue.wait_for(*self._last)  # launches of one graph do not overlap
+            queue.submit(partial(self._execute, queue, tuple(sources)))
             self._last = queue, queue.signal()
 
-    def _play(self, queue: AcmeQueue, sources: Sequence[tuple[int, int]]) -> None:
-        for what, _, details, _ in steps(self.work, _byte_at):
-            queue.do(what, {"draw": reseeded(details, sources)} if what == "draw" else details)
+    def _execute(self, queue: AcmeQueue, sources: Sequence[tuple[int, int]]) -> None:
+        for what, _, details, _ in executed_nodes(self.work, _byte_at):
+            queue.execute(what, {"draw": reseeded_draw(details, sources)} if what == "draw" else details)
 
 
 def _byte_at(address: int) -> int:

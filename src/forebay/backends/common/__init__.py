@@ -1,1 +1,1 @@
-"""Parts that several backends share; `forebay.vendor` lists those for other packages."""
+"""Building blocks shared by several backends; `forebay.vendor` exports those for other packages."""

@@ -1,4 +1,4 @@
-"""Which of the contract's abilities there are, whose each is, and which of them a kind of device has."""
+"""Abilities of the vendor contract, by owner."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ __all__ = ["BY_OWNER", "OF_DRIVERS", "OF_PORTS", "OF_QUEUES", "methods"]
 
 OF_DRIVERS: tuple[type, ...] = (spi.Describes, spi.Peers, spi.Telemetry, spi.Emulates)
 OF_PORTS: tuple[type, ...] = (
-    spi.PinnedHost, spi.PinsInPlace, spi.Managed, spi.Growable, spi.Resizable, spi.Occupied, spi.Shares, spi.Reopens,
+    spi.PinnedHost, spi.PinsInPlace, spi.Managed, spi.Growable, spi.Resizable, spi.ProcessUsage, spi.Shares,
+    spi.Reopens,
 )  # fmt: skip
-OF_QUEUES: tuple[type, ...] = (spi.Timing, spi.Logs, spi.Launches, spi.Captures, spi.Randoms, spi.Foresees)
+OF_QUEUES: tuple[type, ...] = (
+    spi.Timing,
+    spi.ExecutionLog,
+    spi.Launches,
+    spi.Captures,
+    spi.RandomNumbers,
+    spi.LazilyBacked,
+)
 
-# In the order in which tables have them.
+# In the order in which tables list them.
 BY_OWNER = MappingProxyType({"Queue": OF_QUEUES, "Port": OF_PORTS, "Driver": OF_DRIVERS})
 
 
 def methods(*contracts: type) -> Iterator[str]:
-    """The names of what they can be called for."""
+    """Yield the names of the protocols' methods."""
     for contract in contracts:
         for name, value in vars(contract).items():
             if not name.startswith("_") and callable(value):

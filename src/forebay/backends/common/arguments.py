@@ -1,4 +1,4 @@
-"""What every backend asks of its arguments, so that a wrong one gives the same error everywhere."""
+"""Argument validation shared by all backends, so that an invalid argument raises the same error everywhere."""
 
 from __future__ import annotations
 
@@ -6,42 +6,140 @@ import operator
 
 __all__ = ["LIMIT", "address_of", "byte_of", "index_of", "integer_of", "size_of"]
 
-LIMIT = 1 << 63  # addresses and sizes are below it: drivers count with a sign
+LIMIT = 1 << 63  # of addresses and sizes, exclusive: drivers use signed integers
 
 
 def integer_of(value: object, name: str) -> int:
-    """The int that is meant; TypeError for what is none. NumPy's ints are."""
+    """Return an argument as an int.
+
+    Parameters
+    ----------
+    value : object
+        The argument: an int or an object with `__index__`, such as NumPy's integers, but not a bool.
+    name : str
+        Name of the argument, for the error.
+
+    Returns
+    -------
+    int
+        The value.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an integer.
+    """
     if not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]  # it is what finds out
+            return operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
         except TypeError:
             pass
     raise TypeError(f"{name} must be an int, not {type(value).__name__}")
 
 
 def size_of(value: object, name: str = "nbytes") -> int:
-    """A number of bytes, above 0; ValueError for any other."""
-    return _between(1, integer_of(value, name), name)
+    """Return an argument as a size in bytes.
+
+    Parameters
+    ----------
+    value : object
+        The argument.
+    name : str, default "nbytes"
+        Name of the argument, for the error.
+
+    Returns
+    -------
+    int
+        The size, greater than 0.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an integer.
+    ValueError
+        If it is less than 1 or not below 2**63.
+    """
+    return _in_range(1, integer_of(value, name), name)
 
 
 def byte_of(value: object, name: str = "byte") -> int:
-    """What one byte can be, from 0 to 255; ValueError for any other."""
+    """Return an argument as a byte.
+
+    Parameters
+    ----------
+    value : object
+        The argument.
+    name : str, default "byte"
+        Name of the argument, for the error.
+
+    Returns
+    -------
+    int
+        The byte, from 0 to 255.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an integer.
+    ValueError
+        If it is out of range.
+    """
     if 0 <= (number := integer_of(value, name)) < 256:
         return number
     raise ValueError(f"{name} must be from 0 to 255, not {number}")
 
 
 def address_of(value: object, name: str = "address") -> int:
-    """An address, not null; ValueError for what cannot be one."""
-    return _between(1, integer_of(value, name), name)
+    """Return an argument as an address.
+
+    Parameters
+    ----------
+    value : object
+        The argument.
+    name : str, default "address"
+        Name of the argument, for the error.
+
+    Returns
+    -------
+    int
+        The address, not null.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an integer.
+    ValueError
+        If it is less than 1 or not below 2**63.
+    """
+    return _in_range(1, integer_of(value, name), name)
 
 
 def index_of(value: object, name: str) -> int:
-    """A number that counts something, like a tick or a device: not negative; ValueError otherwise."""
-    return _between(0, integer_of(value, name), name)
+    """Return an argument as an index or count, such as a tick or a device index.
+
+    Parameters
+    ----------
+    value : object
+        The argument.
+    name : str
+        Name of the argument, for the error.
+
+    Returns
+    -------
+    int
+        The number, not negative.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an integer.
+    ValueError
+        If it is negative or not below 2**63.
+    """
+    return _in_range(0, integer_of(value, name), name)
 
 
-def _between(lowest: int, number: int, name: str) -> int:
+def _in_range(lowest: int, number: int, name: str) -> int:
     if lowest <= number < LIMIT:
         return number
     raise ValueError(f"{name} must be at least {lowest} and below 2**63, not {number}")

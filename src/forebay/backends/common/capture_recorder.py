@@ -1,6 +1,7 @@
-"""What queues are told, recorded instead of done: the books and the rules of the ability `Captures`.
+"""Graph capture for the ability `Captures`: dependencies, membership of queues, conditions and CUDA's rules.
 
-A backend adds how its queues become members, and how what was recorded is done: see `Recorder`.
+A backend derives from `CaptureRecorder` and adds how its queues enter and exit capture mode and how a graph is
+launched. Over 400 lines because vendors use it, so every method documents its parameters.
 """
 
 from __future__ import annotations
@@ -24,238 +25,463 @@ from forebay.backends.common.cuda_errors import (
     ILLEGAL_STATE,
 )
 from forebay.errors import DeviceError, WrongState
-from forebay.spi import Queue, Recorded
+from forebay.spi import CapturedNode, Queue
 
-__all__ = ["CapturedMark", "Recorder", "Records", "recorded_wait"]
+__all__ = ["CaptureMixin", "CaptureRecorder", "CapturedMark", "wait_in_capture"]
 
-_Front = frozenset[int]  # the pieces of work that the next one comes after
-_ticks = count(-1, -1)  # of all recordings: below 0, as queues count upwards
+_Frontier = frozenset[int]  # the nodes on which the next node of a queue depends
+_ticks = count(-1, -1)  # ticks of all captures; negative, as ticks of queues are positive
 
 
 class CapturedMark(NamedTuple):
-    """A tick of a recording. It has no moment: each replay has its own."""
+    """A tick of a capture. It has no timestamp, as each launch has its own.
+
+    Parameters
+    ----------
+    tick : int
+        The tick, below 0.
+    """
 
     tick: int
 
 
 class _Member(Queue, Protocol):
-    """What a recording asks of a queue."""
+    """A queue that can be captured."""
 
     @property
-    def capture(self) -> Any: ...  # the Recorder that it takes part in, or None
-    def check_usable(self) -> None: ...  # Forked, or WrongState where it was closed
-    def refused(self, code: int, call: str) -> DeviceError: ...  # CUDA's error of that number
+    def capture(self) -> Any: ...  # the CaptureRecorder that the queue takes part in, or None
+    def check_usable(self) -> None: ...  # raises Forked, or WrongState if the queue was closed
+    def driver_error(self, code: int, call: str) -> DeviceError: ...  # the error for CUDA's error code
 
 
 _Q = TypeVar("_Q", bound=_Member)
 
 
-class Recorder(ABC, Generic[_Q]):
-    """What queues were told since `first` began to record. It ends when its life does, or `first`'s.
+class CaptureRecorder(ABC, Generic[_Q]):
+    """A captured graph, during and after its capture; implements `spi.CapturedGraph` except for `launch`.
 
-    A backend's own says how a queue comes to record (`take_in`) and to work again (`let_go`), and how all of it is done
-    (`launch`, which first asks `included`); `finished` may prepare that.
+    A subclass implements `attach`, `detach` and `launch`, which first calls `add_to_capture`. It may override
+    `finished` to prepare the launch.
+
+    Parameters
+    ----------
+    first : Queue
+        The queue that begins and ends the capture.
+    mode : str
+        "global", "thread_local" or "relaxed". Unless it is "relaxed", the current thread must end the capture.
+    queues : mutable mapping of int to int
+        Mapping to use as `queues`.
     """
 
     def __init__(self, first: _Q, mode: str, queues: MutableMapping[int, int]) -> None:
         self.queues = queues
-        self.work: list[Recorded] = []
+        self.work: list[CapturedNode] = []
         self.retained: list[object] = []
         self.lock = threading.RLock()
         self._first = first
-        self._thread = None if mode == "relaxed" else threading.get_ident()  # that must end it
+        self._thread = None if mode == "relaxed" else threading.get_ident()  # the thread that must end the capture
         self._members: dict[int, _Q] = {}
-        self._fronts: dict[int, _Front] = {}
-        self._bodies: dict[int, list[int]] = {}  # of each queue: the conditions whose bodies it is in
-        self._marks: dict[int, _Front] = {}  # of each tick
+        self._frontiers: dict[int, _Frontier] = {}
+        self._bodies: dict[int, list[int]] = {}  # by queue: the conditions whose bodies are open
+        self._signalled: dict[int, _Frontier] = {}  # by tick
         self._broken = self._ended = False
         self.check(first, "begin_capture")
-        self.enlist(first, frozenset())
+        self.add_queue(first, frozenset())
 
     @abstractmethod
-    def take_in(self, queue: _Q) -> None:
-        """From now on its `capture` is this one."""
+    def attach(self, queue: _Q) -> None:
+        """Set the queue's `capture` to this graph.
+
+        Parameters
+        ----------
+        queue : Queue
+            A queue that joins the capture.
+        """
 
     @abstractmethod
-    def let_go(self, queue: _Q) -> None:
-        """Its `capture` is None again."""
+    def detach(self, queue: _Q) -> None:
+        """Set the queue's `capture` to None.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        """
 
     def finished(self) -> None:
-        """The recording is whole; what is raised here breaks it."""
+        """Prepare the launch. Called once, when the capture is complete; an exception invalidates it."""
 
     @abstractmethod
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
-        """Do it there."""
+        """Queue all nodes; see `spi.CapturedGraph.launch`.
 
-    # While it goes on
+        Parameters
+        ----------
+        queue : Queue
+            The queue.
+        sources : sequence of tuple of int, optional
+            Seed and offset of each source of random numbers.
+        """
 
-    def enlist(self, queue: _Q, front: _Front) -> None:
-        """The queue takes part from now on."""
+    # ---- During the capture
+
+    def add_queue(self, queue: _Q, front: _Frontier) -> None:
+        """Add a queue to the capture.
+
+        Parameters
+        ----------
+        queue : Queue
+            The queue.
+        front : frozenset of int
+            Nodes on which its next node depends.
+        """
         tick = queue.reached() if queue.idle() else queue.signal()  # the former starts no thread
         with self.lock:
             self.queues[queue.handle] = tick
             self._members[queue.handle] = queue
-            self._fronts[queue.handle] = front
-            self.take_in(queue)
+            self._frontiers[queue.handle] = front
+            self.attach(queue)
 
     def check(self, queue: _Q, call: str) -> None:
-        """Forked, WrongState or DeviceError 901, where nothing more can be recorded."""
+        """Check that more work can be captured.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        call : str
+            Name of the calling method, for the error.
+
+        Raises
+        ------
+        DeviceError
+            If the capture is invalid: code 901.
+        Forked
+            If the queue belongs to the parent process.
+        WrongState
+            If the queue was closed.
+        """
         queue.check_usable()
         if self._broken:
-            raise queue.refused(CAPTURE_BROKEN, call)
+            raise queue.driver_error(CAPTURE_BROKEN, call)
 
     def add(self, queue: _Q, what: str, **details: Any) -> int:
-        """One more piece of work, behind what the queue has; gives its number."""
+        """Append a node that depends on the queue's previous work.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        what : str
+            Type of the node; see `spi.CapturedNode`.
+        **details : object
+            Arguments of the work.
+
+        Returns
+        -------
+        int
+            Number of the node.
+        """
         self.check(queue, what)
         with self.lock:
             number = len(self.work)
-            self.work.append(Recorded(what, tuple(sorted(self._fronts[queue.handle])), details))
-            self._fronts[queue.handle] = frozenset((number,))
+            self.work.append(CapturedNode(what, tuple(sorted(self._frontiers[queue.handle])), details))
+            self._frontiers[queue.handle] = frozenset((number,))
         return number
 
     def signal(self, queue: _Q) -> int:
+        """Return a new tick behind the captured work of a queue; implements `Queue.signal`.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+
+        Returns
+        -------
+        int
+            The tick, below 0.
+        """
         self.check(queue, "signal")
         tick = next(_ticks)
-        self._marks[tick] = self._fronts[queue.handle]
+        self._signalled[tick] = self._frontiers[queue.handle]
         return tick
 
-    def knows(self, tick: int) -> bool:
-        return tick in self._marks
+    def has_tick(self, tick: int) -> bool:
+        """Return True if a tick belongs to this capture.
 
-    def depend(self, queue: _Q, tick: int) -> None:
-        """What the queue does from now on comes behind the tick, too."""
+        Parameters
+        ----------
+        tick : int
+            Any tick.
+
+        Returns
+        -------
+        bool
+            Whether `signal` returned it.
+        """
+        return tick in self._signalled
+
+    def add_dependency(self, queue: _Q, tick: int) -> None:
+        """Make later nodes of a queue depend on a tick.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        tick : int
+            A tick of this capture.
+        """
         self.check(queue, "wait_for")
         with self.lock:
-            before = self._marks[tick]
-            if not before <= self._before(self._fronts[queue.handle]):
-                self._fronts[queue.handle] |= before
+            nodes = self._signalled[tick]
+            if not nodes <= self._with_ancestors(self._frontiers[queue.handle]):
+                self._frontiers[queue.handle] |= nodes
 
-    def forbid(self, queue: _Q, call: str) -> DeviceError:
-        """The error for what a recording forbids, like waiting. Nothing more can be recorded."""
+    def forbidden(self, queue: _Q, call: str) -> DeviceError:
+        """Invalidate the capture because of a call that a capture does not permit, such as waiting.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        call : str
+            Name of the method.
+
+        Returns
+        -------
+        DeviceError
+            The error to raise: code 900, or 901 if the capture was invalid before.
+        """
         return self.fail(queue, CAPTURE_FORBIDS, call)
 
     def fail(self, queue: _Q, code: int, call: str) -> DeviceError:
-        """The error to raise. Nothing more can be recorded."""
-        if self._broken:
-            return queue.refused(CAPTURE_BROKEN, call)
-        self._broken = True
-        return queue.refused(code, call)
+        """Invalidate the capture.
 
-    def break_off(self) -> None:
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        code : int
+            CUDA's error code.
+        call : str
+            Name of the method.
+
+        Returns
+        -------
+        DeviceError
+            The error to raise: of that code, or 901 if the capture was invalid before.
+        """
+        if self._broken:
+            return queue.driver_error(CAPTURE_BROKEN, call)
+        self._broken = True
+        return queue.driver_error(code, call)
+
+    def invalidate(self) -> None:
+        """Invalidate the capture without an error."""
         self._broken = True
 
     def retain(self, *objects: object) -> None:
+        """Keep objects alive for as long as the graph.
+
+        Parameters
+        ----------
+        *objects : object
+            The objects.
+        """
         self.retained.extend(objects)
 
-    # Conditions
+    # ---- Conditions; see `spi.CapturedGraph`
 
     def begin_if(self, queue: Queue, address: int) -> None:
+        """Begin a conditional body.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        address : int
+            Address of the condition, a byte.
+        """
         self._begin(queue, "if", address)
 
     def begin_while(self, queue: Queue, address: int) -> None:
+        """Begin a loop body.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        address : int
+            Address of the condition, a byte.
+        """
         self._begin(queue, "while", address)
 
-    def set_again(self, queue: Queue, address: int) -> None:
-        """Look at the byte anew, for the condition whose body the queue is in. WrongState: it is in none."""
+    def update_condition(self, queue: Queue, address: int) -> None:
+        """Read the condition of the innermost body again.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        address : int
+            Address of the condition, a byte.
+
+        Raises
+        ------
+        WrongState
+            If the queue captures no body.
+        """
         member = self._member(queue)
-        self.add(member, "set", address=address_of(address), of=self._body(member)[-1])
+        self.add(member, "set", address=address_of(address), of=self._open_bodies(member)[-1])
 
     def end_body(self, queue: Queue) -> None:
+        """End the innermost body.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+
+        Raises
+        ------
+        DeviceError
+            If the body contains a node that does not depend on the condition: code 905.
+        WrongState
+            If the queue captures no body.
+        """
         member = self._member(queue)
         self.check(member, "end_body")
-        condition = self._body(member).pop()
+        condition = self._open_bodies(member).pop()
         with self.lock:
-            first = self.work[condition]
-            if first.what == "while":
+            node = self.work[condition]
+            if node.op == "while":
                 self.add(member, "again", of=condition)
             body = range(condition + 1, len(self.work))
-            strangers = [number for number in body if not self._within(number, condition)]
-            if strangers:
+            independent = [number for number in body if not self._depends_on(number, condition)]
+            if independent:
                 raise self.fail(member, CAPTURE_ISOLATED, "end_body")
-            self.work[condition] = first._replace(body=body)
-            self._fronts[member.handle] = frozenset((condition,)) if not body else self._fronts[member.handle]
+            self.work[condition] = node._replace(body=body)
+            self._frontiers[member.handle] = frozenset((condition,)) if not body else self._frontiers[member.handle]
 
     def _begin(self, queue: Queue, what: str, address: int) -> None:
         member = self._member(queue)
         number = self.add(member, what, address=address_of(address))
         self._bodies.setdefault(member.handle, []).append(number)
 
-    def _body(self, queue: _Q) -> list[int]:
+    def _open_bodies(self, queue: _Q) -> list[int]:
         found = self._bodies.get(queue.handle)
         if not found:
-            raise WrongState("no condition's body is being recorded")
+            raise WrongState("the queue is not capturing the body of a condition")
         return found
 
     def _member(self, queue: Queue) -> _Q:
         found = self._members.get(queue.handle)
         if found is not queue:
-            raise WrongState("the queue takes no part in this recording")
+            raise WrongState("the queue does not take part in this capture")
         return found
 
-    def _within(self, number: int, condition: int) -> bool:
-        return condition in self._before(frozenset((number,)))
+    def _depends_on(self, number: int, condition: int) -> bool:
+        return condition in self._with_ancestors(frozenset((number,)))
 
-    # Its end
+    # ---- End of the capture
 
     def end(self, queue: _Q) -> None:
+        """End the capture; implements `Captures.end_capture`.
+
+        Parameters
+        ----------
+        queue : Queue
+            The queue that began the capture.
+
+        Raises
+        ------
+        DeviceError
+            If the capture is invalid or cannot end here: code 901, 903, 904 or 908.
+        """
         if self._thread not in (None, threading.get_ident()):
-            raise queue.refused(CAPTURE_OF_ANOTHER_THREAD, "end_capture")
+            raise queue.driver_error(CAPTURE_OF_ANOTHER_THREAD, "end_capture")
         if queue is not self._first:
             raise self.fail(queue, CAPTURE_UNMATCHED, "end_capture")
         with self.lock:
-            done = self._before(self._fronts[queue.handle])
-            joined = all(front <= done for front in self._fronts.values())
-            self.disband()
+            done = self._with_ancestors(self._frontiers[queue.handle])
+            joined = all(front <= done for front in self._frontiers.values())
+            self.detach_all()
         if self._broken:
-            raise queue.refused(CAPTURE_BROKEN, "end_capture")
-        self._broken = True  # until it is whole
+            raise queue.driver_error(CAPTURE_BROKEN, "end_capture")
+        self._broken = True  # until the capture is complete
         if not joined or any(self._bodies.values()):
-            raise queue.refused(CAPTURE_UNJOINED, "end_capture")
+            raise queue.driver_error(CAPTURE_UNJOINED, "end_capture")
         self.finished()
         self._broken = False
 
-    def disband(self) -> None:
-        """Its queues do what they are told again."""
+    def detach_all(self) -> None:
+        """Detach all queues, which execute their work again."""
         with self.lock:
             self._ended = True
             for queue in self._members.values():
                 if queue.capture is self:
-                    self.let_go(queue)
+                    self.detach(queue)
             self._members.clear()
             self.queues.clear()
 
-    def _before(self, front: _Front) -> set[int]:
-        """These pieces of work, and all that they come after."""
-        found, look = set[int](), list(front)
-        while look:
-            number = look.pop()
+    def _with_ancestors(self, nodes: _Frontier) -> set[int]:
+        """Return the nodes and all nodes that they depend on, directly or not."""
+        found, pending = set[int](), list(nodes)
+        while pending:
+            number = pending.pop()
             if number not in found:
                 found.add(number)
-                look.extend(self.work[number].after)
+                pending.extend(self.work[number].dependencies)
         return found
 
-    # Again
+    # ---- Launch
 
-    def included(self, queue: _Q, sources: Sequence[tuple[int, int]]) -> bool:
-        """For `launch`: whether the queue is recording, and has it as a part of that now.
+    def add_to_capture(self, queue: _Q, sources: Sequence[tuple[int, int]]) -> bool:
+        """Add the graph to the queue's capture if the queue is capturing; `launch` calls this first.
 
-        WrongState where it was not recorded to its end.
+        Parameters
+        ----------
+        queue : Queue
+            The queue on which the graph is launched.
+        sources : sequence of tuple of int
+            Seed and offset of each source of random numbers.
+
+        Returns
+        -------
+        bool
+            True if the queue is capturing; then there is nothing left to launch.
+
+        Raises
+        ------
+        WrongState
+            If the capture of this graph did not end successfully.
         """
         if not self._ended or self._broken:
-            raise WrongState("only what was recorded to its end can be launched")
+            raise WrongState("the graph cannot be launched: its capture did not end successfully")
         if queue.capture is None:
             return False
-        queue.capture.include(queue, self, sources)
+        queue.capture.add_child_graph(queue, self, sources)
         return True
 
-    def include(self, queue: _Q, other: Recorder[_Q], sources: Sequence[tuple[int, int]]) -> None:
-        """The work of another recording, as a part of this one; its draws count from these sources' places."""
+    def add_child_graph(self, queue: _Q, other: CaptureRecorder[_Q], sources: Sequence[tuple[int, int]]) -> None:
+        """Add the nodes of another graph to this capture.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        other : CaptureRecorder
+            The graph.
+        sources : sequence of tuple of int
+            Source and offset, in this capture, of each source of random numbers of `other`.
+        """
         with self.lock:
             self.check(queue, "launch")
-            front, start = self._fronts[queue.handle], len(self.work)
-            ends = set(range(len(other.work)))
+            front, start = self._frontiers[queue.handle], len(self.work)
+            leaves = set(range(len(other.work)))
             for what, after, details, body in other.work:
-                ends.difference_update(after)
+                leaves.difference_update(after)
                 shifted = tuple(start + number for number in after) or tuple(sorted(front))
                 more = dict(details)
                 if "of" in more:
@@ -263,82 +489,143 @@ class Recorder(ABC, Generic[_Q]):
                 if what == "draw":
                     source, offset = sources[more["source"]]
                     more |= {"source": source, "offset": more["offset"] + offset}
-                self.work.append(Recorded(what, shifted, more, range(start + body.start, start + body.stop)))
-            if ends:
-                self._fronts[queue.handle] = frozenset(start + number for number in ends)
+                self.work.append(CapturedNode(what, shifted, more, range(start + body.start, start + body.stop)))
+            if leaves:
+                self._frontiers[queue.handle] = frozenset(start + number for number in leaves)
             self.retain(other)
 
 
-_R = TypeVar("_R", bound=Recorder[Any])
+_R = TypeVar("_R", bound=CaptureRecorder[Any])
 
 
-class Records(Generic[_R]):
-    """Half of a queue that can record: the calls of `Captures`. The other half says what they work with.
+class CaptureMixin(Generic[_R]):
+    """Mixin that gives a queue the methods of `Captures`.
 
-    `capture` is the recording that it takes part in; `new_recording` makes one of the backend's own; `refused` gives
-    CUDA's error of that number, as this kind words it.
+    The queue class supplies `capture`, `new_graph(mode, queues)`, which makes a graph of the backend's class, and
+    `driver_error(code, call)`, which makes the error for CUDA's error code in this kind's words.
     """
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # the other half's
+    if TYPE_CHECKING:  # supplied by the queue class
 
         @property
         def capture(self) -> _R | None: ...
-        def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> _R: ...
-        def refused(self, code: int, call: str) -> DeviceError: ...
+        def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> _R: ...
+        def driver_error(self, code: int, call: str) -> DeviceError: ...
 
-    def check_recorded(self, tick: int) -> None:
-        """For `wait`: DeviceError where the tick is one of a recording, which the host cannot wait for."""
+    def check_not_captured(self, tick: int) -> None:
+        """Check that a tick is not one of a capture, for which the host cannot wait; `wait` calls this.
+
+        Parameters
+        ----------
+        tick : int
+            The tick.
+
+        Raises
+        ------
+        DeviceError
+            If the tick belongs to a capture: code 900 if the queue is capturing, else 907.
+        """
         if tick < 0:
             recording = self.capture
-            raise self.refused(CAPTURED_EVENT, "wait") if recording is None else recording.forbid(self, "wait")
+            raise self.driver_error(CAPTURED_EVENT, "wait") if recording is None else recording.forbidden(self, "wait")
 
     def begin_capture(self, mode: str = "global", queues: MutableMapping[int, int] | None = None) -> _R:
+        """Begin to capture; see `spi.Captures.begin_capture`.
+
+        Parameters
+        ----------
+        mode : str, default "global"
+            "global", "thread_local" or "relaxed".
+        queues : mutable mapping of int to int, optional
+            Mapping to use as the `queues` of the graph.
+
+        Returns
+        -------
+        CaptureRecorder
+            The graph.
+
+        Raises
+        ------
+        DeviceError
+            If the queue is capturing already: code 401.
+        """
         if self.capture is not None:
-            raise self.refused(ILLEGAL_STATE, "begin_capture")
-        return self.new_recording(mode, {} if queues is None else queues)
+            raise self.driver_error(ILLEGAL_STATE, "begin_capture")
+        return self.new_graph(mode, {} if queues is None else queues)
 
     def end_capture(self) -> _R:
+        """End the capture; see `spi.Captures.end_capture`.
+
+        Returns
+        -------
+        CaptureRecorder
+            The graph.
+
+        Raises
+        ------
+        DeviceError
+            If the queue is not capturing, code 401, or the capture is invalid.
+        """
         if (recording := self.capture) is None:
-            raise self.refused(ILLEGAL_STATE, "end_capture")
+            raise self.driver_error(ILLEGAL_STATE, "end_capture")
         recording.end(self)
         return recording
 
     def break_capture(self) -> None:
+        """Invalidate the capture, if any."""
         if (recording := self.capture) is not None:
-            recording.break_off()
+            recording.invalidate()
 
     def abandon_capture(self) -> None:
+        """Discard the capture, if any."""
         if (recording := self.capture) is not None:
-            recording.break_off()
-            recording.disband()
+            recording.invalidate()
+            recording.detach_all()
 
 
-def recorded_wait(queue: _Member, other: _Member, tick: int) -> bool:
-    """For `wait_for`: whether a recording is concerned, which has been told; False where the queue itself is to wait.
+def wait_in_capture(queue: _Member, other: _Member, tick: int) -> bool:
+    """Apply CUDA's capture rules to `Queue.wait_for`; a queue that waits for a tick of a capture joins it.
 
-    A queue that waits for a tick of a recording takes part in it from then on.
+    Parameters
+    ----------
+    queue : Queue
+        The queue that waits.
+    other : Queue
+        The queue that signalled the tick.
+    tick : int
+        The tick.
+
+    Returns
+    -------
+    bool
+        False if no capture is involved, so that the queue itself must wait.
+
+    Raises
+    ------
+    DeviceError
+        If the wait is not permitted: code 901, 902, 905 or 907.
     """
-    mine: Recorder[Any] | None = queue.capture
-    theirs: Recorder[Any] | None = other.capture
-    if theirs is not None and not theirs.knows(tick):
+    mine: CaptureRecorder[Any] | None = queue.capture
+    theirs: CaptureRecorder[Any] | None = other.capture
+    if theirs is not None and not theirs.has_tick(tick):
         theirs = None
     if mine is None:
         if tick >= 0:
             return False
         if theirs is None:
-            raise queue.refused(CAPTURED_EVENT, "wait_for")
+            raise queue.driver_error(CAPTURED_EVENT, "wait_for")
         theirs.check(queue, "wait_for")
-        theirs.enlist(queue, frozenset())
-        theirs.depend(queue, tick)
+        theirs.add_queue(queue, frozenset())
+        theirs.add_dependency(queue, tick)
         return True
     if tick >= 0:
         raise mine.fail(queue, CAPTURE_ISOLATED, "wait_for")
-    if mine.knows(tick):
-        mine.depend(queue, tick)
+    if mine.has_tick(tick):
+        mine.add_dependency(queue, tick)
         return True
     if theirs is not None:
-        theirs.break_off()
+        theirs.invalidate()
         raise mine.fail(queue, CAPTURE_MERGE, "wait_for")
     raise mine.fail(queue, CAPTURED_EVENT, "wait_for")

@@ -1,4 +1,4 @@
-"""CUDA's error codes. Emulated devices fail with the same, and programs see them in PyTorch's words."""
+"""CUDA error codes, which emulated devices use too, and the errors that PyTorch raises for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "text_of",
 ]
 
-# Those that we give; `text_of` tells their words.
+# Codes that forebay raises; `text_of` returns their texts.
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 INVALID_DEVICE = 101
@@ -49,19 +49,19 @@ CAPTURE_ISOLATED = 905
 CAPTURED_EVENT = 907
 CAPTURE_OF_ANOTHER_THREAD = 908
 
-_UNKNOWN = "unrecognized error code"  # CUDA's own words for a code that is none
+_UNKNOWN = "unrecognized error code"  # CUDA's own text for an unknown code
 _HINTS = {INVALID_DEVICE: "GPU device may be out of range, do you have enough GPUs?"}
 _MANUAL = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 
 
 @cache
 def codes() -> Mapping[int, tuple[str, str]]:
-    """Of each code its name and its text.
+    """Return the name and the text of each code.
 
     >>> codes()[2]
     ('cudaErrorMemoryAllocation', 'out of memory')
     """
-    from importlib import resources  # late: nobody needs it before something fails
+    from importlib import resources  # late: needed only after a failure
 
     lines = (resources.files(__package__) / "cuda_errors.tsv").read_text().splitlines()
     rows = (line.split("\t") for line in lines if not line.startswith("#"))
@@ -69,17 +69,35 @@ def codes() -> Mapping[int, tuple[str, str]]:
 
 
 def text_of(code: int) -> str:
-    """CUDA's words for the code. (`cudaGetErrorString`)"""
+    """Return CUDA's text for a code (`cudaGetErrorString`)."""
     return codes().get(code, ("", _UNKNOWN))[1]
 
 
 def accelerator_error(
     code: int, *, kind: str = "cuda", call: str = "", device: str = "", note: str = ""
 ) -> DeviceError:
-    """The error that a program sees when CUDA gives the code, in PyTorch's words; `note` is a line of our own.
+    """Return the error that PyTorch raises for a CUDA error code.
 
-    A device of another `kind` says the same in its own name.
+    Parameters
+    ----------
+    code : int
+        CUDA's error code.
+    kind : str, default "cuda"
+        Device kind, which the message names instead of CUDA.
+    call : str, default ""
+        Name of the function that failed.
+    device : str, default ""
+        Name of the device.
+    note : str, default ""
+        Line to append to the message.
 
+    Returns
+    -------
+    DeviceError
+        The error, with PyTorch's message.
+
+    Examples
+    --------
     >>> print(accelerator_error(400))
     CUDA error: invalid resource handle
     Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/... for more information.

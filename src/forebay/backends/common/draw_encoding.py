@@ -1,4 +1,4 @@
-"""What to draw, in the bytes that the native core reads; native/random/draw.hpp has the same struct."""
+"""Binary encoding of `spi.Draw` for the native core; the struct is that of native/random/draw.hpp."""
 
 from __future__ import annotations
 
@@ -14,41 +14,52 @@ __all__ = ["draw_now", "packed", "written_by"]
 _LAWS = {law: at for at, law in enumerate(("uniform", "normal", "exponential", "bernoulli", "integers", "chances"))}
 _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _ELEMENTS = {name: at for at, name in enumerate((*_INTEGERS, "float16", "bfloat16", "float32", "float64"))}
-_HEAD = struct.Struct("=5Q3dQqQ4BI")
-_WHOLE = (1 << 64) - 1
+_HEADER = struct.Struct("=5Q3dQqQ4BI")
+_UINT64_MAX = (1 << 64) - 1
 _written = ctypes.CDLL(_core.__file__).forebay_draw_written
 _written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
 
 
 def packed(draw: Draw) -> bytes:
-    """The bytes for `_core.Queue.draw_packed` and `_core.draw_now`."""
-    head = _HEAD.pack(
+    """Return the bytes for `_core.Queue.draw_packed` and `_core.draw_now`."""
+    header = _HEADER.pack(
         draw.address,
         draw.elements,
         draw.seed,
-        draw.offset & _WHOLE,
+        draw.offset & _UINT64_MAX,
         draw.threads,
         *draw.numbers,
-        draw.range & _WHOLE,
+        draw.range & _UINT64_MAX,
         draw.base,
-        draw.chances,
-        _LAWS[draw.law],
+        draw.probabilities,
+        _LAWS[draw.distribution],
         _ELEMENTS[draw.element],
-        draw.wide,
+        draw.is_64bit,
         len(draw.axes),
         0,
     )
-    return head + b"".join(struct.pack("=Qq", *axis) for axis in draw.axes) if draw.axes else head
+    return header + b"".join(struct.pack("=Qq", *axis) for axis in draw.axes) if draw.axes else header
 
 
 def draw_now(draw: Draw) -> None:
-    """Into host memory, on this thread. Raises DeviceError where a chance is none."""
+    """Execute a random fill of host memory on the calling thread.
+
+    Parameters
+    ----------
+    draw : Draw
+        The fill; its addresses are host addresses.
+
+    Raises
+    ------
+    DeviceError
+        If a probability is outside [0, 1]: code 710.
+    """
     if code := _core.draw_now(packed(draw)):
         raise DeviceError("a probability is not in [0, 1]", code=code, call="draw")
 
 
 def written_by(draw: Draw) -> tuple[int, int]:
-    """Where its elements lie, and how many bytes that is, gaps and all."""
+    """Return the address and the size in bytes of the range that spans all elements, gaps included."""
     address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
     _written(packed(draw), ctypes.byref(address), ctypes.byref(nbytes))
     return address.value, nbytes.value

@@ -1,6 +1,6 @@
-"""Which pages of a port's address space have memory: the books of an ability `Growable`, without a system behind them.
+"""Bookkeeping of committed pages for backends with the ability `Growable`; makes no system call.
 
-A port that has it writes down what is to come before it asks its system, and what went after that.
+A backend records a commit before the system call and a decommit after it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,51 @@ from forebay.backends.common.arguments import integer_of, size_of
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, WrongState
 
-__all__ = ["Space", "Spaces", "space_of"]
+__all__ = ["AddressSpace", "PageLedger", "check_space_arguments"]
 
 
-def space_of(nbytes: object, page: object, smallest: int = 1) -> tuple[int, int]:
-    """The arguments of `reserve_space`; ValueError where they do not fit together, or the system has no such pages."""
+def check_space_arguments(nbytes: object, page: object, smallest: int = 1) -> tuple[int, int]:
+    """Return the validated arguments of `reserve_space`.
+
+    Parameters
+    ----------
+    nbytes : object
+        Size of the address space in bytes.
+    page : object
+        Page size in bytes.
+    smallest : int, default 1
+        The system's page size in bytes.
+
+    Returns
+    -------
+    tuple of int
+        Size and page size.
+
+    Raises
+    ------
+    ValueError
+        If `nbytes` is not a multiple of `page`, or `page` not one of `smallest`.
+    """
     size, step = size_of(nbytes), size_of(page, "page")
     if step % smallest:
         raise ValueError(f"page must be a multiple of the system's {smallest} bytes, not {step}")
     if size % step:
-        raise ValueError(f"nbytes must be a multiple of page, which {size} is not of {step}")
+        raise ValueError(f"nbytes must be a multiple of page, but {size} is not a multiple of {step}")
     return size, step
 
 
-class Space:
-    """One reservation of `nbytes` at `address`, a page of it a byte: 1 where there is memory."""
+class AddressSpace:
+    """A range of reserved address space, with one byte per page: 1 if the page is committed.
+
+    Parameters
+    ----------
+    address : int
+        Address of the range.
+    nbytes : int
+        Size in bytes.
+    page : int
+        Page size in bytes.
+    """
 
     def __init__(self, address: int, nbytes: int, page: int) -> None:
         self.address = address
@@ -35,106 +65,258 @@ class Space:
 
     @property
     def held(self) -> int:
-        """How many bytes have memory."""
+        """Committed bytes."""
         return self.marks.count(1) * self.page
 
-    def bare(self, address: int, nbytes: int) -> list[tuple[int, int]]:
-        """The pieces of this part, addresses and sizes, that have no memory."""
-        return self._runs(address, nbytes, held=0)
+    def uncommitted(self, address: int, nbytes: int) -> list[tuple[int, int]]:
+        """Return the uncommitted parts of a range of pages.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        list of tuple of int
+            Address and size in bytes of each part.
+        """
+        return self._runs(address, nbytes, committed=0)
 
     def memory(self) -> list[tuple[int, int]]:
-        """The pieces that have memory."""
-        return self._runs(self.address, self.nbytes, held=1)
+        """Return the committed parts.
 
-    def held_in(self, address: int, nbytes: int) -> int:
-        """How many bytes of this part have memory."""
+        Returns
+        -------
+        list of tuple of int
+            Address and size in bytes of each part.
+        """
+        return self._runs(self.address, self.nbytes, committed=1)
+
+    def committed_in(self, address: int, nbytes: int) -> int:
+        """Return the number of committed bytes in a range of pages.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        int
+            Committed bytes.
+        """
         return self.marks.count(1, *self.pages(address, nbytes)) * self.page
 
-    def lacks(self, address: int, nbytes: int) -> bool:
-        """Whether any of these bytes has no memory; they need not be whole pages."""
+    def has_uncommitted(self, address: int, nbytes: int) -> bool:
+        """Return True if any byte of a range is uncommitted.
+
+        Parameters
+        ----------
+        address : int
+            Any address in this space.
+        nbytes : int
+            Size in bytes; the range need not consist of whole pages.
+
+        Returns
+        -------
+        bool
+            Whether a byte is uncommitted.
+        """
         first, last = address - self.address, address + nbytes - 1 - self.address
         return self.marks.find(0, first // self.page, last // self.page + 1) >= 0
 
     def pages(self, address: int, nbytes: int) -> tuple[int, int]:
+        """Return the page numbers of a range.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        tuple of int
+            Number of the first page and of the page after the last one.
+        """
         return (address - self.address) // self.page, (address + nbytes - self.address) // self.page
 
-    def _runs(self, address: int, nbytes: int, *, held: int) -> list[tuple[int, int]]:
+    def _runs(self, address: int, nbytes: int, *, committed: int) -> list[tuple[int, int]]:
         runs = []
         at, last = self.pages(address, nbytes)
-        while (first := self.marks.find(held, at, last)) >= 0:
-            at = self.marks.find(not held, first, last)
+        while (first := self.marks.find(committed, at, last)) >= 0:
+            at = self.marks.find(not committed, first, last)
             if at < 0:
                 at = last
             runs.append((self.address + first * self.page, (at - first) * self.page))
         return runs
 
 
-class Spaces:
-    """The reservations of the port called `name`; `held` bytes of them have memory. Who calls locks."""
+class PageLedger:
+    """The address space of a port. Callers serialise the calls.
+
+    Parameters
+    ----------
+    name : str
+        Name of the device, for errors.
+    """
 
     def __init__(self, name: str) -> None:
-        self.held = 0
+        self.held = 0  # committed bytes
         self._name = name
-        self._spaces: dict[int, Space] = {}
+        self._spaces: dict[int, AddressSpace] = {}
 
-    def add(self, space: Space) -> None:
+    def add(self, space: AddressSpace) -> None:
+        """Record a reservation.
+
+        Parameters
+        ----------
+        space : Space
+            The reserved space.
+        """
         self._spaces[space.address] = space
 
-    def take_out(self, address: object) -> Space:
-        """For `release_space`: DeviceError for what `reserve_space` did not give, WrongState while it has memory."""
+    def remove_empty(self, address: object) -> AddressSpace:
+        """Remove and return a reservation, for `release_space`.
+
+        Parameters
+        ----------
+        address : object
+            Address that `reserve_space` returned.
+
+        Returns
+        -------
+        Space
+            The space.
+
+        Raises
+        ------
+        DeviceError
+            If no space begins at the address.
+        WrongState
+            If any page is committed.
+        """
         start = integer_of(address, "address")
         space = self._spaces.get(start)
         if space is None:
-            raise self._foreign("release_space", start)
+            raise self._unknown("release_space", start)
         if space.held:
             held = format_bytes(space.held)
-            raise WrongState(f"{self._name}: {held} of the space at {start:#x} have memory: take it away first")
+            raise WrongState(f"{self._name}: {held} of the address space at {start:#x} are committed: decommit first")
         return self._spaces.pop(start)
 
-    def part(self, call: str, address: object, nbytes: object) -> tuple[Space, int, int]:
-        """For `commit` and `decommit`: the space, and the part of it that is meant.
+    def find_range(self, call: str, address: object, nbytes: object) -> tuple[AddressSpace, int, int]:
+        """Return the validated arguments of `commit` or `decommit`.
 
-        DeviceError where there is none, ValueError where it is not of whole pages.
+        Parameters
+        ----------
+        call : str
+            Name of the method, for errors.
+        address : object
+            Address of the first page.
+        nbytes : object
+            Size in bytes.
+
+        Returns
+        -------
+        tuple of Space, int and int
+            The space that contains the range, the address and the size.
+
+        Raises
+        ------
+        DeviceError
+            If no space contains the range.
+        ValueError
+            If the range does not consist of whole pages.
         """
         start, size = integer_of(address, "address"), size_of(nbytes)
         space = self.at(start, size)
         if space is None:
-            raise self._foreign(call, start)
+            raise self._unknown(call, start)
         if (start - space.address) % space.page or size % space.page:
-            raise ValueError(f"{call} wants whole pages of {space.page} bytes, not {size} bytes at {start:#x}")
+            raise ValueError(f"{call} requires whole pages of {space.page} bytes, not {size} bytes at {start:#x}")
         return space, start, size
 
-    def write(self, space: Space, address: int, nbytes: int, *, held: bool) -> None:
-        """From now on this part has memory, or has none."""
+    def write(self, space: AddressSpace, address: int, nbytes: int, *, held: bool) -> None:
+        """Record that a range of pages is committed or not.
+
+        Parameters
+        ----------
+        space : Space
+            The space that contains the range.
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+        held : bool
+            Whether the pages are committed from now on.
+        """
         first, last = space.pages(address, nbytes)
         marks = bytes([held]) * (last - first)
-        change = nbytes * held - space.held_in(address, nbytes)
-        # Nothing is called from here on, so no signal's handler comes in between.
+        change = nbytes * held - space.committed_in(address, nbytes)
+        # No call from here on, so that no signal handler runs between the two assignments.
         space.marks[first:last] = marks
         self.held += change
 
-    def at(self, address: int, nbytes: int) -> Space | None:
-        """The space in which all of this lies."""
-        for space in tuple(self._spaces.values()):  # a destructor may add one meanwhile
+    def at(self, address: int, nbytes: int) -> AddressSpace | None:
+        """Return the space that contains a range.
+
+        Parameters
+        ----------
+        address : int
+            Address of the range.
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        Space or None
+            The space, None if there is none.
+        """
+        for space in tuple(self._spaces.values()):  # a copy: a destructor may add a space during the loop
             if space.address <= address and address + nbytes <= space.address + space.nbytes:
                 return space
         return None
 
     def mappings(self) -> list[tuple[int, int]]:
-        """All of them, addresses and sizes."""
+        """Return all reservations.
+
+        Returns
+        -------
+        list of tuple of int
+            Address and size in bytes of each.
+        """
         return [(space.address, space.nbytes) for space in tuple(self._spaces.values())]
 
     def memory(self) -> list[tuple[int, int]]:
-        """What of them has memory, addresses and sizes."""
-        return [piece for space in tuple(self._spaces.values()) for piece in space.memory()]
+        """Return all committed ranges.
 
-    def clear(self) -> list[Space]:
-        """All of them, which are gone from here."""
+        Returns
+        -------
+        list of tuple of int
+            Address and size in bytes of each.
+        """
+        return [span for space in tuple(self._spaces.values()) for span in space.memory()]
+
+    def clear(self) -> list[AddressSpace]:
+        """Remove and return all reservations.
+
+        Returns
+        -------
+        list of Space
+            The removed spaces.
+        """
         spaces = [*self._spaces.values()]
         self._spaces.clear()
         self.held = 0
         return spaces
 
-    def _foreign(self, call: str, address: int) -> DeviceError:
-        message = f"{self._name}: {address:#x} is not in address space that `reserve_space` gave"
+    def _unknown(self, call: str, address: int) -> DeviceError:
+        message = f"{self._name}: {address:#x} is not in address space that `reserve_space` returned"
         return DeviceError(message, code=errno.EINVAL, call=call, device=self._name)

@@ -1,6 +1,7 @@
-"""What queued work is called and what is known of it, for recordings and for whoever looks at them; and its order.
+"""Nodes of captured graphs: validation of their arguments, their `details` mappings, and their order of execution.
 
-Wrong arguments raise ValueError or TypeError.
+Each function named after a queue method returns the `details` of a `CapturedNode`. Invalid arguments raise
+ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -9,69 +10,164 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.spi import Draw, Recorded
+from forebay.spi import CapturedNode, Draw
 
-__all__ = ["call", "copy", "draw", "fill", "native", "reseeded", "steps"]
+__all__ = ["call", "copy", "draw", "executed_nodes", "fill", "native", "reseeded_draw"]
 
-_WHOLE = (1 << 64) - 1
+_UINT64_MAX = (1 << 64) - 1
 
 
 def copy(dst: int, src: int, nbytes: int) -> dict[str, Any]:
+    """Return the details of a copy: "to", "source" and "nbytes".
+
+    Parameters
+    ----------
+    dst : int
+        Destination address.
+    src : int
+        Source address.
+    nbytes : int
+        Number of bytes.
+
+    Returns
+    -------
+    dict
+        The details.
+    """
     return {"to": address_of(dst, "dst"), "source": address_of(src, "src"), "nbytes": size_of(nbytes)}
 
 
 def fill(dst: int, byte: int, nbytes: int) -> dict[str, Any]:
+    """Return the details of a fill: "to", "byte" and "nbytes".
+
+    Parameters
+    ----------
+    dst : int
+        Destination address.
+    byte : int
+        Value from 0 to 255.
+    nbytes : int
+        Number of bytes.
+
+    Returns
+    -------
+    dict
+        The details.
+    """
     return {"to": address_of(dst, "dst"), "byte": byte_of(byte), "nbytes": size_of(nbytes)}
 
 
 def call(function: Callable[[], object]) -> dict[str, Any]:
+    """Return the details of a Python function call: "function".
+
+    Parameters
+    ----------
+    function : callable
+        Function without arguments.
+
+    Returns
+    -------
+    dict
+        The details.
+    """
     if not callable(function):
         raise TypeError(f"function must be callable, not {type(function).__name__}")
     return {"function": function}
 
 
 def native(function: int, argument: int) -> dict[str, Any]:
+    """Return the details of a native function call: "function" and "argument".
+
+    Parameters
+    ----------
+    function : int
+        Address of an `int f(void *)`.
+    argument : int
+        Its argument.
+
+    Returns
+    -------
+    dict
+        The details.
+    """
     return {"function": address_of(function, "function"), "argument": index_of(argument, "argument")}
 
 
 def draw(draw: Draw) -> dict[str, Any]:
-    """`source` and `offset` say which numbers, as in `spi.Captures`; outside a recording they are the draw's own."""
+    """Return the details of a random fill: "law", "to", "elements", "element", "source", "offset" and "draw".
+
+    Parameters
+    ----------
+    draw : Draw
+        The fill.
+
+    Returns
+    -------
+    dict
+        The details. In a capture "source" is the number of the source of random numbers and "offset" is relative to it
+        (see `spi.Captures`); otherwise they are the draw's seed and offset.
+    """
     return {
-        "law": draw.law, "to": draw.address, "elements": draw.elements, "element": draw.element,
+        "law": draw.distribution, "to": draw.address, "elements": draw.elements, "element": draw.element,
         "source": draw.seed, "offset": draw.offset, "draw": draw,
     }  # fmt: skip
 
 
-def reseeded(details: Mapping[str, Any], sources: Sequence[tuple[int, int]]) -> Draw:
-    """A recorded draw, with the numbers of these sources."""
+def reseeded_draw(details: Mapping[str, Any], sources: Sequence[tuple[int, int]]) -> Draw:
+    """Return the draw of a captured node with the seed and offset of one launch.
+
+    Parameters
+    ----------
+    details : mapping
+        Details of the node.
+    sources : sequence of tuple of int
+        Seed and offset of each source of random numbers.
+
+    Returns
+    -------
+    Draw
+        The draw to execute.
+    """
     seed, start = sources[details["source"]]
-    found: Draw = details["draw"]._replace(seed=seed, offset=(start + details["offset"]) & _WHOLE)
+    found: Draw = details["draw"]._replace(seed=seed, offset=(start + details["offset"]) & _UINT64_MAX)
     return found
 
 
-def steps(work: Sequence[Recorded], byte_at: Callable[[int], int]) -> Iterator[Recorded]:
-    """The pieces to do, one after another, as the conditions among them ask; `byte_at` reads the device's memory.
+def executed_nodes(work: Sequence[CapturedNode], byte_at: Callable[[int], int]) -> Iterator[CapturedNode]:
+    """Yield the nodes to execute, in the order of their capture, with conditions and loops evaluated.
 
-    Each is done when the next is asked for. The order is that of the recording, which every dependency allows.
+    Parameters
+    ----------
+    work : sequence of Recorded
+        Nodes of a captured graph.
+    byte_at : callable
+        Function that returns the byte at an address of device memory.
 
+    Yields
+    ------
+    Recorded
+        The next node; it must be executed before the following one is requested.
+
+    Examples
+    --------
     >>> again = [Recorded("while", (), {"address": 8}, range(1, 4)), Recorded("fill", (0,), {}),
     ...          Recorded("set", (1,), {"address": 8, "of": 0}), Recorded("again", (2,), {"of": 0})]
     >>> memory = [1, 1, 0]
-    >>> [piece.what for piece in steps(again, lambda address: memory.pop(0))]
+    >>> [node.op for node in executed_nodes(again, lambda address: memory.pop(0))]
     ['fill', 'fill']
     """
-    at, found = 0, dict[int, int]()  # of each condition the byte that it saw
+    at, conditions = 0, dict[int, int]()  # number of each condition: the byte last read for it
     while at < len(work):
         what, _, details, body = work[at]
         match what:
             case "if" | "while":
-                found[at] = byte_at(details["address"])
-                at = at + 1 if found[at] else body.stop
+                conditions[at] = byte_at(details["address"])
+                at = at + 1 if conditions[at] else body.stop
             case "set":
-                found[details["of"]] = byte_at(details["address"])
+                conditions[details["of"]] = byte_at(details["address"])
                 at += 1
             case "again":
-                at = details["of"] + 1 if found[details["of"]] else at + 1
+                at = details["of"] + 1 if conditions[details["of"]] else at + 1
             case _:
                 yield work[at]
                 at += 1

@@ -1,7 +1,7 @@
-"""Memory that other processes can map: a file without a name, which goes with the last process that has it.
+"""Memory files (memfd) that other processes can map; the system deletes a file with its last mapping.
 
-A handle is 64 bytes: who has the file, under which number, how large it is, and a random word that is the file's name
-for the system. So what is stale or made up opens nothing. Nothing is left on a disk, however a process ends.
+A handle has 64 bytes: process id, file descriptor, size, and the file's random name, which is checked when the file is
+opened. So a stale or forged handle opens nothing. No file remains on a disk, however a process ends.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ __all__ = ["HANDLE_BYTES", "Handle", "SharedFile", "invalid_handle"]
 
 HANDLE_BYTES = 64
 
-_FORM = struct.Struct("<4sIIQQQ16s12x")
+_FORMAT = struct.Struct("<4sIIQQQ16s12x")
 
 
 class Handle(NamedTuple):
-    """What the bytes say. `word` and `offset` are for who made it."""
+    """Content of a handle. The maker of the handle defines `offset` and `word`."""
 
-    purpose: bytes  # 4 of them
+    purpose: bytes  # 4 bytes
     process: int
-    number: int  # of the file, in that process
+    number: int  # file descriptor in that process
     nbytes: int
     offset: int
     word: int
     name: bytes
 
     def packed(self) -> bytes:
-        return _FORM.pack(*self)
+        return _FORMAT.pack(*self)
 
     @classmethod
     def read(cls, data: object, purpose: bytes, device: str) -> Self:
-        """DeviceError for what is no such handle."""
+        """Return the content of a handle. Raises DeviceError if the bytes are not a handle for this purpose."""
         if not isinstance(data, bytes | bytearray | memoryview) or len(data) != HANDLE_BYTES:
             found = f"{len(data)} bytes" if hasattr(data, "__len__") else type(data).__name__
-            raise invalid_handle(f"a handle is {HANDLE_BYTES} bytes, not {found}", device)
-        handle = cls(*_FORM.unpack(data))
+            raise invalid_handle(f"a handle has {HANDLE_BYTES} bytes, not {found}", device)
+        handle = cls(*_FORMAT.unpack(data))
         if handle.purpose != purpose:
-            raise invalid_handle("these bytes are no handle of that", device)
+            raise invalid_handle("the handle is not valid for this call", device)
         return handle
 
 
@@ -53,16 +53,13 @@ def invalid_handle(why: str, device: str) -> DeviceError:
 
 
 class SharedFile:
-    """Zeroed memory of a new file (`made`), or another process's (`opened`), with a descriptor as long as it is ours.
-
-    `address` is where it is mapped.
-    """
+    """A mapped memory file: a new one (`made`), which keeps its descriptor open, or another process's (`opened`)."""
 
     def __init__(self, number: int, nbytes: int, name: bytes) -> None:
         self.nbytes = nbytes
         self.name = name
         self.process = os.getpid()
-        self._number = number  # -1: closed
+        self._number = number  # file descriptor; -1 when closed
         try:
             self.address = map_shared(number, nbytes)
         except BaseException:
@@ -71,16 +68,16 @@ class SharedFile:
 
     @classmethod
     def made(cls, nbytes: int) -> Self:
-        """OSError where the system has none; Unsupported where it knows no such files."""
+        """Create a zeroed file. Raises OSError if there is no memory, Unsupported if the system has no memfd."""
         if not hasattr(os, "memfd_create"):
-            raise Unsupported("memory is shared through files without a name, which only Linux has", ability="Shares")
-        import fcntl  # late: it is not everywhere
+            raise Unsupported("sharing memory requires memfd_create, which only Linux has", ability="Shares")
+        import fcntl  # late: some systems lack it
 
         name = os.urandom(16)
         number = os.memfd_create(_title(name), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(number, nbytes)
-            # Whoever opens it could else make it shorter, and us crash.
+            # Otherwise another process could shrink the file and crash this one.
             fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         except BaseException:
             os.close(number)
@@ -89,22 +86,22 @@ class SharedFile:
 
     @classmethod
     def opened(cls, handle: Handle, device: str) -> Self:
-        """The file of another process. DeviceError that says why it cannot be."""
+        """Open the file of another process. Raises DeviceError with the reason."""
         there = f"/proc/{handle.process}/fd/{handle.number}"
         try:
-            _check_title(there, handle, device)  # before it is opened: it may be a terminal by now, or a pipe
+            _check_title(there, handle, device)  # before opening: the descriptor may be a terminal or a pipe by now
             number = os.open(there, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise _refusal(error, handle, device) from None
+            raise _open_error(error, handle, device) from None
         try:
             _check_title(f"/proc/self/fd/{number}", handle, device)
             if os.fstat(number).st_size != handle.nbytes:
-                raise invalid_handle("the memory is not as large as it says", device)  # noqa: TRY301 -- below it is closed
+                raise invalid_handle("the size of the memory differs from the handle", device)  # noqa: TRY301 -- closed below
         except BaseException:
             os.close(number)
             raise
         found = cls(number, handle.nbytes, handle.name)
-        found.close()  # the mapping keeps it
+        found.close()  # the mapping keeps the file alive
         return found
 
     def handle(self, purpose: bytes, offset: int = 0, word: int = 0) -> bytes:
@@ -112,11 +109,11 @@ class SharedFile:
 
     @property
     def mine(self) -> bool:
-        """Whether this process has it, and not the one it was forked from."""
+        """True in the process that mapped the file, False in its forked children."""
         return self.process == os.getpid()
 
     def close(self) -> None:
-        """Nobody opens it from now on; who has, keeps it. Twice is once."""
+        """Close the descriptor, so that no process can open the file; existing mappings stay. Idempotent."""
         number, self._number = self._number, -1
         if number >= 0:
             os.close(number)
@@ -131,16 +128,16 @@ def _title(name: bytes) -> str:
 
 def _check_title(path: str, handle: Handle, device: str) -> None:
     if os.readlink(path) != f"/memfd:{_title(handle.name)} (deleted)":  # noqa: PTH115 -- as below
-        raise invalid_handle(f"process {handle.process} shares this no longer, or never did", device)
+        raise invalid_handle(f"process {handle.process} no longer shares this memory, or never did", device)
 
 
-def _refusal(error: OSError, handle: Handle, device: str) -> DeviceError:
+def _open_error(error: OSError, handle: Handle, device: str) -> DeviceError:
     if error.errno in {errno.EACCES, errno.EPERM}:
-        message = f"process {handle.process}, which shares it, is another user's: {error.strerror}"
+        message = f"process {handle.process}, which shares the memory, belongs to another user: {error.strerror}"
         return DeviceError(message, code=error.errno, call="open", device=device)
     if error.errno == errno.ENOENT:
         if os.path.exists(f"/proc/{handle.process}"):  # noqa: PTH110 -- a Path takes as long as the call
-            return invalid_handle(f"process {handle.process} shares this no longer, or never did", device)
-        return invalid_handle(f"process {handle.process}, which shared it, is gone", device)
-    message = f"what process {handle.process} shares cannot be opened: {error.strerror}"
+            return invalid_handle(f"process {handle.process} no longer shares this memory, or never did", device)
+        return invalid_handle(f"process {handle.process}, which shared the memory, has ended", device)
+    message = f"memory shared by process {handle.process} cannot be opened: {error.strerror}"
     return DeviceError(message, code=error.errno or 0, call="open", device=device)

@@ -1,6 +1,6 @@
-"""Slots in shared memory: one for each shared event or each lease of shared memory (native/queue/shared_slot.hpp).
+"""Slots in shared memory, one per shared event or lease; the layout is that of native/queue/shared_slot.hpp.
 
-The slots of a process lie in a few files of its own. Who opens one maps the whole file, once.
+A process keeps its own slots in a few memory files. Another process that opens a slot maps the whole file, once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from weakref import WeakValueDictionary
 from forebay import _core
 from forebay.backends.common.cuda_errors import INVALID_CONTEXT
 from forebay.backends.common.shared_file import Handle, SharedFile, invalid_handle
-from forebay.errors import DeviceError, complain
+from forebay.errors import DeviceError, warn_unraisable
 from forebay.spi import Queue
 
-__all__ = ["ORPHANED", "SLICE", "Lease", "SharedEvent", "since"]
+__all__ = ["ORPHANED", "SLICE", "Lease", "SharedEvent", "process_start_time"]
 
-ORPHANED = 130  # what a queue's work fails with when the process it waited for ended before it got there
+ORPHANED = 130  # failure code of work that waited for a process which ended before it reached the event
 
 _SLOT = 64  # bytes
-_SLOTS = 1024  # of a file
-SLICE = 50_000_000  # nanoseconds that a wait goes on before Python looks for Ctrl-C
-_RECORDED, _REACHED, _BASE, _LEASE, _SINCE = range(0, 40, 8)  # where in a slot
+_SLOTS = 1024  # per file
+SLICE = 50_000_000  # nanoseconds of waiting between two checks for Ctrl-C
+_RECORDED, _REACHED, _BASE, _LEASE, _SINCE = range(0, 40, 8)  # offsets in a slot
 _PROCESS_BITS, _PHASE_BITS = 22, 8
-_PROCESSES = (1 << _PROCESS_BITS) - 1
+_PROCESS_MASK = (1 << _PROCESS_BITS) - 1
 _SENT, _BORROWED = 1, 2  # phases of a lease
 _PURPOSE = b"psSl"
 
@@ -52,17 +52,17 @@ _REACH, _AWAIT, _GIVE_BACK = (
 )
 
 
-def since(process: int) -> int:
-    """When the process started, as the system counts; 0 for one that has ended, be it a zombie, or never was."""
+def process_start_time(process: int) -> int:
+    """Return the start time of a process in the system's units; 0 if there is no such process or it is a zombie."""
     return int(_native.forebay_since(process))
 
 
 @cache
-def _own_since(process: int) -> int:
-    return since(process)
+def _own_start_time(process: int) -> int:
+    return process_start_time(process)
 
 
-class _Runs(Protocol):
+class _NativeCalls(Protocol):
     """A queue that runs native functions."""
 
     def call_native(self, function: int, argument: int) -> None: ...
@@ -70,43 +70,43 @@ class _Runs(Protocol):
 
 
 class _Page:
-    """A file of slots: this process's, which lends and takes back, or another's."""
+    """A file of slots: this process's, which allocates them, or another's."""
 
-    _leaving = staticmethod(sys.is_finalizing)
+    _finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, file: SharedFile) -> None:
         self.file = file
         self.free = deque(range(0, file.nbytes, _SLOT) if file.mine else ())
-        self.dropped: deque[int] = deque()  # nobody has them any more, but something may still wait for them
+        self.dropped: deque[int] = deque()  # without an owner, but some process may still wait for them
 
     def sweep(self) -> None:
-        """What was dropped, and is reached, is free."""
+        """Free the dropped slots that are reached or whose process has ended."""
         for _ in range(len(self.dropped)):
             offset = self.dropped.popleft()
             address = self.file.address + offset
             word = _word.from_address(address + _RECORDED).value
             done = _word.from_address(address + _REACHED).value >= word >> _PROCESS_BITS
-            (self.free if done or not since(word & _PROCESSES) else self.dropped).append(offset)
+            (self.free if done or not process_start_time(word & _PROCESS_MASK) else self.dropped).append(offset)
 
     def __del__(self) -> None:
-        if self._leaving():
+        if self._finalizing():
             return
         try:
             self.file.close()
             self.file.unmap()
         except OSError as error:
-            complain(f"a page of shared events could not be unmapped: {error}")
+            warn_unraisable(f"a page of shared events could not be unmapped: {error}")
 
 
 class _Pages:
-    """Those of this process, and those that it has opened."""
+    """The files of this process, and those of other processes that it has opened."""
 
     def __init__(self) -> None:
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
 
-    def forget(self) -> None:
-        """In a forked child: the parent's slots are the parent's. Their memory stays, as somebody may look at it."""
+    def reset(self) -> None:
+        """Begin without files, also in a forked child. The parent's memory stays mapped, as it may still be read."""
         parents: list[_Page] = getattr(self, "_own", [])
         for page in parents:
             page.file.close()
@@ -115,14 +115,14 @@ class _Pages:
         self._opened: WeakValueDictionary[bytes, _Page] = WeakValueDictionary()
         self._lock = threading.RLock()
 
-    def take(self) -> tuple[_Page, int]:
-        """A slot that nobody has, and its offset."""
+    def allocate(self) -> tuple[_Page, int]:
+        """Return a free slot: its file and offset."""
         with self._lock:
             for page in self._own:
                 if not page.free:
                     page.sweep()
                 if page.free:
-                    return page, page.free.popleft()  # the one that was free longest
+                    return page, page.free.popleft()  # the one that has been free the longest
             page = _Page(SharedFile.made(_SLOT * _SLOTS))
             self._own.insert(0, page)
             return page, page.free.popleft()
@@ -139,9 +139,9 @@ _pages = _Pages()
 
 
 class _Slot:
-    """A slot of this process's, or another's. What this process made goes back with the last reference."""
+    """A slot of this process or another one. This process's slots are freed with the last reference."""
 
-    _leaving = staticmethod(sys.is_finalizing)
+    _finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, page: _Page, offset: int, *, own: bool) -> None:
         self.page = page
@@ -149,37 +149,38 @@ class _Slot:
         self._own = own
         self.process = os.getpid()
         self.address = page.file.address + offset
-        if own:  # numbers go on, so whoever knew the slot before finds that its handle is stale
+        if own:  # the numbers continue, so that handles of the slot's previous use are stale
             self.base = _native.forebay_record(self.address, 0)
             _native.forebay_reach(_native.forebay_errand(self.address, self.base))
             self._write(_BASE, self.base)
 
     @classmethod
     def made(cls) -> Self:
-        return cls(*_pages.take(), own=True)
+        """Allocate a slot of this process."""
+        return cls(*_pages.allocate(), own=True)
 
     @classmethod
     def opened(cls, data: object, device: str) -> Self:
-        """DeviceError that says why it cannot be."""
+        """Open a slot of another process by its handle. Raises DeviceError with the reason."""
         handle = Handle.read(data, _PURPOSE, device)
         if handle.process == os.getpid():
-            message = "invalid device context: this process made the handle itself, and has no need of it"
+            message = "invalid device context: the handle was made by this process, which cannot open it"
             raise DeviceError(message, code=INVALID_CONTEXT, call="open", device=device)
         if handle.nbytes != _SLOT * _SLOTS or handle.offset % _SLOT or handle.offset >= handle.nbytes:
-            raise invalid_handle("these bytes are no handle of that", device)
+            raise invalid_handle("the handle is not valid for this call", device)
         slot = cls(_pages.open(handle, device), handle.offset, own=False)
         slot.base = handle.word
         slot.check(device)
         return slot
 
     def check(self, device: str = "") -> None:
-        """DeviceError where the process that made it has dropped it."""
+        """Raise DeviceError if the process that made the slot has dropped it."""
         if self._read(_BASE) != self.base:
             raise invalid_handle("the process that made it has dropped it", device)
 
     @property
     def handle(self) -> bytes:
-        """64 bytes, by which another process finds it."""
+        """Handle of 64 bytes with which another process opens the slot."""
         return self.page.file.handle(_PURPOSE, self._offset, self.base)
 
     def _read(self, at: int) -> int:
@@ -188,26 +189,26 @@ class _Slot:
     def _write(self, at: int, value: int) -> None:
         _word.from_address(self.address + at).value = value
 
-    def _queue(self, queue: Queue, function: int, word: int) -> None:
+    def _enqueue(self, queue: Queue, function: int, word: int) -> None:
         errand = _native.forebay_errand(self.address, word)
         try:
-            _runs(queue).call_native(function, errand)
+            _native_calls(queue).call_native(function, errand)
         except BaseException:
             _native.forebay_drop_errand(errand)
             raise
 
     def __del__(self) -> None:
-        if not self._leaving() and getattr(self, "_own", False) and self.process == os.getpid():
+        if not self._finalizing() and getattr(self, "_own", False) and self.process == os.getpid():
             self.page.dropped.append(self._offset)
 
 
 class SharedEvent(_Slot):
-    """A point on a queue of any of the processes that have it. A word names one record of it; see `spi.SharedMark`."""
+    """An event shared by several processes; see `spi.SharedMark`."""
 
     def record(self, queue: Queue) -> int:
         self.check()
         word: int = _native.forebay_record(self.address, os.getpid())
-        self._queue(queue, _REACH, word)
+        self._enqueue(queue, _REACH, word)
         return word
 
     def last(self) -> int:
@@ -221,20 +222,20 @@ class SharedEvent(_Slot):
     def wait(self, word: int) -> None:
         while word and (outcome := _native.forebay_wait(self.address, word, SLICE)):
             if outcome == ORPHANED:
-                process = word & _PROCESSES
+                process = word & _PROCESS_MASK
                 raise DeviceError(
-                    f"process {process}, which recorded the event, ended before it got there",
+                    f"process {process}, which recorded the event, ended before it reached the event",
                     code=ORPHANED,
                     call="wait",
                 )
 
     def wait_for(self, queue: Queue, word: int) -> None:
         if word and not self.reached(word):
-            self._queue(queue, _AWAIT, word)
+            self._enqueue(queue, _AWAIT, word)
 
 
 class Lease(SharedEvent):
-    """Memory that a process lends once: sent, borrowed by another, given back. The lender's event comes with it."""
+    """Ownership of memory that is lent to one other process: sent, borrowed, returned. Is the lender's event, too."""
 
     def __init__(self, page: _Page, offset: int, *, own: bool) -> None:
         super().__init__(page, offset, own=own)
@@ -243,25 +244,25 @@ class Lease(SharedEvent):
             self._write(_LEASE, (self.base << _PHASE_BITS) % (1 << 64) | _SENT)
 
     def borrow(self) -> bool:
-        """For the borrower: False where somebody has, or had, what was sent once."""
-        return bool(_native.forebay_claim(self.address, self.base | self.process, _own_since(self.process)))
+        """Borrow the memory, in the receiving process. Return False if it is or was borrowed already."""
+        return bool(_native.forebay_claim(self.address, self.base | self.process, _own_start_time(self.process)))
 
-    def give_back(self, queue: Queue | None = None) -> None:
-        """For the borrower, when the queue has done what it has. Who is not, or not any more, changes nothing."""
+    def return_memory(self, queue: Queue | None = None) -> None:
+        """Return the memory behind the work of `queue`, in the borrowing process; no effect in other processes."""
         if queue is None or queue.idle():
             _native.forebay_give_back(_native.forebay_errand(self.address, self.base | self.process))
         else:
-            self._queue(queue, _GIVE_BACK, self.base | self.process)
+            self._enqueue(queue, _GIVE_BACK, self.base | self.process)
 
-    def over(self) -> bool:
-        """For the lender: whether nobody can use it any more, as it came back or its borrower is gone."""
+    def is_over(self) -> bool:
+        """Return True, in the lending process, if the memory was returned or its borrower has ended."""
         state = self._read(_LEASE)
-        phase, process = state & ((1 << _PHASE_BITS) - 1), state >> _PHASE_BITS & _PROCESSES
+        phase, process = state & ((1 << _PHASE_BITS) - 1), state >> _PHASE_BITS & _PROCESS_MASK
         if phase != _BORROWED:
             return phase != _SENT
         started = self._read(_SINCE)
-        return since(process) != started if started else not since(process)
+        return process_start_time(process) != started if started else not process_start_time(process)
 
 
-def _runs(queue: Queue) -> _Runs:
-    return queue  # type: ignore[return-value]  # the queues of the ports that have slots do
+def _native_calls(queue: Queue) -> _NativeCalls:
+    return queue  # type: ignore[return-value]  # every port with slots has queues that run native functions

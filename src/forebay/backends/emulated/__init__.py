@@ -1,1 +1,1 @@
-"""The backend that emulates a named device on the host."""
+"""Emulated devices: devices of other kinds, built from host queues and host memory."""

@@ -1,7 +1,7 @@
-"""Devices of another kind that this machine stands in for: its memory, its threads, and a profile's properties.
+"""Driver of emulated devices: this machine's memory and threads with the properties of a hardware profile.
 
-Their memory is the machine's, so a page costs nothing until it is touched, and a profile may have more of it than there
-is. The host may not read it, as it could not read a GPU's; what is queued may.
+A page costs nothing until it is touched, so a profile may have more memory than the machine. The host may not access
+device memory, as with a GPU; queued work may.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 from forebay import profiles
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
-from forebay.backends.common.mmap import open_pages
-from forebay.backends.emulated.memory_budget import guard, room, unguard, watch
+from forebay.backends.common.mmap import commit_pages
+from forebay.backends.emulated.memory_budget import budget, guard, guard_reporter, unguard
 from forebay.backends.emulated.queue import EmulatedQueue
 from forebay.backends.emulated.telemetry import EmulatedTelemetry
-from forebay.backends.emulated.visible_devices import of_environment, visible_indices
-from forebay.backends.host.port import MachinePort
+from forebay.backends.emulated.visible_devices import parse_visible_devices, visible_indices
+from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps, Heaps
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 
-_SHARES = ("recommended_max_memory", "max_buffer_length")
-_POOLED_STREAMS = {"cuda": (32, 4), "mps": (32, 1)}  # of each priority, and how many of those
+_SCALED = ("recommended_max_memory", "max_buffer_length")  # properties that scale with the memory
+_POOLED_STREAMS = {"cuda": (32, 4), "mps": (32, 1)}  # streams per priority, priorities
 
 
 class EmulatedDriver(EmulatedTelemetry):
-    """`count` devices of a kind, all with one profile; `memory` bytes each, or as many as the profile says.
+    """Driver of `count` devices of a kind with the same profile, each with `memory` bytes, by default the profile's.
 
-    Of kind cuda, CUDA_VISIBLE_DEVICES says which of them there are and in which order, until one is opened. With
-    `guard` the process ends where the host touches their memory outside queued work, and says which line did it. Raises
-    ValueError for an unknown profile, and for one of another kind.
+    For kind cuda, CUDA_VISIBLE_DEVICES selects and orders the devices until one is opened. With `guard`, host access to
+    device memory outside queued work ends the process with a report of the source line. Raises ValueError if the
+    profile is unknown or of another kind.
     """
 
     def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
@@ -44,27 +44,26 @@ class EmulatedDriver(EmulatedTelemetry):
         self.profile = _profile(kind, profile)
         self._memory = memory or self.profile.properties["total_memory"]
         self.guard = guard
-        self._settled: list[int] | None = None
+        self._final_visible: list[int] | None = None
         self._uuids = [f"GPU-{self.profile.at(index)['uuid']}" for index in range(count)]
         super().__init__(kind, self._uuids, self._memory, self.profile.sensors)
 
     def visible(self) -> list[int]:
-        """Which of the emulated machine's devices the process sees, in its order."""
-        if self._settled is not None:
-            return self._settled
+        """Return the machine's indices of the visible devices, in order."""
+        if self._final_visible is not None:
+            return self._final_visible
         if self.kind != "cuda":
             return list(range(self.machine_count()))
-        return visible_indices(of_environment(os.environ), self.machine_count(), lambda: self._uuids)
+        return visible_indices(parse_visible_devices(os.environ), self.machine_count(), lambda: self._uuids)
 
     def count(self) -> int:
         return len(self.visible())
 
     def why_not(self) -> str:
-        said = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return "" if self.count() else f"No {self.kind.upper()} GPUs are available: CUDA_VISIBLE_DEVICES is {said!r}"
+        value = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return "" if self.count() else f"No {self.kind.upper()} GPUs are available: CUDA_VISIBLE_DEVICES is {value!r}"
 
     def describe(self, index: int) -> DeviceProps:
-        """What the device is; DeviceError where there is none."""
         index = integer_of(index, "index")
         visible = self.visible()
         if index not in range(len(visible)):
@@ -88,29 +87,29 @@ class EmulatedDriver(EmulatedTelemetry):
         )
 
     def _properties(self, index: int) -> Mapping[str, Any]:
-        """With another memory, what is a share of it is the same share."""
+        """Return the profile's properties, scaled to this driver's memory where they are proportional to it."""
         properties = self.profile.at(index)
         total = properties["total_memory"]
-        shares = {name: max(properties[name] * self._memory // total, 1) for name in _SHARES if name in properties}
-        return properties if self._memory == total else {**properties, **shares, "total_memory": self._memory}
+        scaled = {name: max(properties[name] * self._memory // total, 1) for name in _SCALED if name in properties}
+        return properties if self._memory == total else {**properties, **scaled, "total_memory": self._memory}
 
     def can_access(self, index: int, peer: int) -> bool:
-        """All memory is one machine's; to reach its own, a device needs nobody's leave."""
+        """Return True for any other device: all memory is this machine's. A device is not its own peer."""
         return index != peer
 
     def open(self, index: int) -> EmulatedPort:
-        settled = self.visible()
+        visible = self.visible()
         port = EmulatedPort(self.describe(index), guard=self.guard)
-        self._settled = settled
-        self.sensors(settled[index]).watch(port)
+        self._final_visible = visible
+        self.sensors(visible[index]).watch(port)
         return port
 
 
 def _heaps(properties: Mapping[str, Any]) -> Heaps | None:
-    """Of devices of which a share of the memory is recommended, as Metal does."""
+    """Return the heap parameters of a profile that has Metal's properties, else None."""
     if "recommended_max_memory" not in properties:
         return None
-    recommended, longest = (properties[name] for name in _SHARES)
+    recommended, longest = (properties[name] for name in _SCALED)
     return Heaps(recommended, longest, bool(properties["unified_memory"]), properties["buffer_alignment"])
 
 
@@ -118,68 +117,68 @@ def _profile(kind: str, name: str) -> profiles.Profile:
     kinds = sorted({profiles.load(each).kind for each in profiles.names()})
     if kind not in kinds:
         raise ValueError(
-            f"{kind!r} is no kind of device that can be emulated: there are profiles of {', '.join(kinds)}"
+            f"{kind!r} is not a kind of device that can be emulated; there are profiles for {', '.join(kinds)}"
         )
     found = profiles.load(name)
     if found.kind != kind:
-        wanted = ", ".join(profiles.names(kind))
-        raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}: {wanted}")
+        names = ", ".join(profiles.names(kind))
+        raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}; profiles of {kind}: {names}")
     return found
 
 
-class EmulatedPort(MachinePort):
-    """One emulated device. As with the real ones, a forked child cannot open it again; its copy stays guarded there."""
+class EmulatedPort(BaseHostPort):
+    """An open emulated device. As with real ones, a forked child cannot open it again; its copy stays guarded."""
 
-    _handles = itertools.count(0x7E00_0000_0080, 0x80)  # they look like the drivers': addresses of something
+    _handles = itertools.count(0x7E00_0000_0080, 0x80)  # like those of real drivers, which are addresses
 
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, promised=False)
         self._guarded = guard
         self._watched = guard
         if guard:
-            watch.begin()
+            guard_reporter.begin()
 
-    def came(self, address: int, nbytes: int, segment: int) -> None:
-        room.came(self, address, nbytes)
+    def on_mapped(self, address: int, nbytes: int, segment: int) -> None:
+        budget.on_mapped(self, address, nbytes)
         if self._guarded:
             guard(address, nbytes, segment, self.name)
 
-    def going(self, address: int, nbytes: int, *, part: bool = False) -> None:
+    def on_unmapping(self, address: int, nbytes: int, *, part: bool = False) -> None:
         if self._guarded:
             unguard(address, nbytes)
-        room.going(address, nbytes, part=part)
+        budget.on_unmapping(address, nbytes, part=part)
 
     @contextmanager
-    def laid_open(self, address: int, nbytes: int) -> Iterator[None]:
+    def host_accessible(self, address: int, nbytes: int) -> Iterator[None]:
         if not self._guarded:
             yield
             return
         unguard(address, nbytes)
         try:
-            open_pages(address, nbytes)
+            commit_pages(address, nbytes)
             yield
         finally:
             guard(address, nbytes, address, self.name)
 
     def mappings(self) -> list[tuple[int, int]]:
-        """All memory that was touched lies in one of these, addresses and sizes."""
+        """Return address and size of each mapping; all touched memory lies in one of them."""
         return [*tuple(self._segments.items()), *self._spaces.mappings()]
 
     def close(self) -> None:
         super().close()
         if self._watched and not self.forked() and not self.mappings():
             self._watched = False
-            watch.end()
+            guard_reporter.end()
 
     def _new_queue(self, handle: int, priority: int) -> HostQueue:
         return EmulatedQueue(self, handle, priority, guarded=self._guarded)
 
-    def occupants(self) -> Mapping[int, int]:
-        """Nobody but this process."""
+    def process_memory(self) -> Mapping[int, int]:
+        """Return this process only."""
         return {os.getpid(): self.reserved}
 
     def _new_handle(self) -> int:
-        """Unlike those of other devices, and even, so that a stream's id is never mistaken for one."""
+        """Return an even handle, unique across devices, so that no stream id equals a handle. The first queue has 0."""
         if not self._queues_made:
             return 0
         return next(self._handles)

@@ -1,8 +1,7 @@
-"""The memory of emulated devices: the machine may have less than they, and the host must not touch it.
+"""Memory of emulated devices: a budget, as the machine may have less than they claim, and a guard against host access.
 
-The tables are native (`native/os/touched_pages.hpp`, `native/os/access_guard.hpp`), one of each for the process.
-They are asked and told
-here, through ctypes: only where memory comes or goes, or is written for the first time.
+The tables are native (native/os/touched_pages.hpp, native/os/access_guard.hpp), one of each per process. This module
+updates them through ctypes, only when memory is mapped, unmapped or written for the first time.
 """
 
 from __future__ import annotations
@@ -16,17 +15,27 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 from weakref import WeakSet
 
-from forebay import _core, config
+from forebay import _core, system_memory
 from forebay.backends.common.mmap import ALIGNMENT
 from forebay.byte_sizes import format_bytes
 from forebay.errors import OutOfMemory
 
-__all__ = ["Holder", "Room", "Watch", "fresh_in", "guard", "room", "unguard", "watch"]
+__all__ = [
+    "GuardReporter",
+    "MemoryBudget",
+    "MemoryOwner",
+    "budget",
+    "guard",
+    "guard_reporter",
+    "unbacked_ranges",
+    "unguard",
+]
 
 _STANDARD_ERROR = 2
-_AHEAD = 16  # after a look, one part in so many of what is left may be touched without another one,
-_SECONDS = 0.05  # for so long
-_RESERVE = 32  # one part in so many of the memory is left alone: the system's figures are estimates
+# A query of the system's free memory permits charges of this fraction (1/16) of it, for this many seconds.
+_AHEAD = 16
+_SECONDS = 0.05
+_RESERVE = 32  # this fraction (1/32) of the memory stays unused, as the system's numbers are estimates
 
 _native = ctypes.CDLL(_core.__file__)
 _span = [ctypes.c_size_t, ctypes.c_size_t]
@@ -47,36 +56,39 @@ for _name, _result, _arguments in (
     _function.restype, _function.argtypes = _result, _arguments
 
 
-class Holder(Protocol):
-    """A port, as the room sees it."""
+class MemoryOwner(Protocol):
+    """A port, as the budget uses it."""
 
     @property
     def name(self) -> str: ...
-    def mappings(self) -> Iterable[tuple[int, int]]: ...  # addresses and sizes of all that it has
+    def mappings(self) -> Iterable[tuple[int, int]]: ...  # address and size of all its memory
     def __hash__(self) -> int: ...
 
 
-class Room:
-    """How much memory the emulated devices of this process may still touch, in steps of 2 MiB."""
+class MemoryBudget:
+    """The memory that emulated devices of this process may still touch, in units of 2 MiB.
+
+    Memory is charged when work that writes it for the first time is queued.
+    """
 
     def __init__(self) -> None:
-        self._holders: WeakSet[Holder] = WeakSet()
-        self._ahead = (0, 0.0)  # bytes, and until when
-        self._settled = 0  # bytes of touched memory that the system has certainly given, and no longer offers
-        self.forget_lock()
+        self._owners: WeakSet[MemoryOwner] = WeakSet()
+        self._allowance = (0, 0.0)  # bytes that may be charged without a query, and until when
+        self._resident = 0  # charged bytes known to be resident, which the system no longer reports as available
+        self.reset_lock()
 
-    def forget_lock(self) -> None:
-        """In a forked child another thread of the parent may have held the old one."""
-        self._lock = threading.RLock()  # a destructor may release memory inside
+    def reset_lock(self) -> None:
+        """Replace the lock, which another thread of the parent may have held when this process was forked."""
+        self._lock = threading.RLock()  # a destructor may release memory while the lock is held
 
-    def came(self, holder: Holder, address: int, nbytes: int) -> None:
-        """The device has this memory now; what it had of it already stays counted. MemoryError: nothing happened."""
-        self._holders.add(holder)
+    def on_mapped(self, owner: MemoryOwner, address: int, nbytes: int) -> None:
+        """Add memory of a device; charged parts stay charged. Raises MemoryError without any effect."""
+        self._owners.add(owner)
         if not _native.forebay_touched_add(address, nbytes):
             raise MemoryError("no memory for the table of emulated memory")
 
-    def going(self, address: int, nbytes: int, *, part: bool = False) -> None:
-        """The device loses this memory, which is all of a mapping or a `part`: then a step goes as a whole only."""
+    def on_unmapping(self, address: int, nbytes: int, *, part: bool = False) -> None:
+        """Remove memory of a device: a whole mapping or a `part`, of which only whole units are removed."""
         with self._lock:
             before = self.touched
             if part:
@@ -84,49 +96,53 @@ class Room:
                 address = -(-address // ALIGNMENT) * ALIGNMENT
                 nbytes = max(end - address, 0)
             _native.forebay_touched_drop(address, nbytes)
-            self._settled = max(self._settled - (before - self.touched), 0)
+            self._resident = max(self._resident - (before - self.touched), 0)
 
-    def count(self, holder: Holder, call: str, *spans: tuple[int, int]) -> None:
-        """Work is about to write there. OutOfMemory, and nothing is counted, where the machine has not got so much."""
-        pieces = [*_whole_steps(spans)]
+    def charge(self, owner: MemoryOwner, call: str, *spans: tuple[int, int]) -> None:
+        """Charge the memory that work is about to write. Raises OutOfMemory and charges nothing if it is too much."""
+        units = [*_whole_units(spans)]
         with self._lock:
-            wanted = sum(_native.forebay_touched_fresh(*piece) for piece in pieces)
+            wanted = sum(_native.forebay_touched_fresh(*unit) for unit in units)
             if not wanted:
                 return
-            ahead, until = self._ahead
-            if wanted > ahead or time.monotonic() > until:
+            allowance, until = self._allowance
+            if wanted > allowance or time.monotonic() > until:
                 left = self._left(wanted)
                 if wanted > left:
-                    raise self._refusal(holder.name, call, wanted, left)
-                ahead, until = left // _AHEAD + wanted, time.monotonic() + _SECONDS
-            self._ahead = ahead - wanted, until
-            for piece in pieces:
-                _native.forebay_touched_mark(*piece)
+                    raise self._out_of_memory(owner.name, call, wanted, left)
+                allowance, until = left // _AHEAD + wanted, time.monotonic() + _SECONDS
+            self._allowance = allowance - wanted, until
+            for unit in units:
+                _native.forebay_touched_mark(*unit)
 
     @property
     def touched(self) -> int:
-        """Bytes of steps that have been written, or will be by what is queued."""
+        """Charged bytes: units that have been written, or will be by queued work."""
         total: int = _native.forebay_touched_total()
         return total
 
     def _left(self, wanted: int) -> int:
-        """How much more may be touched. What is queued may not have its memory yet, so that is looked at when tight."""
-        left = self._offered() - self.touched + self._settled
+        """Return the bytes that may still be charged.
+
+        Queued work may not have written its memory yet, so if memory is short, resident pages are counted.
+        """
+        left = self._available() - self.touched + self._resident
         if wanted > left:
-            spans = [span for holder in tuple(self._holders) for span in holder.mappings()]
-            self._settled = min(sum(_native.forebay_touched_resident(*span) for span in spans), self.touched)
-            left = self._offered() - self.touched + self._settled  # asked again: what came meanwhile counts twice
+            spans = [span for owner in tuple(self._owners) for span in owner.mappings()]
+            self._resident = min(sum(_native.forebay_touched_resident(*span) for span in spans), self.touched)
+            # Query again: pages that became resident during the count would count twice.
+            left = self._available() - self.touched + self._resident
         return left
 
-    def _offered(self) -> int:
-        """How much the system would give now, beyond what is settled."""
-        usable, available = config.usable_memory(), config.available_memory()
+    def _available(self) -> int:
+        """Return the bytes that the system would provide now, beyond the resident ones."""
+        usable, available = system_memory.usable_memory(), system_memory.available_memory()
         if available is None:
-            available = usable - self._settled
+            available = usable - self._resident
         return available - usable // _RESERVE
 
-    def _refusal(self, device: str, call: str, wanted: int, left: int) -> OutOfMemory:
-        usable = config.usable_memory()
+    def _out_of_memory(self, device: str, call: str, wanted: int, left: int) -> OutOfMemory:
+        usable = system_memory.usable_memory()
         return OutOfMemory(
             f"{device} is emulated, and the machine has not enough memory for this {call}: it would touch "
             f"{format_bytes(wanted)} for the first time, and {format_bytes(max(left, 0))} are left of the "
@@ -141,11 +157,11 @@ class Room:
         )
 
 
-room = Room()
+budget = MemoryBudget()
 
 
-def _whole_steps(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The same rounded to whole steps, and none of them twice."""
+def _whole_units(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges rounded outwards to whole units, without overlaps."""
     first = end = 0
     for address, nbytes in sorted(spans):
         start, stop = address // ALIGNMENT * ALIGNMENT, -(-(address + nbytes) // ALIGNMENT) * ALIGNMENT
@@ -158,8 +174,8 @@ def _whole_steps(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield first, end - first
 
 
-def fresh_in(program: bytes) -> list[tuple[int, int]]:
-    """Where a program would write memory that is not counted yet."""
+def unbacked_ranges(program: bytes) -> list[tuple[int, int]]:
+    """Return the uncharged ranges that a program would write."""
     count = _native.forebay_program_fresh(program, len(program), None, 0)
     if not count:
         return []
@@ -169,30 +185,35 @@ def fresh_in(program: bytes) -> list[tuple[int, int]]:
 
 
 def guard(address: int, nbytes: int, segment: int, device: str) -> None:
-    """The host may not touch this any more; MemoryError where it cannot be noted."""
+    """Forbid host access to a range. Raises MemoryError if the table is full."""
     if not _native.forebay_guard_add(address, nbytes, segment, device.encode()):
         raise MemoryError("no memory for the table of guarded memory")
 
 
 def unguard(address: int, nbytes: int) -> None:
+    """Remove a range from the guard."""
     if not _native.forebay_guard_remove(address, nbytes):
         raise MemoryError("no memory for the table of guarded memory")
 
 
-class Watch:
-    """Who tells of a touch, as long as any port is guarded: our line and, from faulthandler, Python's stacks."""
+class GuardReporter:
+    """Signal handler that reports forbidden accesses while any port is guarded.
+
+    It writes one line, and faulthandler writes the Python stacks.
+    """
 
     def __init__(self) -> None:
         self.descriptor = _STANDARD_ERROR
         self._ports = 0
-        self._enabled = False  # faulthandler, by us
-        self.forget_lock()
+        self._enabled = False  # faulthandler was enabled here
+        self.reset_lock()
 
-    def forget_lock(self) -> None:
-        """As `Room.forget_lock`."""
+    def reset_lock(self) -> None:
+        """Replace the lock, as `MemoryBudget.reset_lock`."""
         self._lock = threading.RLock()
 
     def begin(self) -> None:
+        """Install the handler with the first port."""
         with self._lock:
             self._ports += 1
             if not faulthandler.is_enabled():
@@ -201,15 +222,16 @@ class Watch:
             _native.forebay_guard_watch(self.descriptor)
 
     def end(self) -> None:
+        """Remove the handler with the last port."""
         with self._lock:
             self._ports -= 1
-            # Where somebody else took the signal since, he may call us, and we faulthandler.
+            # If another handler was installed since, it may chain to this one, and this one to faulthandler.
             if not self._ports and _native.forebay_guard_unwatch() and self._enabled:
                 faulthandler.disable()
                 self._enabled = False
 
 
-watch = Watch()
+guard_reporter = GuardReporter()
 
-for _each in (room, watch):
-    os.register_at_fork(after_in_child=_each.forget_lock)
+for _each in (budget, guard_reporter):
+    os.register_at_fork(after_in_child=_each.reset_lock)

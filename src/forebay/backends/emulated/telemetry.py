@@ -1,9 +1,9 @@
-"""What the sensors of an emulated device say: what this machine knows, and for the rest a model.
+"""Sensors of emulated devices: readings of this machine where it has them, otherwise a model.
 
-Busy is how much of the last second its queues were at work, in parts of 50 ms; a part in which several were counts as
-what they were together, at most whole. Memory counts as used while they are, too: what queues do here is to move it.
-Temperature and clock are the machine's own where psutil is installed (extra `telemetry`) and finds sensors. If not, and
-for power, the readings go from the profile's idle to its busiest as the share does.
+Utilization is the fraction of the last second in which queues ran work, in slots of 50 ms; in each slot the times of
+all queues are added, up to 50 ms. Memory utilization is the same number, as queues mostly move memory. Temperature and
+clock are this machine's if psutil is installed (extra `telemetry`) and finds sensors. Otherwise, and for power, a
+reading lies between the profile's idle and busy values in proportion to the utilization.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SLOT = 50_000_000  # nanoseconds, as native/queue/busy_meter.hpp has it
 
 
 class _Meter(Protocol):
-    def busy(self) -> list[int]: ...  # nanoseconds at work in each of the last slots
+    def busy(self) -> list[int]: ...  # nanoseconds of work in each of the last slots
 
 
 class Watched(Protocol):
-    """What the readings need of an open port."""
+    """An open port, as the sensors use it."""
 
     def queues(self) -> Iterable[_Meter]: ...
     def memory_info(self) -> tuple[int, int]: ...
 
 
 class EmulatedTelemetry:
-    """A part of a Driver: it says which devices there are, and shows every port it opens to `watch`."""
+    """Base of drivers with the ability `Telemetry`. The driver passes each port that it opens to `watch`."""
 
     def __init__(self, kind: str, uuids: Iterable[str], total_bytes: int, readings: Mapping[str, int]) -> None:
         self._sensors = [
@@ -43,14 +43,13 @@ class EmulatedTelemetry:
         return len(self._sensors)
 
     def sensors(self, index: int) -> EmulatedSensors:
-        """DeviceError where there is no such device."""
         if index not in range(len(self._sensors)):
             raise DeviceError(f"Invalid Argument: there is no device {index}", code=2, call="sensors")
         return self._sensors[index]
 
 
 class EmulatedSensors:
-    """Of one device; it holds no port, and a port that is closed or another process's holds nothing."""
+    """Sensors of one device. Ports are referenced weakly; closed ports and those of a parent process do not count."""
 
     def __init__(self, name: str, uuid: str, total_bytes: int, readings: Mapping[str, int]) -> None:
         self._name = name
@@ -66,7 +65,7 @@ class EmulatedSensors:
         return self._uuid
 
     def memory(self) -> tuple[int, int]:
-        return sum(self._held()), self._total
+        return sum(self._reserved()), self._total
 
     def busy(self) -> tuple[int, int]:
         percent = round(100 * self._share())
@@ -82,50 +81,50 @@ class EmulatedSensors:
         return _machine_clock() or self._between("idle_clock", "max_clock")
 
     def processes(self) -> Mapping[int, int | None]:
-        """This one, if it has opened the device; of others nothing is known."""
-        held = self._held()
-        return {os.getpid(): sum(held)} if held else {}
+        """Return this process, if it has opened the device; other processes are unknown."""
+        reserved = self._reserved()
+        return {os.getpid(): sum(reserved)} if reserved else {}
 
-    def _held(self) -> list[int]:
-        """The bytes that each port has reserved."""
-        held = []
+    def _reserved(self) -> list[int]:
+        """Return the reserved bytes of each usable port."""
+        reserved = []
         for port in list(self._ports):
             try:
                 free, total = port.memory_info()
             except (WrongState, Forked):
                 continue
-            held.append(total - free)
-        return held
+            reserved.append(total - free)
+        return reserved
 
     def _share(self) -> float:
         return busy_share([queue.busy() for port in list(self._ports) for queue in port.queues()])
 
-    def _between(self, idle: str, busiest: str) -> int:
+    def _between(self, idle: str, busy: str) -> int:
         if idle not in self._readings:
-            raise Unsupported(f"{self._name} has no such sensor: its profile says nothing of one", ability="Telemetry")
-        low, high = self._readings[idle], self._readings[busiest]
+            raise Unsupported(f"{self._name} has no such sensor: its profile does not define one", ability="Telemetry")
+        low, high = self._readings[idle], self._readings[busy]
         return low + round((high - low) * self._share())
 
 
 def busy_share(queues: Iterable[list[int]]) -> float:
-    """From 0 to 1, of the slots of several queues; one without slots counts nothing.
+    """Return the utilization, 0 to 1, from the slots of several queues; a queue without slots does not count.
 
     >>> busy_share([[50_000_000, 0, 30_000_000, 0], [50_000_000, 0, 30_000_000, 50_000_000]])
     0.75
     """
-    together = [min(sum(slot), _SLOT) for slot in zip(*filter(None, queues), strict=True)]
-    return sum(together) / (_SLOT * len(together)) if together else 0.0
+    sums = [min(sum(slot), _SLOT) for slot in zip(*filter(None, queues), strict=True)]
+    return sum(sums) / (_SLOT * len(sums)) if sums else 0.0
 
 
 def _machine_temperature() -> int:
-    """Of its hottest part, in °C; 0 where nobody knows."""
-    read = getattr(_psutil(), "sensors_temperatures", None)  # there are systems without that function
+    """Return the highest temperature in °C; 0 if unknown."""
+    read = getattr(_psutil(), "sensors_temperatures", None)  # missing on some systems
     found: Mapping[str, Any] = read() if read else {}
     return round(max((sensor.current for sensors in found.values() for sensor in sensors), default=0))
 
 
 def _machine_clock() -> int:
-    """In MHz; 0 where nobody knows."""
+    """Return the CPU clock in MHz; 0 if unknown."""
     found = getattr(_psutil(), "cpu_freq", lambda: None)()
     return round(found.current) if found else 0
 

@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs a process is to see: CUDA_VISIBLE_DEVICES and, for AMD's, the two of ROCm."""
+"""Device visibility: CUDA_VISIBLE_DEVICES and, for AMD, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["UNKNOWN_COUNT", "of_environment", "ordinals_of", "visible_indices"]
+__all__ = ["UNKNOWN_COUNT", "match_uuids", "parse_visible_devices", "visible_indices"]
 
-UNKNOWN_COUNT = 64  # so many are listed where the environment says nothing, and nobody has counted yet
+UNKNOWN_COUNT = 64  # number of ordinals to list if the environment does not select any and the count is unknown
 
 _E = TypeVar("_E")
 _F = TypeVar("_F")
-_NUMBER = re.compile(r"[+-]?\d{1,4000}")  # int() reads no more than that
+_NUMBER = re.compile(r"[+-]?\d{1,4000}")  # the limit of int()
 
 
-def of_environment(environ: Mapping[str, str], *, amd: bool = False) -> list[int] | list[str]:
-    """The ordinals that are named, or the beginnings of UUIDs ("GPU-…", "MIG-…"), in their order.
+def parse_visible_devices(environ: Mapping[str, str], *, amd: bool = False) -> list[int] | list[str]:
+    """Return the selected ordinals or UUID prefixes ("GPU-...", "MIG-...") in order.
 
-    An entry that is neither ends the list, and one that is there twice makes it empty. RuntimeError where
-    HIP_VISIBLE_DEVICES names more devices than ROCR_VISIBLE_DEVICES leaves.
+    An invalid entry ends the list; a duplicate makes it empty. Raises RuntimeError if HIP_VISIBLE_DEVICES names more
+    devices than ROCR_VISIBLE_DEVICES.
 
     >>> of_environment({"CUDA_VISIBLE_DEVICES": "1gpu, 0,-1,2"})
     [1, 0]
@@ -29,51 +29,51 @@ def of_environment(environ: Mapping[str, str], *, amd: bool = False) -> list[int
         by_hip, by_rocr = environ.get("HIP_VISIBLE_DEVICES"), environ.get("ROCR_VISIBLE_DEVICES")
         text = text if by_hip is None else by_hip
         if by_rocr is not None:
-            left = len(by_rocr.split(","))
+            count = len(by_rocr.split(","))
             if by_hip is None:
-                return list(range(left))
-            if len(by_hip.split(",")) > left:
+                return list(range(count))
+            if len(by_hip.split(",")) > count:
                 raise RuntimeError("HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES")
     if text is None:
         return list(range(UNKNOWN_COUNT))
     prefix = text[:4]
     if prefix in {"GPU-", "MIG-"}:
-        return _until(text.split(","), lambda entry: entry if entry.startswith(prefix) else None)
-    return _until(text.split(","), _ordinal)
+        return _until_invalid(text.split(","), lambda entry: entry if entry.startswith(prefix) else None)
+    return _until_invalid(text.split(","), _ordinal)
 
 
-def ordinals_of(names: Sequence[str], uuids: Sequence[str], *, amd: bool = False) -> list[int]:
-    """Where the UUIDs that begin with these names stand.
+def match_uuids(names: Sequence[str], uuids: Sequence[str], *, amd: bool = False) -> list[int]:
+    """Return the ordinals of the devices whose UUIDs begin with the names.
 
-    A name that fits none, or several, ends the list; two names for one device make it empty.
+    A name that matches no device or several ends the list; two names for one device make it empty.
 
     >>> ordinals_of(["GPU-fd", "GPU-9e8d3"], ["GPU-9e8d35e3", "GPU-fd69a7d7"])
     [1, 0]
     """
 
-    def place(name: str) -> int | None:
-        begins = name.replace("GPU-", "", 1) if amd else name  # AMD's library gives serial numbers
-        fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(begins)]
-        return fitting[0] if len(fitting) == 1 else None
+    def ordinal_of(name: str) -> int | None:
+        prefix = name.replace("GPU-", "", 1) if amd else name  # AMD's library returns serial numbers
+        matches = [index for index, uuid in enumerate(uuids) if uuid.startswith(prefix)]
+        return matches[0] if len(matches) == 1 else None
 
-    return _until(names, place)
+    return _until_invalid(names, ordinal_of)
 
 
 def visible_indices(
     visible: Sequence[int] | Sequence[str], count: int, uuids: Callable[[], Sequence[str]], *, amd: bool = False
 ) -> list[int]:
-    """The machine's indices of the visible devices, of `count` that there are; `uuids` is asked only if names are."""
+    """Return the machine's indices of the visible devices. `uuids` is called only if `visible` has UUID prefixes."""
     ordinals = [entry for entry in visible if isinstance(entry, int)]
     if len(ordinals) < len(visible):
-        ordinals = ordinals_of([entry for entry in visible if isinstance(entry, str)], uuids(), amd=amd)
-    return _until(ordinals, lambda index: index if index < count else None)
+        ordinals = match_uuids([entry for entry in visible if isinstance(entry, str)], uuids(), amd=amd)
+    return _until_invalid(ordinals, lambda index: index if index < count else None)
 
 
-def _until(entries: Sequence[_E], read: Callable[[_E], _F | None]) -> list[_F]:
-    """What is read of each, up to the first that makes no sense; nothing where one comes twice."""
+def _until_invalid(entries: Sequence[_E], parse: Callable[[_E], _F | None]) -> list[_F]:
+    """Return the parsed entries up to the first invalid one; an empty list if two are equal."""
     found: list[_F] = []
     for entry in entries:
-        value = read(entry)
+        value = parse(entry)
         if value is None:
             break
         if value in found:
@@ -83,7 +83,7 @@ def _until(entries: Sequence[_E], read: Callable[[_E], _F | None]) -> list[_F]:
 
 
 def _ordinal(entry: str) -> int | None:
-    """The number that it begins with, as strtoul reads it; None for a negative one, and for none."""
+    """Return the number at the start of an entry, as strtoul reads it; None if there is none or it is negative."""
     number = _NUMBER.match(entry.strip())
     value = int(number[0]) if number else -1
     return value if value >= 0 else None

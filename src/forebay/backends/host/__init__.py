@@ -1,1 +1,1 @@
-"""The backend of the host: native queue threads over host memory."""
+"""Backend of the CPU device: queues are native threads, device memory is host memory."""

@@ -1,7 +1,7 @@
-"""Address space of the host device, whose pages come from the system and go back to it as they are asked for.
+"""Expandable address space of the CPU device: pages are committed and decommitted by the operating system.
 
-Memory is counted before it comes and until it has gone. So a call that a signal's handler interrupted leaves too much
-counted rather than too little; done once more, it puts that right.
+Memory is counted before it is committed and until it is decommitted. So after a call that was interrupted by a signal
+handler, too much is counted rather than too little, and repeating the call corrects the count.
 """
 
 from __future__ import annotations
@@ -12,117 +12,117 @@ from contextlib import contextmanager, suppress
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING
 
-from forebay.backends.common.mmap import close_pages, map_space, open_pages, unmap_memory
-from forebay.backends.common.page_ledger import Space, Spaces, space_of
+from forebay.backends.common.mmap import commit_pages, decommit_pages, reserve_pages, unmap_memory
+from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
-    from forebay.backends.host.port import MachinePort
+    from forebay.backends.host.port import BaseHostPort
 
-__all__ = ["HostSpaces"]
+__all__ = ["HostAddressSpaces"]
 
 
-class HostSpaces:
-    """What a MachinePort has of them."""
+class HostAddressSpaces:
+    """The address space of a port; implements `spi.Growable`."""
 
-    def __init__(self, port: MachinePort) -> None:
+    def __init__(self, port: BaseHostPort) -> None:
         self._port = port
-        self._spaces = Spaces(port.name)
-        # Held during calls to the system: address space that was closed meanwhile may be somebody else's already.
+        self._spaces = PageLedger(port.name)
+        # Held during system calls: otherwise address space could be released and mapped anew by others before the call.
         self._calling = threading.RLock()
 
     def reserve(self, nbytes: int, page: int) -> int:
-        nbytes, page = space_of(nbytes, page, PAGESIZE)
-        with self._turn():
+        nbytes, page = check_space_arguments(nbytes, page, PAGESIZE)
+        with self._serialised():
             try:
-                address = map_space(nbytes)
+                address = reserve_pages(nbytes)
             except OSError as error:
                 raise self._port.out_of_memory(nbytes, error, "address space") from None
             try:
-                self._spaces.add(Space(address, nbytes, page))
+                self._spaces.add(AddressSpace(address, nbytes, page))
             except BaseException:
                 unmap_memory(address, nbytes)
                 raise
         return address
 
     def release(self, address: int) -> None:
-        with self._turn():
-            space = self._spaces.take_out(address)
+        with self._serialised():
+            space = self._spaces.remove_empty(address)
             try:
-                self._port.going(space.address, space.nbytes)
+                self._port.on_unmapping(space.address, space.nbytes)
                 unmap_memory(space.address, space.nbytes)
             except OSError as error:
                 self._spaces.add(space)
-                raise self._port.refusal(error, "the address space cannot be returned") from None
+                raise self._port.device_error(error, "the address space cannot be released") from None
 
     def commit(self, address: int, nbytes: int) -> None:
-        with self._turn():
-            space, address, nbytes = self._spaces.part("commit", address, nbytes)
-            bare = space.bare(address, nbytes)
+        with self._serialised():
+            space, address, nbytes = self._spaces.find_range("commit", address, nbytes)
+            uncommitted = space.uncommitted(address, nbytes)
             with self._port.locked():
-                self._spaces.write(space, address, nbytes, held=True)  # first, as a destructor may come in between
-                if self._port.over():
-                    self._forget(space, bare)
+                self._spaces.write(space, address, nbytes, held=True)  # before the check: a destructor may run between
+                if self._port.over_capacity():
+                    self._uncount(space, uncommitted)
                     raise self._port.out_of_memory(nbytes)
             try:
-                open_pages(address, nbytes)
-                self._port.came(address, nbytes, space.address)
+                commit_pages(address, nbytes)
+                self._port.on_mapped(address, nbytes, space.address)
             except (OSError, MemoryError) as error:
-                for piece in bare:
-                    with suppress(OSError):  # then it is open, and nobody knows
-                        close_pages(*piece)
+                for span in uncommitted:
+                    with suppress(OSError):  # then the pages stay committed, uncounted
+                        decommit_pages(*span)
                 with self._port.locked():
-                    self._forget(space, bare)
+                    self._uncount(space, uncommitted)
                     if isinstance(error, MemoryError):
                         raise
                     raise self._port.out_of_memory(nbytes, error) from None
 
     def decommit(self, address: int, nbytes: int) -> None:
-        with self._turn():
-            space, address, nbytes = self._spaces.part("decommit", address, nbytes)
+        with self._serialised():
+            space, address, nbytes = self._spaces.find_range("decommit", address, nbytes)
             try:
-                self._port.going(address, nbytes, part=True)
-                close_pages(address, nbytes)
-            except OSError as error:  # the process has too many mappings already
-                self._port.came(address, nbytes, space.address)
-                message = f"{format_bytes(nbytes)} of memory cannot be returned"
-                raise self._port.refusal(error, message) from None
+                self._port.on_unmapping(address, nbytes, part=True)
+                decommit_pages(address, nbytes)
+            except OSError as error:  # the process is at its limit of mappings
+                self._port.on_mapped(address, nbytes, space.address)
+                message = f"{format_bytes(nbytes)} of memory cannot be decommitted"
+                raise self._port.device_error(error, message) from None
             with self._port.locked():
                 self._spaces.write(space, address, nbytes, held=False)
 
-    def holds(self, address: int) -> bool:
+    def contains(self, address: int) -> bool:
         return self._spaces.at(address, 1) is not None
 
     def close(self) -> None:
-        """Returns all of it."""
+        """Release all address space."""
         with self._calling:
             for space in self._spaces.clear():
-                self._port.going(space.address, space.nbytes)
+                self._port.on_unmapping(space.address, space.nbytes)
                 unmap_memory(space.address, space.nbytes)
 
     def mappings(self) -> list[tuple[int, int]]:
-        """The address space, addresses and sizes."""
+        """Return address and size of each reservation."""
         return self._spaces.mappings()
 
     def memory(self) -> list[tuple[int, int]]:
-        """What of it has memory, addresses and sizes."""
+        """Return address and size of each committed range."""
         return self._spaces.memory()
 
     @property
     def held(self) -> int:
-        """How many bytes have memory."""
+        """Committed bytes."""
         return self._spaces.held
 
-    def _forget(self, space: Space, pieces: list[tuple[int, int]]) -> None:
-        for piece in pieces:
-            self._spaces.write(space, *piece, held=False)
+    def _uncount(self, space: AddressSpace, spans: list[tuple[int, int]]) -> None:
+        for span in spans:
+            self._spaces.write(space, *span, held=False)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One call after another; Forked or WrongState where the port cannot be used."""
-        with self._port.locked():  # first, as a thread of the parent may have held the other lock at the fork
+    def _serialised(self) -> Iterator[None]:
+        """Serialise calls. Raises Forked or WrongState if the port is not usable."""
+        with self._port.locked():  # first: a thread of the parent may have held the other lock at the fork
             pass
         with self._calling:
-            with self._port.locked():  # it may have been closed meanwhile
+            with self._port.locked():  # again: the port may have been closed since
                 pass
             yield

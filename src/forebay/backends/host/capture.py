@@ -1,4 +1,4 @@
-"""Recording what host queues are told, and doing it again: one native program, but for what Python has to do."""
+"""Capture of host queues; a captured graph is launched as native programs and the Python calls between them."""
 
 from __future__ import annotations
 
@@ -7,63 +7,64 @@ from collections.abc import Callable, MutableMapping, Sequence
 from forebay import _core
 from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import integer_of
-from forebay.backends.common.capture_recorder import CapturedMark, Recorder, recorded_wait
+from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import packed
-from forebay.backends.host.footprint import Footprint, Ground
+from forebay.backends.host.footprint import CapturedMemory, MemorySource
 from forebay.backends.host.program import Piece, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue
 from forebay.spi import Draw, Queue
 
-__all__ = ["HostRecording", "RecordingQueue"]
+__all__ = ["CapturingQueue", "HostCapturedGraph"]
 
 _native = _core.Queue
-_GONE = (
-    "The graph uses {1} bytes at {0:#x}, and the device gave that memory back since the capture: "
-    "keep the tensors that a graph reads and writes as long as it is replayed."
+_RELEASED = (
+    "The graph uses {1} bytes at {0:#x}, but the device has released that memory since the capture: "
+    "keep the tensors that a graph reads and writes alive for as long as it is replayed."
 )
 
 
-class HostRecording(Recorder[HostQueue]):
-    """What queues of host devices were told."""
+class HostCapturedGraph(CaptureRecorder[HostQueue]):
+    """A captured graph of host queues."""
 
     def __init__(self, first: HostQueue, mode: str, queues: MutableMapping[int, int]) -> None:
-        self._usual: dict[int, type[HostQueue]] = {}  # what they are when they record nothing
+        self._classes: dict[int, type[HostQueue]] = {}  # of the queues when they are not captured, by handle
         self._pieces: list[Piece] = []
-        self._last: HostQueue | None = None  # that it was launched on
-        self.ports: set[Ground] = set()  # of its queues
+        self._last: HostQueue | None = None  # the queue of the last launch
+        self.ports: set[MemorySource] = set()  # of the captured queues
         super().__init__(first, mode, queues)
 
-    def take_in(self, queue: HostQueue) -> None:
+    def attach(self, queue: HostQueue) -> None:
         queue.recording = self
         self.ports.add(queue.owner)
-        self._usual[queue.handle] = queue.__class__
-        queue.__class__ = RecordingQueue  # so that queues that record nothing need not ask
+        self._classes[queue.handle] = queue.__class__
+        queue.__class__ = CapturingQueue  # so that a queue outside a capture need not test for one
 
-    def let_go(self, queue: HostQueue) -> None:
-        queue.__class__ = self._usual[queue.handle]  # what it was before
+    def detach(self, queue: HostQueue) -> None:
+        queue.__class__ = self._classes[queue.handle]
         del queue.recording
 
-    def include(self, queue: HostQueue, other: Recorder[HostQueue], sources: Sequence[tuple[int, int]]) -> None:
-        super().include(queue, other, sources)
-        if isinstance(other, HostRecording):
+    def add_child_graph(
+        self, queue: HostQueue, other: CaptureRecorder[HostQueue], sources: Sequence[tuple[int, int]]
+    ) -> None:
+        super().add_child_graph(queue, other, sources)
+        if isinstance(other, HostCapturedGraph):
             self.ports |= other.ports
 
     def finished(self) -> None:
         self._pieces = pieces_of(self.work)
-        self._footprint = Footprint(self.ports, self.work)
+        self._memory = CapturedMemory(self.ports, self.work)
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
-        """Do it there, in the order of its recording."""
         if not isinstance(queue, HostQueue):
-            raise TypeError(f"what host queues did is launched on a host queue, not on a {type(queue).__name__}")
-        if self.included(queue, sources):
+            raise TypeError(f"a graph of host queues is launched on a host queue, not on a {type(queue).__name__}")
+        if self.add_to_capture(queue, sources):
             return
         with self.lock:
-            if (lost := self._footprint.lost()) is not None:
-                raise queue.refused(ILLEGAL_ADDRESS, "launch", _GONE.format(*lost))
+            if (lost := self._memory.lost()) is not None:
+                raise queue.driver_error(ILLEGAL_ADDRESS, "launch", _RELEASED.format(*lost))
             pieces = [piece if callable(piece) else reseeded(piece, sources) for piece in self._pieces]
-            queue.expect_programs(piece for piece in pieces if isinstance(piece, bytes))
+            queue.ensure_programs_backed(piece for piece in pieces if isinstance(piece, bytes))
             if self._last is not None and self._last is not queue and not self._last.closed:
                 _native.wait_for(queue, self._last, _native.signal(self._last))
             self._last = queue
@@ -74,13 +75,13 @@ class HostRecording(Recorder[HostQueue]):
                     queue.call(piece)
 
 
-class RecordingQueue(HostQueue):
-    """What a host queue is while it is recorded. Ticks from before can still be asked about and waited for."""
+class CapturingQueue(HostQueue):
+    """Class of a host queue during a capture. Ticks from before the capture can still be queried and waited for."""
 
     __slots__ = ()
 
     @property
-    def capture(self) -> HostRecording | None:
+    def capture(self) -> HostCapturedGraph | None:
         return self.recording
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
@@ -101,22 +102,24 @@ class RecordingQueue(HostQueue):
     def signal(self) -> int:
         return self.recording.signal(self)
 
-    def mark(self) -> CapturedMark:  # type: ignore[override]  # a Mark all the same, of the contract's
+    def mark(self) -> CapturedMark:  # type: ignore[override]  # another implementation of `spi.Mark`
         return CapturedMark(self.recording.signal(self))
 
     def idle(self) -> bool:
-        raise self.recording.forbid(self, "idle")
+        raise self.recording.forbidden(self, "idle")
 
     def wait(self, tick: int) -> None:
-        self.check_recorded(integer_of(tick, "tick"))
+        self.check_not_captured(integer_of(tick, "tick"))
         super().wait(tick)
 
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, HostQueue):
-            raise TypeError(f"a host queue waits for host queues, not for a {type(other).__name__}")
-        recorded_wait(self, other, integer_of(tick, "tick"))
+            raise TypeError(f"a host queue can wait only for host queues, not for a {type(other).__name__}")
+        wait_in_capture(self, other, integer_of(tick, "tick"))
 
     def close(self, timeout: float | None = None) -> bool:
-        """What was recorded so far is no recording."""
         self.abandon_capture()
-        return self.close(timeout)  # it is a HostQueue now
+        return self.close(timeout)  # abandon_capture() has restored the class
+
+
+HostQueue._recording_class = HostCapturedGraph  # noqa: SLF001 - queues create recordings, whose module imports theirs

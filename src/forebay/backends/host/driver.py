@@ -1,4 +1,4 @@
-"""The host device: the machine's own memory under a capacity, and native threads as queues."""
+"""Driver of the CPU devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forebay import config
 from forebay.backends.common.arguments import integer_of
-from forebay.backends.host.port import MachinePort
+from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
@@ -19,40 +19,40 @@ __all__ = ["HostDriver", "HostPort", "HostQueue"]
 
 
 class HostDriver:
-    """The host devices: FOREBAY_HOST_DEVICES of them, or one, each with FOREBAY_HOST_MEMORY (see `config`)."""
+    """Driver of the CPU devices: FOREBAY_CPU_DEVICES of them, each with FOREBAY_CPU_MEMORY (see `config`)."""
 
-    kind = "host"
+    kind = "cpu"
 
     def count(self) -> int:
         try:
-            return config.HOST_DEVICES.value()
+            return config.CPU_DEVICES.value()
         except ValueError:
             return 0
 
     def why_not(self) -> str:
         try:
-            config.HOST_DEVICES.value()
+            config.CPU_DEVICES.value()
         except ValueError as error:
             return str(error)
         return ""
 
     def open(self, index: int) -> HostPort:
-        index, count = integer_of(index, "index"), config.HOST_DEVICES.value()
+        index, count = integer_of(index, "index"), config.CPU_DEVICES.value()
         if index not in range(count):
-            message = f"there is no host:{index}: the host devices are numbered from 0 to {count - 1}"
-            raise DeviceError(message, code=errno.ENODEV, call="open", device=f"host:{index}")
-        memory = config.HOST_MEMORY.value()
-        props = DeviceProps("host", index, _processor(), memory, host_visible=True, zero_pages=True, fine_segments=True)
+            message = f"cpu:{index} does not exist: the CPU devices are numbered from 0 to {count - 1}"
+            raise DeviceError(message, code=errno.ENODEV, call="open", device=f"cpu:{index}")
+        memory = config.CPU_MEMORY.value()
+        props = DeviceProps("cpu", index, _processor(), memory, host_visible=True, zero_pages=True, fine_segments=True)
         return HostPort(props)
 
 
-class HostPort(MachinePort):
-    """One host device. It can be opened again in a forked child."""
+class HostPort(BaseHostPort):
+    """An open CPU device. It can be opened again in a forked child."""
 
     def abandon(self) -> None:
-        """For a forked child: forgets the queues. The memory stays, as the child's own copy."""
+        """Drop the queues in a forked child. The memory stays mapped, as the child's own copy."""
         self._process = None
-        self._lock = threading.RLock()  # a thread of the parent may have held it
+        self._lock = threading.RLock()  # a thread of the parent may have held the old one
         for queue in self._queues.values():
             queue.abandon()
         self._queues = {}

@@ -1,4 +1,4 @@
-"""The memory that a recording uses, and whether its devices have it still: to touch what is gone ends a process."""
+"""Device memory used by a captured graph, checked before each launch: access to unmapped memory ends the process."""
 
 from __future__ import annotations
 
@@ -7,60 +7,60 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from forebay.backends.common.draw_encoding import written_by
-from forebay.spi import Recorded
+from forebay.spi import CapturedNode
 
-__all__ = ["Footprint", "Ground"]
+__all__ = ["CapturedMemory", "MemorySource"]
 
-_Span = tuple[int, int]  # an address, and how many bytes
+_Span = tuple[int, int]  # address and size in bytes
 
 
-class Ground(Protocol):
-    """A port, as one who stands on its memory sees it."""
+class MemorySource(Protocol):
+    """A port as the owner of memory."""
 
     @property
-    def losses(self) -> int: ...  # how often it gave back memory
-    def memory(self) -> Iterable[_Span]: ...  # all that it has
+    def release_count(self) -> int: ...  # number of times that memory was released
+    def memory(self) -> Iterable[_Span]: ...  # all memory of the device
 
 
-class Footprint:
-    """What the work uses of these ports' memory; what functions use nobody knows, and they keep it themselves."""
+class CapturedMemory:
+    """The ranges of the ports' memory that the nodes access, except for host functions, which keep their own alive."""
 
-    def __init__(self, ports: Iterable[Ground], work: Iterable[Recorded]) -> None:
+    def __init__(self, ports: Iterable[MemorySource], work: Iterable[CapturedNode]) -> None:
         self._ports = tuple(ports)
-        self._losses = -1  # of memory, when it was looked last
-        mine = _Pieces(self._ports)
-        self._spans = [span for span in _merged(_spans_of(work)) if mine.hold(span)]
+        self._checked_at = -1  # sum of the release counts at the last check
+        mapped = _MappedMemory(self._ports)
+        self._spans = [span for span in _merged(_spans_of(work)) if mapped.contains(span)]
 
     def lost(self) -> _Span | None:
-        """Some of it that is gone. Nearly free, as long as the ports gave nothing back."""
-        losses = 0
-        for port in self._ports:  # each replay comes by here
-            losses += port.losses
-        if losses == self._losses:
+        """Return a range that is no longer mapped, if any. Nearly free if the ports have released nothing since."""
+        count = 0
+        for port in self._ports:  # a plain loop, as every replay runs it
+            count += port.release_count
+        if count == self._checked_at:
             return None
-        now = _Pieces(self._ports)
-        gone = next((span for span in self._spans if not now.hold(span)), None)
-        if gone is None:
-            self._losses = losses
-        return gone
+        mapped = _MappedMemory(self._ports)
+        lost = next((span for span in self._spans if not mapped.contains(span)), None)
+        if lost is None:
+            self._checked_at = count
+        return lost
 
 
-class _Pieces:
-    """All memory of the ports, in order."""
+class _MappedMemory:
+    """All memory of the ports, sorted by address."""
 
-    def __init__(self, ports: Iterable[Ground]) -> None:
-        self._pieces = sorted(piece for port in ports for piece in port.memory())
-        self._starts = [start for start, _ in self._pieces]
+    def __init__(self, ports: Iterable[MemorySource]) -> None:
+        self._spans = sorted(span for port in ports for span in port.memory())
+        self._starts = [start for start, _ in self._spans]
 
-    def hold(self, span: _Span) -> bool:
+    def contains(self, span: _Span) -> bool:
         before = bisect_right(self._starts, span[0]) - 1
         if before < 0:
             return False
-        start, nbytes = self._pieces[before]
+        start, nbytes = self._spans[before]
         return sum(span) <= start + nbytes
 
 
-def _spans_of(work: Iterable[Recorded]) -> Iterator[_Span]:
+def _spans_of(work: Iterable[CapturedNode]) -> Iterator[_Span]:
     for what, _, details, _ in work:
         match what:
             case "copy":
@@ -71,14 +71,14 @@ def _spans_of(work: Iterable[Recorded]) -> Iterator[_Span]:
             case "draw":
                 draw = details["draw"]
                 yield written_by(draw)
-                if draw.chances:
-                    yield draw.chances, 4 * draw.elements  # of doubles the half, in the same piece
+                if draw.probabilities:
+                    yield draw.probabilities, 4 * draw.elements  # half of it for doubles, which lie in the same segment
             case "set" | "if" | "while":
                 yield details["address"], 1
 
 
 def _merged(spans: Iterable[_Span]) -> list[_Span]:
-    """Those that overlap as one, so that work on one tensor counts once."""
+    """Merge overlapping ranges, so that work on one tensor counts once."""
     found: list[_Span] = []
     for start, nbytes in sorted(spans):
         if found and start < (end := sum(found[-1])):

@@ -1,7 +1,7 @@
-"""A machine's segments as memory of several processes, and what others share.
+"""Sharing of memory between processes: own segments that others open, and segments of others.
 
-A segment becomes shared when it is asked for the first time, and keeps its address: what is in it is copied to a file
-without a name, which is then mapped in its place. The port's queues begin nothing meanwhile.
+A segment becomes shared on the first request and keeps its address: its content is copied to a memory file, which is
+then mapped in its place. The port's queues start no work in between.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from typing import TYPE_CHECKING
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_CONTEXT
-from forebay.backends.common.mmap import map_memory, put_in_place, touched_runs
+from forebay.backends.common.mmap import map_memory, move_mapping, touched_ranges
 from forebay.backends.common.shared_file import Handle, SharedFile
 from forebay.backends.common.shared_slots import SLICE, SharedEvent
-from forebay.errors import DeviceError, Unsupported, complain
+from forebay.errors import DeviceError, Unsupported, warn_unraisable
 
 if TYPE_CHECKING:
-    from forebay.backends.host.port import MachinePort
+    from forebay.backends.host.port import BaseHostPort
     from forebay.backends.host.queue import HostQueue
 
-__all__ = ["MachineSharing"]
+__all__ = ["IpcMemory"]
 
 _PURPOSE = b"psMm"
 
 
-class MachineSharing:
-    """What a MachinePort has of it."""
+class IpcMemory:
+    """The shared memory of a port; implements `spi.Shares`."""
 
-    def __init__(self, port: MachinePort) -> None:
+    def __init__(self, port: BaseHostPort) -> None:
         self._port = port
         self._files: dict[int, SharedFile] = {}  # of own segments, by address
-        self._opened: dict[int, SharedFile] = {}  # other processes', by address
-        self._held = 0  # new queues are paused: so many segments move
-        self._paused: list[HostQueue] = []  # those, as far as they are new
-        self._moving = threading.RLock()
-        self._holding = threading.RLock()  # of what is held and paused
+        self._opened: dict[int, SharedFile] = {}  # of other processes, by address
+        self._moves = 0  # number of segments being moved; new queues are paused this many times
+        self._paused: list[HostQueue] = []  # the new queues, once per pause
+        self._move_lock = threading.RLock()
+        self._pause_lock = threading.RLock()  # of `_moves` and `_paused`
 
     def share(self, address: int) -> tuple[bytes, int]:
         address = integer_of(address, "address")
         with self._port.locked():
             pass
         found = self._port.segment_at(address)
-        if found is None and self._port.grows_at(address):
-            message = f"{self._port.name}: memory whose pages come and go cannot be shared"
+        if found is None and self._port.is_expandable(address):
+            message = f"{self._port.name}: memory of expandable segments cannot be shared"
             raise Unsupported(message, ability="Growable")
         if found is None:
-            message = f"{self._port.name}: {address:#x} is not in memory that `reserve` gave"
+            message = f"{self._port.name}: {address:#x} is not in memory that `reserve` returned"
             raise DeviceError(message, code=errno.EINVAL, call="share", device=self._port.name)
         start, nbytes = found
         file = self._files.get(start)
         if file is None:
-            with self._moving:
+            with self._move_lock:
                 file = self._files.get(start)
                 if file is None:
                     file = self._files[start] = self._move(start, nbytes)
@@ -66,7 +66,7 @@ class MachineSharing:
             pass
         handle = Handle.read(data, _PURPOSE, self._port.name)
         if any(file.name == handle.name for file in tuple(self._files.values())):
-            message = "invalid device context: this process shares the memory itself, and has no need of a handle"
+            message = "invalid device context: the memory is shared by this process, which cannot open it"
             raise DeviceError(message, code=INVALID_CONTEXT, call="open_shared", device=self._port.name)
         file = SharedFile.opened(handle, self._port.name)
         self._opened[file.address] = file
@@ -76,12 +76,12 @@ class MachineSharing:
         address = integer_of(address, "address")
         file = self._opened.pop(address, None)
         if file is None:
-            message = f"{self._port.name}: {address:#x} is not an address that `open_shared` gave"
+            message = f"{self._port.name}: {address:#x} is not an address that `open_shared` returned"
             raise DeviceError(message, code=errno.EINVAL, call="close_shared", device=self._port.name)
         file.unmap()
 
     def opened(self) -> list[tuple[int, int]]:
-        """Addresses and sizes of other processes' memory that is open here."""
+        """Return address and size of each open segment of another process."""
         return [(file.address, file.nbytes) for file in tuple(self._opened.values())]
 
     def make_mark(self) -> SharedEvent:
@@ -94,61 +94,61 @@ class MachineSharing:
             pass
         return SharedEvent.opened(handle, self._port.name)
 
-    # For the port
+    # ---- For the port
 
-    def forget(self, address: int) -> None:
-        """The segment went back; who has opened it keeps its memory."""
+    def on_release(self, address: int) -> None:
+        """Stop sharing a released segment; processes that have opened it keep its memory."""
         if (file := self._files.pop(address, None)) is not None:
             file.close()
 
-    def hold(self, queue: HostQueue) -> None:
-        """For a new queue, with the port locked: while a segment moves, it begins nothing."""
-        with self._holding:
-            for _ in range(self._held):
+    def on_new_queue(self, queue: HostQueue) -> None:
+        """Pause a new queue while segments are being moved. The caller holds the port's lock."""
+        with self._pause_lock:
+            for _ in range(self._moves):
                 queue.pause_within(0)
                 self._paused.append(queue)
 
-    def end(self) -> None:
-        """Nothing is shared any more, neither way."""
+    def close_all(self) -> None:
+        """Stop sharing all own segments and close those of other processes."""
         for address in tuple(self._files):
-            self.forget(address)
+            self.on_release(address)
         for address in tuple(self._opened):
             self.close(address)
 
     def abandon(self) -> None:
-        """In a forked child: its memory is its own again, as all of a child's is."""
+        """Give a forked child private copies of the shared segments, like those of all other memory."""
         files, self._files = self._files, {}
-        self._moving, self._holding = threading.RLock(), threading.RLock()
-        self._held, self._paused = 0, []
+        self._move_lock, self._pause_lock = threading.RLock(), threading.RLock()
+        self._moves, self._paused = 0, []
         for address, file in files.items():
             file.close()
             try:
                 _replace(address, file.nbytes, map_memory(file.nbytes))
             except OSError as error:
-                complain(f"the forked process still shares memory with its parent: {error}")
+                warn_unraisable(f"the forked process still shares memory with its parent: {error}")
 
     def _move(self, address: int, nbytes: int) -> SharedFile:
         try:
             file = SharedFile.made(nbytes)
         except OSError as error:
-            raise self._port.refusal(error, "the memory cannot be shared") from None
+            raise self._port.device_error(error, "the memory cannot be shared") from None
         try:
-            with self._at_rest(), self._port.laid_open(address, nbytes):
+            with self._queues_paused(), self._port.host_accessible(address, nbytes):
                 _replace(address, nbytes, file.address)
         except BaseException as error:
             file.close()
             file.unmap()
             if isinstance(error, OSError):
-                raise self._port.refusal(error, "the memory cannot be shared") from None
+                raise self._port.device_error(error, "the memory cannot be shared") from None
             raise
         return file
 
     @contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """With no queue of the port at anything that touches memory."""
+    def _queues_paused(self) -> Iterator[None]:
+        """Pause all queues of the port and wait until none of them is running work."""
         with ExitStack() as resumed:
             with self._port.locked():
-                self._held += 1
+                self._moves += 1
                 resumed.callback(self._resume_new)
                 queues = self._port.queues()
                 for queue in queues:
@@ -157,19 +157,22 @@ class MachineSharing:
             for queue in queues:
                 while not queue.pause_within(SLICE):
                     queue.resume()
-                queue.resume()  # of the two pauses one remains
+                queue.resume()  # one of the two pauses remains
             yield
 
     def _resume_new(self) -> None:
-        with self._holding:  # else a queue that is made just now could be paused for ever
-            self._held -= 1
+        with self._pause_lock:  # otherwise a queue created now could stay paused for ever
+            self._moves -= 1
             paused, self._paused = self._paused, []
         for queue in paused:
             queue.resume()
 
 
 def _replace(target: int, nbytes: int, source: int) -> None:
-    """The mapping at `source` moves to the target, with what is there. Python's threads stand still for each piece."""
-    for address, size in touched_runs(target, nbytes):
+    """Copy the content of `target` to the mapping at `source` and move that mapping to `target`.
+
+    memmove holds the GIL, so no Python thread writes to a range while it is copied.
+    """
+    for address, size in touched_ranges(target, nbytes):
         ctypes.memmove(source + address - target, address, min(size, target + nbytes - address))
-    put_in_place(source, nbytes, target)
+    move_mapping(source, nbytes, target)

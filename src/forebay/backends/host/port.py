@@ -1,4 +1,4 @@
-"""A device that is this machine: its own memory under a capacity, and native threads as queues."""
+"""Base of ports whose device is this machine: host memory with a capacity, and native threads as queues."""
 
 from __future__ import annotations
 
@@ -11,85 +11,82 @@ from contextlib import ExitStack, contextmanager, suppress
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
 from forebay.backends.common.shared_slots import SharedEvent
-from forebay.backends.host.address_space import HostSpaces
-from forebay.backends.host.ipc import MachineSharing
+from forebay.backends.host import capture  # noqa: F401 - registers the class of recordings
+from forebay.backends.host.address_space import HostAddressSpaces
+from forebay.backends.host.ipc import IpcMemory
 from forebay.backends.host.queue import HostQueue
 from forebay.byte_sizes import format_bytes
+from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 
-__all__ = ["MachinePort"]
+__all__ = ["BaseHostPort"]
 
 
-class MachinePort:
-    """A device made of this machine: its memory up to a capacity, native threads as queues. `props` say which it is.
+class BaseHostPort:
+    """An open device with memory of this machine, up to a capacity, and native threads as queues.
 
-    The system promises its memory when it is reserved or, not `promised`, sees when it is touched. A port that is
-    dropped without being closed keeps its memory, as queued work may still use it.
+    Memory counts against the system's commit limit when it is reserved, unless not `charged` (see `mmap.map_memory`).
+    A port that is dropped without being closed keeps its memory mapped, as queued work may still use it.
     """
 
     def __init__(self, props: DeviceProps, *, promised: bool = True) -> None:
         self.props = props
-        self._promised = promised
-        self.name = f"{props.kind}:{props.index}"
+        self._charged = promised
+        self.name = str(canonical(Device(props.kind, props.index)))
         self._capacity = size_of(props.total_bytes, "total_bytes")
         self._reserved = 0
-        self._segments: dict[int, int] = {}  # addresses, and how many bytes
+        self._segments: dict[int, int] = {}  # sizes by address
         self._pinned: dict[int, int] = {}
         self._managed: dict[int, int] = {}
-        self._pinned_there: dict[int, int] = {}  # somebody else's
+        self._pinned_in_place: dict[int, int] = {}
         self._queues: dict[int, HostQueue] = {}
-        self._spaces = HostSpaces(self)
-        self._sharing = MachineSharing(self)
+        self._spaces = HostAddressSpaces(self)
+        self._sharing = IpcMemory(self)
         self._queues_made = 0
-        self.losses = 0  # how often memory went
+        self.release_count = 0  # number of times that memory was released
         self._closed = False
-        self._process: int | None = os.getpid()  # whose port this is; None when it was abandoned
-        self._lock = (
-            threading.RLock()
-        )  # of all the above, never held during a call to the system; a destructor may re-enter
+        self._process: int | None = os.getpid()  # the process that opened the port; None after `abandon`
+        self._lock = threading.RLock()  # of all the above; not held during slow system calls; destructors re-enter it
 
     def reserve(self, nbytes: int) -> int:
         nbytes, counted = size_of(nbytes), 0
         try:
             with self.locked():
-                self._reserved += nbytes  # first, as a destructor may come in between
+                self._reserved += nbytes  # before the check: a destructor may run between
                 counted = nbytes
-                if self.over():
+                if self.over_capacity():
                     self._reserved -= nbytes
                     counted = 0
-                    raise self.out_of_memory(nbytes)  # noqa: TRY301 -- whatever ends this, below is where the count is put right
-            return self._keep(self._segments, map_memory(nbytes, promised=self._promised), nbytes)
-        except BaseException as error:  # a signal's handler may raise anything
+                    raise self.out_of_memory(nbytes)  # noqa: TRY301 -- the handler below corrects the count
+            return self._register(self._segments, map_memory(nbytes, promised=self._charged), nbytes)
+        except BaseException as error:  # a signal handler may raise anything
             self._reserved -= counted
             if isinstance(error, OSError):
                 raise self.out_of_memory(nbytes, error) from None
             raise
 
     def release(self, address: int) -> None:
-        nbytes = self._give_back(self._segments, address, "release", "reserve")
-        self._sharing.forget(address)
+        nbytes = self._release(self._segments, address, "release", "reserve")
+        self._sharing.on_release(address)
         with self._lock:
             self._reserved -= nbytes
-            self.losses += 1
+            self.release_count += 1
 
     def reserve_space(self, nbytes: int, page: int) -> int:
-        """Address space, of which no memory is counted."""
         return self._spaces.reserve(nbytes, page)
 
     def release_space(self, address: int) -> None:
-        """WrongState while any of its pages has memory."""
         self._spaces.release(address)
 
     def commit(self, address: int, nbytes: int) -> None:
-        """Zeroed memory, but for pages that have some already: those keep it."""
+        """Commit zeroed memory; pages that are committed keep their contents."""
         self._spaces.commit(address, nbytes)
 
     def decommit(self, address: int, nbytes: int) -> None:
-        """What these pages held is lost, and the system has the memory when this returns."""
         self._spaces.decommit(address, nbytes)
         with self._lock:
-            self.losses += 1
+            self.release_count += 1
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
@@ -100,34 +97,33 @@ class MachinePort:
         with self.locked():
             if nbytes < self.reserved:
                 raise WrongState(
-                    f"the capacity of {self.name} cannot be {format_bytes(nbytes)} while "
+                    f"the capacity of {self.name} cannot be set to {format_bytes(nbytes)} while "
                     f"{format_bytes(self.reserved)} are reserved: release memory first"
                 )
             self._capacity = nbytes
 
     def pin(self, nbytes: int) -> int:
-        """Host memory that is never swapped out. It does not count as the device's; DeviceError where none is left."""
+        """Allocate locked host memory, which does not count as the device's. Raises DeviceError if there is none."""
         nbytes = size_of(nbytes)
         with self.locked():
             pass
         try:
             address = map_memory(nbytes)
         except OSError as error:
-            raise self.refusal(error, f"there is no host memory for {format_bytes(nbytes)}") from None
+            raise self.device_error(error, f"{format_bytes(nbytes)} of host memory cannot be allocated") from None
         try:
             lock_memory(address, nbytes)
         except OSError as error:
             unmap_memory(address, nbytes)
             message = f"{format_bytes(nbytes)} of host memory cannot be pinned"
             remedy = ": pin less, or raise the limit on locked memory (`ulimit -l`, RLIMIT_MEMLOCK)"
-            raise self.refusal(error, message, remedy) from None
-        return self._keep(self._pinned, address, nbytes)
+            raise self.device_error(error, message, remedy) from None
+        return self._register(self._pinned, address, nbytes)
 
     def unpin(self, address: int) -> None:
-        self._give_back(self._pinned, address, "unpin", "pin")
+        self._release(self._pinned, address, "unpin", "pin")
 
     def reserve_managed(self, nbytes: int) -> int:
-        """Memory that the system sees when it is touched, as much as it has."""
         nbytes = size_of(nbytes)
         with self.locked():
             pass
@@ -135,53 +131,53 @@ class MachinePort:
             address = map_memory(nbytes, promised=False)
         except OSError as error:
             raise self.out_of_memory(nbytes, error) from None
-        return self._keep(self._managed, address, nbytes)
+        return self._register(self._managed, address, nbytes)
 
     def release_managed(self, address: int) -> None:
-        self._give_back(self._managed, address, "release_managed", "reserve_managed")
+        self._release(self._managed, address, "release_managed", "reserve_managed")
         with self._lock:
-            self.losses += 1
+            self.release_count += 1
 
-    def pin_there(self, address: int, nbytes: int) -> None:
-        """DeviceError where the process may lock no more, or has no memory there."""
+    def pin_in_place(self, address: int, nbytes: int) -> None:
         address, nbytes = address_of(address, "address"), size_of(nbytes)
         with self.locked():
             try:
                 lock_memory(address, nbytes)
             except OSError as error:
                 message = f"{format_bytes(nbytes)} of host memory at {address:#x} cannot be pinned"
-                raise self.refusal(error, message) from None
-            self._pinned_there[address] = nbytes
+                raise self.device_error(error, message) from None
+            self._pinned_in_place[address] = nbytes
 
-    def unpin_there(self, address: int) -> None:
+    def unpin_in_place(self, address: int) -> None:
         with self.locked():
-            nbytes = self._pinned_there.pop(address, None)
+            nbytes = self._pinned_in_place.pop(address, None)
             if nbytes is None:
-                message = f"{self.name}: {address:#x} is not the address of memory that was pinned there"
-                raise DeviceError(message, code=errno.EINVAL, call="unpin_there", device=self.name)
+                message = f"{self.name}: {address:#x} is not the address of memory that was pinned in place"
+                raise DeviceError(message, code=errno.EINVAL, call="unpin_in_place", device=self.name)
             self._unlock(address, nbytes)
-            for other, length in self._pinned_there.items():  # they may share a page
+            for other, length in self._pinned_in_place.items():  # other ranges may share a page
                 lock_memory(other, length)
 
     def _unlock(self, address: int, nbytes: int) -> None:
-        with suppress(OSError):  # its owner has unmapped it meanwhile
+        with suppress(OSError):  # its owner may have unmapped it
             unlock_memory(address, nbytes)
 
     def share(self, address: int) -> tuple[bytes, int]:
-        """The first time, the segment is mapped anew, with all that is in it, while the queues begin nothing.
+        """Share a segment.
 
-        The host must not write to it meanwhile. In a forked child of this process it is shared no longer.
+        The first call maps the segment anew, with its content, while the queues start no work; the host must not write
+        to it during the call. A forked child of this process gets a private copy.
         """
         return self._sharing.share(address)
 
     def open_shared(self, handle: bytes) -> tuple[int, int]:
-        """It does not count as this device's."""
+        """Map a segment of another process, which does not count as memory of this device."""
         return self._sharing.open(handle)
 
     def close_shared(self, address: int) -> None:
         self._sharing.close(address)
         with self._lock:
-            self.losses += 1
+            self.release_count += 1
 
     def make_mark(self) -> SharedEvent:
         return self._sharing.make_mark()
@@ -193,13 +189,13 @@ class MachinePort:
         priority = max(-100, min(integer_of(priority, "priority"), 100))
         with self.locked():
             queue = self._new_queue(self._new_handle(), priority)
-            self._sharing.hold(queue)
+            self._sharing.on_new_queue(queue)
             self._queues[queue.handle] = queue
             self._queues_made += 1
         return queue
 
     def queues(self) -> list[HostQueue]:
-        """Those that have not ended."""
+        """Return the queues that are not closed."""
         return list(self._queues.values())
 
     def _new_handle(self) -> int:
@@ -209,85 +205,88 @@ class MachinePort:
         return HostQueue(self, handle, priority)
 
     def close(self) -> None:
-        """Waits for all that is queued, then returns the memory; where a queue's thread still runs, it stays."""
+        """Complete the queued work, then unmap the memory, unless a queue's thread is still running."""
         if self.forked():
             return
         with self._lock:
             self._closed = True
             queues = list(self._queues.values())
-        with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
-            steps.callback(self._unmap_all)
+        with ExitStack() as stack:  # runs all callbacks, even if a warning in one is an error
+            stack.callback(self._unmap_all)
             for queue in queues:
-                steps.callback(queue.close)
+                stack.callback(queue.close)
 
     def forked(self) -> bool:
-        """Whether it belongs to the process that this one was forked from."""
+        """Return True if the port was opened by a parent process."""
         return self._process != os.getpid()
 
-    # For its queues and spaces
+    # ---- For its queues and address space
 
     def forget(self, handle: int) -> None:
-        """For a queue that has ended."""
+        """Drop a closed queue."""
         with self._lock:
             self._queues.pop(handle, None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """With the lock of a port that can be used; Forked or WrongState for one that cannot."""
-        if self.forked():  # before the lock, which a thread of the parent may have held
+        """Hold the port's lock. Raises Forked or WrongState if the port is not usable."""
+        if self.forked():  # before locking: a thread of the parent may have held the lock
             raise Forked(f"{self.name} was opened before this process was forked")
         with self._lock:
             if self._closed:
                 raise WrongState(f"{self.name} was closed")
             yield
 
-    def grows_at(self, address: int) -> bool:
-        """Whether that lies in address space whose pages come and go."""
-        return self._spaces.holds(address)
+    def is_expandable(self, address: int) -> bool:
+        """Return True if an address lies in expandable address space."""
+        return self._spaces.contains(address)
 
     def segment_at(self, address: int) -> tuple[int, int] | None:
-        """Address and size of the segment in which that lies."""
-        for start, nbytes in tuple(self._segments.items()):  # a destructor may add one meanwhile
+        """Return address and size of the segment that contains an address."""
+        for start, nbytes in tuple(self._segments.items()):  # a copy: a destructor may add a segment
             if start <= address < start + nbytes:
                 return start, nbytes
         return None
 
     def memory(self) -> list[tuple[int, int]]:
-        """All that queued work may use of the device's memory, addresses and sizes."""
+        """Return address and size of each range of device memory that queued work may use."""
         own = [*tuple(self._segments.items()), *tuple(self._managed.items())]
         return [*own, *self._spaces.memory(), *self._sharing.opened()]
 
     @contextmanager
-    def laid_open(self, address: int, nbytes: int) -> Iterator[None]:  # noqa: ARG002 -- for who closes its memory
-        """Inside, the host may read that segment, and put another mapping in its place."""
+    def host_accessible(self, address: int, nbytes: int) -> Iterator[None]:  # noqa: ARG002 -- for subclasses
+        """Allow the host to access and remap a segment inside the block."""
         yield
 
-    def came(self, address: int, nbytes: int, segment: int) -> None:
-        """For who must know which memory the device has: it can be touched now, in the segment that begins there."""
+    def on_mapped(self, address: int, nbytes: int, segment: int) -> None:
+        """Handle new accessible memory in the segment that begins at `segment`; for subclasses."""
 
-    def going(self, address: int, nbytes: int, *, part: bool = False) -> None:
-        """It is about to go, all of a segment or a `part`. Also told of what never came."""
+    def on_unmapping(self, address: int, nbytes: int, *, part: bool = False) -> None:
+        """Handle memory that is about to be unmapped: a whole segment or a `part`; for subclasses.
+
+        Also called for memory that was never reported to `on_mapped`.
+        """
 
     @property
     def reserved(self) -> int:
-        """Bytes of segments, and of pages that have memory."""
+        """Bytes of segments and committed pages."""
         return self._reserved + self._spaces.held
 
-    def over(self) -> bool:
-        """Whether that is more than there may be."""
+    def over_capacity(self) -> bool:
+        """Return True if more is reserved than the capacity."""
         return self.reserved > self._capacity
 
-    def refusal(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
+    def device_error(self, error: OSError, message: str, remedy: str = "") -> DeviceError:
         call = str(error.filename)
-        message = f"{self.name}: {message}: {call} says {error.strerror!r}{remedy}"
+        message = f"{self.name}: {message}: {call} failed: {error.strerror}{remedy}"
         return DeviceError(message, code=error.errno or 0, call=call, device=self.name)
 
     def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory:
         free = self._capacity - self.reserved
-        message = f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free"
+        message = f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free"
         message += f" of {format_bytes(self._capacity)}, {format_bytes(self.reserved)} reserved"
         if error:
-            message += f", but the system has no {lacks}: {error.filename} says {error.strerror!r}"
+            message += f", but the system has no {lacks}: {error.filename} failed: {error.strerror}"
         return OutOfMemory(
             message,
             wanted=nbytes,
@@ -307,39 +306,39 @@ class MachinePort:
             self._segments.clear()
             self._pinned.clear()
             self._managed.clear()
-            others, self._pinned_there = self._pinned_there, {}
-        self._sharing.end()
+            others, self._pinned_in_place = self._pinned_in_place, {}
+        self._sharing.close_all()
         self._spaces.close()
         for address, nbytes in others.items():
             self._unlock(address, nbytes)
         for address, nbytes in mappings:
-            self.going(address, nbytes)
+            self.on_unmapping(address, nbytes)
             unmap_memory(address, nbytes)
 
-    def _keep(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
+    def _register(self, mappings: dict[int, int], address: int, nbytes: int) -> int:
         try:
             with self.locked():
                 mappings[address] = nbytes
             if mappings is self._segments:
-                self.came(address, nbytes, address)
+                self.on_mapped(address, nbytes, address)
         except BaseException:
             mappings.pop(address, None)
-            self.going(address, nbytes)
+            self.on_unmapping(address, nbytes)
             unmap_memory(address, nbytes)
             raise
         return address
 
-    def _give_back(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
+    def _release(self, mappings: dict[int, int], address: int, call: str, origin: str) -> int:
         address = integer_of(address, "address")
         with self.locked():
             nbytes = mappings.pop(address, None)
         if nbytes is None:
-            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` gave"
+            message = f"{self.name}: {address:#x} is not the address of memory that `{origin}` returned"
             raise DeviceError(message, code=errno.EINVAL, call=call, device=self.name)
         try:
-            self.going(address, nbytes)
+            self.on_unmapping(address, nbytes)
             unmap_memory(address, nbytes)
-        except OSError as error:  # it has too many mappings to make a hole in one
-            self._keep(mappings, address, nbytes)
-            raise self.refusal(error, "the memory cannot be returned") from None
+        except OSError as error:  # the process is at its limit of mappings and cannot split one
+            self._register(mappings, address, nbytes)
+            raise self.device_error(error, "the memory cannot be unmapped") from None
         return nbytes

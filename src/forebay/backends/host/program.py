@@ -1,4 +1,4 @@
-"""Programs of recorded host work: the bytes that native/queue/program.hpp reads, and the Python functions in them."""
+"""Captured graphs as native programs, in the format of native/queue/program.hpp, and the Python calls between them."""
 
 from __future__ import annotations
 
@@ -7,59 +7,63 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from forebay.errors import Unsupported
-from forebay.spi import Recorded
+from forebay.spi import CapturedNode
 
-__all__ = ["Draws", "Piece", "pieces_of", "reseeded"]
+__all__ = ["Piece", "ProgramTemplate", "pieces_of", "reseeded"]
 
 _STEP = struct.Struct("=2I3Q")
-_WHATS = {what: at for at, what in enumerate(("copy", "fill", "draw", "native", "set", "if", "while", "again"))}
+_OPCODES = {what: at for at, what in enumerate(("copy", "fill", "draw", "native", "set", "if", "while", "again"))}
 _SEED = struct.Struct("=2Q")
-_SEED_AT = _STEP.size + 16  # behind a draw's address and number of elements
-_WHOLE = (1 << 64) - 1
+_SEED_AT = _STEP.size + 16  # after the draw's address and number of elements
+_UINT64_MAX = (1 << 64) - 1
 
 
-class Draws(NamedTuple):
-    """A program, and where each of its draws keeps its seed: the place, the number of the source, the offset there."""
+class ProgramTemplate(NamedTuple):
+    """A program whose draws get their seeds at launch.
+
+    `places` has, for each draw, the offset of its seed in the program, the number of its source of random numbers and
+    its offset relative to the source.
+    """
 
     template: bytearray
     places: list[tuple[int, int, int]]
 
 
-Piece = bytes | Draws | Callable[[], object]
+Piece = bytes | ProgramTemplate | Callable[[], object]
 
 
-def reseeded(piece: bytes | Draws, sources: Sequence[tuple[int, int]]) -> bytes:
-    """The program, with the numbers of these sources."""
+def reseeded(piece: bytes | ProgramTemplate, sources: Sequence[tuple[int, int]]) -> bytes:
+    """Return the program with the seed and offset of each source filled in."""
     if isinstance(piece, bytes):
         return piece
     for place, source, offset in piece.places:
         seed, start = sources[source]
-        _SEED.pack_into(piece.template, place, seed, (start + offset) & _WHOLE)
+        _SEED.pack_into(piece.template, place, seed, (start + offset) & _UINT64_MAX)
     return bytes(piece.template)
 
 
-def pieces_of(work: Sequence[Recorded]) -> list[Piece]:
-    """In the order of the recording, which every dependency allows.
+def pieces_of(work: Sequence[CapturedNode]) -> list[Piece]:
+    """Return the graph as programs and Python functions, in the order of capture, which every dependency allows.
 
-    Raises Unsupported where a condition's body calls a Python function.
+    Raises Unsupported if the body of a condition calls a Python function.
     """
     pieces: list[Piece] = []
     program, places = bytearray(), list[tuple[int, int, int]]()
-    starts: dict[int, int] = {}  # of conditions
-    ends: dict[int, int] = {}  # how many bodies end behind a piece of work
+    starts: dict[int, int] = {}  # by number of a condition: offset of its step
+    ends: dict[int, int] = {}  # by number of an open condition: number of the node after its body
 
     def finish() -> None:
         nonlocal program, places
         if program:
-            pieces.append(Draws(program, places) if places else bytes(program))
+            pieces.append(ProgramTemplate(program, places) if places else bytes(program))
         program, places = bytearray(), []
 
     for number, (what, _, details, body) in enumerate(work):
-        within = [condition for condition, end in ends.items() if number < end]
+        conditions = [condition for condition, end in ends.items() if number < end]
         if what == "call":
-            if within:
+            if conditions:
                 raise Unsupported(
-                    "a Python function cannot be called in the body of a condition: only what the queue itself does",
+                    "the body of a condition cannot call a Python function, only work of the queue itself",
                     ability="Captures",
                 )
             finish()
@@ -80,11 +84,11 @@ def pieces_of(work: Sequence[Recorded]) -> list[Piece]:
                 a, b = details["address"], starts[details["of"]]
             case "if" | "while":
                 starts[number] = len(program) + _STEP.size
-                program += _STEP.pack(_WHATS["set"], _STEP.size, details["address"], starts[number], 0)
+                program += _STEP.pack(_OPCODES["set"], _STEP.size, details["address"], starts[number], 0)
                 ends[number] = body.stop
             case "again":
                 a = len(program) + _STEP.size - starts[details["of"]]
-        program += _STEP.pack(_WHATS[what], _STEP.size + len(tail), a, b, c) + tail
+        program += _STEP.pack(_OPCODES[what], _STEP.size + len(tail), a, b, c) + tail
         for condition, end in tuple(ends.items()):
             if number + 1 == end:
                 del ends[condition]

@@ -1,24 +1,24 @@
-"""The host device's queue: a native thread that speaks in forebay's exceptions."""
+"""Queue of the CPU device: the native queue thread, with forebay's exceptions."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, MutableMapping
 from operator import index
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from forebay import _core
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.backends.common.capture_recorder import Records, recorded_wait
+from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import packed
 from forebay.backends.common.shared_slots import ORPHANED, SLICE
 from forebay.backends.host.queue_log import HostLog
-from forebay.errors import DeviceError, ForebayError, Forked, WrongState, complain
+from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
 from forebay.spi import Draw, Mark
 
 if TYPE_CHECKING:
-    from forebay.backends.host.capture import HostRecording
+    from forebay.backends.host.capture import HostCapturedGraph
 
 __all__ = ["HostQueue", "Owner"]
 
@@ -26,110 +26,111 @@ _native = _core.Queue
 _core_functions = ctypes.CDLL(_core.__file__)
 _core_functions.forebay_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _core_functions.forebay_resume.argtypes = [ctypes.c_void_p]
-_REFUSED = (ValueError, TypeError, OverflowError, RuntimeError)  # the last one: no thread could be started
+_NATIVE_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)  # RuntimeError: no thread could be started
 
 
 class Owner(Protocol):
-    """What a queue knows of its port."""
+    """The port of a queue, as the queue uses it."""
 
     @property
     def name(self) -> str: ...
-    def forked(self) -> bool: ...  # is it another process's?
-    def forget(self, handle: int) -> None: ...  # the queue has ended
+    def forked(self) -> bool: ...  # was the port opened by a parent process?
+    def forget(self, handle: int) -> None: ...  # called when the queue is closed
     @property
-    def losses(self) -> int: ...  # of its memory: see forebay.backends.host.footprint
+    def release_count(self) -> int: ...  # see `footprint.MemorySource`
     def memory(self) -> Iterable[tuple[int, int]]: ...
 
 
-class HostQueue(_core.Queue, Records["HostRecording"]):
-    """Does what is queued, in order; its thread starts with the first work.
+class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
+    """An in-order queue on a native thread, which starts with the first work.
 
-    A failure that nobody waited for is told by a warning when the queue is closed.
+    Closing the queue emits a warning if queued work has failed since the last wait.
     """
 
     __slots__ = ("owner", "recording")
 
     owner: Owner
-    recording: HostRecording  # there while the queue takes part in one: it is a RecordingQueue then
+    _recording_class: ClassVar[type[HostCapturedGraph]]  # set by the module of HostRecording, which imports this one
+    recording: HostCapturedGraph  # set only during a capture, when the class is CapturingQueue
 
-    def __new__(cls, owner: Owner, handle: int, priority: int, watch: int = 0) -> Self:
-        self = super().__new__(cls, handle, priority, watch)
+    def __new__(cls, owner: Owner, handle: int, priority: int, checks: int = 0) -> Self:
+        self = super().__new__(cls, handle, priority, checks)
         self.owner = owner
         return self
 
-    # This is the fast path of every stream: each method tries first, and looks for the reason when it was refused.
+    # Fast path of every stream: each method calls the native one first and looks for the reason only after an error.
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        refused: Exception | None = None
+        failure: Exception | None = None
         try:
-            # What is too large, negative or no int at all does not pass the shift.
+            # The shift rejects values that are too large, negative or not ints.
             if dst and src and nbytes and not (dst | src | nbytes) >> 63:
                 return _native.copy(self, dst, src, nbytes)
-        except _REFUSED as error:
-            refused = error
+        except _NATIVE_ERRORS as error:
+            failure = error
         address_of(dst, "dst")
         address_of(src, "src")
         size_of(nbytes)
-        raise self._refusal(refused)
+        raise self._error(failure)
 
     def fill(self, dst: int, byte: int, nbytes: int) -> None:
-        refused: Exception | None = None
+        failure: Exception | None = None
         try:
             if dst and nbytes and byte < 256 and not (dst | byte | nbytes) >> 63:
                 return _native.fill(self, dst, byte, nbytes)
-        except _REFUSED as error:
-            refused = error
+        except _NATIVE_ERRORS as error:
+            failure = error
         address_of(dst, "dst")
         byte_of(byte)
         size_of(nbytes)
-        raise self._refusal(refused)
+        raise self._error(failure)
 
     def draw(self, draw: Draw) -> None:
         try:
             _native.draw_packed(self, packed(draw))
-        except _REFUSED as error:
-            raise self._refusal(error) from None
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
 
-    def expect_programs(self, programs: Iterable[bytes]) -> None:
-        """These are going to run, all or none of them: whoever cannot have that refuses now."""
+    def ensure_programs_backed(self, programs: Iterable[bytes]) -> None:
+        """Ensure that the memory of all programs of a launch is backed; called before any of them is queued."""
 
     def call(self, function: Callable[[], object]) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
         try:
             _native.call(self, function)
-        except _REFUSED as error:
-            raise self._refusal(error) from None
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
 
     def call_native(self, function: int, argument: int) -> None:
         address_of(function, "function")
         index_of(argument, "argument")
         try:
             _native.call_native(self, function, argument)
-        except _REFUSED as error:
-            raise self._refusal(error) from None
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
 
     def signal(self) -> int:
         try:
             return _native.signal(self)
-        except _REFUSED as error:
-            raise self._refusal(error) from None
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
 
     def mark(self) -> _core.Mark:
         try:
             return _native.mark(self)
-        except _REFUSED as error:
-            raise self._refusal(error) from None
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
-        since = self._reached(start, "start").nanoseconds
-        return (self._reached(end, "end").nanoseconds - since) / 1e6
+        since = self._checked_mark(start, "start").nanoseconds
+        return (self._checked_mark(end, "end").nanoseconds - since) / 1e6
 
     def log(self, most: int) -> HostLog:
         self.check_usable()
         return HostLog(self, most)
 
-    def _reached(self, mark: Mark, name: str) -> _core.Mark:
+    def _checked_mark(self, mark: Mark, name: str) -> _core.Mark:
         if not isinstance(mark, _core.Mark):
             raise TypeError(f"{name} must be a mark of a host queue, not {type(mark).__name__}")
         if not mark.nanoseconds:
@@ -141,54 +142,55 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
             while not self.wait_within(index(tick), SLICE):
                 pass
         except (ValueError, TypeError, OverflowError) as error:
-            self.check_recorded(index(tick))
-            raise self._refusal(error) from None
+            self.check_not_captured(index(tick))
+            raise self._error(error) from None
         if (failure := self.take_failure()) is not None:
-            raise self._told(failure) from (failure if isinstance(failure, BaseException) else None)
+            raise self._work_error(failure) from (failure if isinstance(failure, BaseException) else None)
 
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, _core.Queue):
-            raise TypeError(f"a host queue waits for host queues, not for a {type(other).__name__}")
+            raise TypeError(f"a host queue can wait only for host queues, not for a {type(other).__name__}")
         try:
             _native.wait_for(self, other, index(tick))
-        except _REFUSED as error:
+        except _NATIVE_ERRORS as error:
             if index(tick) < 0 and isinstance(other, HostQueue):
-                recorded_wait(self, other, index(tick))
+                wait_in_capture(self, other, index(tick))
                 return
-            raise self._refusal(error) from None
+            raise self._error(error) from None
 
     @property
-    def capture(self) -> HostRecording | None:
+    def capture(self) -> HostCapturedGraph | None:
         return None
 
-    def new_recording(self, mode: str, queues: MutableMapping[int, int]) -> HostRecording:
-        from forebay.backends.host.capture import HostRecording
-
-        return HostRecording(self, mode, queues)
+    def new_graph(self, mode: str, queues: MutableMapping[int, int]) -> HostCapturedGraph:
+        return self._recording_class(self, mode, queues)
 
     def check_usable(self) -> None:
-        """Forked or WrongState where it takes no work."""
+        """Raise Forked or WrongState if the queue accepts no work."""
         if self.owner.forked() or self.closed:
-            raise self._refusal(ValueError(f"queue {self.handle} was closed"))
+            raise self._error(ValueError(f"queue {self.handle} was closed"))
 
-    def refused(self, code: int, call: str, note: str = "") -> DeviceError:
-        """CUDA's error of that number, in its words, and our own line."""
+    def driver_error(self, code: int, call: str, note: str = "") -> DeviceError:
+        """Return the error for a CUDA error code, with CUDA's text and a line of forebay's own."""
         name = self.owner.name
         return accelerator_error(code, kind=name.partition(":")[0], call=call, device=name, note=note)
 
     def close(self, timeout: float | None = None) -> bool:
         if timeout is not None:
-            done = self.close_within(int(min(max(timeout, 0.0), 1e9) * 1e9))  # 30 years are as good as for ever
+            done = self.close_within(int(min(max(timeout, 0.0), 1e9) * 1e9))  # at most 30 years, which fit in 64 bits
         else:
             done = self._finish()
-        if done:  # else its thread may still run, and the port's memory has to stay
+        if done:  # else the thread may still run, and the port must keep its memory mapped
             self.owner.forget(self.handle)
         if (failure := self.take_failure()) is not None:
-            complain(f"{self._told(failure)}; nobody had waited for it when the queue was closed")
+            warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         return done
 
     def pause_within(self, nanoseconds: int) -> bool:
-        """Begin nothing until `resume`, which is due either way; False: it was still at something when time was up."""
+        """Start no further work until `resume`, which is required in any case.
+
+        Return False if work was still running on timeout.
+        """
         return bool(_core_functions.forebay_pause(self.native(), nanoseconds))
 
     def resume(self) -> None:
@@ -199,26 +201,27 @@ class HostQueue(_core.Queue, Records["HostRecording"]):
             pass
         return bool(done)
 
-    def _refusal(self, reason: Exception | None) -> ForebayError:
+    def _error(self, reason: Exception | None) -> ForebayError:
         name = self.owner.name
         if self.owner.forked():
-            return Forked(f"{name} was opened before this process was forked, so its queues are gone")
+            return Forked(f"{name} was opened before this process was forked, so its queues do not exist here")
         if isinstance(reason, RuntimeError):
-            return DeviceError(f"{name}: queue {self.handle} got no thread: {reason}", call="thread", device=name)
+            message = f"{name}: the thread of queue {self.handle} could not be started: {reason}"
+            return DeviceError(message, call="thread", device=name)
         return WrongState(f"{name}: {reason}")
 
-    def _told(self, failure: BaseException | int) -> DeviceError:
+    def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.owner.name
         work = f"{name}: work of queue {self.handle} failed"
         if failure == 0:
             return DeviceError(
-                f"{work}: it waited for another queue, which was closed before it got there",
+                f"{work}: it waited for another queue, which was closed before it reached the tick",
                 call="wait_for",
                 device=name,
             )
         if failure == ORPHANED:
             return DeviceError(
-                f"{work}: it waited for an event of another process, which ended before it got there",
+                f"{work}: it waited for an event of another process, which ended before it reached the event",
                 code=ORPHANED,
                 call="wait_for",
                 device=name,

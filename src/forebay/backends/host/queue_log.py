@@ -1,4 +1,4 @@
-"""When a host queue ran its newest work: see forebay.spi.Logs."""
+"""Log of the times at which a host queue ran its recent work; see `spi.ExecutionLog`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _functions.forebay_log.restype = ctypes.c_void_p
 _functions.forebay_log_drop.argtypes = [ctypes.c_void_p]
 _functions.forebay_log_drop.restype = None
 _drop = _functions.forebay_log_drop
-# It takes no lock, so it need not let other threads run: each time that would cost a turn of theirs, 5 ms.
+# PyDLL keeps the GIL: the function takes no lock, and reacquiring the GIL could cost a switch interval (5 ms).
 _times = ctypes.PyDLL(_core.__file__).forebay_log_times
 _times.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64)]
 _times.restype = None
@@ -23,22 +23,22 @@ _Times = ctypes.c_int64 * 2
 
 
 class HostLog:
-    """Kept until it is dropped. MemoryError where there is none for it, or in a forked child no queue."""
+    """Log of a host queue. Raises MemoryError if it cannot be allocated or, in a forked child, has no queue."""
 
     _native = 0
 
     def __init__(self, queue: _core.Queue, most: int) -> None:
         if (most := index(most)) < 1:
-            raise ValueError(f"a log has at least 1 piece of work, not {most}")
+            raise ValueError(f"a log must hold at least 1 piece of work, not {most}")
         if not most >> 63:
             self._native = _functions.forebay_log(queue.native(), most) or 0
         if not self._native:
-            raise MemoryError(f"no log of {most} pieces of work could be made")
+            raise MemoryError(f"a log of {most} pieces of work could not be allocated")
 
     def __call__(self, number: int) -> tuple[int, int]:
-        """When that piece of work began and ended."""
+        """Return the begin and end time of a piece of work."""
         if (number := index(number)) < 0 or number >> 63:
-            raise ValueError(f"no piece of work has the number {number}")
+            raise ValueError(f"the number of a piece of work must be from 0 to 2**63 - 1, not {number}")
         found = _Times()
         _times(self._native, number, found)
         begin, end = found

@@ -1,1 +1,1 @@
-"""Guards around backends from other packages."""
+"""Backends of other packages: contract checks, probing, and closing with a timeout."""

@@ -1,4 +1,4 @@
-"""Closing what a package's backend has opened: in a time, and when something else has failed."""
+"""Closing what a package's backend has opened: with a timeout, and after another failure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from forebay.spi import Port
 
-__all__ = ["closed_if_it_fails", "within"]
+__all__ = ["call_with_timeout", "close_on_error"]
 
 _T = TypeVar("_T")
 
 
 @contextmanager
-def closed_if_it_fails(port: Port) -> Iterator[Port]:
-    """The port is closed when what is done inside fails; that is what is told."""
+def close_on_error(port: Port) -> Iterator[Port]:
+    """Close the port if the block raises; an exception of `close` is suppressed in favour of the block's."""
     try:
         yield port
     except BaseException:
@@ -25,22 +25,22 @@ def closed_if_it_fails(port: Port) -> Iterator[Port]:
         raise
 
 
-def within(seconds: float, function: Callable[[], _T]) -> tuple[bool, _T | None]:
-    """Whether it came back in time, and what it gave; where not, a thread of its own stays with it."""
-    found: list[tuple[_T | None, BaseException | None]] = []
+def call_with_timeout(seconds: float, function: Callable[[], _T]) -> tuple[bool, _T | None]:
+    """Return `(finished, result)`. On timeout the call keeps running in its helper thread."""
+    outcomes: list[tuple[_T | None, BaseException | None]] = []
 
     def run() -> None:
         try:
-            found.append((function(), None))
+            outcomes.append((function(), None))
         except BaseException as error:  # noqa: BLE001 -- raised again below
-            found.append((None, error))
+            outcomes.append((None, error))
 
     thread = threading.Thread(target=run, name="forebay closing", daemon=True)
     thread.start()
     thread.join(seconds)
-    if not found:
+    if not outcomes:
         return False, None
-    gave, error = found[0]
+    result, error = outcomes[0]
     if error is not None:
         raise error
-    return True, gave
+    return True, result

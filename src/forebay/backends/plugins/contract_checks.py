@@ -1,8 +1,9 @@
-"""What a package's backend says and does is looked at, so that its mistakes are told as its own.
+"""Runtime checks of the vendor contract, so that the errors of a package's backend are reported as its own.
 
-A watched object is of a class made from its own, of which the methods of the contract are looked after; so it stays
-itself, and has the abilities it had. What raises anything but forebay's errors, or gives what the contract does not
-allow, ends in a DeviceError that names the backend. Objects whose class cannot be changed are taken as they are.
+`wrap_with_checks` assigns a driver, and every port and queue that it creates, a subclass of its class, in which the
+methods of the contract are wrapped; the objects keep their identity and their abilities. A method that raises anything
+but forebay's errors, or returns a value that the contract does not allow, raises a DeviceError that names the backend.
+Objects whose `__class__` cannot be assigned are not checked.
 """
 
 from __future__ import annotations
@@ -17,195 +18,201 @@ from typing import Any, TypeVar, cast
 from forebay.address_allocator import ALIGNMENT
 from forebay.backends.common.abilities import OF_DRIVERS, OF_PORTS, OF_QUEUES, methods
 from forebay.backends.common.arguments import LIMIT, integer_of
-from forebay.backends.plugins.close_with_timeout import within
-from forebay.errors import DeviceError, ForebayError, complain
+from forebay.backends.plugins.close_with_timeout import call_with_timeout
+from forebay.errors import DeviceError, ForebayError, warn_unraisable
 from forebay.spi import DeviceProps, Driver, Heaps, Port, Queue
 
-__all__ = ["FAILURES", "spelled", "watch"]
+__all__ = ["FAILURES", "format_error", "wrap_with_checks"]
 
-_CALLERS = (ValueError, TypeError)  # what may be the caller's fault
-FAILURES = (ForebayError, *_CALLERS)  # all that comes of a backend that is watched
-_MOST = 1 << 16  # devices
-_NUMBERS = {  # of DeviceProps, and the least that each may be
+_ARGUMENT_ERRORS = (ValueError, TypeError)  # possibly the caller's fault
+FAILURES = (ForebayError, *_ARGUMENT_ERRORS)  # all that a checked backend raises
+_MAX_DEVICES = 1 << 16
+_MINIMA = {  # of the numbers in DeviceProps
     **dict.fromkeys(("index", "pooled_streams", "multi_processor_count", "max_threads_per_multi_processor"), 0),
     **dict.fromkeys(("total_bytes", "stream_priorities"), 1),
 }
-_GRACE = 1.0  # seconds that closing may take longer than it was told
+_GRACE = 1.0  # seconds that `close` may take beyond its timeout
 _T = TypeVar("_T")
 _Method = Callable[..., Any]
-_Check = tuple[Callable[[Any], bool], str]  # whether what came is right, and what to say else
-_Around = Callable[[_Method], _Method]  # of a method that is looked after makes one that looks at more
+_Check = tuple[Callable[[Any], bool], str]  # predicate of a valid result, and the text of the error
+_Wrapper = Callable[[_Method], _Method]  # adds checks to a wrapped method
 
 
-def watch(driver: Driver, who: str) -> Driver:
-    """The driver, with all that it will open; `who` names the backend in errors."""
-    return _watched(driver, _driver_class, who)
+def wrap_with_checks(driver: Driver, backend: str) -> Driver:
+    """Return the driver with contract checks, also on all ports and queues that it creates.
+
+    `backend` names the backend in errors.
+    """
+    return _checked(driver, _driver_class, backend)
 
 
-def spelled(error: BaseException) -> str:
-    """As the last line of its traceback.
+def format_error(error: BaseException) -> str:
+    """Return the last line of the error's traceback.
 
-    >>> spelled(KeyError("x")), spelled(StopIteration())
+    >>> format_error(KeyError("x")), format_error(StopIteration())
     ("KeyError: 'x'", 'StopIteration')
     """
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _watched(thing: _T, make: Callable[[type, str], type], who: str) -> _T:
-    if not hasattr(thing, "_forebay_watches"):  # else it was given before
-        with suppress(TypeError):  # of a class that can have no such subclass
-            thing.__class__ = make(type(thing), who)
+def _checked(thing: _T, make_class: Callable[[type, str], type], backend: str) -> _T:
+    if not hasattr(thing, "_forebay_checked"):  # else it was returned before
+        with suppress(TypeError):  # the class permits no such subclass
+            thing.__class__ = make_class(type(thing), backend)
     return thing
 
 
-def _made(
-    usual: type, who: str, contracts: Iterable[type], checks: Mapping[str, _Check], around: Mapping[str, _Around]
+def _subclass(
+    base: type, backend: str, contracts: Iterable[type], checks: Mapping[str, _Check], wrappers: Mapping[str, _Wrapper]
 ) -> type:
-    def looked_after(name: str, original: _Method, check: _Check | None) -> _Method:
-        right, wrong = check or (None, "")
+    """Return a subclass of `base` in which the contracts' methods are wrapped."""
+
+    def wrap(name: str, original: _Method, check: _Check | None) -> _Method:
+        is_valid, problem = check or (None, "")
 
         def method(self: Any, *arguments: Any, **options: Any) -> Any:
             try:
-                found = original(self, *arguments, **options)
+                result = original(self, *arguments, **options)
             except Exception as error:
-                _tell(self, who, name, error)
+                _check_error(self, backend, name, error)
                 raise
-            if right is None or right(found):
-                return found
-            raise _broken(self, who, name, f"gave {found!r}, {wrong}")
+            if is_valid is None or is_valid(result):
+                return result
+            raise _violation(self, backend, name, f"returned {result!r}, {problem}")
 
         return method
 
-    body: dict[str, Any] = {"__slots__": (), "__module__": usual.__module__, "__qualname__": usual.__qualname__}
-    body["_forebay_watches"] = who
+    body: dict[str, Any] = {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__}
+    body["_forebay_checked"] = backend
     for name in methods(*contracts):
-        original = getattr(usual, name, None)
-        if callable(original):  # else it has not that ability, or only this very object has it
-            method = looked_after(name, original, checks.get(name))
-            body[name] = wraps(original)(around[name](method) if name in around else method)
-    return type(usual)(usual.__name__, (usual,), body)
+        original = getattr(base, name, None)
+        if callable(original):  # else the class lacks the ability, or only the instance has it
+            method = wrap(name, original, checks.get(name))
+            body[name] = wraps(original)(wrappers[name](method) if name in wrappers else method)
+    return type(base)(base.__name__, (base,), body)
 
 
-def _tell(thing: Any, who: str, call: str, error: Exception) -> None:
-    """DeviceError for what a backend may not raise; what may be its caller's fault is given a note."""
-    if isinstance(error, _CALLERS):
-        error.add_note(f"raised in {call}() by {who}")
+def _check_error(thing: Any, backend: str, call: str, error: Exception) -> None:
+    """Raise DeviceError for an error that a backend may not raise; add a note to one that may be the caller's fault."""
+    if isinstance(error, _ARGUMENT_ERRORS):
+        error.add_note(f"raised in {call}() by {backend}")
     elif not isinstance(error, ForebayError):
-        raise _broken(thing, who, call, f"raised {spelled(error)}") from error
+        raise _violation(thing, backend, call, f"raised {format_error(error)}") from error
 
 
-def _broken(thing: Any, who: str, call: str, what: str) -> DeviceError:
+def _violation(thing: Any, backend: str, call: str, what: str) -> DeviceError:
     props = getattr(thing, "props", None)
     device = f"{props.kind}:{props.index}" if isinstance(props, DeviceProps) else ""
-    return DeviceError(f"{who} broke its contract: {call}() {what}", call=call, device=device)
+    return DeviceError(f"{backend} broke its contract: {call}() {what}", call=call, device=device)
 
 
 # ---- Drivers
 
 
 @lru_cache
-def _driver_class(usual: Any, who: str) -> type:
+def _driver_class(base: Any, backend: str) -> type:
     def counted(driver: Any) -> tuple[int, str]:
-        """How many devices, and what is wrong with that: as it must not raise, and nobody else must suffer."""
+        """Return the number of devices and any error in it. Never raises, so that other kinds stay usable."""
         try:
-            found = usual.count(driver)
+            count = base.count(driver)
         except Exception as error:  # noqa: BLE001 -- see above
-            return 0, f"{who} broke its contract: count() raised {spelled(error)}"
-        if not _is_int(found) or not 0 <= found <= _MOST:
-            return 0, f"{who} broke its contract: count() gave {found!r}, which is no number of devices"
-        return int(found), ""
+            return 0, f"{backend} broke its contract: count() raised {format_error(error)}"
+        if not _is_int(count) or not 0 <= count <= _MAX_DEVICES:
+            return 0, f"{backend} broke its contract: count() returned {count!r}, which is not a valid count"
+        return int(count), ""
 
     def why_not(driver: Any) -> str:
-        count, wrong = counted(driver)
-        if count or wrong:
-            return wrong
+        count, problem = counted(driver)
+        if count or problem:
+            return problem
         try:
-            said = usual.why_not(driver)
+            reason = base.why_not(driver)
         except Exception as error:  # noqa: BLE001 -- as above
-            return f"{who} has no device, and why_not() raised {spelled(error)}"
-        if isinstance(said, str) and said:
-            return said
-        return f"{who} has no device, and why_not() gave {said!r}"
+            return f"{backend} has no device, and why_not() raised {format_error(error)}"
+        if isinstance(reason, str) and reason:
+            return reason
+        return f"{backend} has no device, and why_not() returned {reason!r}"
 
     def opening(method: _Method) -> _Method:
         def open(driver: Any, index: int) -> Port:  # noqa: A001 -- its name in the contract
             port = method(driver, index)
-            if lacking := [name for name in ("props", *methods(Port)) if not _has(port, name)]:
-                raise _broken(driver, who, "open", f"gave {port!r}, which has no {', '.join(lacking)}")
+            if missing := [name for name in ("props", *methods(Port)) if not _has(port, name)]:
+                raise _violation(driver, backend, "open", f"returned {port!r}, which has no {', '.join(missing)}")
             try:
-                _check_props(driver, port.props, who, "open")
+                _check_props(driver, port.props, backend, "open")
             except DeviceError:
-                with suppress(Exception):  # it is told already that this backend is wrong
+                with suppress(Exception):  # the contract violation is the error to report
                     port.close()
                 raise
-            return cast("Port", _watched(port, _port_class, who))
+            return cast("Port", _checked(port, _port_class, backend))
 
         return open
 
     def describing(method: _Method) -> _Method:
         def describe(driver: Any, index: int) -> DeviceProps:
             props = method(driver, index)
-            _check_props(driver, props, who, "describe")
+            _check_props(driver, props, backend, "describe")
             return cast("DeviceProps", props)
 
         return describe
 
-    around: dict[str, _Around] = {"open": opening, "describe": describing}
-    around["count"] = lambda _: lambda driver: counted(driver)[0]
-    around["why_not"] = lambda _: why_not
-    return _made(usual, who, (Driver, *OF_DRIVERS), {}, around)
+    wrappers: dict[str, _Wrapper] = {"open": opening, "describe": describing}
+    wrappers["count"] = lambda _: lambda driver: counted(driver)[0]
+    wrappers["why_not"] = lambda _: why_not
+    return _subclass(base, backend, (Driver, *OF_DRIVERS), {}, wrappers)
 
 
-def _check_props(driver: Any, props: Any, who: str, call: str) -> None:
+def _check_props(driver: Any, props: Any, backend: str, call: str) -> None:
     if not isinstance(props, DeviceProps):
-        raise _broken(driver, who, call, f"gave a device whose props are {props!r}, not DeviceProps")
+        raise _violation(driver, backend, call, f"returned a device whose props are {props!r}, not DeviceProps")
     if props.kind != driver.kind:
-        raise _broken(driver, who, call, f"gave a device of kind {props.kind!r}, not {driver.kind!r}")
+        raise _violation(driver, backend, call, f"returned a device of kind {props.kind!r}, not {driver.kind!r}")
     if not isinstance(props.heaps, Heaps | None):
-        raise _broken(driver, who, call, f"gave a device whose heaps are {props.heaps!r}, not Heaps")
+        raise _violation(driver, backend, call, f"returned a device whose heaps are {props.heaps!r}, not Heaps")
     if not isinstance(props.name, str):
-        raise _broken(driver, who, call, f"gave a device whose name is {props.name!r}")
+        raise _violation(driver, backend, call, f"returned a device whose name is {props.name!r}")
     if not isinstance(props.details, Mapping):
-        raise _broken(driver, who, call, f"gave a device whose details are {props.details!r}, not a mapping")
-    numbers = {name: getattr(props, name) for name in _NUMBERS}
+        raise _violation(driver, backend, call, f"returned a device whose details are {props.details!r}, not a mapping")
+    numbers = {name: getattr(props, name) for name in _MINIMA}
     numbers |= {name: props.details[name] for name in ("major", "minor") if name in props.details}
     for name, number in numbers.items():
-        if not _is_int(number) or not _NUMBERS.get(name, 0) <= number < LIMIT:
-            raise _broken(driver, who, call, f"gave a device whose {name} is {number!r}")
+        if not _is_int(number) or not _MINIMA.get(name, 0) <= number < LIMIT:
+            raise _violation(driver, backend, call, f"returned a device whose {name} is {number!r}")
 
 
 # ---- Ports
 
 
 @lru_cache
-def _port_class(usual: Any, who: str) -> type:
+def _port_class(base: Any, backend: str) -> type:
     def reserving(method: _Method) -> _Method:
         def reserve(port: Any, nbytes: int) -> int:
             address = method(port, nbytes)
             if not _is_int(address) or not 0 < address < LIMIT - nbytes:
-                raise _broken(port, who, "reserve", f"gave {address!r}, which is no address")
-            mine = _taken(port)
-            for start, size in tuple(mine.items()):  # a destructor may release something meanwhile
+                raise _violation(port, backend, "reserve", f"returned {address!r}, which is not a valid address")
+            segments = _segments_of(port)
+            for start, size in tuple(segments.items()):  # a copy: a destructor may release a segment during the loop
                 if start < address + nbytes and address < start + size:
-                    what = f"gave {nbytes} bytes at {address:#x}, where it gave {size} at {start:#x} before"
-                    raise _broken(port, who, "reserve", what)
+                    what = f"returned {nbytes} bytes at {address:#x}, which overlap {size} reserved at {start:#x}"
+                    raise _violation(port, backend, "reserve", what)
             if address % ALIGNMENT:
-                with suppress(Exception):  # so that it is not lost
-                    usual.release(port, address)
-                raise _broken(port, who, "reserve", f"gave {address:#x}, which is not aligned to {ALIGNMENT} bytes")
-            mine[address] = nbytes
+                with suppress(Exception):  # do not leak the segment
+                    base.release(port, address)
+                what = f"returned {address:#x}, which is not aligned to {ALIGNMENT} bytes"
+                raise _violation(port, backend, "reserve", what)
+            segments[address] = nbytes
             return int(address)
 
         return reserve
 
     def releasing(method: _Method) -> _Method:
         def release(port: Any, address: int) -> None:
-            nbytes = _taken(port).pop(address, None)  # first: another thread may get it at once
+            nbytes = _segments_of(port).pop(address, None)  # before the release: another thread may reserve it at once
             try:
                 method(port, address)
             except BaseException:
                 if nbytes is not None:
-                    _taken(port)[address] = nbytes
+                    _segments_of(port)[address] = nbytes
                 raise
 
         return release
@@ -213,42 +220,42 @@ def _port_class(usual: Any, who: str) -> type:
     def closing(method: _Method) -> _Method:
         def close(port: Any) -> None:
             method(port)
-            _taken(port).clear()
+            _segments_of(port).clear()
 
         return close
 
     def queueing(method: _Method) -> _Method:
         def queue(port: Any, priority: int = 0) -> Queue:
             found = method(port, priority)
-            if lacking := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
-                raise _broken(port, who, "queue", f"gave {found!r}, which has no {', '.join(lacking)}")
+            if missing := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
+                raise _violation(port, backend, "queue", f"returned {found!r}, which has no {', '.join(missing)}")
             if not _is_int(found.handle) or not 0 <= found.handle < LIMIT:
-                raise _broken(port, who, "queue", f"gave a queue whose handle is {found.handle!r}")
-            return cast("Queue", _watched(found, _queue_class, who))
+                raise _violation(port, backend, "queue", f"returned a queue whose handle is {found.handle!r}")
+            return cast("Queue", _checked(found, _queue_class, backend))
 
         return queue
 
     checks: dict[str, _Check] = {
-        "memory_info": (_is_memory, "which is not how much is free, and how much there is"),
-        **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is no address")),
+        "memory_info": (_is_memory_info, "which is not a tuple of free and total bytes"),
+        **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is not a valid address")),
     }
-    around: dict[str, _Around] = {
+    wrappers: dict[str, _Wrapper] = {
         "reserve": reserving,
         "release": releasing,
         "queue": queueing,
         "close": closing,
     }
-    return _made(usual, who, (Port, *OF_PORTS), checks, around)
+    return _subclass(base, backend, (Port, *OF_PORTS), checks, wrappers)
 
 
-def _taken(port: Any) -> dict[int, int]:
-    """What was reserved, addresses and sizes. Nothing is known of a port that takes no attributes."""
+def _segments_of(port: Any) -> dict[int, int]:
+    """Return the sizes of the port's segments by address; a temporary dict if the port cannot have attributes."""
     with suppress(AttributeError):
-        return cast("dict[int, int]", port.__dict__.setdefault("_forebay_taken", {}))
+        return cast("dict[int, int]", port.__dict__.setdefault("_forebay_segments", {}))
     return {}
 
 
-def _is_memory(found: Any) -> bool:
+def _is_memory_info(found: Any) -> bool:
     return isinstance(found, tuple) and len(found) == 2 and all(map(_is_int, found)) and 0 <= found[0] <= found[1]
 
 
@@ -260,41 +267,43 @@ def _is_address(found: Any) -> bool:
 
 
 @lru_cache
-def _queue_class(usual: Any, who: str) -> type:
-    def counting(call: str, tick_of: Callable[[Any], Any]) -> _Around:
-        """Ticks go up; those of a recording are below 0."""
-        original = getattr(usual, call, None)
+def _queue_class(base: Any, backend: str) -> type:
+    def counting(call: str, tick_of: Callable[[Any], Any]) -> _Wrapper:
+        """Check that ticks increase; those of a capture are below 0."""
+        original = getattr(base, call, None)
 
-        def around(_: _Method) -> _Method:
+        def wrapper(_: _Method) -> _Method:
             def signal(queue: Any) -> Any:
-                before = getattr(queue, "_forebay_tick", 0)  # first, as other threads may signal meanwhile
+                before = getattr(queue, "_forebay_tick", 0)  # before the call, as other threads may signal
                 try:
-                    found = original(queue)  # type: ignore[misc]  # it has it, else nobody calls this
+                    found = original(queue)  # type: ignore[misc]  # not None: this method replaces it
                 except Exception as error:
-                    _tell(queue, who, call, error)
+                    _check_error(queue, backend, call, error)
                     raise
-                tick = tick_of(found) if tick_of is not _itself else found
+                tick = tick_of(found) if tick_of is not _identity else found
                 if (type(tick) is not int and not _is_int(tick)) or 0 <= tick <= before:
-                    raise _broken(queue, who, call, f"gave {tick!r}, which is no tick after {before}")
+                    raise _violation(queue, backend, call, f"returned {tick!r}, which is not a tick after {before}")
                 if tick > 0:
-                    try:  # noqa: SIM105 -- this is every event
-                        queue._forebay_tick = tick  # noqa: SLF001 -- ours
-                    except AttributeError:  # an object that takes none
+                    try:  # noqa: SIM105 -- on the path of every event
+                        queue._forebay_tick = tick  # noqa: SLF001 -- forebay's own attribute
+                    except AttributeError:  # the object cannot have attributes
                         pass
                 return found
 
             return signal
 
-        return around
+        return wrapper
 
     def closing(method: _Method) -> _Method:
         def close(queue: Any, timeout: float | None = None) -> bool:
             if timeout is None:
                 return cast("bool", method(queue))
-            done, said = within(timeout + _GRACE, lambda: cast("bool", method(queue, timeout)))
+            done, result = call_with_timeout(timeout + _GRACE, lambda: cast("bool", method(queue, timeout)))
             if not done:
-                complain(f"{who} broke its contract: close({timeout:.1f}) of queue {queue.handle} does not come back")
-            return bool(said)
+                warn_unraisable(
+                    f"{backend} broke its contract: close({timeout:.1f}) of queue {queue.handle} did not return"
+                )
+            return bool(result)
 
         return close
 
@@ -302,38 +311,37 @@ def _queue_class(usual: Any, who: str) -> type:
         def log(queue: Any, most: int) -> Callable[[int], tuple[int, int]]:
             found = method(queue, most)
             if not callable(found):
-                raise _broken(queue, who, "log", f"gave {found!r}, which is not to be called")
+                raise _violation(queue, backend, "log", f"returned {found!r}, which is not callable")
 
             def times(number: int) -> tuple[int, int]:
                 try:
                     pair = found(number)
                 except Exception as error:
-                    _tell(queue, who, "log", error)
+                    _check_error(queue, backend, "log", error)
                     raise
                 if _is_span(pair):
                     return cast("tuple[int, int]", pair)
-                raise _broken(
-                    queue, who, "log", f"said of a piece of work {pair!r}, which is not when it began and ended"
-                )
+                what = f"returned {pair!r} for a piece of work, which is not a tuple of begin and end time"
+                raise _violation(queue, backend, "log", what)
 
             return times
 
         return log
 
-    around = {
+    wrappers = {
         "log": logging,
-        "signal": counting("signal", _itself),
+        "signal": counting("signal", _identity),
         "mark": counting("mark", _tick_of),
         "close": closing,
     }
-    checks: dict[str, _Check] = {"reached": (_is_tick, "which is no tick")}
-    checks["given"] = _is_tick, "which is no number of a piece of work"
-    checks["elapsed_ms"] = _is_time, "which is no number of milliseconds"
-    checks |= dict.fromkeys(("idle", "close"), (_is_truth, "not True or False"))
-    return _made(usual, who, (Queue, *OF_QUEUES), checks, around)
+    checks: dict[str, _Check] = {"reached": (_is_tick, "which is not a tick")}
+    checks["last_work_number"] = _is_tick, "which is not the number of a piece of work"
+    checks["elapsed_ms"] = _is_time, "which is not a number of milliseconds"
+    checks |= dict.fromkeys(("idle", "close"), (_is_bool, "which is not a bool"))
+    return _subclass(base, backend, (Queue, *OF_QUEUES), checks, wrappers)
 
 
-def _itself(tick: Any) -> Any:
+def _identity(tick: Any) -> Any:
     return tick
 
 
@@ -346,7 +354,7 @@ def _is_tick(found: Any) -> bool:
 
 
 def _is_span(found: Any) -> bool:
-    """Two times; the later one is 0 while there is none yet."""
+    """Return True for a begin and an end time; the end is 0 while the work runs."""
     if not (isinstance(found, tuple) and len(found) == 2 and all(map(_is_tick, found))):
         return False
     begin, end = found
@@ -357,7 +365,7 @@ def _is_time(found: Any) -> bool:
     return isinstance(found, Real) and math.isfinite(found)
 
 
-def _is_truth(found: Any) -> bool:
+def _is_bool(found: Any) -> bool:
     return found is True or found is False
 
 

@@ -1,44 +1,49 @@
-"""A device that is opened to be looked at, and closed again, whatever its backend does meanwhile."""
+"""Inspection of a device that is opened only for that, whatever its backend does wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from forebay.backends.plugins.close_with_timeout import within
-from forebay.backends.plugins.contract_checks import FAILURES, spelled
+from forebay.backends.plugins.close_with_timeout import call_with_timeout
+from forebay.backends.plugins.contract_checks import FAILURES, format_error
 from forebay.errors import ForebayError
 from forebay.spi import Driver, Port
 
-__all__ = ["look"]
+__all__ = ["probe_device"]
 
-_SECONDS = 5.0  # for closing it: there is nothing to wait for
+_CLOSE_SECONDS = 5.0  # the queues have no work
 _T = TypeVar("_T")
 
 
-def look(driver: Driver, index: int, see: Callable[[Port], _T]) -> tuple[_T | None, str]:
-    """What `see` gives of the open port, None where that failed; and what is wrong with the device, mostly nothing."""
+def probe_device(driver: Driver, index: int, inspect: Callable[[Port], _T]) -> tuple[_T | None, str]:
+    """Open a device, call `inspect` with the port, and close it.
+
+    Return the result, None if it failed, and a description of the error, "" if there was none.
+    """
     try:
         port = driver.open(index)
     except FAILURES as error:
-        return None, _told(error)
+        return None, _describe(error)
     try:
-        found, wrong = see(port), ""
+        result, failure = inspect(port), ""
     except FAILURES as error:
-        found, wrong = None, _told(error)
+        result, failure = None, _describe(error)
     finally:
-        not_closed = _close(port)
-    return found, wrong or not_closed
+        close_failure = _close(port)
+    return result, failure or close_failure
 
 
 def _close(port: Port) -> str:
     try:
-        return "" if within(_SECONDS, port.close)[0] else f"closing it takes longer than {_SECONDS:g} s"
+        if call_with_timeout(_CLOSE_SECONDS, port.close)[0]:
+            return ""
     except FAILURES as error:
-        return _told(error)
+        return _describe(error)
+    return f"closing the device takes longer than {_CLOSE_SECONDS:g} s"
 
 
-def _told(error: Exception) -> str:
-    """In one line; of what a backend should not have raised also the class, and where it was."""
-    said = str(error) if isinstance(error, ForebayError) else spelled(error)
-    return "; ".join([said, *getattr(error, "__notes__", ())])
+def _describe(error: Exception) -> str:
+    """Return the error in one line, with the class of errors that a backend may not raise, and with its notes."""
+    text = str(error) if isinstance(error, ForebayError) else format_error(error)
+    return "; ".join([text, *getattr(error, "__notes__", ())])

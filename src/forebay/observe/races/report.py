@@ -1,4 +1,4 @@
-"""What is said of a race between streams. (`torch.cuda._sanitizer`)"""
+"""Errors that report races between streams (`torch.cuda._sanitizer`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ __all__ = ["Access", "AccessType", "CUDASanitizerErrors", "SynchronizationError"
 
 
 class AccessType(enum.Enum):
+    """Read or write."""
+
     READ = enum.auto()
     WRITE = enum.auto()
 
@@ -20,7 +22,25 @@ class AccessType(enum.Enum):
 
 @dataclass
 class Access:
-    """One use of a tensor by one operation; `stream` is a handle, `operator` a name, `aliases` those of arguments."""
+    """One access to a tensor by one operation.
+
+    Parameters
+    ----------
+    type : AccessType
+        Read or write.
+    seq_num : int
+        Number of the operation; later operations have larger numbers.
+    stream : int
+        Handle of the stream.
+    operator : str
+        Name of the operation.
+    aliases : list of str
+        Names of the arguments through which the operation accesses the tensor.
+    is_output : bool
+        True if the tensor is an output of the operation.
+    stack_trace : traceback.StackSummary
+        Python stack of the call, innermost frame last.
+    """
 
     type: AccessType
     seq_num: int
@@ -32,13 +52,24 @@ class Access:
 
 
 class SynchronizationError(Exception):
-    """Something that is not in order between streams."""
+    """Base class of errors about missing synchronization between streams."""
 
 
 class UnsynchronizedAccessError(SynchronizationError):
-    """Two uses of the same memory, one of them writing, that nothing orders.
+    """Two accesses to the same memory, at least one a write, without synchronization between them.
 
-    `freed_between`: the memory was freed after the first and used again; `record_stream` would have kept it.
+    Parameters
+    ----------
+    data_ptr : int
+        Address of the tensor.
+    allocation_stack_trace : traceback.StackSummary or None
+        Python stack of the allocation, if known.
+    current_access : Access
+        The later access.
+    previous_access : Access
+        The earlier access.
+    freed_between : bool, default False
+        True if the memory was freed and reused after the earlier access; `record_stream` would have delayed the reuse.
     """
 
     def __init__(
@@ -58,24 +89,24 @@ class UnsynchronizedAccessError(SynchronizationError):
         self.freed_between = freed_between
 
     def __str__(self) -> str:
-        current, previous, made = self.current_access, self.previous_access, self.allocation_stack_trace
+        current, previous, allocation = self.current_access, self.previous_access, self.allocation_stack_trace
         lines = [
             "============================",
             f"CSAN detected a possible data race on tensor with data pointer {self.data_ptr}",
             f"Access by stream {current.stream} during kernel:",
-            _told(current),
+            _describe(current),
             f"Previous access by stream {previous.stream} during kernel:",
-            _told(previous),
-            f"Tensor was allocated with stack trace:\n{''.join(made.format())}"
-            if made
+            _describe(previous),
+            f"Tensor was allocated with stack trace:\n{''.join(allocation.format())}"
+            if allocation
             else "Trace for tensor allocation not found.",
         ]
         if self.freed_between:
-            lines.append("The memory was freed between the two. Call record_stream() before it is.")
+            lines.append("The memory was freed between the two accesses. Call record_stream() before it is freed.")
         return "\n".join(lines)
 
 
-def _told(access: Access) -> str:
+def _describe(access: Access) -> str:
     places = [f"argument(s) {', '.join(access.aliases)}"] if access.aliases else []
     places += ["the output"] if access.is_output else []
     trace = "".join(access.stack_trace.format())
@@ -83,7 +114,13 @@ def _told(access: Access) -> str:
 
 
 class CUDASanitizerErrors(Exception):
-    """All races of one operation."""
+    """All races of one operation.
+
+    Parameters
+    ----------
+    errors : sequence of SynchronizationError
+        The races.
+    """
 
     def __init__(self, errors: Sequence[SynchronizationError]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which work of which stream comes before what: vector clocks of streams, events and the host."""
+"""Happens-before order of streams, events and the host, as vector clocks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ _E = TypeVar("_E", bound=Hashable)
 
 
 class StreamSynchronizations(Generic[_S, _E]):
-    """For each stream the last work, by its number, of each other stream that it comes after.
+    """Vector clocks: for each stream, the number of the last work of every other stream that it is ordered after.
 
-    Streams and events that nobody made known are made when they are named. `update_seq_num` is told of all work; what
-    the host waits for, all streams come after, also those that are made later. (`torch.cuda._sanitizer`)
+    Notes
+    -----
+    As `torch.cuda._sanitizer.StreamSynchronizations`. Unknown streams and events are created when first named. Every
+    piece of work must be reported by `update_seq_num`. All streams, later ones too, are ordered after work that the
+    host waited for.
 
-    >>> orders = StreamSynchronizations()
-    >>> orders.update_seq_num("a", 1)
-    >>> orders.record_state("event", "a")
-    >>> before = orders.is_ordered_after("b", 1, "a")
-    >>> orders.stream_wait_for_event("b", "event")
-    >>> before, orders.is_ordered_after("b", 1, "a")
+    Examples
+    --------
+    >>> clocks = StreamSynchronizations()
+    >>> clocks.update_seq_num("a", 1)
+    >>> clocks.record_state("event", "a")
+    >>> before = clocks.is_ordered_after("b", 1, "a")
+    >>> clocks.stream_wait_for_event("b", "event")
+    >>> before, clocks.is_ordered_after("b", 1, "a")
     (False, True)
     """
 
@@ -35,46 +40,46 @@ class StreamSynchronizations(Generic[_S, _E]):
         self.create_stream(DEFAULT_STREAM_ID)
 
     def create_stream(self, stream: _S | int) -> None:
-        """Twice is once."""
+        """Add a stream. Does nothing if the stream is known."""
         self._state(stream)
 
     def create_event(self, event: _E) -> None:
-        """One of that name that was there before is forgotten."""
+        """Add an event, or reset a known one."""
         self.recorded_sync_states[event] = {}
 
     def delete_event(self, event: _E) -> None:
         self.recorded_sync_states.pop(event, None)
 
     def update_seq_num(self, stream: _S | int, seq_num: int) -> None:
-        """The stream has got new work of that number."""
+        """Report work with number `seq_num` queued on the stream."""
         self._state(stream)[stream] = seq_num
 
     def record_state(self, event: _E, stream: _S | int) -> None:
         self.recorded_sync_states[event] = dict(self._state(stream))
 
     def stream_wait_for_event(self, stream: _S | int, event: _E) -> None:
-        _catch_up([self._state(stream)], self._recorded(event))
+        _merge([self._state(stream)], self._recorded(event))
 
     def stream_wait_for_stream(self, stream: _S | int, other: _S | int) -> None:
-        _catch_up([self._state(stream)], self._state(other))
+        _merge([self._state(stream)], self._state(other))
 
     def all_streams_wait_for_event(self, event: _E) -> None:
-        """The host has."""
-        _catch_up([*self.current_sync_states.values(), self.host_sync_state], self._recorded(event))
+        """Report that the host waited for the event."""
+        _merge([*self.current_sync_states.values(), self.host_sync_state], self._recorded(event))
 
     def all_streams_wait_for_stream(self, stream: _S | int) -> None:
-        """The host has."""
+        """Report that the host waited for the stream."""
         state = dict(self._state(stream))
-        _catch_up([*self.current_sync_states.values(), self.host_sync_state], state)
+        _merge([*self.current_sync_states.values(), self.host_sync_state], state)
 
     def sync_all_streams(self) -> None:
-        """The host has waited for all."""
+        """Report that the host waited for all streams."""
         for stream, state in self.current_sync_states.items():
             self.host_sync_state[stream] = state[stream]
-        _catch_up(self.current_sync_states.values(), self.host_sync_state)
+        _merge(self.current_sync_states.values(), self.host_sync_state)
 
     def is_ordered_after(self, current_stream: _S | int, seq_num: int, other_stream: _S | int) -> bool:
-        """Whether new work of the stream comes after the other's of that number."""
+        """Return True if new work of the stream is ordered after the other stream's work with number `seq_num`."""
         self._state(other_stream)
         return seq_num <= self._state(current_stream).get(other_stream, -1)
 
@@ -89,7 +94,8 @@ class StreamSynchronizations(Generic[_S, _E]):
         return self.recorded_sync_states.setdefault(event, {})
 
 
-def _catch_up(states: Iterable[dict[_S | int, int]], other: dict[_S | int, int]) -> None:
+def _merge(states: Iterable[dict[_S | int, int]], other: dict[_S | int, int]) -> None:
+    """Raise each number of the states to that of `other`."""
     for state in states:
         for stream, seq_num in other.items():
             if seq_num > state.get(stream, -1):

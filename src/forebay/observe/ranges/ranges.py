@@ -1,9 +1,4 @@
-"""Named ranges of time that a program marks in itself. Tools listen; each thread's open ranges are known at any time.
-
-NVTX is the common tool: where its package is installed (the extra `nvtx`) and a profiler listens to it, it hears of
-everything. `recorded` is one of ours. Where nobody listens, a range has no number and no depth, as in NVTX. A history
-that records annotations (`forebay.memory.record_history`) has the nested ranges among them.
-"""
+"""Functions that begin and end ranges, and the registry of tools."""
 
 from __future__ import annotations
 
@@ -13,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import NamedTuple, Protocol
 
+from forebay.observe.ranges.range import Range, Tool
 from forebay.runtime.history import annotations as history_annotations
 
 __all__ = [
@@ -24,114 +19,140 @@ __all__ = [
     "attach",
     "attached",
     "detach",
+    "detach_in_child",
     "end",
-    "forget_in_child",
     "mark",
-    "open_here",
+    "open_ranges",
     "pop",
     "push",
     "recorded",
     "start",
 ]
 
-UNTRACKED = -2  # NVTX's number for the depth of a range that nobody keeps
+UNTRACKED = -2  # NVTX's depth of a range that no tool tracks
 
 
-class Range(NamedTuple):
-    """A range that has ended, or a mark, whose two times are one. Times are `time.perf_counter_ns()`."""
-
-    name: str
-    begin: int
-    end: int
-    thread: int  # which began it
-    depth: int  # of nested ranges; -1 for others
-
-
-class Tool(Protocol):
-    """Who hears of ranges, in the thread that makes them. What it raises, the program sees."""
-
-    def push(self, name: str) -> None: ...  # nested ranges
-    def pop(self, ended: Range) -> None: ...
-    def start(self, number: int, name: str) -> None: ...  # those that may end anywhere, in any thread
-    def end(self, number: int, ended: Range) -> None: ...
-    def mark(self, at: Range) -> None: ...
-
-
-class _Here(threading.local):
+class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.open: list[tuple[str, int]] = []
+        self.open: list[tuple[str, int]] = []  # names and begins of nested ranges, the outermost first
 
 
-_here = _Here()
+_state = _ThreadState()
 _tools: tuple[Tool, ...] = ()
 _changing = threading.Lock()
 _numbers = count(1)
-_started: dict[int, tuple[str, int, int]] = {}
+_started: dict[int, tuple[str, int, int]] = {}  # by number: name, begin, thread
 _looked_for_nvtx = False
 
 
 def push(name: str) -> int:
-    """Begin a range inside of this thread's innermost one; its depth from 0 on, or UNTRACKED where nobody listens."""
-    listening = _listeners()
+    """Begin a nested range in this thread.
+
+    Parameters
+    ----------
+    name : str
+        The range's name.
+
+    Returns
+    -------
+    int
+        The range's depth, from 0; UNTRACKED (-2) without tools.
+    """
+    tools = _attached_tools()
     now = time.perf_counter_ns()
-    depth = len(_here.open)
-    _here.open.append((name, now))
-    history_annotations.mark(name, "START")
-    for tool in listening:
+    depth = len(_state.open)
+    _state.open.append((name, now))
+    history_annotations.add_annotation(name, "START")
+    for tool in tools:
         tool.push(name)
-    return depth if listening else UNTRACKED
+    return depth if tools else UNTRACKED
 
 
 def pop() -> int:
-    """End this thread's innermost range; its depth, or UNTRACKED where nobody listens or none is open."""
-    if not _here.open:
+    """End this thread's innermost nested range.
+
+    Returns
+    -------
+    int
+        The range's depth; UNTRACKED (-2) without tools and if no range is open.
+    """
+    if not _state.open:
         return UNTRACKED
-    listening = _listeners()
-    name, begin = _here.open.pop()
-    ended = Range(name, begin, time.perf_counter_ns(), threading.get_ident(), len(_here.open))
-    history_annotations.mark(name, "END")
-    for tool in listening:
+    tools = _attached_tools()
+    name, begin = _state.open.pop()
+    ended = Range(name, begin, time.perf_counter_ns(), threading.get_ident(), len(_state.open))
+    history_annotations.add_annotation(name, "END")
+    for tool in tools:
         tool.pop(ended)
-    return ended.depth if listening else UNTRACKED
+    return ended.depth if tools else UNTRACKED
 
 
 def start(name: str) -> int:
-    """Begin a range that any thread may end; its number, 0 where nobody listens."""
-    listening = _listeners()
-    if not listening:
+    """Begin a range that any thread may end.
+
+    Parameters
+    ----------
+    name : str
+        The range's name.
+
+    Returns
+    -------
+    int
+        The range's number, for `end`; 0 without tools.
+    """
+    tools = _attached_tools()
+    if not tools:
         return 0
     number = next(_numbers)
     _started[number] = name, time.perf_counter_ns(), threading.get_ident()
-    for tool in listening:
+    for tool in tools:
         tool.start(number, name)
     return number
 
 
 def end(number: int) -> None:
-    """End the range that `start` gave the number to. A number that is none, or was ended, means nothing."""
+    """End a range begun by `start`.
+
+    Parameters
+    ----------
+    number : int
+        The number that `start` returned. Numbers that are unknown or already ended are ignored.
+    """
     known = _started.pop(number, None)
     if known is not None:
         name, begin, thread = known
         ended = Range(name, begin, time.perf_counter_ns(), thread, -1)
-        for tool in _listeners():
+        for tool in _attached_tools():
             tool.end(number, ended)
 
 
 def mark(name: str) -> None:
-    """A moment."""
+    """Mark a moment.
+
+    Parameters
+    ----------
+    name : str
+        The mark's name.
+    """
     now = time.perf_counter_ns()
-    for tool in _listeners():
+    for tool in _attached_tools():
         tool.mark(Range(name, now, now, threading.get_ident(), -1))
 
 
-def open_here() -> tuple[str, ...]:
-    """The names of this thread's open ranges, the outermost first."""
-    return tuple(name for name, _ in _here.open)
+def open_ranges() -> tuple[str, ...]:
+    """Return the names of this thread's nested ranges, the outermost first."""
+    return tuple(name for name, _ in _state.open)
 
 
 @contextmanager
 def attached(tool: Tool) -> Iterator[None]:
-    """Let the tool hear of the ranges of all threads, meanwhile; also of ends whose beginning it has not heard of."""
+    """Context manager that attaches a tool on entry and detaches it on exit.
+
+    Parameters
+    ----------
+    tool : Tool
+        The tool. It observes the ranges of all threads, including the ends of ranges that began before.
+    """
     attach(tool)
     try:
         yield
@@ -140,20 +161,33 @@ def attached(tool: Tool) -> Iterator[None]:
 
 
 def attach(tool: Tool) -> None:
-    """As `attached`, until `detach`."""
-    global _tools  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
+    """Attach a tool until `detach`.
+
+    Parameters
+    ----------
+    tool : Tool
+        The tool. It observes the ranges of all threads, including the ends of ranges that began before.
+    """
+    global _tools  # noqa: PLW0603 -- a tuple replaced as a whole, so readers need no lock
     with _changing:
         _tools = (*_tools, tool)
 
 
 def detach(tool: Tool) -> None:
+    """Detach a tool.
+
+    Parameters
+    ----------
+    tool : Tool
+        The tool. Ignored if it is not attached.
+    """
     global _tools  # noqa: PLW0603 -- as above
     with _changing:
         _tools = tuple(each for each in _tools if each is not tool)
 
 
-def forget_in_child(tool: Tool) -> None:
-    """For a fork handler: `detach`, where another thread of the parent may have been at it."""
+def detach_in_child(tool: Tool) -> None:
+    """Detach a tool in a forked child, where a thread of the parent may have held the lock."""
     global _changing  # noqa: PLW0603 -- as above
     _changing = threading.Lock()
     detach(tool)
@@ -164,15 +198,15 @@ class _Recorder:
         self.found: deque[Range] = deque(maxlen=most)
 
     def push(self, name: str) -> None:
-        """Nothing to keep before it ends."""
+        """Do nothing: ranges are recorded when they end."""
 
     def start(self, number: int, name: str) -> None:
-        """As `push`."""
+        """Do nothing: ranges are recorded when they end."""
 
     def pop(self, ended: Range) -> None:
         self.found.append(ended)
 
-    def end(self, number: int, ended: Range) -> None:  # noqa: ARG002 -- who started it is in the range
+    def end(self, number: int, ended: Range) -> None:  # noqa: ARG002 -- the range has the thread
         self.found.append(ended)
 
     def mark(self, at: Range) -> None:
@@ -181,8 +215,20 @@ class _Recorder:
 
 @contextmanager
 def recorded(most: int = 1_000_000) -> Iterator[deque[Range]]:
-    """All ranges that end meanwhile, and marks, in the order of their ends; of more than `most`, the last ones.
+    """Context manager that records the ranges of all threads.
 
+    Parameters
+    ----------
+    most : int, default 1_000_000
+        Maximum number of ranges; the newest are kept.
+
+    Yields
+    ------
+    deque of Range
+        The ranges and marks, in the order in which they ended.
+
+    Examples
+    --------
     >>> with recorded() as found:
     ...     _ = push("outer"), push("inner"), pop(), pop()
     >>> [(each.name, each.depth) for each in found]
@@ -193,8 +239,8 @@ def recorded(most: int = 1_000_000) -> Iterator[deque[Range]]:
         yield recorder.found
 
 
-def _listeners() -> tuple[Tool, ...]:
-    global _looked_for_nvtx  # noqa: PLW0603 -- once for the process, when the first range is made
+def _attached_tools() -> tuple[Tool, ...]:
+    global _looked_for_nvtx  # noqa: PLW0603 -- once per process, when the first range is made
     if not _looked_for_nvtx:
         _looked_for_nvtx = True
         if (library := _nvtx()) is not None:
@@ -203,10 +249,10 @@ def _listeners() -> tuple[Tool, ...]:
 
 
 def _nvtx() -> Tool | None:
-    """NVTX, where its package is installed and a profiler listens to it."""
+    """Return NVTX, or None if its package is missing or no profiler is attached to it."""
     try:
         from forebay.observe.ranges.nvtx import NvtxLibrary
     except ImportError:
         return None
     library = NvtxLibrary()
-    return library if library.heard else None
+    return library if library.profiler_attached else None

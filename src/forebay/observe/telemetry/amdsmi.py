@@ -1,4 +1,4 @@
-"""AMD's management library, through its own module `amdsmi`, which comes with ROCm and is imported when it is used."""
+"""Sensors of AMD GPUs through ROCm's Python module `amdsmi`, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = [
     "NOT_LOADED",
     "Amdsmi",
     "AmdsmiSensors",
+    "amdsmi_index",
     "binding",
-    "hip_order",
     "import_error",
-    "in_charge",
+    "is_amd_machine",
 ]
 
 MISSING = "amdsmi does not seem to be installed or it can't be imported."
 NOT_LOADED = "amdsmi driver can't be loaded, requires >=ROCm6.0 installation"
 
-_UNKNOWN = "N/A"  # what the library says instead of a number
+_UNKNOWN = "N/A"  # the module's value for an unknown number
 
 
-def in_charge() -> bool:
-    """Whether the machine's GPUs are AMD's: its module is installed, and NVIDIA's library is not."""
+def is_amd_machine() -> bool:
+    """Return True if the machine's GPUs are AMD's: `amdsmi` is installed, and NVIDIA's library is not."""
     return find_spec("amdsmi") is not None and not nvml.installed()
 
 
 def import_error() -> ImportError | None:
-    """Why `amdsmi` cannot be imported; None where it can, and where it is not installed."""
+    """Return the error that importing `amdsmi` raises; None if it can be imported or is not installed."""
     try:
         binding()
     except ModuleNotFoundError as error:
@@ -41,16 +41,16 @@ def import_error() -> ImportError | None:
 
 
 def binding() -> Any:
-    """The module; ModuleNotFoundError where it is not installed, or finds no library that fits."""
+    """Return the module. Raises ModuleNotFoundError if it is not installed or cannot load its library."""
     try:
         import amdsmi
-    except (ImportError, KeyError, OSError, AttributeError) as error:  # the last three are how it misses its library
+    except (ImportError, KeyError, OSError, AttributeError) as error:  # without its library it raises the last three
         raise ModuleNotFoundError(MISSING) from error
     return amdsmi
 
 
-def _started() -> Any:
-    """The same, ready to be asked; RuntimeError where AMD's driver is not loaded."""
+def _initialized() -> Any:
+    """Return the initialized module. Raises RuntimeError if AMD's driver is not loaded."""
     amdsmi = binding()
     try:
         amdsmi.amdsmi_init()
@@ -60,10 +60,10 @@ def _started() -> Any:
 
 
 class Amdsmi:
-    """The machine's AMD GPUs. Errors are the module's own, as they are in PyTorch."""
+    """Telemetry of the machine's AMD GPUs. Raises the module's own errors, as PyTorch does."""
 
     def __init__(self) -> None:
-        self._amdsmi = _started()
+        self._amdsmi = _initialized()
 
     def machine_count(self) -> int:
         return len(self._amdsmi.amdsmi_get_processor_handles())
@@ -73,14 +73,14 @@ class Amdsmi:
 
 
 class AmdsmiSensors:
-    """One of them."""
+    """Sensors of one AMD GPU."""
 
     def __init__(self, amdsmi: Any, handle: Any) -> None:
         self.handle = handle
         self._amdsmi = amdsmi
 
     def uuid(self) -> str:
-        """Its serial number, as ROCm's own UUIDs have it: without "0x", in small letters."""
+        """Return the serial number as in ROCm's UUIDs: in lower case, without "0x"."""
         return str(self._amdsmi.amdsmi_get_gpu_asic_info(self.handle)["asic_serial"][2:]).lower()
 
     def memory(self) -> tuple[int, int]:
@@ -96,28 +96,28 @@ class AmdsmiSensors:
         return int(self._amdsmi.amdsmi_get_temp_metric(self.handle, kind, which))
 
     def power(self) -> int:
-        """0 where it is not known. The library has watts, which PyTorch passes on as if they were milliwatts."""
+        """Return the power in milliwatts, 0 if unknown. PyTorch returns the library's watts as milliwatts."""
         info = self._amdsmi.amdsmi_get_power_info(self.handle)
-        return 1000 * _known(info, "average_socket_power", "current_socket_power")
+        return 1000 * _first_known(info, "average_socket_power", "current_socket_power")
 
     def clock(self) -> int:
-        """0 where it is not known."""
+        """Return the clock rate in MHz, 0 if unknown."""
         info = self._amdsmi.amdsmi_get_clock_info(self.handle, self._amdsmi.AmdSmiClkType.GFX)
-        return _known(info, "cur_clk" if "cur_clk" in info else "clk")
+        return _first_known(info, "cur_clk" if "cur_clk" in info else "clk")
 
     def processes(self) -> Mapping[int, int | None]:
         found = {}
         for process in self._amdsmi.amdsmi_get_gpu_process_list(self.handle):
             try:
                 info = self._amdsmi.amdsmi_get_gpu_process_info(self.handle, process)
-            except AttributeError:  # the newer ones give it at once
+            except AttributeError:  # newer versions list the information itself
                 info = process
             found[info["pid"]] = info["memory_usage"]["vram_mem"]
         return found
 
 
-def hip_order(amdsmi: Any, hip_index: int) -> int:
-    """Where the library lists the device that HIP counts as `hip_index`; there, with a warning, if it cannot tell."""
+def amdsmi_index(amdsmi: Any, hip_index: int) -> int:
+    """Return the index in AMD SMI of the device with this HIP index; the same index, with a warning, if unknown."""
 
     def pairs() -> Iterator[tuple[int, int]]:
         for index, handle in enumerate(handles):
@@ -140,5 +140,5 @@ def hip_order(amdsmi: Any, hip_index: int) -> int:
     return known.get(hip_index, hip_index)
 
 
-def _known(info: Mapping[str, Any], *names: str) -> int:
+def _first_known(info: Mapping[str, Any], *names: str) -> int:
     return next((int(info[name]) for name in names if info[name] != _UNKNOWN), 0)

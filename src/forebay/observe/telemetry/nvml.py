@@ -1,6 +1,6 @@
-"""NVIDIA's management library: through nvidia-ml-py (module `pynvml`) if that is installed, else by ctypes.
+"""Sensors of NVIDIA GPUs through nvidia-ml-py (module `pynvml`) if it is installed, else through ctypes.
 
-Both have the same functions here, so everything above is written once. Nothing is loaded before the first question.
+Both bindings have the same functions. Nothing is loaded before first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 
 def import_error() -> ImportError | None:
-    """Why `pynvml` cannot be imported; None where it can, and where it is not installed."""
+    """Return the error that importing `pynvml` raises; None if it can be imported or is not installed."""
     try:
         _imported()
     except ModuleNotFoundError:
@@ -32,7 +32,7 @@ def import_error() -> ImportError | None:
 
 
 def installed() -> bool:
-    """Whether this machine has NVIDIA's library. It is loaded to find out, but not started."""
+    """Return True if the machine has NVIDIA's library. Loads the library, but does not initialize it."""
     try:
         NvmlLibrary()
     except OSError:
@@ -41,7 +41,7 @@ def installed() -> bool:
 
 
 def binding() -> Any:
-    """`pynvml` or what does as well; ModuleNotFoundError where there is neither."""
+    """Return `pynvml` or its ctypes replacement. Raises ModuleNotFoundError if neither can be loaded."""
     try:
         return _imported()
     except ImportError as error:
@@ -51,8 +51,8 @@ def binding() -> Any:
             raise ModuleNotFoundError(MISSING) from error
 
 
-def _started() -> Any:
-    """The same, and ready to be asked; RuntimeError where NVIDIA's driver is not loaded."""
+def _initialized() -> Any:
+    """Return the initialized binding. Raises RuntimeError if NVIDIA's driver is not loaded."""
     nvml = binding()
     try:
         nvml.nvmlInit()
@@ -62,10 +62,10 @@ def _started() -> Any:
 
 
 class Nvml:
-    """The machine's NVIDIA GPUs. Errors are the binding's own, as they are in PyTorch."""
+    """Telemetry of the machine's NVIDIA GPUs. Raises the binding's own errors, as PyTorch does."""
 
     def __init__(self) -> None:
-        self._nvml = _started()
+        self._nvml = _initialized()
 
     def machine_count(self) -> int:
         return int(self._nvml.nvmlDeviceGetCount())
@@ -75,7 +75,7 @@ class Nvml:
 
 
 class NvmlSensors:
-    """One of them."""
+    """Sensors of one NVIDIA GPU."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.handle = handle
@@ -110,13 +110,13 @@ class NvmlSensors:
 
 
 def _imported() -> Any:
-    with warnings.catch_warnings():  # the package named pynvml, which is deprecated, says so to everybody who asks
+    with warnings.catch_warnings():  # the deprecated package named pynvml warns on import
         warnings.simplefilter("ignore", FutureWarning)
         import pynvml
     if not hasattr(pynvml, "nvmlInit"):
-        raise ImportError("what is installed as pynvml is not nvidia-ml-py", name="pynvml")
+        raise ImportError("the installed module pynvml is not nvidia-ml-py", name="pynvml")
     return pynvml
 
 
 def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name  # bytes from old versions
+    return name.decode() if isinstance(name, bytes) else name  # bytes in old versions

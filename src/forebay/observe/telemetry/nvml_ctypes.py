@@ -1,4 +1,4 @@
-"""libnvidia-ml.so.1 by ctypes, under the names of nvidia-ml-py, for who has not installed that: what forebay needs."""
+"""ctypes binding of libnvidia-ml.so.1 with the names of nvidia-ml-py, limited to the functions that forebay uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LIBRARY = "libnvidia-ml.so.1"
 
 _DRIVER_NOT_LOADED = 9
 _INSUFFICIENT_SIZE = 7
-_NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF  # of the memory of a process
-_LONGEST_TEXT = 96  # of a UUID or a name, with its end
+_NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF  # unknown memory of a process
+_MAX_TEXT = 96  # bytes of a UUID or a name, with its terminator
 
 
 class NVMLError(DeviceError):
-    """The library refused: `code` is its number, `call` its function."""
+    """An error of the library: `code` is its error code, `call` its function."""
 
     @property
     def value(self) -> int:
@@ -26,7 +26,7 @@ class NVMLError(DeviceError):
 
 
 class NVMLErrorDriverNotLoaded(NVMLError):
-    """The library is there, its driver is not."""
+    """The library is installed, but its driver is not loaded."""
 
 
 class Memory(Structure):
@@ -53,14 +53,14 @@ class Process(Structure):
 
     @property
     def usedGpuMemory(self) -> int | None:  # noqa: N802 -- nvidia-ml-py's name
-        """Bytes; None where the library cannot tell."""
+        """Bytes of device memory; None if unknown."""
         return None if self.used_bytes == _NOT_AVAILABLE else int(self.used_bytes)
 
 
 class NvmlLibrary:
-    """The loaded library; OSError where there is none. Every call raises NVMLError when it is refused.
+    """The loaded library. Raises OSError if it cannot be loaded; every function raises NVMLError if it fails.
 
-    Its functions and its errors have nvidia-ml-py's names, so that either can be used.
+    Functions and errors have nvidia-ml-py's names, so that either can be used.
     """
 
     NVMLError = NVMLError
@@ -70,58 +70,58 @@ class NvmlLibrary:
         self._library = CDLL(LIBRARY)
         self._library.nvmlErrorString.restype = c_char_p
 
-    def nvmlInit(self) -> None:  # noqa: N802 -- as all that follow: nvidia-ml-py's names
-        """As often as one likes; each needs an `nvmlShutdown` before the library lets go."""
+    def nvmlInit(self) -> None:  # noqa: N802 -- nvidia-ml-py's name, as all below
+        """Initialize the library. Calls are counted: each needs an `nvmlShutdown`."""
         self._call("nvmlInit_v2")
 
-    def nvmlShutdown(self) -> None:  # noqa: N802 -- see above
+    def nvmlShutdown(self) -> None:  # noqa: N802 -- as above
         self._call("nvmlShutdown")
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 -- see above
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 -- as above
         count = c_uint()
         self._call("nvmlDeviceGetCount_v2", byref(count))
         return count.value
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> c_void_p:  # noqa: N802 -- see above
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> c_void_p:  # noqa: N802 -- as above
         handle = c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
         return handle
 
-    def nvmlDeviceGetUUID(self, handle: c_void_p) -> str:  # noqa: N802 -- see above
+    def nvmlDeviceGetUUID(self, handle: c_void_p) -> str:  # noqa: N802 -- as above
         return self._text("nvmlDeviceGetUUID", handle)
 
-    def nvmlDeviceGetName(self, handle: c_void_p) -> str:  # noqa: N802 -- see above
+    def nvmlDeviceGetName(self, handle: c_void_p) -> str:  # noqa: N802 -- as above
         return self._text("nvmlDeviceGetName", handle)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: c_void_p) -> Memory:  # noqa: N802 -- see above
+    def nvmlDeviceGetMemoryInfo(self, handle: c_void_p) -> Memory:  # noqa: N802 -- as above
         memory = Memory()
         self._call("nvmlDeviceGetMemoryInfo", handle, byref(memory))
         return memory
 
-    def nvmlDeviceGetUtilizationRates(self, handle: c_void_p) -> Utilization:  # noqa: N802 -- see above
+    def nvmlDeviceGetUtilizationRates(self, handle: c_void_p) -> Utilization:  # noqa: N802 -- as above
         rates = Utilization()
         self._call("nvmlDeviceGetUtilizationRates", handle, byref(rates))
         return rates
 
-    def nvmlDeviceGetTemperature(self, handle: c_void_p, sensor: int) -> int:  # noqa: N802 -- see above
+    def nvmlDeviceGetTemperature(self, handle: c_void_p, sensor: int) -> int:  # noqa: N802 -- as above
         return self._number("nvmlDeviceGetTemperature", handle, c_int(sensor))
 
-    def nvmlDeviceGetPowerUsage(self, handle: c_void_p) -> int:  # noqa: N802 -- see above
+    def nvmlDeviceGetPowerUsage(self, handle: c_void_p) -> int:  # noqa: N802 -- as above
         return self._number("nvmlDeviceGetPowerUsage", handle)
 
-    def nvmlDeviceGetClockInfo(self, handle: c_void_p, clock: int) -> int:  # noqa: N802 -- see above
+    def nvmlDeviceGetClockInfo(self, handle: c_void_p, clock: int) -> int:  # noqa: N802 -- as above
         return self._number("nvmlDeviceGetClockInfo", handle, c_int(clock))
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[Process]:  # noqa: N802 -- see above
-        room = 0
-        while True:  # there may be more of them each time
-            count, found = c_uint(room), (Process * room)()
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[Process]:  # noqa: N802 -- as above
+        capacity = 0
+        while True:  # new processes may start between two calls
+            count, found = c_uint(capacity), (Process * capacity)()
             try:
-                self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, byref(count), found if room else None)
+                self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, byref(count), found if capacity else None)
             except NVMLError as error:
-                if error.code != _INSUFFICIENT_SIZE or count.value <= room:
+                if error.code != _INSUFFICIENT_SIZE or count.value <= capacity:
                     raise
-                room = count.value + 4
+                capacity = count.value + 4
             else:
                 return list(found)[: count.value]
 
@@ -131,14 +131,14 @@ class NvmlLibrary:
         return found.value
 
     def _text(self, function: str, handle: c_void_p) -> str:
-        room = create_string_buffer(_LONGEST_TEXT)
-        self._call(function, handle, room, c_uint(_LONGEST_TEXT))
-        return room.value.decode("ascii", "replace")
+        buffer = create_string_buffer(_MAX_TEXT)
+        self._call(function, handle, buffer, c_uint(_MAX_TEXT))
+        return buffer.value.decode("ascii", "replace")
 
     def _call(self, function: str, *arguments: object) -> None:
-        code = int(getattr(self._library, function)(*arguments))  # AttributeError: the library is too old for it
+        code = int(getattr(self._library, function)(*arguments))  # AttributeError if the library is too old
         if not code:
             return
-        said = self._library.nvmlErrorString(code)
+        text = self._library.nvmlErrorString(code)
         kind = NVMLErrorDriverNotLoaded if code == _DRIVER_NOT_LOADED else NVMLError
-        raise kind(said.decode("ascii", "replace") if said else f"error {code}", code=code, call=function)
+        raise kind(text.decode("ascii", "replace") if text else f"error {code}", code=code, call=function)

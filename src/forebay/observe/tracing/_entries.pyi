@@ -1,4 +1,4 @@
-"""The part of the recorder that runs at every operation, compiled: what is kept, for whom, and the program's line."""
+"""The recorder's per-operation path, compiled: which entries are kept, and the program's source line of each."""
 
 import threading
 from collections.abc import Callable
@@ -8,48 +8,51 @@ from typing_extensions import disjoint_base
 
 from forebay.spi import Queue
 
-# What an entry is about: its first field. The second numbers it.
-OPERATION: Final[int]  # then thread, asked, queued, code, place in it, what, name, bytes, line, other, begin, end
-MOMENT: Final[int]  # then thread, asked or the next, at, code, place in it, what, event, line
-WAITED: Final[int]  # the same
-MEMORY: Final[int]  # then what `add` was given
+# Types of entries, the first field of a row. The second field is the entry's number. Lines are given by their keys.
+# OPERATION: thread, begin and end time of queueing, code, offset, operation, name, bytes, line, other line, begin mark,
+# end mark. MOMENT and WAITED: thread, begin and end time, code, offset, text, event, line.
+OPERATION: Final[int]
+MOMENT: Final[int]
+WAITED: Final[int]
+MEMORY: Final[int]  # the fields passed to `add`
 RANGE: Final[int]
 
-UNKNOWN: Final[object]  # in place of what `Line.mark` should have given; None is that of what was recorded for a graph
+UNKNOWN: Final[object]  # replaces a mark that could not be taken; None is the mark of work recorded for a graph
 
 @disjoint_base
-class Counters:
-    """What was last noted of a device's memory."""
+class MemoryCounters:
+    """Last recorded memory statistics of a device."""
 
     def __init__(self, current: Callable[[int], int]) -> None: ...
 
 @disjoint_base
-class Line:
-    """What an operation needs of its queue; it is a number in entries."""
+class QueueTrack:
+    """Per-queue state of the recorder; entries refer to it by `key`."""
 
     timed: bool
     logs: bool
-    mark: Callable[[], Any]  # of one that logs the number of its last work; else a Mark, or something else with a tick
-    last: Any  # what `mark` gave behind its last work
+    # If `logs`, returns the number of the last work item; else a Mark or another object with a tick.
+    mark: Callable[[], Any]
+    last: Any  # the mark after the queue's last work
 
-    def __init__(self, key: int, queue: Queue, counters: Counters | None) -> None: ...
+    def __init__(self, key: int, queue: Queue, counters: MemoryCounters | None) -> None: ...
     @property
     def key(self) -> int: ...
     @property
     def queue(self) -> Any: ...
-    def look(self) -> None: ...  # of a queue that cannot time: what it has done, it has done by now
+    def observe_ticks(self) -> None: ...  # for a queue without timing: all work reached by now gets the current time
 
 @final
-class Begun:
-    """What `queueing` saw; it alone makes one."""
+class OperationStart:
+    """State of an operation between `queueing`, which creates it, and `queued`."""
 
 @disjoint_base
 class Entries:
-    """The last `most` entries, in a ring. `here.key` is the number of the thread that asks.
+    """Ring of the last `most` entries. `here.key` is the number of the calling thread.
 
-    `is_ours` says of a file whether its functions are not the program's; it is asked once for each. A subclass has
-    `line(queue)`, which gives a Line for a queue that is not in `lines` and adds it; and where an operation `waits`,
-    `_complete(line, end)`, where `end` is what `line.mark` gave behind it.
+    `is_ours` returns True for source files whose functions are skipped as internal; it is called once per file. A
+    subclass implements `line(queue)`, which returns and registers the QueueTrack of a queue missing from `lines`,
+    and, if `waits`, `_complete(line, end)`, called after each operation with its end mark.
     """
 
     lines: dict[int, Any]  # by the queue's `id`
@@ -57,13 +60,12 @@ class Entries:
     def __init__(
         self, most: int, here: threading.local, is_ours: Callable[[str], bool], waits: bool = False
     ) -> None: ...
-    # As forebay.runtime.base.observers.Tracer has them: a stub must repeat the signatures.
-    # What is asked of a queue that was closed is nothing.
-    def queueing(self, queue: Queue) -> Begun: ...
+    # Signatures of forebay.runtime.base.observers.Tracer, which a stub must repeat. Closed queues are ignored.
+    def queueing(self, queue: Queue) -> OperationStart: ...
     def queued(
         self,
         queue: Queue,
-        begun: Begun,
+        begun: OperationStart,
         what: str,
         name: str,
         nbytes: int = 0,
@@ -71,16 +73,16 @@ class Entries:
         above: int = 0,
     ) -> None: ...
     def host_waited(self, queue: Queue, since: int) -> None: ...
-    # The others: `above` is as there.
+    # `above`: number of further stack frames to skip, here and above.
     def note(
-        self, about: int, what: str, event: int = 0, line: Line | None = None, since: int = 0, above: int = 0
+        self, about: int, what: str, event: int = 0, line: QueueTrack | None = None, since: int = 0, above: int = 0
     ) -> None: ...
-    def count(self, line: Line) -> None: ...  # of its device's memory, if that changed
+    def count(self, line: QueueTrack) -> None: ...  # record the memory statistics of the queue's device if they changed
     def add(self, about: int, fields: tuple[Any, ...]) -> None: ...
-    def close(self) -> None: ...  # nothing is kept from now on
+    def close(self) -> None: ...  # stop recording
     @property
     def closed(self) -> bool: ...
     @property
-    def lost(self) -> int: ...  # the oldest, that there was no room for
-    def rows(self) -> list[tuple[Any, ...]]: ...  # all of them, the oldest first; ValueError before `close`
-    def clear(self) -> None: ...  # closes, and forgets all, lines too
+    def lost(self) -> int: ...  # number of oldest entries that were overwritten
+    def rows(self) -> list[tuple[Any, ...]]: ...  # all entries, oldest first; ValueError before `close`
+    def clear(self) -> None: ...  # close, and drop all entries and lines

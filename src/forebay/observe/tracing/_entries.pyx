@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # distutils: language = c++
-"""What a recorder does at every operation; _entries.pyi says what each name does.
+"""The recorder's per-operation path; documented in _entries.pyi.
 
-An entry is a row of numbers and references, at which the garbage collector does not look. The interpreter's lock guards
-the ring: nothing that may run Python stands between two changes of it that belong together.
+An entry is a row of numbers and references that the garbage collector does not track. The GIL guards the ring: no code
+that may run Python separates changes of the ring that belong together.
 """
 
 cimport cython
@@ -23,7 +23,7 @@ from forebay.runtime.allocator import statistics
 OPERATION, MOMENT, WAITED, MEMORY, RANGE = range(5)
 UNKNOWN = object()
 
-# Other names of the module are looked up each time.
+# Bound at import; other globals are looked up on each use.
 cdef object getframe = sys._getframe, clock = time.perf_counter_ns, captures = capture_state
 cdef object failures = contract_checks.FAILURES
 cdef int operation = OPERATION, waited = WAITED
@@ -31,11 +31,11 @@ cdef object allocated_bytes = statistics.ALLOCATED_BYTES, reserved_bytes = stati
 
 cdef extern from *:
     """
-    static inline PyObject* code_of(PyObject* frame) { return (PyObject*)PyFrame_GetCode((PyFrameObject*)frame); }
-    static inline int place_in(PyObject* frame) { return PyFrame_GetLasti((PyFrameObject*)frame); }
+    static inline PyObject* frame_code(PyObject* frame) { return (PyObject*)PyFrame_GetCode((PyFrameObject*)frame); }
+    static inline int frame_offset(PyObject* frame) { return PyFrame_GetLasti((PyFrameObject*)frame); }
     """
-    object code_of(object frame)
-    int place_in(object frame)
+    object frame_code(object frame)
+    int frame_offset(object frame)
     void Py_DECREF(PyObject*)
 
 cdef extern from "base/ring.hpp" namespace "forebay" nogil:
@@ -46,15 +46,15 @@ cdef extern from "base/ring.hpp" namespace "forebay" nogil:
         uint64_t lost()
         const T& operator[](size_t age)
 
-ctypedef PyObject* Ref  # of the row's own
+ctypedef PyObject* Ref  # owned by the row
 
 cdef struct Row:
-    int32_t about, at, line, other
-    int64_t thread, since, until, number
-    Ref code, what, name, begin, end
+    int32_t about, offset, line, other
+    int64_t thread, begin_time, end_time, number
+    Ref code, what, name, begin_mark, end_mark
 
 
-cdef class Counters:
+cdef class MemoryCounters:
     cdef object current
     cdef int64_t allocated, reserved
 
@@ -62,96 +62,96 @@ cdef class Counters:
         self.current, self.allocated, self.reserved = current, -1, -1
 
 
-cdef class Line:
+cdef class QueueTrack:
     cdef readonly int32_t key
     cdef readonly object queue
     cdef public object mark, last
     cdef public bint timed, logs
-    cdef Counters counters
+    cdef MemoryCounters counters
 
-    def __init__(self, int32_t key, queue, Counters counters):
+    def __init__(self, int32_t key, queue, MemoryCounters counters):
         self.key, self.queue, self.counters = key, queue, counters
 
-    def look(self): pass
+    def observe_ticks(self): pass
 
 
 @cython.final
 @cython.freelist(8)
-cdef class Begun:
-    cdef Line line
-    cdef int64_t asked
+cdef class OperationStart:
+    cdef QueueTrack line
+    cdef int64_t begin_time
     cdef object mark
 
-    def __init__(self): raise TypeError("queueing() begins an operation")
+    def __init__(self): raise TypeError("created by Entries.queueing() only")
 
 
 cdef class Entries:
     cdef unique_ptr[Ring[Row]] ring
     cdef object here, is_ours
-    cdef set ours, theirs  # files
+    cdef set internal, external  # source files
     cdef readonly dict lines
     cdef bint waits
     cdef readonly bint closed
 
     def __cinit__(self):
-        self.ours, self.theirs, self.lines, self.closed = set(), set(), {}, True
+        self.internal, self.external, self.lines, self.closed = set(), set(), {}, True
         self.ring.reset(new Ring[Row](1))
 
     def __init__(self, size_t most, here, is_ours, bint waits=False):
-        self.begin_anew(most)
+        self.reset_ring(most)
         self.here, self.is_ours, self.waits, self.closed = here, is_ours, waits, False
 
-    def __dealloc__(self): give_up(self.ring.get())
+    def __dealloc__(self): release_ring(self.ring.get())
 
     def queueing(self, queue):
-        cdef Begun begun = Begun.__new__(Begun)
-        cdef Line line = self.line_of(queue)
-        begun.line, begun.asked = line, clock()
-        if captures.under_way and captures.capture_of(queue) is not None:
+        cdef OperationStart begun = OperationStart.__new__(OperationStart)
+        cdef QueueTrack line = self.line_of(queue)
+        begun.line, begun.begin_time = line, clock()
+        if captures.active and captures.capture_of(queue) is not None:
             return begun
-        if not line.logs and line.last is not None and at_work(line):
+        if not line.logs and line.last is not None and is_busy(line):
             begun.mark = line.last
         else:
-            begun.mark = marked(line)
+            begun.mark = take_mark(line)
         return begun
 
-    def queued(self, queue, Begun begun not None, what, name, int64_t nbytes=0, other=None, int above=0):
-        cdef Line line = begun.line
+    def queued(self, queue, OperationStart begun not None, what, name, int64_t nbytes=0, other=None, int above=0):
+        cdef QueueTrack line = begun.line
         if line is None:
-            raise TypeError("this operation has not begun")
+            raise TypeError("the operation was not begun by queueing()")
         begin, end = begun.mark, None
-        if captures.under_way and captures.capture_of(queue) is not None:
-            begin = None  # it may have begun with this very operation, a wait
+        if captures.active and captures.capture_of(queue) is not None:
+            begin = None  # the capture may have begun with this operation, a wait
         if begin is not None:
-            end = marked(line)
+            end = take_mark(line)
         known = end is not None and end is not UNKNOWN
         if known and (not line.logs or line.last is None or line.last < end):
             line.last = end
-        of = -1 if other is None else self.line_of(other).key
-        self.keep(operation, begun.asked, what, name, nbytes, line.key, of, begin, end, above)
+        other_key = -1 if other is None else self.line_of(other).key
+        self.add_row(operation, begun.begin_time, what, name, nbytes, line.key, other_key, begin, end, above)
         if self.waits and known:
             self._complete(line, end)
 
     def host_waited(self, queue, int64_t since):
-        cdef Line line = self.line_of(queue)
+        cdef QueueTrack line = self.line_of(queue)
         if not line.timed:
-            line.look()
-        self.keep(waited, since, "wait", None, 0, line.key, -1, None, None, 2)
+            line.observe_ticks()
+        self.add_row(waited, since, "wait", None, 0, line.key, -1, None, None, 2)
         self.count(line)
 
-    cpdef count(self, Line line):
+    cpdef count(self, QueueTrack line):
         if line is None:
-            raise TypeError("the line of a queue, not None")
-        cdef Counters known = line.counters
-        if known is None:
+            raise TypeError("line must not be None")
+        cdef MemoryCounters counters = line.counters
+        if counters is None:
             return
-        cdef int64_t allocated = known.current(allocated_bytes), reserved = known.current(reserved_bytes)
-        if known.allocated != allocated or known.reserved != reserved:
-            known.allocated, known.reserved = allocated, reserved
+        cdef int64_t allocated = counters.current(allocated_bytes), reserved = counters.current(reserved_bytes)
+        if counters.allocated != allocated or counters.reserved != reserved:
+            counters.allocated, counters.reserved = allocated, reserved
             self.add(MEMORY, (clock(), line.key, allocated, reserved))
 
-    def note(self, int about, what, int64_t event=0, Line line=None, int64_t since=0, int above=0):
-        self.keep(about, since, what, None, event, -1 if line is None else line.key, -1, None, None, above)
+    def note(self, int about, what, int64_t event=0, QueueTrack line=None, int64_t since=0, int above=0):
+        self.add_row(about, since, what, None, event, -1 if line is None else line.key, -1, None, None, above)
 
     cpdef add(self, int about, tuple fields):
         cdef Row row = Row(about, 0, -1, -1, -1, 0, 0, 0)
@@ -160,15 +160,15 @@ cdef class Entries:
     def close(self): self.closed = True
 
     def clear(self):
-        self.begin_anew(1)
+        self.reset_ring(1)
         self.lines.clear()
 
-    cdef int begin_anew(self, size_t most) except -1:
-        cdef Ring[Row]* fresh = new Ring[Row](most)  # before the old one goes, as there may be no memory
+    cdef int reset_ring(self, size_t most) except -1:
+        cdef Ring[Row]* fresh = new Ring[Row](most)  # first, as it may raise MemoryError
         cdef Ring[Row]* old = self.ring.release()
         self.closed = True
         self.ring.reset(fresh)
-        give_up(old)
+        release_ring(old)
         del old
 
     @property
@@ -179,41 +179,41 @@ cdef class Entries:
         cdef size_t age
         cdef Row row
         if not self.closed:
-            raise ValueError("entries still come: close it first")
+            raise ValueError("the recorder is still recording: close it first")
         found = []
         for age in range(ring.size()):
             row = ring[0][age]
             found.append((row.about, ring.lost() + age, *fields_of(row)))
         return found
 
-    cdef Line line_of(self, queue):
+    cdef QueueTrack line_of(self, queue):
         known = self.lines.get(<uintptr_t><PyObject*>queue)
         if known is None and (known := self.line(queue)) is None:
-            raise TypeError("line() gave none")
+            raise TypeError("line() must return a QueueTrack")
         return known
 
-    cdef int keep(self, int about, int64_t since, what, name, int64_t number, int32_t line, int32_t other, begin, end,
-                  int above) except -1:
-        cdef int32_t at = 0
-        code = self.place(1 + above, &at)
+    cdef int add_row(self, int about, int64_t since, what, name, int64_t number, int32_t line, int32_t other, begin,
+                     end, int above) except -1:
+        cdef int32_t offset = 0
+        code = self.program_code(1 + above, &offset)
         cdef int64_t now = clock()
-        cdef Row row = Row(about, at, line, other, self.here.key, since or now, now, number)
+        cdef Row row = Row(about, offset, line, other, self.here.key, since or now, now, number)
         self.push(row, code, what, name, begin, end)
 
-    cdef object place(self, int depth, int32_t* at):
-        """The code of the innermost frame from there on that is not forebay's own, and where it is in it."""
+    cdef object program_code(self, int depth, int32_t* offset):
+        """Return the code of the innermost frame outside forebay, from `depth` on, and store its bytecode offset."""
         try:
             frame = getframe(depth)
-        except ValueError:  # work of a queue's thread, that is forebay's own from the first frame on
+        except ValueError:  # on a queue's thread, all of whose frames are internal
             return None
         while frame is not None:
-            code = code_of(frame)
+            code = frame_code(frame)
             file = code.co_filename
-            if file in self.theirs:
-                at[0] = place_in(frame)
+            if file in self.external:
+                offset[0] = frame_offset(frame)
                 return code
-            if file not in self.ours:
-                (self.ours if self.is_ours(file) else self.theirs).add(file)
+            if file not in self.internal:
+                (self.internal if self.is_ours(file) else self.external).add(file)
             else:
                 frame = frame.f_back
         return None
@@ -228,24 +228,25 @@ cdef class Entries:
         Py_INCREF(name)
         Py_INCREF(begin)
         Py_INCREF(end)
-        row.code, row.what, row.name, row.begin, row.end = <Ref>code, <Ref>what, <Ref>name, <Ref>begin, <Ref>end
-        cdef Row* place = &self.ring.get().next(&full)
+        row.code, row.what, row.name = <Ref>code, <Ref>what, <Ref>name
+        row.begin_mark, row.end_mark = <Ref>begin, <Ref>end
+        cdef Row* slot = &self.ring.get().next(&full)
         if full:
-            old = place[0]
-        place[0] = row
+            old = slot[0]
+        slot[0] = row
         if full:
-            give_back(old)  # last, as it may run a destructor
+            release_row(old)  # last, as it may run a destructor
 
 
-cdef object marked(Line line):
+cdef object take_mark(QueueTrack line):
     try:
         return line.mark()
-    except failures:  # the queue was closed, or its backend is wrong, of which the program will hear without us
+    except failures:  # the queue was closed or its backend violates the contract, which is reported elsewhere
         return UNKNOWN
 
 
-cdef bint at_work(Line line) except -1:
-    """Whether its last work is known not to be done."""
+cdef bint is_busy(QueueTrack line) except -1:
+    """Return True if the queue's last work is known to be unfinished."""
     try:
         return line.queue.reached() < line.last.tick
     except failures:
@@ -253,25 +254,25 @@ cdef bint at_work(Line line) except -1:
 
 
 cdef tuple fields_of(Row row):
-    if row.thread < 0:  # what `add` was given
+    if row.thread < 0:  # added by `add`
         return <tuple>row.what
-    fields = row.thread, row.since, row.until, <object>row.code, row.at, <object>row.what
+    fields = row.thread, row.begin_time, row.end_time, <object>row.code, row.offset, <object>row.what
     if row.about != operation:
         return *fields, row.number, row.line
-    return *fields, <object>row.name, row.number, row.line, row.other, <object>row.begin, <object>row.end
+    return *fields, <object>row.name, row.number, row.line, row.other, <object>row.begin_mark, <object>row.end_mark
 
 
-cdef void give_back(Row row) noexcept:
+cdef void release_row(Row row) noexcept:
     Py_DECREF(row.code)
     Py_DECREF(row.what)
     Py_DECREF(row.name)
-    Py_DECREF(row.begin)
-    Py_DECREF(row.end)
+    Py_DECREF(row.begin_mark)
+    Py_DECREF(row.end_mark)
 
 
-cdef void give_up(Ring[Row]* ring) noexcept:
+cdef void release_ring(Ring[Row]* ring) noexcept:
     cdef size_t age
-    if ring is NULL:  # there was no memory for one
+    if ring is NULL:  # its allocation failed
         return
     for age in range(ring.size()):
-        give_back(ring[0][age])
+        release_row(ring[0][age])

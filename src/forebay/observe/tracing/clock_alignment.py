@@ -1,7 +1,7 @@
-"""The clock of a device beside the host's: a queue only tells how long it took from one mark to another.
+"""Alignment of a device's clock with the host's, as a queue only reports the time between two marks.
 
-No mark is reached before the host asked for it, so the difference of the clocks is at least what each mark says; the
-most that one says is right but for what the quickest of them took, about a microsecond.
+A mark is never reached before the host requested it, so every mark gives a lower bound of the offset between the
+clocks. The largest bound is off by the latency of the fastest mark, about a microsecond.
 """
 
 from __future__ import annotations
@@ -15,55 +15,51 @@ from forebay.backends.plugins.contract_checks import FAILURES
 from forebay.runtime.base import capture_state
 from forebay.spi import Mark, Queue, Timing
 
-__all__ = ["Asked", "Clock", "Tried", "tries"]
+__all__ = ["Clock", "ClockSample", "sample_clock"]
 
-_TRIES = 16
-_PATIENCE = 0.01  # seconds for all of them
+_SAMPLES = 16
+_TIMEOUT = 0.01  # seconds for all samples
 
 
-class Asked(NamedTuple):
-    """A mark that was reached, not before then."""
+class ClockSample(NamedTuple):
+    """A reached mark, and the host's time at which it was requested (`perf_counter_ns`)."""
 
     mark: Mark
-    since: int
+    requested: int
 
 
-Tried = list[Asked]
-
-
-def tries(queue: Queue) -> Tried:
-    """Some marks that took as little time as can be; none of a queue that has something to do, or was closed."""
-    found: Tried = []
-    end = time.monotonic() + _PATIENCE
+def sample_clock(queue: Queue) -> list[ClockSample]:
+    """Return marks with as little latency as possible; none if the queue is busy, capturing or closed."""
+    samples: list[ClockSample] = []
+    end = time.monotonic() + _TIMEOUT
     try:
         if not queue.idle() or capture_state.capture_of(queue) is not None:
-            return found
-        for _ in range(_TRIES):
-            since = perf_counter_ns()
+            return samples
+        for _ in range(_SAMPLES):
+            requested = perf_counter_ns()
             mark = cast("Timing", queue).mark()
             while queue.reached() < mark.tick:
                 if time.monotonic() > end:
-                    return found
-            found.append(Asked(mark, since))
-    except (RuntimeError, *FAILURES):  # it was closed, or its backend is wrong
+                    return samples
+            samples.append(ClockSample(mark, requested))
+    except (RuntimeError, *FAILURES):  # the queue was closed, or its backend is faulty
         pass
-    return found
+    return samples
 
 
 class Clock:
-    """Turns a device's marks into the host's nanoseconds."""
+    """Converts marks of a device to the host's nanoseconds."""
 
-    def __init__(self, queue: Timing, asked: Iterable[Asked]) -> None:
-        asked = list(asked)
-        first = asked[0].mark
-        self._since: dict[int, int] = {}  # by mark: nanoseconds from the first one
-        self._marks = [each.mark for each in asked]  # so that no other has the `id` of one
-        for mark, _ in asked:
-            if id(mark) not in self._since:
-                self._since[id(mark)] = round(queue.elapsed_ms(first, mark) * 1e6)
-        self._ahead = max(since - self._since[id(mark)] for mark, since in asked)
-        self._queue, self._first = queue, first
+    def __init__(self, queue: Timing, samples: Iterable[ClockSample]) -> None:
+        samples = list(samples)
+        first = samples[0].mark
+        self._elapsed: dict[int, int] = {}  # by the `id` of the mark: nanoseconds since the first mark
+        self._marks = [each.mark for each in samples]  # kept alive, so that no other mark gets their `id`
+        for mark, _ in samples:
+            if id(mark) not in self._elapsed:
+                self._elapsed[id(mark)] = round(queue.elapsed_ms(first, mark) * 1e6)
+        self._offset = max(requested - self._elapsed[id(mark)] for mark, requested in samples)
 
     def time(self, mark: Mark) -> int:
-        """When it was reached, as `time.perf_counter_ns` tells it; of a mark that it was shown."""
-        return self._since[id(mark)] + self._ahead
+        """Return when a mark of the samples was reached, as `time.perf_counter_ns`."""
+        return self._elapsed[id(mark)] + self._offset

@@ -1,4 +1,4 @@
-"""A recording as it is told: what was where and when, by the host's clock (`time.perf_counter_ns`)."""
+"""Data model of a resolved trace. Times are the host's (`time.perf_counter_ns`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["NONE", "Details", "Moment", "Place", "Sample", "Slice", "Traced", "Track"]
+__all__ = ["NO_DETAILS", "Details", "Moment", "Place", "Sample", "Slice", "TraceData", "Track"]
 
 Details = Mapping[str, str | int]
-NONE: Details = MappingProxyType({})
+NO_DETAILS: Details = MappingProxyType({})
 
 
 class Place(NamedTuple):
-    """A line of the program."""
+    """A source line of the program."""
 
     file: str
     function: str
@@ -22,59 +22,59 @@ class Place(NamedTuple):
 
 
 class Track(NamedTuple):
-    """Where things are one after another: a thread, a stream, or ranges that are no one thread's."""
+    """A timeline: a thread, a stream, or a row of ranges that any thread may end."""
 
-    kind: str  # thread stream ranges
+    kind: str  # thread, stream or ranges
     name: str
-    number: int  # the system's, of a thread; of a stream, on its device; of those ranges, as several may be open
-    device: str = ""  # a stream's
+    number: int  # the operating system's thread id, the stream's id on its device, or the row
+    device: str = ""  # of a stream
 
 
 class Slice(NamedTuple):
-    """Something that took time. Those of a track are nested in each other, or apart."""
+    """An interval on a track. Two slices of a track are nested or disjoint."""
 
     track: Track
     name: str
-    category: str  # an operation's kind (copy fill draw call native wait graph), host, or range
+    category: str  # kind of the operation (copy, fill, draw, call, native, wait, graph), host, or range
     begin: int
-    end: int | None  # None: it was not done when the recording ended
-    details: Details = NONE  # of an operation: its `id` from 1 on, `bytes`, `device`, `stream`
+    end: int | None  # None: not finished when the recording ended
+    details: Details = NO_DETAILS  # of an operation: `id` from 1, `bytes`, `device`, `stream`
     place: Place | None = None
-    leads_to: int = 0  # the operation that it queued
-    comes_from: int = 0  # the operation whose execution it is
+    leads_to: int = 0  # id of the operation that this call queued
+    comes_from: int = 0  # id of the operation that this slice executes
 
 
 class Moment(NamedTuple):
-    """Something that happened."""
+    """A point in time on a track."""
 
     track: Track
     name: str
-    category: str  # event, range, or an operation's kind: it was done then
+    category: str  # event, range, or the kind of the operation that finished then
     at: int
-    details: Details = NONE
+    details: Details = NO_DETAILS
     place: Place | None = None
 
 
 class Sample(NamedTuple):
-    """What a counter of a device shows from then on, in bytes."""
+    """A counter's value in bytes from a time on."""
 
     device: str
-    name: str  # allocated reserved
+    name: str  # allocated or reserved
     at: int
     value: int
 
 
 @dataclass
-class Traced:
-    """All of it."""
+class TraceData:
+    """A resolved trace."""
 
     began: int
     ended: int
     slices: list[Slice] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    devices: dict[str, str] = field(default_factory=dict)  # what they are, by device
-    untimed: set[str] = field(default_factory=set)  # whose queues cannot time: work ended when the host saw that it had
+    devices: dict[str, str] = field(default_factory=dict)  # hardware names, by device
+    untimed: set[str] = field(default_factory=set)  # devices whose queues cannot time: ends are as observed by the host
     operations: int = 0
-    unfinished: int = 0  # of these: they were not done when the recording ended
-    lost: int = 0  # entries, the oldest, that there was no room for
+    unfinished: int = 0  # operations not finished when the recording ended
+    lost: int = 0  # oldest entries, overwritten when the recorder was full

@@ -1,4 +1,4 @@
-"""Traces in files that https://ui.perfetto.dev opens, by the package `perfetto` (the extra `trace`)."""
+"""Writer of trace files for https://ui.perfetto.dev, using the package `perfetto` (the extra `trace`)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import IO, Any
 
-from forebay.observe.tracing.model import Details, Moment, Place, Slice, Traced, Track
+from forebay.observe.tracing.model import Details, Moment, Place, Slice, TraceData, Track
 
 __all__ = ["MISSING", "check", "write"]
 
-MISSING = "a trace is written by the package perfetto: pip install perfetto"
+MISSING = "writing a trace requires the package perfetto: pip install perfetto"
 
-_PACKETS = 10_000  # at once
-_SEQUENCE = 1  # all are of one writer
+_PACKETS = 10_000  # per write
+_SEQUENCE = 1  # one writer, so one packet sequence
 
 
 def check() -> None:
-    """Raise ModuleNotFoundError, saying what to do, where the package is not installed."""
+    """Raise ModuleNotFoundError, with the command that installs it, if the package is missing."""
     try:
-        from perfetto.trace_builder import proto_builder  # noqa: F401 -- to see whether it is there
+        from perfetto.trace_builder import proto_builder  # noqa: F401 -- tests whether it is installed
     except ImportError as error:
         raise ModuleNotFoundError(MISSING, name="perfetto") from error
 
 
-def write(traced: Traced, file: IO[bytes], notes: Mapping[str, str | int]) -> None:
-    """Write it all; the notes are details of the slice that stands for the whole recording."""
-    _Writer(file).write(traced, notes)
+def write(data: TraceData, file: IO[bytes], notes: Mapping[str, str | int]) -> None:
+    """Write the trace. The notes become details of the slice of the whole recording."""
+    _Writer(file).write(data, notes)
 
 
 class _Writer:
@@ -44,20 +44,20 @@ class _Writer:
         self._process = next(self._uuids)
         self._devices: dict[str, int] = {}
 
-    def write(self, traced: Traced, notes: Mapping[str, str | int]) -> None:
+    def write(self, data: TraceData, notes: Mapping[str, str | int]) -> None:
         process = self._descriptor(self._process)
         process.process.pid, process.process.process_name = os.getpid(), "forebay"
         recording = self._track("recording", self._process)
         whole = Track("recording", "recording", 0)
-        self._slices(recording, [Slice(whole, "recording", "recording", traced.began, traced.ended, notes)])
-        for device, name in sorted(traced.devices.items()):
+        self._slices(recording, [Slice(whole, "recording", "recording", data.began, data.ended, notes)])
+        for device, name in sorted(data.devices.items()):
             self._devices[device] = self._track(f"{device}: {name}", self._process)
-        slices, moments = _by_track(traced.slices), _by_track(traced.moments)
+        slices, moments = _by_track(data.slices), _by_track(data.moments)
         for track in sorted({*slices, *moments}, key=lambda track: (track.kind != "thread", *track)):
             uuid = self._track_of(track)
             self._slices(uuid, slices.get(track, []))
             self._moments(uuid, moments.get(track, []))
-        self._counters(traced)
+        self._counters(data)
         self._flush()
 
     # Tracks
@@ -75,26 +75,26 @@ class _Writer:
         self._builder, self._packets = self._new(), 0
 
     def _descriptor(self, uuid: int) -> Any:
-        described = self._packet().track_descriptor
-        described.uuid = uuid
-        return described
+        descriptor = self._packet().track_descriptor
+        descriptor.uuid = uuid
+        return descriptor
 
     def _track(self, name: str, parent: int) -> int:
-        described = self._descriptor(next(self._uuids))
-        described.name, described.parent_uuid = _text(name), parent
-        uuid: int = described.uuid
+        descriptor = self._descriptor(next(self._uuids))
+        descriptor.name, descriptor.parent_uuid = _text(name), parent
+        uuid: int = descriptor.uuid
         return uuid
 
     def _track_of(self, track: Track) -> int:
         if track.kind != "thread":
             return self._track(track.name, self._devices.get(track.device, self._process))
-        described = self._descriptor(next(self._uuids))
-        described.thread.pid, described.thread.tid = os.getpid(), track.number & 0x7FFF_FFFF
-        described.thread.thread_name = _text(track.name)
-        uuid: int = described.uuid
+        descriptor = self._descriptor(next(self._uuids))
+        descriptor.thread.pid, descriptor.thread.tid = os.getpid(), track.number & 0x7FFF_FFFF
+        descriptor.thread.thread_name = _text(track.name)
+        uuid: int = descriptor.uuid
         return uuid
 
-    # What is on them
+    # Track events
 
     def _event(self, kind: int, uuid: int, at: int) -> Any:
         packet = self._packet()
@@ -102,11 +102,11 @@ class _Writer:
         packet.track_event.type, packet.track_event.track_uuid = kind, uuid
         return packet.track_event
 
-    def _named(self, kind: int, uuid: int, at: int, of: Slice | Moment) -> Any:
+    def _named(self, kind: int, uuid: int, at: int, item: Slice | Moment) -> Any:
         event = self._event(kind, uuid, at)
-        event.name = _text(of.name or of.category)
-        event.categories.append(of.category)
-        _describe(event, of.details, of.place)
+        event.name = _text(item.name or item.category)
+        event.categories.append(item.category)
+        _describe(event, item.details, item.place)
         return event
 
     def _slices(self, uuid: int, slices: list[Slice]) -> None:
@@ -125,46 +125,46 @@ class _Writer:
         for each in moments:
             self._named(self._pb.TrackEvent.TYPE_INSTANT, uuid, each.at, each)
 
-    def _counters(self, traced: Traced) -> None:
+    def _counters(self, data: TraceData) -> None:
         uuids: dict[tuple[str, str], int] = {}
-        for each in traced.samples:
+        for each in data.samples:
             key = each.device, each.name
             if key not in uuids:
-                described = self._descriptor(next(self._uuids))
-                described.name, described.parent_uuid = each.name, self._devices[each.device]
-                described.counter.unit = self._pb.CounterDescriptor.UNIT_SIZE_BYTES
-                uuids[key] = described.uuid
+                descriptor = self._descriptor(next(self._uuids))
+                descriptor.name, descriptor.parent_uuid = each.name, self._devices[each.device]
+                descriptor.counter.unit = self._pb.CounterDescriptor.UNIT_SIZE_BYTES
+                uuids[key] = descriptor.uuid
             event = self._event(self._pb.TrackEvent.TYPE_COUNTER, uuids[key], each.at)
             event.counter_value = each.value
 
 
 def _describe(event: Any, details: Details, place: Place | None) -> None:
     for name, value in details.items():
-        noted = event.debug_annotations.add()
-        noted.name = name
+        annotation = event.debug_annotations.add()
+        annotation.name = name
         if isinstance(value, int) and value < 1 << 63:
-            noted.int_value = value
+            annotation.int_value = value
         else:
-            noted.string_value = _text(str(value))
+            annotation.string_value = _text(str(value))
     if place is not None:
-        where = event.source_location
-        where.file_name, where.function_name, where.line_number = _text(place.file), place.function, place.line
+        location = event.source_location
+        location.file_name, location.function_name, location.line_number = _text(place.file), place.function, place.line
 
 
 def _text(text: str) -> str:
-    """As UTF-8 can tell it: names of files and ranges may be anything."""
+    """Replace surrogates, which names of files and ranges may contain and UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 
 
-def _by_track(found: Iterable[Any]) -> dict[Track, list[Any]]:
-    sorted_out: dict[Track, list[Any]] = {}
-    for each in found:
-        sorted_out.setdefault(each.track, []).append(each)
-    return sorted_out
+def _by_track(items: Iterable[Any]) -> dict[Track, list[Any]]:
+    tracks: dict[Track, list[Any]] = {}
+    for each in items:
+        tracks.setdefault(each.track, []).append(each)
+    return tracks
 
 
 def _nested(slices: list[Slice]) -> Iterator[Slice | int]:
-    """Slices where they begin, and the times at which they end, the innermost first. One that does not end has none."""
+    """Yield each slice at its begin and, as an int, its end, innermost first. Unfinished slices have no end."""
     ends: list[int] = []
     for each in sorted(slices, key=lambda each: (each.begin, -(each.end or 1 << 63))):
         while ends and ends[-1] <= each.begin:

@@ -1,4 +1,4 @@
-"""What the profilers of the faces share: one recording at a time, begun and ended by calls that say no file."""
+"""The trace that the profilers of all device kinds share: one per process, started and stopped without a file name."""
 
 from __future__ import annotations
 
@@ -10,63 +10,61 @@ from pathlib import Path
 from forebay.config import TRACE
 from forebay.observe.tracing.session import Trace
 
-__all__ = ["begin", "changing", "end", "file_asked_for", "going_on", "usual_file"]
+__all__ = ["begin", "default_file", "end", "is_active", "lock", "requested_file"]
 
-changing = threading.RLock()  # a face that has more to begin holds it, too
-_current: list[tuple[str, Trace]] = []  # one, or none, and whose it is
+lock = threading.RLock()  # also held by profilers that start more than the trace
+_current: list[tuple[str, Trace]] = []  # the active trace, if any, and the kind that started it
 
 
 def begin(
     by: str, path: Path, *, intervals: bool = True, events: bool = True, wait_until_completed: bool = False
 ) -> None:
-    """Record from now on, for the file, or another of its kind: none that is there is overwritten.
+    """Start a trace for the device kind `by`. If the file exists, a number is appended to its name.
 
-    Nothing where a recording goes on already. Raises as `Trace.start` does.
+    Does nothing if a trace is active. Raises as `Trace.start` does.
     """
-    with changing:
-        if not going_on():
-            made = Trace(
-                _not_there(path), intervals=intervals, events=events, wait_until_completed=wait_until_completed
-            )
-            made.start()
-            _current[:] = [(by, made)]
+    with lock:
+        if not is_active():
+            trace = Trace(_unused(path), intervals=intervals, events=events, wait_until_completed=wait_until_completed)
+            trace.start()
+            _current[:] = [(by, trace)]
 
 
-def going_on() -> bool:
-    """Whether a recording does; never one of the process that this one was forked from."""
+def is_active() -> bool:
+    """Return True if a trace is active. A forked child has none."""
     return any(trace.running for _, trace in _current)
 
 
 def end(by: str) -> bool:
-    """End the recording that goes on, if the same face began it, and write it; whether it did. OSError."""
-    with changing:
-        going = [trace for whose, trace in _current if whose == by]
-        if going:
+    """Stop and write the active trace if the same kind started it. Return True if so. Raises OSError."""
+    with lock:
+        own = [trace for kind, trace in _current if kind == by]
+        if own:
             _current.clear()
-    for trace in going:
+    for trace in own:
         trace.stop()
-    return bool(going)
+    return bool(own)
 
 
-def file_asked_for() -> Path | None:
-    """What FOREBAY_TRACE says."""
+def requested_file() -> Path | None:
+    """Return the file that FOREBAY_TRACE names."""
     return TRACE.value()
 
 
-def usual_file() -> Path:
-    """Where a trace goes if nobody said: into the current directory, named after the process."""
+def default_file() -> Path:
+    """Return the default file: in the current directory, named after the process."""
     return Path(f"forebay-trace-{os.getpid()}.pftrace")
 
 
-def _not_there(path: Path) -> Path:
+def _unused(path: Path) -> Path:
     others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], others) if not each.exists())
 
 
-def _in_child() -> None:
-    global changing  # noqa: PLW0603 -- another thread of the parent may have held the old one
-    changing = threading.RLock()
+def _after_fork_in_child() -> None:
+    global lock  # noqa: PLW0603 -- a thread of the parent may have held the old lock
+    lock = threading.RLock()
     _current.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,8 +1,8 @@
-"""What a trace is made of, kept while the program runs: an entry for each thing that happened, without names.
+"""Recorder of a trace: one entry per operation, wait, event or range, with numbers instead of names.
 
-A queue of Logs numbers its work and knows when it ran. One of Timing gets a mark behind each piece of it, and one in
-front where it has nothing to do: what is behind other work begins when that ends. The host's clock says when the
-program asked for it.
+A queue with ExecutionLog numbers its work and keeps the times. A queue with Timing gets a mark after each operation,
+and one before an operation that finds the queue idle; other operations begin when the previous one ends. The host's
+clock records when the program queued the operation.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from weakref import WeakValueDictionary
 from forebay.backends.plugins.contract_checks import FAILURES
 from forebay.errors import DeviceError, ForebayError
 from forebay.observe.ranges import ranges
-from forebay.observe.ranges.ranges import Range
+from forebay.observe.ranges.range import Range
 from forebay.observe.tracing import _entries
-from forebay.observe.tracing._entries import MOMENT, RANGE, Counters
-from forebay.observe.tracing.clock_alignment import Tried, tries
+from forebay.observe.tracing._entries import MOMENT, RANGE, MemoryCounters
+from forebay.observe.tracing.clock_alignment import ClockSample, sample_clock
 from forebay.runtime.base import observers
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.streams.event import Event
 from forebay.runtime.streams.stream import Stream
-from forebay.spi import Logs, Queue, Timing
+from forebay.spi import ExecutionLog, Queue, Timing
 
-__all__ = ["Line", "Me", "Recorder", "Seen"]
+__all__ = ["ObservedTick", "QueueTrack", "Recorder", "ThreadInfo"]
 
-_MOST_LOGGED = 1 << 24  # pieces of work of one queue
-_POLL = 0.0005  # seconds between two looks at a queue that is still at work
+_MAX_LOGGED = 1 << 24  # pieces of work in the log of one queue
+_POLL = 0.0005  # seconds between two checks of a busy queue
 
 
-class Me:
-    """A thread that was seen. Its `ident` may be another's when it has ended, its `key` never is."""
+class ThreadInfo:
+    """A thread that made an entry. A later thread may get its `ident`, but never its `key`."""
 
     def __init__(self) -> None:
         self.key = next(_keys)
         ident = threading.get_ident()
         self.native_id = threading.get_native_id()
-        # Of a queue's own thread there is none, and to ask for the current one would make one for good.
+        # Not threading.current_thread(): for a queue's own thread it creates a Thread object that is never deleted.
         self.thread = next((each for each in threading.enumerate() if each.ident == ident), None)
 
     @property
@@ -56,24 +56,24 @@ class Me:
         return f"thread {self.native_id}" if self.thread is None else self.thread.name
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.me = me = Me()
-        self.key = me.key
-        _everybody[me.key] = me
+        self.info = info = ThreadInfo()
+        self.key = info.key
+        _threads[info.key] = info
         for recorder in _recording:
-            recorder.people[me.key] = me
+            recorder.threads[info.key] = info
 
 
 _keys = count()
-_everybody: WeakValueDictionary[int, Me] = WeakValueDictionary()  # who was seen and is still there
+_threads: WeakValueDictionary[int, ThreadInfo] = WeakValueDictionary()  # live threads, by key
 _recording: tuple[Recorder, ...] = ()
-_changing = threading.RLock()  # a destructor may come in between
-_here = _Here()
+_changing = threading.RLock()  # reentrant: a destructor may run inside
+_thread_state = _ThreadState()
 
 
-class Seen:
-    """A tick of a queue that cannot time, and when the host saw that it was reached; 0: not yet."""
+class ObservedTick:
+    """A tick of a queue that cannot time, and when the host observed that it was reached (0: not yet)."""
 
     __slots__ = ("at", "tick")
 
@@ -82,23 +82,26 @@ class Seen:
         self.at = 0
 
 
-class Line(_entries.Line):
-    """What the recorder knows of a queue."""
+class QueueTrack(_entries.QueueTrack):
+    """A queue, as the recorder sees it. Errors of a faulty backend are kept in `error`: they must not fail a trace."""
 
-    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, Counters], most: int) -> None:
-        self.opened = opened = _owner_of(queue)
+    def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, MemoryCounters], most: int) -> None:
+        self.opened = opened = _device_of(queue)
         if opened is not None and opened not in counters:
-            counters[opened] = Counters(opened.allocator.current)
+            counters[opened] = MemoryCounters(opened.allocator.current)
         super().__init__(key, queue, None if opened is None else counters[opened])
-        self.logs, self.timed = isinstance(queue, Logs), isinstance(queue, Logs | Timing)
-        self.mark = queue.given if isinstance(queue, Logs) else queue.mark if isinstance(queue, Timing) else self._seen
-        self.reached = 0  # when the recording ended
-        self.wrong = ""  # of what its backend says of it
-        self.log = _log_of(self, queue, most) if isinstance(queue, Logs) else None
-        self._unseen: deque[Seen] = deque()
+        self.logs, self.timed = isinstance(queue, ExecutionLog), isinstance(queue, ExecutionLog | Timing)
+        if isinstance(queue, ExecutionLog):
+            self.mark = queue.last_work_number
+        else:
+            self.mark = queue.mark if isinstance(queue, Timing) else self._observe_next
+        self.reached = 0  # `last_reached` at the end of the recording
+        self.error = ""
+        self.log = _start_log(self, queue, most) if isinstance(queue, ExecutionLog) else None
+        self._unobserved: deque[ObservedTick] = deque()
 
-    def done(self) -> bool:
-        """What is known of, is done."""
+    def is_done(self) -> bool:
+        """Return True if the last recorded work is done or cannot be waited for."""
         if self.last is None:
             return True
         try:
@@ -106,141 +109,143 @@ class Line(_entries.Line):
                 return bool(self.times(self.last)[1]) or self.queue.idle()
             return bool(self.queue.reached() >= self.last.tick)
         except FAILURES as error:
-            self._note(error)
-            return True  # there is nothing to wait for
+            self._note_error(error)
+            return True
 
-    def came_to(self) -> int:
-        """The tick, or where the queue logs the number of the work, up to which all is done; 0: that is not known."""
+    def last_reached(self) -> int:
+        """Return the tick, or with ExecutionLog the number of the work, up to which all is done; 0 if unknown."""
         if self.log is not None:
-            return int(self.last) if self.last is not None and self.done() else 0
+            return int(self.last) if self.last is not None and self.is_done() else 0
         try:
             return int(self.queue.reached())
         except FAILURES as error:
-            self._note(error)
+            self._note_error(error)
             return 0
 
     def times(self, number: int) -> tuple[int, int]:
-        """When that piece of work began and ended, as the log has it."""
+        """Return the logged begin and end of a piece of work; 0 if not logged."""
         try:
             return (0, 0) if self.log is None else self.log(number)
         except FAILURES as error:
-            self._note(error)
+            self._note_error(error)
             return 0, 0
 
-    def _note(self, error: Exception) -> None:
-        """A backend's mistakes are no reason for a trace to fail."""
-        self.wrong = self.wrong or str(error)
+    def _note_error(self, error: Exception) -> None:
+        self.error = self.error or str(error)
 
-    def _seen(self) -> Seen:
-        self.look()
-        self._unseen.append(seen := Seen(self.queue.signal()))
-        return seen
+    def _observe_next(self) -> ObservedTick:
+        self.observe_ticks()
+        self._unobserved.append(tick := ObservedTick(self.queue.signal()))
+        return tick
 
-    def look(self) -> None:
-        """What a queue that cannot time has done, it has done by now."""
+    def observe_ticks(self) -> None:
+        """Timestamp the ticks that a queue that cannot time has reached."""
         try:
             reached = self.queue.reached()
         except FAILURES as error:
-            self._note(error)
+            self._note_error(error)
             return
-        with contextlib.suppress(IndexError):  # there is no more, or another thread was quicker
+        with contextlib.suppress(IndexError):  # none left, or another thread was faster
             while True:
-                seen = self._unseen.popleft()
-                if seen.tick > reached:
-                    self._unseen.appendleft(seen)
+                first = self._unobserved.popleft()
+                if first.tick > reached:
+                    self._unobserved.appendleft(first)
                     return
-                seen.at = perf_counter_ns()
+                first.at = perf_counter_ns()
 
 
-class Recorder(_entries.Entries, observers.Listener, observers.Tracer):
-    """Keeps the last `most` entries, from `begin` to `finish`, in the thread that does what they are about."""
+class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
+    """Keeps the last `most` entries from `begin` to `finish`. Entries are added by the thread that they are about."""
 
-    hears_ends = False
+    tracks_deletions = False
 
     def __init__(self, most: int, *, wait_until_completed: bool = False) -> None:
-        super().__init__(most, _here, _is_ours, wait_until_completed)
-        self.by_key: dict[int, Line] = {}
+        super().__init__(most, _thread_state, _is_internal, wait_until_completed)
+        self.tracks: dict[int, QueueTrack] = {}  # by key
         self._most = most
         self.began = self.ended = 0
-        self.people: dict[int, Me] = {}  # by key
+        self.threads: dict[int, ThreadInfo] = {}  # by key
         self._keys = count()
-        self.tried: dict[OpenDevice, Tried] = {}
-        self.open_ranges: dict[Me, list[tuple[str, int]]] = {}  # nested ones, by thread
-        self.started: dict[int, tuple[int, str, int]] = {}  # others, by number: the thread's key, the name, since when
-        self._counters: dict[OpenDevice, Counters] = {}
-        self._tool = _Ranges(self)
+        self.clock_samples: dict[OpenDevice, list[ClockSample]] = {}
+        self.open_ranges: dict[ThreadInfo, list[tuple[str, int]]] = {}  # nested ranges: names and begins
+        self.started_ranges: dict[int, tuple[int, str, int]] = {}  # other ranges by number: thread key, name, begin
+        self._counters: dict[OpenDevice, MemoryCounters] = {}
+        self._tool = _RangeTool(self)
 
     def begin(self) -> None:
-        global _recording  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
+        global _recording  # noqa: PLW0603 -- a tuple replaced as a whole, so readers need no lock
         with _changing:
             _recording = (*_recording, self)
-        self.people |= _everybody.items()
+        self.threads |= _threads.items()
         self.began = perf_counter_ns()
         ranges.attach(self._tool)
         observers.add(self)
-        observers.trace(self)
+        observers.add_tracer(self)
 
     def finish(self, limit: float) -> None:
-        """Record no more, and wait for work that is not done yet: as many seconds, if it takes so long."""
+        """Stop recording, and wait up to `limit` seconds for unfinished work."""
         global _recording  # noqa: PLW0603 -- as above
         with _changing:
             _recording = tuple(each for each in _recording if each is not self)
-        for line in tuple(self.lines.values()):
-            self.count(line)
-        observers.trace_no_more(self)
+        for track in tuple(self.lines.values()):
+            self.count(track)
+        observers.remove_tracer(self)
         observers.remove(self)
         ranges.detach(self._tool)
-        self.ended = self.ended or perf_counter_ns()  # the second time, if the first was interrupted
+        self.ended = self.ended or perf_counter_ns()  # already set if an earlier call was interrupted
         self.close()
         end = time.monotonic() + limit
-        for line in tuple(self.lines.values()):
-            while not line.done() and (line.opened is None or not line.opened.gone) and time.monotonic() < end:
+        for track in tuple(self.lines.values()):
+            while (
+                not track.is_done() and (track.opened is None or not track.opened.unusable) and time.monotonic() < end
+            ):
                 time.sleep(_POLL)
-            if not line.timed:
-                line.look()
-            line.reached = line.came_to()
-            by_marks = line.timed and not line.logs and line.last is not None
-            if by_marks and line.opened is not None and line.opened not in self.tried:
-                self.tried[line.opened] = tries(line.queue)
+            if not track.timed:
+                track.observe_ticks()
+            track.reached = track.last_reached()
+            uses_marks = track.timed and not track.logs and track.last is not None
+            if uses_marks and track.opened is not None and track.opened not in self.clock_samples:
+                self.clock_samples[track.opened] = sample_clock(track.queue)
 
-    def forget(self) -> None:
-        """In a forked child: what there was is the parent's. That nobody listens there is seen to."""
+    def after_fork_in_child(self) -> None:
+        """Discard the parent's entries in a forked child. `observers` removes the recorder itself."""
         global _recording, _changing
         _recording, _changing = (), threading.RLock()
-        ranges.forget_in_child(self._tool)
+        ranges.detach_in_child(self._tool)
         self.drop()
 
     def drop(self) -> None:
-        """Nothing of it is needed any more: queues keep no log for it."""
+        """Discard all entries and the queues' logs."""
         self.clear()
-        self.by_key.clear()
+        self.tracks.clear()
 
-    def line(self, queue: Queue) -> Line:
-        found: Line | None = self.lines.get(id(queue))
+    def line(self, queue: Queue) -> QueueTrack:
+        """Return the queue's track, created at its first use."""
+        found: QueueTrack | None = self.lines.get(id(queue))
         if found is None:
-            found = self.lines.setdefault(id(queue), Line(next(self._keys), queue, self._counters, self._most))
-            self.by_key[found.key] = found
+            found = self.lines.setdefault(id(queue), QueueTrack(next(self._keys), queue, self._counters, self._most))
+            self.tracks[found.key] = found
             self.count(found)
         return found
 
-    def _complete(self, line: Line, end: Any) -> None:
-        """A failure of the work is for the next synchronization to raise, as without us."""
+    def _complete(self, line: QueueTrack, end: Any) -> None:
+        """Wait for queued work. If it failed, the next synchronization raises the error, as without a trace."""
         try:
             line.queue.wait(line.queue.signal() if line.logs else end.tick)
         except DeviceError as failure:
             if line.opened is not None:
                 line.opened.allocator.failures.setdefault(line.queue.handle, failure.with_traceback(None))
-        except ForebayError:  # this is the queue's own thread
+        except ForebayError:  # called from the queue's own thread, which cannot wait for itself
             return
-        line.look()
+        line.observe_ticks()
 
-    # What the host does
+    # Host calls
 
     def device_synchronized(self, opened: OpenDevice) -> None:
         self.note(MOMENT, f"synchronize {opened.device}", above=1)
 
     def event_created(self, event: Event) -> None:
-        self.note(MOMENT, "", id(event), above=1)  # tells it from others that had its number
+        self.note(MOMENT, "", id(event), above=1)  # distinguishes it from deleted events with the same `id`
 
     def event_recorded(self, event: Event, stream: Stream) -> None:
         self.note(MOMENT, "record event", id(event), self.line(stream.queue), above=1)
@@ -255,68 +260,68 @@ class Recorder(_entries.Entries, observers.Listener, observers.Tracer):
         self.note(MOMENT, "query event: done" if done else "query event: not yet", id(event), above=1)
 
     def allocated(self, storage: Storage, queue: int) -> None:
-        """What is freed shows at the next allocation or wait: to hear of it takes a microsecond."""
+        """Sample the counters. Frees show at the next allocation or wait: tracking each would cost a microsecond."""
         found = storage.opened.queues.get(queue)
         if found is not None:
             self.count(self.line(found))
 
-    def ranged(self, ended: Range) -> None:
-        self.add(RANGE, (_here.key, *ended))
+    def add_range(self, ended: Range) -> None:
+        self.add(RANGE, (_thread_state.key, *ended))
 
 
-class _Ranges:
-    """The recorder's ear for ranges."""
+class _RangeTool:
+    """The recorder's tool for ranges."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._open, self._started = recorder.open_ranges, recorder.started
+        self._open, self._started = recorder.open_ranges, recorder.started_ranges
 
     def push(self, name: str) -> None:
-        self._open.setdefault(_here.me, []).append((name, perf_counter_ns()))
+        self._open.setdefault(_thread_state.info, []).append((name, perf_counter_ns()))
 
     def pop(self, ended: Range) -> None:
-        if begun := self._open.get(_here.me):  # else it began before we listened
-            begun.pop()
-            if not begun:  # threads come and go
-                self._open.pop(_here.me, None)
-        self._recorder.ranged(ended)
+        if nested := self._open.get(_thread_state.info):  # else it began before the recording
+            nested.pop()
+            if not nested:  # keep no entry for threads that have ended
+                self._open.pop(_thread_state.info, None)
+        self._recorder.add_range(ended)
 
     def start(self, number: int, name: str) -> None:
-        self._started[number] = _here.key, name, perf_counter_ns()
+        self._started[number] = _thread_state.key, name, perf_counter_ns()
 
     def end(self, number: int, ended: Range) -> None:
         self._started.pop(number, None)
-        self._recorder.ranged(ended)
+        self._recorder.add_range(ended)
 
     def mark(self, at: Range) -> None:
-        self._recorder.ranged(at)
+        self._recorder.add_range(at)
 
 
-def _owner_of(queue: Queue) -> OpenDevice | None:
-    found = open_device.opened_of().devices
+def _device_of(queue: Queue) -> OpenDevice | None:
+    found = open_device.open_devices().devices
     return next((opened for opened in found if opened.queues.get(queue.handle) is queue), None)
 
 
-def _log_of(line: Line, queue: Logs, most: int) -> Callable[[int], tuple[int, int]]:
-    """A log of so many pieces of work, or of fewer, as memory has room. A trace is no reason for a program to fail."""
-    most = min(most, _MOST_LOGGED)
+def _start_log(track: QueueTrack, queue: ExecutionLog, most: int) -> Callable[[int], tuple[int, int]]:
+    """Start a log of `most` pieces of work, or fewer if memory is short. Returns an empty log if the queue cannot."""
+    most = min(most, _MAX_LOGGED)
     while most:
         try:
             return queue.log(most)
         except MemoryError:
             most //= 4
-        except ForebayError:  # it was closed
+        except ForebayError:  # the queue was closed
             break
-        except FAILURES as error:  # its backend is wrong
-            line.wrong = str(error)
+        except FAILURES as error:  # the backend is faulty
+            track.error = str(error)
             break
     return lambda _number: (0, 0)
 
 
-_HERE = str(Path(__file__).parents[2]) + os.sep
-_TESTING = _HERE + "testing" + os.sep  # programs, like others
-_BETWEEN = frozenset((contextlib.__file__, functools.__file__))
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_TESTING = _PACKAGE + "testing" + os.sep  # its functions count as the program's
+_WRAPPERS = frozenset((contextlib.__file__, functools.__file__))
 
 
-def _is_ours(file: str) -> bool:
-    return file in _BETWEEN or (file.startswith(_HERE) and not file.startswith(_TESTING))
+def _is_internal(file: str) -> bool:
+    return file in _WRAPPERS or (file.startswith(_PACKAGE) and not file.startswith(_TESTING))

@@ -1,4 +1,4 @@
-"""Traces: what every queue did and when, who asked for it, and what memory was there, in a file for ui.perfetto.dev."""
+"""Traces of queues, waits, events, ranges and memory, written to a file for https://ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -11,66 +11,95 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from forebay.atomic_write import check_writable, in_place_of
-from forebay.errors import WrongState, complain
+from forebay.atomic_write import atomic_write, check_writable
+from forebay.errors import WrongState, warn_unraisable
 from forebay.observe.tracing import perfetto
 from forebay.observe.tracing.recorder import Recorder
-from forebay.observe.tracing.resolve import tell
+from forebay.observe.tracing.resolve import resolve
 
-__all__ = ["LIMIT", "MOST", "Trace", "stopping", "trace"]
+__all__ = ["DEFAULT_ENTRIES", "DEFAULT_LIMIT", "Trace", "stop_on_exit", "trace"]
 
-MOST = 200_000  # entries; less than 200 bytes an operation
-LIMIT = 5.0  # seconds for work that is still queued when a trace ends
+DEFAULT_ENTRIES = 200_000  # an operation takes less than 200 bytes
+DEFAULT_LIMIT = 5.0  # seconds
 
 _running: list[Trace] = []
 
 
 class Trace:
-    """One trace, from `start` to `stop`; `trace` is the same as a context manager. It may be started once.
+    """A trace from `start` to `stop`. It can be started once.
 
-    The last `most` entries are kept: operations, waits, events, ranges, memory. `stop` waits up to `limit` seconds for
-    work that is not done. With `wait_until_completed` each operation is waited for when it is queued, so that they
-    appear one by one. Without `intervals` the end of each operation is there, not its time; without `events` no event.
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    most : int, default 200_000
+        Maximum number of entries (operations, waits, events, ranges, memory counters); the newest are kept.
+    limit : float, default 5.0
+        Seconds that `stop` waits for unfinished work.
+    wait_until_completed : bool, default False
+        Wait for each operation when it is queued, so that operations do not overlap.
+    intervals : bool, default True
+        Include the interval of each operation, range and wait; otherwise only the end of each operation.
+    events : bool, default True
+        Include events and their records, waits and queries.
+
+    Raises
+    ------
+    ValueError
+        If `most` or `limit` is invalid.
+
+    Notes
+    -----
+    After `stop`, `operations`, `unfinished` and `lost` are the numbers of traced operations, of those that were not
+    finished, and of entries that were dropped. A trace that is still running when the program exits is stopped then.
+    Does not initialise a device.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        most: int = MOST,
-        limit: float = LIMIT,
+        most: int = DEFAULT_ENTRIES,
+        limit: float = DEFAULT_LIMIT,
         wait_until_completed: bool = False,
         intervals: bool = True,
         events: bool = True,
     ) -> None:
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 1 << 63:
-            raise ValueError(f"most is a number of entries from 1 to 2**63 - 1, not {most!r}")
+            raise ValueError(f"most must be a number of entries from 1 to 2**63 - 1, not {most!r}")
         if not limit >= 0:
-            raise ValueError(f"limit is a number of seconds, not {limit!r}")
+            raise ValueError(f"limit must be a non-negative number of seconds, not {limit!r}")
         self.path = Path(path).absolute()
-        self.operations = self.unfinished = self.lost = (
-            0  # what was written: see `forebay.observe.tracing.model.Traced`
-        )
+        self.operations = self.unfinished = self.lost = 0
         self._limit = limit
-        self._what = {"intervals": intervals, "events": events}
+        self._included = {"intervals": intervals, "events": events}
         self._recorder = Recorder(most, wait_until_completed=wait_until_completed)
         self._state = "new"
 
     @property
     def running(self) -> bool:
+        """True from `start` to `stop`."""
         return self._state == "running"
 
     @property
     def written(self) -> bool:
+        """True once the file is written."""
         return self._state == "written"
 
     def start(self) -> None:
-        """Record from now on. Opens no device.
+        """Start to record.
 
-        ModuleNotFoundError where the package that writes is not installed, OSError where the file cannot be written.
+        Raises
+        ------
+        ModuleNotFoundError
+            If the package `perfetto` is not installed.
+        OSError
+            If the file cannot be written.
+        WrongState
+            If the trace was already started.
         """
         if self._state != "new":
-            raise WrongState("this trace was started before: make another one")
+            raise WrongState("this trace was already started: create a new one")
         perfetto.check()
         check_writable(self.path, "a trace")
         self._state = "running"
@@ -78,10 +107,20 @@ class Trace:
         self._recorder.begin()
 
     def stop(self) -> None:
-        """Record no more, and write the file. Twice is once; nothing in a process forked meanwhile. OSError."""
+        """Stop recording, and write the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+
+        Notes
+        -----
+        Does nothing if the trace is not running, or in a forked child. Waits up to `limit` seconds for unfinished work.
+        """
         try:
             _running.remove(self)
-        except ValueError:  # it was never started, or another thread stops it
+        except ValueError:  # never started, or stopped by another thread
             return
         self._state = "done"
         try:
@@ -89,7 +128,7 @@ class Trace:
         except Exception:
             self._recorder.drop()
             raise
-        except BaseException:  # Ctrl-C, as it may take seconds: the next to stop it, or the program's end, tries again
+        except BaseException:  # Ctrl-C, as writing may take seconds: the next `stop`, or the exit handler, retries
             _running.append(self)
             raise
         self._state = "written"
@@ -97,69 +136,90 @@ class Trace:
 
     def _write(self) -> None:
         self._recorder.finish(self._limit)
-        told = tell(self._recorder, **self._what)
-        self.operations, self.unfinished, self.lost = told.operations, told.unfinished, told.lost
+        data = resolve(self._recorder, **self._included)
+        self.operations, self.unfinished, self.lost = data.operations, data.unfinished, data.lost
         notes: dict[str, Any] = {
-            "operations": told.operations,
-            "not done": told.unfinished,
-            "lost": told.lost,
+            "operations": data.operations,
+            "not done": data.unfinished,
+            "lost": data.lost,
             "program": " ".join(getattr(sys, "argv", ())),
             "forebay": version("forebay"),
         }
-        if told.untimed:
-            notes["timed by the host"] = ", ".join(sorted(told.untimed))
-        with in_place_of(self.path) as file:
-            perfetto.write(told, file, notes)
+        if data.untimed:
+            notes["timed by the host"] = ", ".join(sorted(data.untimed))
+        with atomic_write(self.path) as file:
+            perfetto.write(data, file, notes)
 
-    def forget(self) -> None:
-        """For the fork handler: it is the parent's."""
+    def _after_fork_in_child(self) -> None:
+        """Stop without writing: the parent writes the file."""
         self._state = "forked"
-        self._recorder.forget()
+        self._recorder.after_fork_in_child()
 
 
 @contextmanager
-def trace(path: str | os.PathLike[str], **how: Any) -> Iterator[Trace]:
-    """Write a trace of all that happens inside to the file; arguments as of `Trace`. After an error, too.
+def trace(path: str | os.PathLike[str], **options: Any) -> Iterator[Trace]:
+    """Context manager that traces the block and writes the file, also after an exception.
 
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    **options : Any
+        Keyword arguments of `Trace`.
+
+    Yields
+    ------
+    Trace
+        The trace.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If the package `perfetto` is not installed.
+    OSError
+        If the file cannot be written.
+
+    Examples
+    --------
     >>> import forebay, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, trace(f"{folder}/fill.pftrace") as made:
+    >>> with tempfile.TemporaryDirectory() as folder, trace(f"{folder}/fill.pftrace") as written:
     ...     ones = forebay.full((1000,), 1.0)
-    >>> made.operations, made.unfinished, made.lost
+    >>> written.operations, written.unfinished, written.lost
     (1, 0, 0)
     """
-    made = Trace(path, **how)
-    made.start()
-    with stopping(made.stop, f"the trace {made.path}"):
-        yield made
+    started = Trace(path, **options)
+    started.start()
+    with stop_on_exit(started.stop, f"the trace {started.path}"):
+        yield started
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], what: str, errors: type[Exception] = Exception) -> Iterator[None]:
-    """`stop` at the end, after an error, too: those of its own `errors` are a note then, as that one matters."""
+def stop_on_exit(stop: Callable[[], None], what: str, errors: type[Exception] = Exception) -> Iterator[None]:
+    """Call `stop` on exit. If the block raised, exceptions of type `errors` become a note of that exception."""
     try:
         yield
     except BaseException as error:
         try:
             stop()
         except errors as reason:
-            error.add_note(f"and {what} could not be written: {reason}")
+            error.add_note(f"{what} could not be written: {reason}")
         raise
     stop()
 
 
 @atexit.register
-def _leave() -> None:
+def _stop_at_exit() -> None:
     for each in tuple(_running):
         try:
             each.stop()
-        except Exception as error:  # noqa: BLE001 -- the program has ended, and the next one is to be written
-            complain(f"the trace {each.path} could not be written when the program ended: {error}")
+        except Exception as error:  # noqa: BLE001 -- the other traces must still be written
+            warn_unraisable(f"the trace {each.path} could not be written when the program ended: {error}")
 
 
-def _in_child() -> None:
+def _after_fork_in_child() -> None:
     for each in _running:
-        each.forget()
+        each._after_fork_in_child()  # noqa: SLF001 -- of this module
     _running.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,6 +1,6 @@
-"""macOS's signposts, which Instruments shows: by the package `os-signpost` (the extra `trace`).
+"""Signposts of macOS, which Instruments shows, using the package `os-signpost` (the extra `trace`).
 
-Written after that package's documentation, and tried with a stand-in of it: this has not run on a Mac.
+Written from the package's documentation and tested with a fake of it, not on macOS.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.runtime.base import capture_state, observers
-from forebay.runtime.base.queue_capabilities import launches
+from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.spi import Queue
 
 __all__ = ["SUBSYSTEM", "Signposts", "signposts"]
@@ -19,7 +19,7 @@ SUBSYSTEM = "forebay"
 
 
 def signposts(*, intervals: bool, events: bool) -> Signposts | None:
-    """What makes them; None on other systems, and where the package is not installed."""
+    """Return the tracer that emits signposts, or None on other systems and without the package."""
     if sys.platform != "darwin":
         return None
     try:
@@ -30,22 +30,22 @@ def signposts(*, intervals: bool, events: bool) -> Signposts | None:
 
 
 class Signposts(observers.Tracer):
-    """An interval from an operation's beginning to its end, an event when it is done; made in its queue.
+    """Tracer that emits, from the operation's queue, an interval around it and an event after it.
 
-    A queue that runs no functions has them when the host is done with queueing.
+    For a queue that cannot run host functions, signposts are emitted by the thread that queues the work.
     """
 
-    def __init__(self, maker: Any, *, intervals: bool, events: bool) -> None:
-        self._maker = maker
+    def __init__(self, signposter: Any, *, intervals: bool, events: bool) -> None:
+        self._signposter = signposter
         self._intervals, self._events = intervals, events
 
     def queueing(self, queue: Queue) -> list[Callable[[], object]] | None:
-        """Of the interval that begins: what will end it, once there is that; None: the work is recorded for a graph."""
-        if capture_state.under_way and capture_state.capture_of(queue) is not None:
+        """Begin an interval. Return a list that will hold the function that ends it; None during a graph capture."""
+        if capture_state.active and capture_state.capture_of(queue) is not None:
             return None
         ends: list[Callable[[], object]] = []
         if self._intervals:
-            _in_queue(queue, lambda: ends.append(self._maker.begin_interval(f"queue {queue.handle}")))
+            _run(queue, lambda: ends.append(self._signposter.begin_interval(f"queue {queue.handle}")))
         return ends
 
     def queued(
@@ -55,24 +55,25 @@ class Signposts(observers.Tracer):
         what: str,
         name: str,
         nbytes: int = 0,
-        other: Queue | None = None,  # noqa: ARG002 -- to wait for another is an operation like others here
-        above: int = 0,  # noqa: ARG002 -- signposts name no lines
+        other: Queue | None = None,  # noqa: ARG002 -- a wait is an operation like others
+        above: int = 0,  # noqa: ARG002 -- signposts have no source lines
     ) -> None:
         if begun is None:
             return
-        told = f"{what} {name}, {nbytes} bytes" if nbytes else f"{what} {name}"
+        text = f"{what} {name}, {nbytes} bytes" if nbytes else f"{what} {name}"
 
         def done() -> None:
             for end in begun:
-                end(told)  # type: ignore[call-arg]  # the package's own function takes the last words
+                end(text)  # type: ignore[call-arg]  # the package's function takes the final text
             if self._events:
-                self._maker.emit_event(told)
+                self._signposter.emit_event(text)
 
-        _in_queue(queue, done)
+        _run(queue, done)
 
 
-def _in_queue(queue: Queue, function: Callable[[], object]) -> None:
-    if launches(queue):
+def _run(queue: Queue, function: Callable[[], object]) -> None:
+    """Run the function in the queue if it can run host functions, else now."""
+    if can_launch(queue):
         queue.call(function)
     else:
         function()

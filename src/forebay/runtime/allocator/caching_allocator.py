@@ -1,8 +1,9 @@
-"""What every allocator does: a pool over one port, whose blocks wait for queues, and whose memory goes back.
+"""Base class of the caching allocators: a native block pool over one port, with deferred frees and OOM handling.
 
-Which memory is had, and in which order remedies are tried when the pool has nothing, is a subclass's: CUDA's segments
-(`segment_allocator`), Metal's heaps (`heap_allocator`). Nobody waits under a lock, and memory on its way back to the
-port stays in sight of all: a destructor, a signal handler or another thread may come in between anywhere.
+A subclass decides which memory to reserve and in which order to try recovery steps when no cached block fits: CUDA's
+segments (`segment_allocator`), Metal's heaps (`heap_allocator`). No method waits for a queue while holding a lock, and
+memory that is being released is in a table at every step: a destructor, a signal handler or another thread may run
+between any two statements.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ import numpy as np
 from forebay._core import Block, Pool
 from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator.expandable_segments import Request
-from forebay.runtime.allocator.pending_frees import Order, WaitingBlocks
-from forebay.runtime.allocator.pending_releases import Leaving
+from forebay.runtime.allocator.pending_frees import OrderedSet, PendingFrees
+from forebay.runtime.allocator.pending_releases import PendingReleases
 from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
-from forebay.runtime.allocator.segment_sources import Sources
+from forebay.runtime.allocator.request import AllocRequest
+from forebay.runtime.allocator.segment_sources import SegmentSources
 from forebay.runtime.history.annotations import Labels
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 from forebay.snapshot.model import SEGMENT
 from forebay.spi import Port, Queue
 
-__all__ = ["Allocator", "Observer"]
+__all__ = ["Allocator", "OutOfMemoryObserver"]
 
-# Device index, what was asked of the device, what may be had (its memory, or the limit), what is free. All in bytes.
-Observer = Callable[[int, int, int, int], object]
+# Device index, bytes requested from the device, bytes available at most (capacity, or the limit), bytes free.
+OutOfMemoryObserver = Callable[[int, int, int, int], object]
 
 
 class Allocator(Pool, ABC):
-    """A pool over one port. `allocate(nbytes, queue)` gives a Block, whose end gives the memory back.
+    """A caching allocator over one port. `allocate(nbytes, queue)` returns a Block; dropping the Block frees it.
 
-    A block that other queues use (`Block.used_on`) comes back when they have passed the point they had reached when it
-    was given back. Raises OutOfMemory when every remedy failed. `orders` make sets of queues and of private pools,
-    which are visited in the set's order.
+    The free of a block that other queues use (`Block.record_stream`) is pending until they have completed the work
+    queued before the free. `allocate` raises OutOfMemory when every recovery step has failed. `orders` are the set
+    types for queues and for private pools, which fix the order of iteration.
     """
 
     def __init__(
@@ -49,58 +50,58 @@ class Allocator(Pool, ABC):
         port: Port,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]] = (set[int], set[PoolId]),
+        orders: tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]] = (set[int], set[PoolId]),
     ) -> None:
         self.name = name
         self.port = port
-        self.failures: dict[int, DeviceError] = {}  # of work, met while waiting here: for the next to synchronize
+        self.failures: dict[int, DeviceError] = {}  # of queued work, by queue; the next synchronize raises them
         self.settings = settings
-        self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep the first
+        self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep reporting the initial value
         self.limit: int | None = None  # of reserved bytes
         self.private = PrivatePools(self, orders[1])
-        self.explains = True  # off: OutOfMemory says what PyTorch's does, and no more
-        self.observers: list[Observer] = []  # told of every OutOfMemory before it is raised
-        self.callbacks: list[Callable[[], bool]] = []  # may free memory; True: it is worth another look
-        self._asking: set[int] = set()  # threads that ask them
-        self.labels = Labels()  # of the recording, if there is one
-        self.capturing = ChainMap[int, int]()  # queues whose work is being recorded; see `begin_capture`
+        self.explains_oom = True  # False: OutOfMemory carries PyTorch's text only
+        self.oom_observers: list[OutOfMemoryObserver] = []  # called before each OutOfMemory is raised
+        self.free_memory_callbacks: list[Callable[[], bool]] = []  # may free memory; True: search the pool again
+        self._threads_in_callbacks: set[int] = set()
+        self.labels = Labels()  # of the memory history, if it is recorded
+        self.capturing = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
         self._queues = queues
-        self._given = WaitingBlocks(queues, self.settle, orders[0])
-        self.sources = Sources(self)
-        self.leaving = Leaving(self)
-        self._refusal: OutOfMemory | None = None  # the port's own words, of last time
+        self._pending_frees = PendingFrees(queues, self.complete_free, orders[0])
+        self.sources = SegmentSources(self)
+        self.pending_releases = PendingReleases(self)
+        self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.reset_accumulated()
 
-    # Rules
+    # Policy
 
     def apply_settings(self, settings: AllocatorSettings) -> None:
-        """The rules from now on. What was allocated under others stays."""
+        """Replace the settings. Existing allocations are not affected."""
         self.settings = settings
         self._push_policy()
 
     @abstractmethod
     def set_memory_fraction(self, fraction: float) -> None:
-        """Reserve no more than this share of what there is; ValueError or ForebayError for what is no share."""
+        """Limit reserved memory to a fraction of the device's; ValueError or ForebayError for an invalid fraction."""
 
     @abstractmethod
     def memory_fraction(self) -> float:
-        """That share; 1.0 of segments, or 0.0 of heaps, is without a limit."""
+        """Return the limit as a fraction; without a limit 1.0 for segments, 0.0 for heaps."""
 
     @abstractmethod
     def capacity_changed(self) -> None:
-        """The limit stays the same share."""
+        """Recompute the limit from the same fraction."""
 
     @abstractmethod
     def _push_policy(self) -> None:
-        """Tell the pool the rules."""
+        """Pass the policy to the native pool."""
 
     @abstractmethod
-    def rules(self) -> dict[str, Any]:
-        """What a snapshot notes of them, for a replay."""
+    def snapshot_notes(self) -> dict[str, Any]:
+        """Return the policy as a snapshot stores it for replay."""
 
     @property
-    def grows(self) -> bool:
-        """Whether new memory comes as pages of growing segments."""
+    def uses_expandable_segments(self) -> bool:
+        """True if new memory is committed as pages of expandable segments."""
         return False
 
     def reset_accumulated(self) -> None:
@@ -112,82 +113,86 @@ class Allocator(Pool, ABC):
         self.num_device_free = 0
         self.num_oom_rejections = 0
 
-    # The pool calls these five.
+    # Callbacks of the native pool
 
-    def _home(self, queue: int) -> int:
-        return self.private.home_of(queue)
+    def _route(self, queue: int) -> int:
+        return self.private.pool_of_allocation(queue)
 
-    def _note(self) -> int:
-        return self.labels.number()
+    def _annotation_id(self) -> int:
+        return self.labels.current_number()
 
     @abstractmethod
-    def _refill(self, nbytes: int, queue: int, home: int) -> Block:
-        """Cheapest remedy first."""
+    def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
+        """Allocate a block that the cache does not have, trying the cheapest recovery step first."""
 
     def _defer(self) -> None:
-        """Blocks were given back while other queues use them. Called by destructors, so it only warns."""
-        if not self._queues:  # after the fork or the exit handler; at that time a module may have no names left
+        """Start tracking blocks freed while other queues use them. Runs in destructors, so errors only warn."""
+        if not self._queues:  # after a fork or in the exit handler, when the names of modules may be gone
             for token, *_ in self.deferred():
-                self.settle(token)
+                self.complete_free(token)
             return
-        self._hear()
-        self.waiting = True
+        self._collect_deferred()
+        self.has_pending_frees = True
         try:
-            self._given.mark()
+            self._pending_frees.mark()
         except ForebayError as error:
             warnings.warn(
-                f"{self.name}: blocks given back wait until asking works: {error}", ForebayWarning, stacklevel=2
+                f"{self.name}: freed blocks stay pending until their queues can be signalled: {error}",
+                ForebayWarning,
+                stacklevel=2,
             )
 
-    def _hear(self) -> None:
+    def _collect_deferred(self) -> None:
         if deferred := self.deferred():
-            self._given.add(deferred)
-            self.heard(deferred[-1][0])  # not before it is there: a signal's handler may raise in between
+            self._pending_frees.add(deferred)
+            self.acknowledge_deferred(deferred[-1][0])  # only after `add`: a signal handler may raise in between
 
-    def _settle(self, queue: int | None = None) -> None:
-        """Free what its queues are done with. The pool calls it before each allocation while anything waits."""
+    def _process_pending_frees(self, queue: int | None = None) -> None:
+        """Free the pending blocks whose queues are done. The pool calls this before allocating if there are any."""
         if queue in self.capturing:
             return
-        self.waiting = False
+        self.has_pending_frees = False
         try:
-            self._given.settle_reached()
+            self._pending_frees.complete_reached()
         finally:
-            if self._given:
-                self.waiting = True
+            if self._pending_frees:
+                self.has_pending_frees = True
 
     def driver_allocated(self) -> int:
-        """Bytes that the device has lent to us and to all others."""
+        """Return the bytes of device memory in use by this process and all others."""
         free, total = self.port.memory_info()
         return total - free
 
     def allocate_for(self, nbytes: int, queue: int = 0, usage: str = "") -> Block:  # noqa: ARG002 -- it has one kind
-        """As `allocate`, in memory of a storage mode, where there are some."""
-        raise Unsupported(f"the memory of {self.name} is all of one mode: none of it is {usage!r}", ability="Heaps")
+        """Allocate as `allocate` does, in memory of a storage mode. Unsupported without heaps."""
+        raise Unsupported(f"{self.name} has no storage modes, so usage={usage!r} is not available", ability="Heaps")
 
-    # What the ladders share
+    # Recovery steps that subclasses share
 
-    def _ask_callbacks(self, request: Request) -> Block | None:
-        return self._look_again(request) if self._callbacks_freed() else None
+    def _retry_after_callbacks(self, request: AllocRequest) -> Block | None:
+        return self._retry_cached(request) if self._callbacks_freed() else None
 
     def _callbacks_freed(self) -> bool:
         me = threading.get_ident()
-        if not self.callbacks or me in self._asking:  # one that allocates is not asked by itself
+        if not self.free_memory_callbacks or me in self._threads_in_callbacks:  # no recursion when a callback allocates
             return False
         try:
-            self._asking.add(me)
-            freed = [callback() for callback in tuple(self.callbacks)]  # each, though one may have freed enough
+            self._threads_in_callbacks.add(me)
+            freed = [
+                callback() for callback in tuple(self.free_memory_callbacks)
+            ]  # all of them, even if the first freed enough
         finally:
-            self._asking.discard(me)
+            self._threads_in_callbacks.discard(me)
         return any(freed)
 
-    def _reserve(self, request: Request) -> Block | None:
+    def _reserve(self, request: AllocRequest) -> Block | None:
         try:
             address = self.sources.reserve(request)
-        except OutOfMemory as refusal:
-            self._refusal = refusal.with_traceback(None)
+        except OutOfMemory as error:
+            self._device_error = error.with_traceback(None)
             return None
         try:
-            block = self.adopt_for(request.nbytes, address, request.segment, request.queue, request.home)
+            block = self.adopt_and_allocate(request.nbytes, address, request.segment, request.queue, request.partition)
         except BaseException:
             if not self.owns(address):
                 self.sources.release(address)
@@ -195,104 +200,112 @@ class Allocator(Pool, ABC):
         self.num_device_alloc += 1
         return block
 
-    def _look_again(self, request: Request) -> Block | None:
-        """In the pool, where memory may have come back."""
-        return self.take(request.nbytes, request.queue, request.home)
+    def _retry_cached(self, request: AllocRequest) -> Block | None:
+        """Search the pool again, after memory may have been freed."""
+        return self.try_allocate(request.nbytes, request.queue, request.partition)
 
     @abstractmethod
-    def _sentence(self, request: Request, free: int, capacity: int) -> str:
-        """Why there was no memory, as PyTorch says it."""
+    def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
+        """Return PyTorch's text for the OutOfMemory error."""
 
-    def beyond(self, nbytes: int) -> ForebayError:
-        """The error for so much that no remedy is tried for."""
-        return oom_message.beyond(self.name, nbytes)
+    def too_large_error(self, nbytes: int) -> ForebayError:
+        """Return the error for a request so large that no recovery step is tried."""
+        return oom_message.too_large_error(self.name, nbytes)
 
-    def _out_of_memory(self, request: Request) -> OutOfMemory:
+    def _oom_error(self, request: AllocRequest) -> OutOfMemory:
         free, total = self.port.memory_info()
-        self.note_oom(request.size, request.queue, free, request.home)
+        self.record_oom(request.size, request.queue, free, request.partition)
         self.num_ooms += 1
-        error = oom_message.explain(self, request, self._sentence(request, free, total), free, total)
-        if self._refusal is not None and self._refusal.code:  # not the capacity was at its end, but the system
-            error.code, error.call, error.__cause__ = self._refusal.code, self._refusal.call, self._refusal
-        for observer in tuple(self.observers):
+        error = oom_message.oom_error(self, request, self._oom_text(request, free, total), free, total)
+        if self._device_error is not None and self._device_error.code:  # a system error, not exhausted capacity
+            error.code, error.call = self._device_error.code, self._device_error.call
+            error.__cause__ = self._device_error
+        for observer in tuple(self.oom_observers):
             observer(self.port.props.index, request.segment, total if self.limit is None else self.limit, free)
         return error
 
-    # Graphs
+    # Graph capture
 
     def begin_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
-        """What is allocated for those queues, each with its last tick of before, goes to the pool; others may join."""
-        self.private.begin(pool, queues.__contains__)
+        """Route allocations for `queues` to the private pool.
+
+        `queues` maps each captured queue to its last tick before the capture. The caller may add queues later.
+        """
+        self.private.push_route(pool, queues.__contains__)
         self.capturing = ChainMap(queues, *self.capturing.maps)
 
     def end_capture(self, pool: PoolId, queues: MutableMapping[int, int]) -> None:
         self.capturing = ChainMap(*(others for others in self.capturing.maps if others is not queues))
-        self.private.end(pool)
+        self.private.pop_route(pool)
 
-    # Giving back
+    # Releasing cached memory
 
     def empty(self) -> None:
-        """Give all idle memory back to the port, once no queue can still be at work in it.
+        """Release all cached memory to the port, after waiting for queued work that may use it.
 
-        Of the private pools it empties those that nobody uses any more.
+        Private pools are emptied only if they have no users left.
         """
         self.num_sync_all_streams += 1
-        self._wait_out()
-        self._empty_home(0, large_first=True)
+        self._wait_for_pending_frees()
+        self._empty_partition(0, large_first=True)
         for pool in self.private.idle():
-            self._empty_home(pool.home, large_first=False)
-        self.private.forget_empty()
+            self._empty_partition(pool.partition, large_first=False)
+        self.private.delete_empty()
 
     def release_pool(self, pool: PoolId) -> None:
-        """One user of the pool less, and it lends nothing any more; after the last its idle memory goes back."""
+        """Drop one user of the pool and stop lending its memory; the last user's drop releases its cached memory."""
         self.private.stop_lending(pool)
-        home = self.private[pool].home
-        if self.private.leave(pool):  # from now on whoever empties the cache may end it
+        partition = self.private[pool].partition
+        if self.private.decref(pool):  # from here on, another thread's `empty` may delete the pool
             self.num_sync_all_streams += 1
-            self._wait_out(home)
-            self._empty_home(home, large_first=False)
-            self.private.forget_empty()
+            self._wait_for_pending_frees(partition)
+            self._empty_partition(partition, large_first=False)
+            self.private.delete_empty()
 
     @abstractmethod
-    def _empty_home(self, home: int, *, large_first: bool) -> None:
-        """Give its idle memory back to the port."""
+    def _empty_partition(self, partition: int, *, large_first: bool) -> None:
+        """Release the cached memory of one pool to the port."""
 
-    def _wait_out(self, home: int | None = None) -> None:
-        self.waiting = False
+    def _wait_for_pending_frees(self, partition: int | None = None) -> None:
+        self.has_pending_frees = False
         try:
-            self._given.wait_out(self._reaches, home)
+            self._pending_frees.wait_and_complete(self._wait_until_reached, partition)
         finally:
-            if self._given:
-                self.waiting = True
+            if self._pending_frees:
+                self.has_pending_frees = True
 
-    def _give_back(self, addresses: list[int]) -> None:
-        """A block is free in its queue's order, so work on it may still be queued; a port does not watch for that."""
-        self.leaving.add(addresses)
-        entries = self.leaving.entries()
+    def _release_segments(self, addresses: list[int]) -> None:
+        """Release free segments once all queues are done.
+
+        A block is free in the order of its queue, so work that uses it may still be queued, which ports do not check.
+        """
+        self.pending_releases.add(addresses)
+        entries = self.pending_releases.entries()
         try:
             for queue in tuple(self._queues.values()) if entries else ():
-                self._wait_for_all_of(queue)
-        except WrongState:  # this is a queue's own thread, which cannot wait for itself: the next to come releases them
+                self._drain(queue)
+        except WrongState:  # this is a queue's own thread, which cannot wait for itself: a later call releases them
             return
-        self.leaving.release(entries)
+        self.pending_releases.release(entries)
 
-    def wait_for_all(self) -> None:
-        """Until the queues have done all that they have."""
+    def synchronize(self) -> None:
+        """Wait until all queued work on the device has completed."""
         for queue in tuple(self._queues.values()):
-            self._wait_for_all_of(queue)
+            self._drain(queue)
 
-    def _wait_for(self, handle: int) -> None:
+    def _drain_handle(self, handle: int) -> None:
         if (queue := self._queues.get(handle)) is not None:
-            self._wait_for_all_of(queue)
+            self._drain(queue)
 
-    def _wait_for_all_of(self, queue: Queue) -> None:
+    def _drain(self, queue: Queue) -> None:
+        """Wait until the queue's work has completed; under capture, the work queued before the capture."""
         if queue.handle in self.capturing:
             self._wait(queue, self.capturing[queue.handle])
         elif not queue.idle():
             self._wait(queue, queue.signal())
 
-    def _reaches(self, queue: Queue, tick: int) -> bool:
-        """After waiting; not where this is that queue's own thread."""
+    def _wait_until_reached(self, queue: Queue, tick: int) -> bool:
+        """Wait for the tick and return True; return False on the queue's own thread, which cannot wait."""
         try:
             self._wait(queue, tick)
         except WrongState:
@@ -307,23 +320,23 @@ class Allocator(Pool, ABC):
                 raise
             self.failures.setdefault(queue.handle, failure.with_traceback(None))
 
-    # At the end of a process, and in a child
+    # Process exit and fork
 
-    def forget_queues(self) -> None:
-        """They are closed: no block waits for one from now on."""
+    def detach_queues(self) -> None:
+        """Detach the queues, which are closed; frees are never pending from now on."""
         self._queues = {}
-        self._given.forget_queues()
+        self._pending_frees.detach_queues()
 
-    def abandon_queues(self, port: Port) -> None:
-        """In a forked child: nothing waits any more, and new memory comes from the port.
+    def after_fork_in_child(self, port: Port) -> None:
+        """Detach the queues in a forked child, complete all pending frees, and reserve new memory from `port`.
 
-        What the pool has is the child's own copy. It stays until the child ends, as it is not the port's to release.
+        Existing segments are copies of the parent's and are kept until the child exits: `port` cannot release them.
         """
-        self.forget_queues()
+        self.detach_queues()
         self.port = port
         segments = np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"]
-        self.leaving = Leaving(self, frozenset(segments.tolist()))
-        self.private.abandon()
-        self._hear()
-        self._given.settle_all()
-        self.waiting = False
+        self.pending_releases = PendingReleases(self, frozenset(segments.tolist()))
+        self.private.after_fork_in_child()
+        self._collect_deferred()
+        self._pending_frees.complete_all()
+        self.has_pending_frees = False

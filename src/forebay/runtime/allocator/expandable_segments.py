@@ -1,10 +1,10 @@
-"""Growing segments: address space reserved once for each queue and kind, whose pages come and go as they are needed.
+"""Expandable segments: address space reserved once per queue and block size class, whose pages are committed on demand.
 
-PyTorch calls them expandable segments. A piece that `room` or `leave` has chosen belongs to nobody until the port is
-done with it, so nothing is locked meanwhile: a destructor or another thread may allocate in between.
+A page range chosen by `choose_pages` (to commit) or `begin_decommit` (to decommit) belongs to this thread until the
+port call has returned. No lock is held during the call: a destructor or another thread may allocate in between.
 
-A refusal of the port means that nothing happened. After anything else, a KeyboardInterrupt say, nobody knows: the piece
-is an orphan until a `shrink` with nobody else at work has taken its memory away for certain.
+A DeviceError means that the port did nothing. After any other exception (KeyboardInterrupt) the state of the range is
+unknown: it is an orphan until a `shrink` without concurrent calls has decommitted it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.errors import DeviceError, OutOfMemory, WrongState
@@ -20,122 +19,113 @@ from forebay.errors import DeviceError, OutOfMemory, WrongState
 if TYPE_CHECKING:
     from forebay._core import Block
     from forebay.runtime.allocator.caching_allocator import Allocator
+    from forebay.runtime.allocator.request import AllocRequest
     from forebay.spi import Growable
 
-__all__ = ["Growth", "Request"]
-
-
-@dataclass(slots=True)
-class Request:
-    """One allocation that found no free block. Sizes in bytes."""
-
-    nbytes: int  # as asked for
-    size: int  # of its block
-    segment: int  # of the segment that a device would be asked for
-    small: bool
-    queue: int
-    home: int
-    short: bool = False  # whether memory is, of heaps
+__all__ = ["ExpandableSegments"]
 
 
 class _Space(NamedTuple):
     address: int
     nbytes: int
     queue: int
-    home: int
+    partition: int
 
 
-class Growth:
-    """Brings pages to an allocator's pool and takes them away, and counts that there; `refusal` is the port's last."""
+class ExpandableSegments:
+    """The address spaces of one allocator. Commits and decommits pages, and counts them in the allocator."""
 
-    def __init__(self, allocator: Allocator, port: Growable, wait: Callable[[int], object]) -> None:
+    def __init__(self, allocator: Allocator, port: Growable, drain: Callable[[int], object]) -> None:
         self._pool = allocator
         self._port = port
-        self._wait = wait  # until the queue of that handle has done all that it has
+        self._drain = drain  # waits until the queue with that handle is done
         self._spaces: dict[int, _Space] = {}  # by address
-        self._at_work = 0  # threads, and what came in between
-        self._orphans = False  # whether there may be some
-        self._unowned: deque[int] = deque()  # spaces that still have to go back to the port
-        self._moving = threading.RLock()  # held while whole spaces come and go, and never while waiting for a queue
-        self.refusal: OutOfMemory | None = None
+        self._active_calls = 0  # of all threads, reentrant calls included
+        self._has_orphans = False  # True: there may be some
+        self._spaces_to_release: deque[int] = deque()  # no longer in `_spaces`, still reserved from the port
+        self._space_lock = threading.RLock()  # held to reserve and release spaces, never while waiting for a queue
+        self.last_error: OutOfMemory | None = None  # the port's
 
-    def grow(self, request: Request, space: int, page: int) -> Block | None:
-        """A block where pages were added; None when the port has no more. New address space is `space` bytes."""
-        self._at_work += 1
+    def grow(self, request: AllocRequest, space: int, page: int) -> Block | None:
+        """Return a block in newly committed pages, or None if the port has no memory.
+
+        If new address space is needed, `space` bytes are reserved.
+        """
+        self._active_calls += 1
         done = False
         try:
             block = self._grow(request, space, page)
             done = True
             return block
-        finally:  # calls nothing, so that nothing comes in between
-            self._at_work -= 1
-            self._orphans |= not done
+        finally:  # makes no calls, so that no signal handler can run in here
+            self._active_calls -= 1
+            self._has_orphans |= not done
 
-    def shrink(self, small: bool, home: int) -> None:
-        """Give back every page in which nothing is."""
-        alone = self._at_work == 0
-        self._at_work += 1
+    def shrink(self, small: bool, partition: int) -> None:
+        """Decommit every free page."""
+        alone = self._active_calls == 0
+        self._active_calls += 1
         done = False
         try:
-            if alone and self._orphans:  # with nobody else at work, whatever is on its way is one
-                self._orphans = False
-                self._settle(self._pool.on_the_way())
+            if alone and self._has_orphans:  # without concurrent calls every range in transition is an orphan
+                self._has_orphans = False
+                self._reclaim_orphans(self._pool.page_transitions())
             self._release_spaces()
-            for address, nbytes in self._pool.idle_pages(small, home):
+            for address, nbytes in self._pool.idle_pages(small, partition):
                 space = self._space_of(address)
-                if space is not None and self._pool.leave(address, nbytes):
+                if space is not None and self._pool.begin_decommit(address, nbytes):
                     self._decommit(space, address, nbytes)
             done = True
         finally:  # as above
-            self._at_work -= 1
-            self._orphans |= not done
+            self._active_calls -= 1
+            self._has_orphans |= not done
 
-    def forget(self, home: int) -> None:
-        """Give back the spaces of a private pool that ended, in which no page ever was."""
+    def release_unused_spaces(self, partition: int) -> None:
+        """Release the spaces of a deleted private pool in which no page was ever committed."""
         for space in tuple(self._spaces.values()):
-            if space.home == home:
-                self._give_up(space)
+            if space.partition == partition:
+                self._release_if_empty(space)
 
-    def _grow(self, request: Request, space: int, page: int) -> Block | None:
+    def _grow(self, request: AllocRequest, space: int, page: int) -> Block | None:
         pool = self._pool
         while True:
-            address, nbytes = pool.room(request.nbytes, request.queue, request.home)
+            address, nbytes = pool.choose_pages(request.nbytes, request.queue, request.partition)
             if address == 0:
                 if not self._reserve(request, space, page):
                     return None
                 continue
             if nbytes == 0:
-                block = pool.take_at(address, request.nbytes, request.queue, request.home)
-            elif self._space_of(address) is None:  # of before a fork: nobody's for good
+                block = pool.allocate_at(address, request.nbytes, request.queue, request.partition)
+            elif self._space_of(address) is None:  # inherited from the parent process; never usable here
                 continue
             elif self._commit(address, nbytes):
-                block = pool.came(address, request.nbytes)
+                block = pool.commit_done(address, request.nbytes)
             else:
                 return None
             if block is not None:
                 return block
 
     def _space_of(self, address: int) -> _Space | None:
-        """The space that it lies in; None for one of before a fork."""
-        for space in tuple(self._spaces.values()):  # one for each queue and kind; another thread may add one meanwhile
+        """Return the space that contains the address; None if it was inherited from the parent process."""
+        for space in tuple(self._spaces.values()):  # one per queue and size class; copied, as other threads add some
             if space.address <= address < space.address + space.nbytes:
                 return space
         return None
 
-    def _reserve(self, request: Request, space: int, page: int) -> bool:
-        with self._moving:
-            while space >= request.size:  # it cannot span two
+    def _reserve(self, request: AllocRequest, space: int, page: int) -> bool:
+        with self._space_lock:
+            while space >= request.size:  # a block cannot span two spaces
                 try:
                     address = self._port.reserve_space(space, page)
                     break
-                except OutOfMemory as refusal:  # a limit on address space, perhaps: less may do
-                    self.refusal = refusal.with_traceback(None)
+                except OutOfMemory as error:  # possibly a limit on address space: retry with half
+                    self.last_error = error.with_traceback(None)
                     space = space // 2 // page * page
             else:
                 return False
             try:
-                self._spaces[address] = _Space(address, space, request.queue, request.home)
-                self._pool.adopt_space(address, space, page, request.queue, request.small, request.home)
+                self._spaces[address] = _Space(address, space, request.queue, request.partition)
+                self._pool.adopt_expandable(address, space, page, request.queue, request.small, request.partition)
             except BaseException:
                 if not self._pool.owns(address):
                     self._spaces.pop(address, None)
@@ -146,66 +136,66 @@ class Growth:
     def _commit(self, address: int, nbytes: int) -> bool:
         try:
             self._port.commit(address, nbytes)
-        except DeviceError as refusal:
-            self._pool.stayed(address)
-            if not isinstance(refusal, OutOfMemory):
+        except DeviceError as error:
+            self._pool.rollback(address)
+            if not isinstance(error, OutOfMemory):
                 raise
-            self.refusal = refusal.with_traceback(None)
+            self.last_error = error.with_traceback(None)
             return False
         self._pool.num_device_alloc += 1
         return True
 
     def _decommit(self, space: _Space, address: int, nbytes: int) -> None:
         try:
-            self._wait(space.queue)
-        except WrongState:  # this is that queue's own thread, which cannot wait for itself: another time
-            self._pool.stayed(address)
+            self._drain(space.queue)
+        except WrongState:  # this is the queue's own thread, which cannot wait for itself: skip the range
+            self._pool.rollback(address)
             return
         try:
             self._port.decommit(address, nbytes)
         except DeviceError:
-            self._pool.stayed(address)
+            self._pool.rollback(address)
             raise
-        self._left(space, address)
+        self._finish_decommit(space, address)
 
-    def _settle(self, orphans: list[tuple[int, int, bool]]) -> None:
-        """No orphan stays as it was: its memory may be gone."""
-        for address, nbytes, leaving in orphans:
+    def _reclaim_orphans(self, orphans: list[tuple[int, int, bool]]) -> None:
+        """Decommit all orphans. None is restored, as its memory may be gone."""
+        for address, nbytes, decommitting in orphans:
             space = self._space_of(address)
             if space is None:
                 continue
             try:
-                self._wait(space.queue)
+                self._drain(space.queue)
             except WrongState:
-                self._orphans = True
+                self._has_orphans = True
                 continue
             self._port.decommit(address, nbytes)
-            if leaving:
-                self._left(space, address)
+            if decommitting:
+                self._finish_decommit(space, address)
             else:
-                self._pool.stayed(address)
+                self._pool.rollback(address)
 
-    def _left(self, space: _Space, address: int) -> None:
+    def _finish_decommit(self, space: _Space, address: int) -> None:
         self._pool.num_device_free += 1
-        if self._pool.left(address):
-            self._give_up(space)
+        if self._pool.decommit_done(address):
+            self._release_if_empty(space)
 
-    def _give_up(self, space: _Space) -> None:
-        """The space goes, too, unless somebody grew it again meanwhile."""
-        with self._moving:
-            if space.address in self._spaces and self._pool.evict_space(space.address):
+    def _release_if_empty(self, space: _Space) -> None:
+        """Release the space unless another thread has committed pages in it."""
+        with self._space_lock:
+            if space.address in self._spaces and self._pool.evict_expandable(space.address):
                 del self._spaces[space.address]
-                self._unowned.append(space.address)
+                self._spaces_to_release.append(space.address)
         self._release_spaces()
 
     def _release_spaces(self) -> None:
-        for _ in range(len(self._unowned)):
-            with self._moving:
-                if not self._unowned:
+        for _ in range(len(self._spaces_to_release)):
+            with self._space_lock:
+                if not self._spaces_to_release:
                     return
-                address = self._unowned.popleft()
+                address = self._spaces_to_release.popleft()
                 try:
                     self._port.release_space(address)
                 except DeviceError:
-                    self._unowned.append(address)
+                    self._spaces_to_release.append(address)
                     raise

@@ -1,4 +1,4 @@
-"""Which cached segments to give back when memory gets short, but before all of them go (torch-semantics 3.6, 3.8)."""
+"""Selection of cached segments to release under memory pressure, before the whole cache."""
 
 from __future__ import annotations
 
@@ -7,43 +7,47 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forebay._core import Pool
-    from forebay.runtime.allocator.expandable_segments import Request
+    from forebay.runtime.allocator.request import AllocRequest
 
-__all__ = ["collect_old", "collect_oversize"]
+__all__ = ["release_oversize_segments", "release_segments_older_than_average"]
 
-_Release = Callable[[list[int]], object]  # gives the segments at these addresses back
+_Release = Callable[[list[int]], object]  # releases the segments at these addresses
 
 
-def collect_old(pool: Pool, surplus: int, release: _Release) -> None:
-    """Large segments that lay idle for longer than the average, until `surplus` bytes went or nothing more does."""
-    idle = pool.evictable(small=False, growing=True)
-    total_age = sum(age for *_, age, _ in idle)
-    while idle and surplus > 0:
-        average = total_age / len(idle)
-        old = [row for row in idle if row[3] >= average and not row[4]]
+def release_segments_older_than_average(pool: Pool, surplus: int, release: _Release) -> None:
+    """Release free large segments older than the average, repeatedly, until `surplus` bytes are released."""
+    free = pool.evictable(small=False, expandable=True)
+    total_age = sum(age for *_, age, _ in free)
+    while free and surplus > 0:
+        average = total_age / len(free)
+        old = [row for row in free if row[3] >= average and not row[4]]
         if not old:
             return
         surplus -= sum(row[1] for row in old)
         total_age -= sum(row[3] for row in old)
-        idle = [row for row in idle if row[3] < average or row[4]]
+        free = [row for row in free if row[3] < average or row[4]]
         release([row[0] for row in old])
 
 
-def collect_oversize(pool: Pool, request: Request, max_split: int, release: _Release) -> bool:
-    """The smallest idle segment of `max_split` or more that would serve, or as many of the largest as are needed."""
+def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int, release: _Release) -> bool:
+    """Release the smallest free segment that fits and is not below `max_split`, or else as many large ones as needed.
+
+    Return True if enough bytes for the request were released.
+    """
     wanted = max(request.size, max_split)
-    rows = pool.evictable(request.small, request.home, pieces=True)
-    mine = [(size, address, grows) for address, size, queue, _, grows in rows if queue == request.queue]
-    mine = [row for row in mine if row[0] >= max_split]
-    fitting = next(((address, grows) for size, address, grows in mine if size >= wanted), None)
-    if fitting is not None and not fitting[1]:  # and when it is a piece of a growing segment, no larger one goes
+    rows = pool.evictable(request.small, request.partition, parts=True)
+    candidates = [(size, address, grows) for address, size, queue, _, grows in rows if queue == request.queue]
+    candidates = [row for row in candidates if row[0] >= max_split]
+    fitting = next(((address, grows) for size, address, grows in candidates if size >= wanted), None)
+    if fitting is not None and not fitting[1]:  # if it is part of an expandable segment, no larger one is released
         release([fitting[0]])
         return True
-    going = []
-    for size, address in reversed([(size, address) for size, address, grows in mine if size < wanted and not grows]):
+    chosen = []
+    smaller = [(size, address) for size, address, grows in candidates if size < wanted and not grows]
+    for size, address in reversed(smaller):
         if wanted <= 0:
             break
         wanted -= size
-        going.append(address)
-    release(going)
+        chosen.append(address)
+    release(chosen)
     return wanted <= 0

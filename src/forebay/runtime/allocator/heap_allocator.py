@@ -1,7 +1,7 @@
-"""Metal's way to have memory: heaps that hold whole buffers. PyTorch's order of remedies for MPS, one rung a line.
+"""Metal-style caching allocator: heaps that hold whole buffers. Recovery steps run in PyTorch's order for MPS.
 
-A free buffer keeps its size and serves again, even a smaller request, until it is released; then it is room for a new
-buffer of its heap. (torch-semantics 4.1: PyTorch until about 2.13. Since then it places buffers by itself.)
+A free buffer is cached with its size and may serve a smaller request. Once it is released, its range in the heap is
+available for a new buffer. (PyTorch until about 2.13; later versions place buffers themselves.)
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from forebay._core import Block
 from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.caching_allocator import Allocator
-from forebay.runtime.allocator.expandable_segments import Request
-from forebay.runtime.allocator.pending_frees import Order
+from forebay.runtime.allocator.pending_frees import OrderedSet
 from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
 from forebay.spi import Heaps, Port, Queue
@@ -26,28 +26,29 @@ from forebay.watermarks import Watermarks
 __all__ = ["HeapAllocator", "heap_size"]
 
 _MIB = 1 << 20
-_SCALAR = 8  # bytes: so little may be shared wherever the host has the same memory
+_SCALAR = 8  # bytes; buffers up to this size are always shared if host and device share memory
 _SMALL = _MIB
-_OWN = 512 * _MIB  # from here on a buffer has a heap of its own
-_TIERS = ((_SMALL, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_OWN - 1, 1024 * _MIB))  # buffers up to: their heaps
-_QUANTUM = 2 * _MIB  # of heaps of their own
-_OTHER, _SCALARS = (1 << 31) + 1, (1 << 31) + 2  # homes: of the storage mode that is not the usual one, of scalars
+_DEDICATED = 512 * _MIB  # buffers of this size or more get a dedicated heap
+_TIERS = ((_SMALL, 8 * _MIB), (10 * _MIB - 1, 32 * _MIB), (_DEDICATED - 1, 1024 * _MIB))  # largest buffer, heap size
+_DEDICATED_QUANTUM = 2 * _MIB  # sizes of dedicated heaps are multiples of it
+# Pool numbers: of the storage mode that is not the default, and of scalars.
+_OTHER_MODE, _SCALARS = (1 << 31) + 1, (1 << 31) + 2
 
 
-def heap_size(nbytes: int, *, short: bool) -> int:
-    """Bytes of the heap for a new buffer; `short`: memory is, so that large ones get no more than they need.
+def heap_size(nbytes: int, *, memory_pressure: bool) -> int:
+    """Return the size of the heap for a new buffer. Under memory pressure large buffers get dedicated heaps.
 
-    >>> [heap_size(size << 20, short=False) >> 20 for size in (1, 2, 10, 600)]
+    >>> [heap_size(size << 20, memory_pressure=False) >> 20 for size in (1, 2, 10, 600)]
     [8, 32, 1024, 600]
     """
-    if nbytes > _most_in_shared(short=short):
-        return -(-nbytes // _QUANTUM) * _QUANTUM
-    return next(heap for most, heap in _TIERS if nbytes <= most)
+    if nbytes > _largest_in_common_heap(memory_pressure=memory_pressure):
+        return -(-nbytes // _DEDICATED_QUANTUM) * _DEDICATED_QUANTUM
+    return next(heap for largest, heap in _TIERS if nbytes <= largest)
 
 
-def _most_in_shared(*, short: bool) -> int:
-    """How long a buffer may be to get a heap that others will be in as well."""
-    return _TIERS[1 if short else 2][0]
+def _largest_in_common_heap(*, memory_pressure: bool) -> int:
+    """Return the size of the largest buffer that does not get a dedicated heap."""
+    return _TIERS[1 if memory_pressure else 2][0]
 
 
 class _Cached(NamedTuple):
@@ -59,9 +60,9 @@ class _Cached(NamedTuple):
 
 
 class HeapAllocator(Allocator):
-    """An allocator by the rules of `torch.mps`. Those of `torch.cuda`'s settings mean nothing here.
+    """An allocator with the policy of `torch.mps`. The settings of `torch.cuda` have no effect.
 
-    A buffer, and the room of a heap, is reused by its own queue only; PyTorch had one queue then.
+    Buffers and heaps are reused by their own queue only. (PyTorch's allocator of that time had one queue.)
     """
 
     def __init__(
@@ -71,246 +72,248 @@ class HeapAllocator(Allocator):
         heaps: Heaps,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]] = (set[int], set[PoolId]),
-        watermarks: Watermarks | None = None,  # the environment's
+        orders: tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]] = (set[int], set[PoolId]),
+        watermarks: Watermarks | None = None,  # by default from the environment
     ) -> None:
         super().__init__(name, port, queues, settings, orders)
         self._heaps = heaps
-        self._usual = "shared" if heaps.unified else "private"
-        self._watermarks = watermarks or Watermarks.of_environment(heaps)
-        self._others = 0  # bytes that the device has lent to others than this allocator, when it was looked last
-        self._own: set[int] = set()  # heaps that were made for one large buffer
-        self.make_home(_OTHER)
-        self.make_home(_SCALARS, waits=True)
-        for home in (_OTHER, _SCALARS):
-            self.private.add_common(home)
+        self._default_mode = "shared" if heaps.unified else "private"
+        self._watermarks = watermarks or Watermarks.from_environment(heaps)
+        self._used_by_others = 0  # bytes of the device's memory, at the latest `update_other_usage`
+        self._dedicated: set[int] = set()  # heaps reserved for one large buffer
+        self.create_partition(_OTHER_MODE)
+        self.create_partition(_SCALARS, waits=True)
+        for partition in (_OTHER_MODE, _SCALARS):
+            self.private.add_common(partition)
         self._push_policy()
 
-    # Rules
+    # Policy
 
     def apply_settings(self, settings: AllocatorSettings) -> None:
-        """They are CUDA's: what the pool was told does not change, and the port, which may be closed, is not asked."""
+        """Store CUDA's settings without effect. Does not use the port, which may be closed."""
         self.settings = settings
 
     @property
     def watermarks(self) -> Watermarks:
-        """Both, in shares of the recommended memory."""
+        """The high and low watermark, as fractions of the recommended memory."""
         return self._watermarks
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """The high watermark: a share of the recommended memory, 0 to 2; 0 is without a limit."""
+        """Set the high watermark: a fraction of the recommended memory, 0 to 2; 0 means no limit."""
         self.set_watermarks(self._watermarks.with_high(fraction))
 
     def set_watermarks(self, watermarks: Watermarks) -> None:
-        """Both, from now on. What is allocated stays."""
+        """Replace both watermarks. Existing allocations are not affected."""
         self._watermarks = watermarks
-        self.look_at_others()
+        self.update_other_usage()
 
-    def rules(self) -> dict[str, Any]:
+    def snapshot_notes(self) -> dict[str, Any]:
         return {"heaps": asdict(self._heaps), "watermarks": str(self._watermarks)}
 
     def memory_fraction(self) -> float:
         return self._watermarks.high
 
     def capacity_changed(self) -> None:
-        """What is recommended stays."""
+        """Do nothing: the recommended memory does not depend on the capacity."""
 
-    def look_at_others(self) -> None:
-        """What they have of the device is not for this allocator, whose pool cannot ask by itself."""
-        self._others = max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
+    def update_other_usage(self) -> None:
+        """Query the memory used outside this allocator and lower the native pool's limit by it."""
+        self._used_by_others = max(self.driver_allocated() - self.current(RESERVED_BYTES), 0)
         self._push_policy()
 
     def _push_policy(self) -> None:
-        self.limit = self._watermarks.most
-        allowed = 0 if self.limit is None else max(self.limit - self._others, 1)
-        ages, buffers = self._watermarks.low > 0, self._heaps.alignment
-        self.set_policy((0,) * 16, UNLIMITED, 0, 0, False, ages, False, buffers, allowed)
+        self.limit = self._watermarks.high_limit
+        allowed = 0 if self.limit is None else max(self.limit - self._used_by_others, 1)
+        track_ages, buffer_alignment = self._watermarks.low > 0, self._heaps.alignment
+        self.set_policy((0,) * 16, UNLIMITED, 0, 0, False, track_ages, False, buffer_alignment, allowed)
 
-    # Which buffer pool
+    # Choice of the buffer pool
 
     def allocate_for(self, nbytes: int, queue: int = 0, usage: str = "") -> Block:
-        """As `allocate`, in memory that is "shared" with the host, "private" to the device, or for a "scalar".
+        """Allocate memory that is "shared" with the host, "private" to the device, or holds a "scalar".
 
-        A scalar's memory waits for its own queue when it is given back. A private pool has memory of the usual mode
-        alone. ValueError for another usage, and for a scalar of more than 1 MiB.
+        A scalar's free is deferred until its own queue is done. Private pools (of graphs and MemPools) have memory of
+        the default mode only. ValueError for another usage, and for a scalar of more than 1 MiB.
         """
-        if nbytes >= self._heaps.longest:  # more than the core's ints hold, perhaps
-            raise self.beyond(nbytes)
-        home = self._home_for(nbytes, usage or self._usual)
-        if self.routed and (private := self._home(queue)):
-            home = private  # a graph's memory, say, is nobody else's, whatever it is for
-        if self.waiting:
-            self._settle(queue)
-        block = self.take(nbytes, queue, home)
-        return self._refill(nbytes, queue, home) if block is None else block
+        if nbytes >= self._heaps.longest:  # may exceed the native core's integers
+            raise self.too_large_error(nbytes)
+        partition = self._partition_for(nbytes, usage or self._default_mode)
+        if self.routed and (private := self._route(queue)):
+            partition = private  # allocations of a graph or MemPool use its pool, whatever their usage
+        if self.has_pending_frees:
+            self._process_pending_frees(queue)
+        block = self.try_allocate(nbytes, queue, partition)
+        return self._refill(nbytes, queue, partition) if block is None else block
 
-    def _home_for(self, nbytes: int, usage: str) -> int:
+    def _partition_for(self, nbytes: int, usage: str) -> int:
         if usage == "scalar":
             if nbytes > _SMALL:
                 raise ValueError(f"a scalar has at most {_SMALL} bytes, not {nbytes}")
             return _SCALARS
         if usage not in ("shared", "private"):
-            raise ValueError(f"usage is 'shared', 'private' or 'scalar', not {usage!r}")
-        # On one memory the usual mode is shared, and what is as small as a scalar is shared anyway.
-        return 0 if usage == self._usual or (nbytes <= _SCALAR and self._heaps.unified) else _OTHER
+            raise ValueError(f"usage must be 'shared', 'private' or 'scalar', not {usage!r}")
+        # With unified memory the default mode is shared, and small buffers are shared even if private is requested.
+        return 0 if usage == self._default_mode or (nbytes <= _SCALAR and self._heaps.unified) else _OTHER_MODE
 
-    def _storage_mode(self, home: int) -> str:
-        if home == _OTHER:
+    def _storage_mode(self, partition: int) -> str:
+        if partition == _OTHER_MODE:
             return "private" if self._heaps.unified else "shared"
-        return "shared" if home == _SCALARS else self._usual
+        return "shared" if partition == _SCALARS else self._default_mode
 
-    def beyond(self, nbytes: int) -> ForebayError:
-        return oom_message.too_long(nbytes)
+    def too_large_error(self, nbytes: int) -> ForebayError:
+        return oom_message.invalid_buffer_size_error(nbytes)
 
-    # The ladder
+    # Recovery steps
 
-    def _refill(self, nbytes: int, queue: int, home: int) -> Block:
-        """Cheapest remedy first."""
+    def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
         if nbytes >= self._heaps.longest:
-            raise self.beyond(nbytes)
-        size = self.rounded(nbytes)
-        self._refusal = None
-        self.look_at_others()
-        request = Request(nbytes, size, size, size <= _SMALL, queue, home)
-        request.short = not request.small and self._is_short()
-        remedies = (
-            self._spare_oversize,
-            self._collect_and_place,
-            self._ask_callbacks,
+            raise self.too_large_error(nbytes)
+        size = self.block_size(nbytes)
+        self._device_error = None
+        self.update_other_usage()
+        request = AllocRequest(nbytes, size, size, size <= _SMALL, queue, partition)
+        request.memory_pressure = not request.small and self._has_memory_pressure()
+        steps = (
+            self._use_or_release_oversize,
+            self._collect_garbage_and_place,
+            self._retry_after_callbacks,
             self._release_some_and_place,
             self._empty_and_place,
         )
-        for remedy in remedies:
-            if (block := remedy(request)) is not None:
+        for step in steps:
+            if (block := step(request)) is not None:
                 return block
-        raise self._out_of_memory(request)
+        raise self._oom_error(request)
 
-    def _is_short(self) -> bool:
-        low = self._watermarks.short_from
+    def _has_memory_pressure(self) -> bool:
+        low = self._watermarks.low_limit
         return low is not None and low - self.driver_allocated() < _MIB
 
-    def _ask_callbacks(self, request: Request) -> Block | None:
+    def _retry_after_callbacks(self, request: AllocRequest) -> Block | None:
         self._callbacks_freed()
-        return self._look_again(request)  # whatever they say, as PyTorch
+        return self._retry_cached(request)  # whatever the callbacks return, as PyTorch does
 
-    def _look_again(self, request: Request) -> Block | None:
-        return super()._look_again(request) or self._spare_oversize(request)
+    def _retry_cached(self, request: AllocRequest) -> Block | None:
+        return super()._retry_cached(request) or self._use_or_release_oversize(request)
 
-    def _spare_oversize(self, request: Request) -> Block | None:
-        """What becomes of the only buffer that is large enough, where it is far too large: it serves at worst."""
-        address, size, room = self.nearest(request.nbytes, request.queue, request.home)
-        if not size or room or self._beyond(request):
+    def _use_or_release_oversize(self, request: AllocRequest) -> Block | None:
+        """If the only fitting buffer is far too large: use it while its queue is busy, release it otherwise."""
+        address, size, has_room = self.best_fit_buffer(request.nbytes, request.queue, request.partition)
+        if not size or has_room or self._exceeds_limit(request):
             return None
         idle = self._idle(request.queue)
-        if not idle and not request.short:
-            return self.take_at(address, request.nbytes, request.queue, request.home)
-        self.release(address, size)
-        request.short = request.short and not idle
+        if not idle and not request.memory_pressure:
+            return self.allocate_at(address, request.nbytes, request.queue, request.partition)
+        self.release_buffer(address, size)
+        request.memory_pressure = request.memory_pressure and not idle
         return None
 
-    def _collect_and_place(self, request: Request) -> Block | None:
-        if request.short:
+    def _collect_garbage_and_place(self, request: AllocRequest) -> Block | None:
+        if request.memory_pressure:
             cached = self._cached(request)
             if sum(each.nbytes for each in cached) > request.size:
-                self._collect(cached)
+                self._collect_garbage(cached)
         return self._place(request)
 
-    def _collect(self, cached: list[_Cached]) -> None:
-        """Release what lay idle for longer than the average, until memory is not short any more."""
-        low = self._watermarks.short_from
+    def _collect_garbage(self, cached: list[_Cached]) -> None:
+        """Release idle buffers older than the average, repeatedly, until the memory pressure ends."""
+        low = self._watermarks.low_limit
         surplus = 0 if low is None else self.driver_allocated() - low
         idle = [each for each in cached if self._idle(each.queue)]
         while idle and surplus > 0:
             average = sum(each.age for each in idle) / len(idle)
             old = list(_up_to(surplus, [each for each in idle if each.age >= average]))
-            self._release(old, self._own)
+            self._release_buffers(old, self._dedicated)
             surplus -= sum(each.nbytes for each in old)
             idle = [each for each in idle if each.age < average]
 
-    def _release_some_and_place(self, request: Request) -> Block | None:
-        """The smallest cached buffer that is large enough, or of the others the largest, as many as it takes."""
-        mine = [each for each in self._cached(request) if each.queue == request.queue]
-        going = [each for each in mine if each.nbytes >= request.size][:1]
-        if not going:
-            going = list(_up_to(request.size, mine[::-1]))
-        self._release(going)
-        return self._place(request) if sum(each.nbytes for each in going) >= request.size else None
+    def _release_some_and_place(self, request: AllocRequest) -> Block | None:
+        """Release the smallest cached buffer that fits, or else as many of the largest as needed; then place."""
+        cached = [each for each in self._cached(request) if each.queue == request.queue]
+        chosen = [each for each in cached if each.nbytes >= request.size][:1]
+        if not chosen:
+            chosen = list(_up_to(request.size, cached[::-1]))
+        self._release_buffers(chosen)
+        return self._place(request) if sum(each.nbytes for each in chosen) >= request.size else None
 
-    def _empty_and_place(self, request: Request) -> Block | None:
+    def _empty_and_place(self, request: AllocRequest) -> Block | None:
         if request.queue in self.capturing:
             return None
         self.empty()
         self.num_alloc_retries += 1
         return self._place(request)
 
-    def _place(self, request: Request) -> Block | None:
-        """A new buffer, in a heap that has room, or a new heap."""
-        if self._beyond(request):
+    def _place(self, request: AllocRequest) -> Block | None:
+        """Allocate a new buffer in a heap that has room, or in a new heap."""
+        if self._exceeds_limit(request):
             return None
-        block = self.place(request.nbytes, request.queue, request.home)
+        block = self.new_buffer(request.nbytes, request.queue, request.partition)
         if block is None:
-            heap = heap_size(request.size, short=request.short)
+            heap = heap_size(request.size, memory_pressure=request.memory_pressure)
             block = self._reserve(replace(request, segment=heap))
             if block is not None:
-                alone = request.size > _most_in_shared(short=request.short)
-                (self._own.add if alone else self._own.discard)(block.address)
-        if block is not None and 0 < request.home < _OTHER:
-            self.private.grown.add(request.home)
+                dedicated = request.size > _largest_in_common_heap(memory_pressure=request.memory_pressure)
+                (self._dedicated.add if dedicated else self._dedicated.discard)(block.address)
+        if block is not None and 0 < request.partition < _OTHER_MODE:
+            self.private.ever_used.add(request.partition)
         return block
 
-    def _beyond(self, request: Request) -> bool:
+    def _exceeds_limit(self, request: AllocRequest) -> bool:
         return self.limit is not None and self.driver_allocated() + request.size > self.limit
 
-    def _sentence(self, request: Request, free: int, capacity: int) -> str:
+    def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
         other = max(capacity - free - self.current(RESERVED_BYTES), 0)
-        return oom_message.heap_sentence(self, request, other, self._storage_mode(request.home))
+        return oom_message.heap_text(self, request, other, self._storage_mode(request.partition))
 
-    # Giving back
+    # Releasing cached memory
 
-    def _cached(self, request: Request) -> list[_Cached]:
-        """The free buffers of its pool, of all queues: by queue, and then by size."""
-        return [_Cached(*row) for row in self.evictable(request.small, request.home, pieces=True)]
+    def _cached(self, request: AllocRequest) -> list[_Cached]:
+        """Return the free buffers of the request's pool, of all queues, sorted by queue and size."""
+        return [_Cached(*row) for row in self.evictable(request.small, request.partition, parts=True)]
 
-    def _release(self, buffers: list[_Cached], heaps: set[int] | None = None) -> None:
-        """Make room of them. Of these heaps, or all, one that is empty then goes back, unless its queue is at work."""
-        emptied: dict[int, int] = {}  # and their queues
+    def _release_buffers(self, buffers: list[_Cached], heaps: set[int] | None = None) -> None:
+        """Release the buffers, and each heap that becomes empty (only those in `heaps`, if given) unless it is in use.
+
+        A heap is in use while its queue is busy.
+        """
+        emptied: dict[int, int] = {}  # heap address -> queue
         for each in buffers:
-            heap = self.release(each.address, each.nbytes)
+            heap = self.release_buffer(each.address, each.nbytes)
             if heap and self._idle(each.queue) and (heaps is None or heap in heaps):
                 emptied[heap] = each.queue
-        self.leaving.add(sorted(emptied))
-        # Until then another thread may have had it, and left work behind: that one waits for the next `_give_back`.
+        self.pending_releases.add(sorted(emptied))
+        # A heap that another thread used before the eviction may be busy: a later `_release_segments` releases it.
         idle = {heap for heap, queue in emptied.items() if self._idle(queue)}
-        self.leaving.release(tuple(entry for entry in self.leaving.entries() if entry[0] in idle))
-        self._forget_own()
+        self.pending_releases.release(tuple(entry for entry in self.pending_releases.entries() if entry[0] in idle))
+        self._forget_released_heaps()
 
-    def _forget_own(self) -> None:
-        """Another heap may come to the address of one that went."""
-        self._own.difference_update([heap for heap in tuple(self._own) if not self.owns(heap)])
+    def _forget_released_heaps(self) -> None:
+        """Drop released heaps from `_dedicated`: a new heap may reuse their address."""
+        self._dedicated.difference_update([heap for heap in tuple(self._dedicated) if not self.owns(heap)])
 
     def _idle(self, handle: int) -> bool:
-        """Whether the queue has no work left. One that is unknown, or was closed, has none."""
+        """Return True if the queue has no work left. An unknown or closed queue has none."""
         queue = self._queues.get(handle)
         return handle not in self.capturing and (queue is None or queue.idle())
 
     def empty(self) -> None:
-        """Give all idle memory back to the port, once all work is done: as PyTorch, also where there is nothing."""
+        """Release all cached memory after waiting for all work, even if nothing is cached, as PyTorch does."""
         with suppress(WrongState):  # this is a queue's own thread, which cannot wait for itself
-            self.wait_for_all()
+            self.synchronize()
         super().empty()
-        for home in (_OTHER, _SCALARS):
-            self._empty_home(home, large_first=True)
+        for partition in (_OTHER_MODE, _SCALARS):
+            self._empty_partition(partition, large_first=True)
 
-    def _empty_home(self, home: int, *, large_first: bool) -> None:
+    def _empty_partition(self, partition: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
-            for address, nbytes, *_ in self.evictable(small, home, pieces=True):
-                self.release(address, nbytes)
-            self._give_back([address for address, *_ in self.evictable(small, home)])
-        self._forget_own()
+            for address, nbytes, *_ in self.evictable(small, partition, parts=True):
+                self.release_buffer(address, nbytes)
+            self._release_segments([address for address, *_ in self.evictable(small, partition)])
+        self._forget_released_heaps()
 
 
 def _up_to(wanted: int, cached: list[_Cached]) -> Iterator[_Cached]:
-    """So many of them that they have as many bytes."""
+    """Yield buffers until they add up to the wanted bytes."""
     for each in cached:
         if wanted <= 0:
             return

@@ -1,4 +1,4 @@
-"""Why there was no memory, in words: PyTorch's sentence, then where the free memory lies and who holds the rest."""
+"""Texts of OutOfMemory errors: PyTorch's text, then where the free memory is and which call sites hold the rest."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from forebay.errors import ForebayError, OutOfMemory
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.runtime.history import memory_snapshot
 from forebay.snapshot.model import Snapshot, State
-from forebay.snapshot.sites import label_of, site_of
-from forebay.spi import Occupied
+from forebay.snapshot.sites import find_sites, label_of
+from forebay.spi import ProcessUsage
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
-    from forebay.runtime.allocator.expandable_segments import Request
+    from forebay.runtime.allocator.request import AllocRequest
 
 __all__ = [
     "ADVISERS",
     "DOCUMENTATION",
-    "MOST_BYTES",
-    "beyond",
-    "explain",
-    "heap_sentence",
-    "holders",
-    "rejected",
-    "sentence",
-    "too_long",
+    "MAX_REQUEST_BYTES",
+    "heap_text",
+    "invalid_buffer_size_error",
+    "largest_holders",
+    "oom_error",
+    "rejected_error",
+    "segment_text",
+    "too_large_error",
 ]
 
 DOCUMENTATION = "https://forebay.readthedocs.io/en/stable/how-to/out-of-memory.html"
-MOST_BYTES = 1 << 60  # PyTorch's bound, and the core's: so much is asked of no device
-_SITES = 3  # named in the text
+MAX_REQUEST_BYTES = 1 << 60  # the bound of PyTorch and of the core; a request this large never reaches the device
+_MAX_SITES = 3  # named in the text
 
-# Asked, with the history and the request, what would have helped; each gives lines for the text.
-ADVISERS: list[Callable[[Snapshot, Allocator, Request], list[str]]] = []
+# Functions that suggest remedies, from the memory history and the request, as lines for the text.
+ADVISERS: list[Callable[[Snapshot, Allocator, AllocRequest], list[str]]] = []
 
 
-def beyond(name: str, wanted: int) -> OutOfMemory:
-    """The error for a request of MOST_BYTES or more, which no remedy is tried for."""
-    message = f"{_kind(name)} out of memory. Tried to allocate more than 1EB memory."  # as PyTorch says it
+def too_large_error(name: str, wanted: int) -> OutOfMemory:
+    """Return the error for a request of MOST_BYTES or more, for which no recovery step is tried."""
+    message = f"{_kind(name)} out of memory. Tried to allocate more than 1EB memory."  # PyTorch's text
     return OutOfMemory(message, wanted=wanted, device=name)
 
 
-def rejected(name: str, request: Request) -> OutOfMemory:
-    """The error of `throw_on_cudamalloc_oom`, which comes before the device is asked."""
+def rejected_error(name: str, request: AllocRequest) -> OutOfMemory:
+    """Return the error of `throw_on_cudamalloc_oom`, raised before the request reaches the device."""
     message = (
         f"{_kind(name)} out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {_size(request.nbytes)}"
@@ -57,10 +57,13 @@ def rejected(name: str, request: Request) -> OutOfMemory:
     return OutOfMemory(message, wanted=request.nbytes, device=name)
 
 
-def explain(allocator: Allocator, request: Request, sentence: str, free: int, capacity: int) -> OutOfMemory:
-    """The error for a request that no remedy helped; names those who hold most when the history is on."""
-    lines = [sentence]
-    if allocator.explains:
+def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int, capacity: int) -> OutOfMemory:
+    """Return the error for a request that no recovery step could serve.
+
+    While the memory history is recorded, the text names the call sites that hold the most memory.
+    """
+    lines = [text]
+    if allocator.explains_oom:
         lines += _explanation(allocator, request, capacity)
     return OutOfMemory(
         "\n".join(lines),
@@ -73,59 +76,60 @@ def explain(allocator: Allocator, request: Request, sentence: str, free: int, ca
     )
 
 
-def _explanation(allocator: Allocator, request: Request, capacity: int) -> list[str]:
+def _explanation(allocator: Allocator, request: AllocRequest, capacity: int) -> list[str]:
     lines = []
-    asked, needed = format_bytes(request.nbytes), format_bytes(request.segment)
-    if request.segment >= request.nbytes + (1 << 20) and asked != needed:
-        lines.append(f"  {asked} were asked for, for which a segment of {needed} is needed.")
+    requested, needed = format_bytes(request.nbytes), format_bytes(request.segment)
+    if request.segment >= request.nbytes + (1 << 20) and requested != needed:
+        lines.append(f"  The request of {requested} needs a segment of {needed}.")
     try:
         snapshot = memory_snapshot.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
-        lines += _pieces(snapshot, request)
+        lines += _free_blocks(snapshot, request)
         if allocator.recording:
-            lines += holders(snapshot)
-            lines += _pinning(snapshot, request)
+            lines += largest_holders(snapshot)
+            lines += _fragmentation(snapshot, request)
             for adviser in ADVISERS:
                 lines += adviser(snapshot, allocator, request)
         else:
-            lines.append(
-                "  Who holds it is not known: forebay.memory.record_history() before the allocations would tell."
-            )
-    except MemoryError:  # NumPy may be living in this very pool
-        lines.append("  There was not even memory to find out who holds it.")
+            lines.append("  To see which call sites hold it, call forebay.memory.record_history() before allocating.")
+    except MemoryError:  # NumPy may allocate from this pool
+        lines.append("  There was too little memory to find the call sites that hold it.")
     return lines
 
 
-def holders(snapshot: Snapshot) -> list[str]:
-    """A line for each of the sites that hold most."""
+def largest_holders(snapshot: Snapshot) -> list[str]:
+    """Return one line for each of the call sites that hold the most memory."""
     live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
     return [
         f"  {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
-        for nbytes, count, label in _most(snapshot, live["stack"], live["requested"])
+        for nbytes, count, label in _largest_sites(snapshot, live["stack"], live["requested"])
     ]
 
 
-def sentence(allocator: Allocator, request: Request, free: int, capacity: int) -> str:
-    """PyTorch's, to the letter (torch-semantics 3.7)."""
+def segment_text(allocator: Allocator, request: AllocRequest, free: int, capacity: int) -> str:
+    """Return PyTorch's text for a CUDA device, verbatim."""
     reserved, allocated = allocator.current(RESERVED_BYTES), allocator.current(ALLOCATED_BYTES)
-    private = _idle_in_private_pools(allocator)
+    private = _free_in_private_pools(allocator)
     text = f"{_kind(allocator.name)} out of memory. Tried to allocate {_size(request.segment)}. "
     text += f"{_device(allocator)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
-    if isinstance(allocator.port, Occupied):
-        text += "".join(_occupants(allocator.port.occupants()))
+    if isinstance(allocator.port, ProcessUsage):
+        text += "".join(_occupants(allocator.port.process_memory()))
     if allocator.limit is not None:
         text += f"{_size(allocator.limit)} allowed; "
     text += f"Of the allocated memory {_size(allocated + private)} is allocated by forebay, "
     if private:
         text += f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     text += f"and {_size(reserved - allocated - private)} is reserved by forebay but unallocated."
-    if allocator.grows and (reserve := allocator.settings.expandable_reserve(capacity)) < request.segment <= capacity:
+    if (
+        allocator.uses_expandable_segments
+        and (reserve := allocator.settings.expandable_reserve(capacity)) < request.segment <= capacity
+    ):
         return text + (
             f" This allocation exceeds the expandable-segment reserve of {_size(reserve)} for this stream, and a single"
             " allocation cannot span expandable segments. Raise FOREBAY_ALLOC_CONF expandable_segments_reserve or"
             " expandable_segments_reserve_by_class (or unset it) so that a segment is at least"
             f" {_size(request.segment)}."
         )
-    if allocator.grows:
+    if allocator.uses_expandable_segments:
         return text + (
             " expandable_segments is enabled. If instead the process is running out of virtual address space (VSZ),"
             " expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the"
@@ -138,8 +142,11 @@ def sentence(allocator: Allocator, request: Request, free: int, capacity: int) -
     )
 
 
-def heap_sentence(allocator: Allocator, request: Request, other: int, pool: str) -> str:
-    """The same of an MPS device (torch-semantics 4.1): bytes of others than the allocator, and which buffer pool."""
+def heap_text(allocator: Allocator, request: AllocRequest, other: int, pool: str) -> str:
+    """Return PyTorch's text for an MPS device, verbatim.
+
+    `other` is the bytes allocated outside the allocator; `pool` is the storage mode of the buffer pool.
+    """
     kind = _kind(allocator.name)
     text = f"{kind} backend out of memory ({kind} allocated: "
     text += f"{_metal_size(allocator.current(RESERVED_BYTES))}, other allocations: {_metal_size(other)}"
@@ -153,8 +160,8 @@ def heap_sentence(allocator: Allocator, request: Request, other: int, pool: str)
     )
 
 
-def too_long(nbytes: int) -> ForebayError:
-    """The error for a request that no single buffer can have."""
+def invalid_buffer_size_error(nbytes: int) -> ForebayError:
+    """Return the error for a request above the largest buffer size."""
     return ForebayError(f"Invalid buffer size: {_metal_size(nbytes)}")
 
 
@@ -162,57 +169,61 @@ def _metal_size(nbytes: int) -> str:
     return _size(nbytes if nbytes <= 1024 else float(np.float32(nbytes)), ("KB", "MB", "GB"))  # as PyTorch rounds it
 
 
-def _pieces(snapshot: Snapshot, request: Request) -> list[str]:
-    """Where the free memory lies."""
+def _free_blocks(snapshot: Snapshot, request: AllocRequest) -> list[str]:
+    """Describe where the free memory is."""
     free = snapshot.blocks[snapshot.blocks["state"] == State.FREE]
     if not len(free):
         return []
-    home = snapshot.segments[free["segment"]]
+    segment = snapshot.segments[free["segment"]]
     largest = int(np.argmax(free["nbytes"]))
-    where = f"at {int(free['address'][largest]):#x}, for stream {int(home['queue'][largest])}"
-    lines = [f"  The largest free piece is {format_bytes(int(free['nbytes'][largest]))}, {where}."]
-    mine = (home["queue"] == request.queue) & (home["small"] == request.small) & (home["home"] == request.home)
-    usable = free["nbytes"][mine]
+    where = f"at {int(free['address'][largest]):#x}, for stream {int(segment['queue'][largest])}"
+    lines = [f"  The largest free block is {format_bytes(int(free['nbytes'][largest]))}, {where}."]
+    eligible = (
+        (segment["queue"] == request.queue)
+        & (segment["small"] == request.small)
+        & (segment["home"] == request.partition)
+    )
+    usable = free["nbytes"][eligible]
     best = int(usable.max(initial=0))
     if best < int(free["nbytes"][largest]):
-        what = "none" if best == 0 else f"at most {format_bytes(best)}"
-        lines.append(f"  For this size and stream: {what}.")
+        usable_text = "none" if best == 0 else f"at most {format_bytes(best)}"
+        lines.append(f"  Usable for this size and stream: {usable_text}.")
     short = usable[usable < request.size]
     if len(short):
         lines.append(
             f"  {format_bytes(int(short.sum()))} are free in {len(short)} "
-            f"{'piece' if len(short) == 1 else 'pieces'} too small for {format_bytes(request.nbytes)}."
+            f"{'block' if len(short) == 1 else 'blocks'} too small for {format_bytes(request.nbytes)}."
         )
     return lines
 
 
-def _pinning(snapshot: Snapshot, request: Request) -> list[str]:
-    """Whose blocks keep segments that are mostly free from going back to the device."""
+def _fragmentation(snapshot: Snapshot, request: AllocRequest) -> list[str]:
+    """Name the call sites whose blocks keep partly free segments from being released to the device."""
     used = np.zeros(len(snapshot.segments), np.int64)
     busy = snapshot.blocks[snapshot.blocks["state"] != State.FREE]
     np.add.at(used, busy["segment"], busy["nbytes"].astype(np.int64))
     total = snapshot.segments["nbytes"].astype(np.int64)
     pinned = (used > 0) & (used < total)
-    idle = int((total - used)[pinned].sum())
-    if idle < request.size:
+    free = int((total - used)[pinned].sum())
+    if free < request.size:
         return []
-    many = int(pinned.sum())
-    which = "a segment" if many == 1 else f"{many} segments"
-    lines = [f"  {format_bytes(idle)} lie idle in {which} that cannot be released, because of"]
-    culprits = busy[pinned[busy["segment"]]]
+    segments = int(pinned.sum())
+    which = "1 segment" if segments == 1 else f"{segments} segments"
+    lines = [f"  {format_bytes(free)} are free in {which} that cannot be released because of"]
+    pinning = busy[pinned[busy["segment"]]]
     return lines + [
         f"    {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
-        for nbytes, count, label in _most(snapshot, culprits["stack"], culprits["requested"])
+        for nbytes, count, label in _largest_sites(snapshot, pinning["stack"], pinning["requested"])
     ]
 
 
-def _most(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    known = site_of(snapshot)
+def _largest_sites(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, str]]:
+    known = find_sites(snapshot)
     site = known.of_stack[stacks]
     nbytes = np.bincount(site, sizes, len(known.frames)).astype(np.int64)
     count = np.bincount(site, minlength=len(known.frames))
-    for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_SITES] if nbytes[at]]:
-        label = label_of(known.frames[at]) if at > 1 else "of no known origin, as the history was off or took no stacks"
+    for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_MAX_SITES] if nbytes[at]]:
+        label = label_of(known.frames[at]) if at > 1 else "unknown origin (the history was off or recorded no stacks)"
         yield int(nbytes[at]), int(count[at]), label
 
 
@@ -224,8 +235,8 @@ def _occupants(holding: Mapping[int, int]) -> Iterator[str]:
             yield f"Process {pid} has {_size(nbytes)} memory in use. "
 
 
-def _idle_in_private_pools(allocator: Allocator) -> int:
-    return sum(allocator.idle_in(pool.home) for pool in allocator.private)
+def _free_in_private_pools(allocator: Allocator) -> int:
+    return sum(allocator.free_bytes(pool.partition) for pool in allocator.private)
 
 
 def _kind(name: str) -> str:
@@ -239,7 +250,7 @@ def _device(allocator: Allocator) -> str:
 
 
 def _size(nbytes: float, units: tuple[str, str, str] = ("KiB", "MiB", "GiB")) -> str:
-    """As PyTorch's texts write it: a size exactly at a border keeps the smaller unit."""
+    """Format a size as PyTorch's texts do: a size exactly at a unit's boundary keeps the smaller unit."""
     if nbytes <= 1024:
         return f"{nbytes} bytes"
     power = 1 if nbytes <= 1 << 20 else 2 if nbytes <= 1 << 30 else 3

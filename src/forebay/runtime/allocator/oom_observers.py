@@ -1,28 +1,28 @@
-"""Who is told before an OutOfMemory is raised on any device of a kind, those that are opened later included."""
+"""Observers of OutOfMemory errors per device kind, including devices opened later."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from forebay.runtime.allocator.caching_allocator import Allocator, Observer
+from forebay.runtime.allocator.caching_allocator import Allocator, OutOfMemoryObserver
 
-__all__ = ["attach", "follow", "forget_kind"]
+__all__ = ["attach", "attach_all", "reset_kind"]
 
-_of_kind: dict[str, list[Observer]] = {}
+_by_kind: dict[str, list[OutOfMemoryObserver]] = {}
 
 
-def attach(kind: str, observer: Observer, opened: Iterable[Allocator]) -> None:
-    """`opened` are the allocators of the kind's devices that are open now."""
-    _of_kind.setdefault(kind, []).append(observer)
+def attach(kind: str, observer: OutOfMemoryObserver, opened: Iterable[Allocator]) -> None:
+    """Attach an observer to the kind's open allocators, `opened`, and to all that are opened later."""
+    _by_kind.setdefault(kind, []).append(observer)
     for allocator in opened:
-        allocator.observers.append(observer)
+        allocator.oom_observers.append(observer)
 
 
-def follow(kind: str, allocator: Allocator) -> None:
-    """A device of the kind was opened."""
-    allocator.observers += _of_kind.get(kind, ())
+def attach_all(kind: str, allocator: Allocator) -> None:
+    """Attach the kind's observers to the allocator of a newly opened device."""
+    allocator.oom_observers += _by_kind.get(kind, ())
 
 
-def forget_kind(kind: str) -> None:
-    """Its emulation has ended."""
-    _of_kind.pop(kind, None)
+def reset_kind(kind: str) -> None:
+    """Drop the kind's observers when its emulation ends."""
+    _by_kind.pop(kind, None)

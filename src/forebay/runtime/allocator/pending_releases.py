@@ -1,4 +1,7 @@
-"""Segments that were the pool's and still are the port's, so that nobody looks while they are in neither."""
+"""Segments evicted from the pool but not yet released to the device.
+
+Tracking them here ensures that no other thread finds them missing from both.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +15,37 @@ from forebay.errors import DeviceError
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["Leaving"]
+__all__ = ["PendingReleases"]
 
 
-class Leaving:
-    """What `release` still has to give back; it counts `num_device_free`.
+class PendingReleases:
+    """Evicted segments of one allocator; `release` returns them to their source and counts `num_device_free`.
 
-    `inherited` are those that a forked child has of its parent's port. They stay: the child's port has never seen them.
+    `inherited` segments in a forked child belong to the parent's port; they are never evicted or released.
     """
 
     def __init__(self, allocator: Allocator, inherited: frozenset[int] = frozenset()) -> None:
         self._allocator = allocator
         self._inherited = inherited
         self._serial = count()
-        self._entries: deque[tuple[int, int]] = deque()  # numbered, as an address may come twice
-        self.releasing = threading.RLock()  # held for calls of `release` alone, and never while waiting for a queue
+        self._entries: deque[tuple[int, int]] = deque()  # address and serial, as an address may occur twice
+        self.lock = threading.RLock()  # held during `release` only, never while waiting for a queue
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
 
     def add(self, addresses: list[int]) -> None:
-        """Those that are wholly free leave the pool."""
-        ours = (address for address in addresses if address not in self._inherited)
-        self._entries.extend(zip(filter(self._allocator.evict, ours), self._serial, strict=False))
+        """Evict those of the segments that are wholly free."""
+        own = (address for address in addresses if address not in self._inherited)
+        self._entries.extend(zip(filter(self._allocator.evict, own), self._serial, strict=False))
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
-        """Give these back, as far as nobody else did."""
-        with self.releasing:  # so that whoever comes second finds the memory with the port
+        """Release the entries, except those that another thread has released."""
+        with self.lock:  # a second thread returns only after the memory is back at the port
             for entry in entries:
                 try:
                     self._entries.remove(entry)
-                except ValueError:  # another thread was quicker
+                except ValueError:  # released by another thread
                     continue
                 try:
                     self._allocator.sources.release(entry[0])

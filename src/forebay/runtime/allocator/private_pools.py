@@ -1,4 +1,4 @@
-"""Private pools: homes of their own for what a graph or a user's MemPool allocates, and who is sent there now."""
+"""Private pools for the allocations of a graph or a user's MemPool, and the routing of allocations to them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
     from forebay._core import Pool
-    from forebay.runtime.allocator.pending_frees import Order
-    from forebay.runtime.allocator.segment_sources import Source
+    from forebay.runtime.allocator.pending_frees import OrderedSet
+    from forebay.runtime.allocator.segment_sources import MemoryResource
 
-__all__ = ["COMMON", "Covers", "PoolId", "PrivatePool", "PrivatePools"]
+__all__ = ["DEFAULT_POOL", "PoolId", "PrivatePool", "PrivatePools", "RoutePredicate"]
 
 PoolId = tuple[int, int]  # (0, n) of a user's MemPool, (n, 0) of a graph
-Covers = Callable[[int], bool]  # whether an allocation for this queue, made now, goes there
-COMMON: PoolId = (0, 0)
+RoutePredicate = Callable[[int], bool]  # True if an allocation for this queue, made now, is routed to the pool
+DEFAULT_POOL: PoolId = (0, 0)
 
 
 @dataclass(slots=True)
 class PrivatePool:
-    """One pool: its home in the native pool, and how many use it. Used by nobody, its memory may go."""
+    """One private pool: its number in the native pool and its use count. At 0 users its memory may be released."""
 
     id: PoolId
-    home: int
+    partition: int
     users: int = 1
-    source: Source | None = None  # of its segments, if that is not the port
+    source: MemoryResource | None = None  # of its segments, if not the port
 
 
 class PrivatePools:
-    """All private pools of one device. `home_of(queue)` is where an allocation of this thread goes now."""
+    """All private pools of one device, by PoolId. Each has a number in the native pool; 0 is the default pool."""
 
-    def __init__(self, pool: Pool, order: Callable[[], Order[PoolId]] = set[PoolId]) -> None:
+    def __init__(self, pool: Pool, order: Callable[[], OrderedSet[PoolId]] = set[PoolId]) -> None:
         self._pool = pool
-        self._of: dict[PoolId, PrivatePool] = {}
-        self._lenders = order()  # whose idle memory others may have when there is no other
-        self._idle = order()  # used by nobody
-        self._ids: dict[int, PoolId] = {0: COMMON}  # of every home there ever was
-        self._homes = count(1)
-        self._routes: tuple[tuple[PrivatePool, Covers], ...] = ()
-        self._changing = threading.RLock()  # held for changes of these tables alone; a destructor may come in between
-        self.grown: set[int] = set()  # homes that ever had memory
+        self._pools: dict[PoolId, PrivatePool] = {}
+        self._lenders = order()  # pools whose free memory serves other allocations as a last resort (use_on_oom)
+        self._idle = order()  # pools without users
+        self._ids: dict[int, PoolId] = {0: DEFAULT_POOL}  # by number, deleted pools included
+        self._numbers = count(1)
+        self._routes: tuple[tuple[PrivatePool, RoutePredicate], ...] = ()
+        self._lock = threading.RLock()  # held only to change these tables; reentrant, as a destructor may run within
+        self.ever_used: set[int] = set()  # numbers of pools that ever had memory
 
     def __iter__(self) -> Iterator[PrivatePool]:
-        return iter(tuple(self._of.values()))
+        return iter(tuple(self._pools.values()))
 
     def lenders(self) -> Iterator[PrivatePool]:
         return self._members(self._lenders)
@@ -58,51 +58,54 @@ class PrivatePools:
 
     def __getitem__(self, pool: PoolId) -> PrivatePool:
         try:
-            return self._of[pool]
+            return self._pools[pool]
         except KeyError:
-            raise ForebayError(f"there is no memory pool {pool}: it was released, or never made") from None
+            raise ForebayError(f"no memory pool {pool}: it was released or never created") from None
 
-    def add_common(self, home: int) -> None:
-        """One more home that is nobody's own."""
-        self._ids[home] = COMMON
+    def add_common(self, partition: int) -> None:
+        """Add a pool number that reports the default pool's id."""
+        self._ids[partition] = DEFAULT_POOL
 
-    def id_of(self, home: int) -> PoolId:
-        return self._ids[home]
+    def id_of(self, partition: int) -> PoolId:
+        return self._ids[partition]
 
-    def source_of(self, home: int) -> Source | None:
-        """What brings the segments of that home, if it is not the port."""
-        found = self._of.get(self._ids[home]) if home else None
+    def source_of(self, partition: int) -> MemoryResource | None:
+        """Return the source of the pool's segments, or None for the port."""
+        found = self._pools.get(self._ids[partition]) if partition else None
         return None if found is None else found.source
 
-    def make(
-        self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: Source | None = None
+    def create_or_incref(
+        self, pool: PoolId, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
     ) -> PrivatePool:
-        """A new pool with one user, or one more user of it."""
-        with self._changing:
-            found = self._of.get(pool)
+        """Create a pool with one user, or add a user to the existing pool."""
+        with self._lock:
+            found = self._pools.get(pool)
             if found is not None:
                 found.users += 1
                 self._idle.discard(found.id)
                 return found
-            home = next(self._homes)
-            self._pool.make_home(home, not no_split)
-            self._ids[home] = pool
-            made = self._of[pool] = PrivatePool(pool, home, source=source)
+            number = next(self._numbers)
+            self._pool.create_partition(number, not no_split)
+            self._ids[number] = pool
+            made = self._pools[pool] = PrivatePool(pool, number, source=source)
             if use_on_oom:
                 self._lenders.add(made.id)
             return made
 
-    def begin(self, pool: PoolId, covers: Covers) -> None:
-        """Send what `covers` says there, until `end`. Routes nest: the newest that covers an allocation has it."""
-        with self._changing:
+    def push_route(self, pool: PoolId, covers: RoutePredicate) -> None:
+        """Route allocations for which `covers(queue)` is true to this pool until `pop_route`.
+
+        Routes nest; the most recent match wins. Adds a user to the pool.
+        """
+        with self._lock:
             if any(found.id == pool for found, _ in self._routes):
                 raise ForebayError("beginAllocateToPool: already recording to mempool_id")
-            self._routes = (*self._routes, (self.make(pool), covers))
+            self._routes = (*self._routes, (self.create_or_incref(pool), covers))
             self._pool.routed = True
 
-    def end(self, pool: PoolId) -> None:
-        """The route goes. Its user stays until `leave`, as in PyTorch."""
-        with self._changing:
+    def pop_route(self, pool: PoolId) -> None:
+        """Remove the pool's route. The user that `push_route` added stays until `decref`, as in PyTorch."""
+        with self._lock:
             routes = tuple((found, covers) for found, covers in self._routes if found.id != pool)
             if len(routes) == len(self._routes):
                 raise ForebayError("endAllocatePool: not currently recording to mempool_id")
@@ -111,51 +114,52 @@ class PrivatePools:
 
     @contextmanager
     def use(self, pool: PoolId) -> Iterator[None]:
-        """This thread's allocations go there meanwhile."""
+        """Route this thread's allocations to the pool inside the with block."""
         me = threading.get_ident()
-        self.begin(pool, lambda _: threading.get_ident() == me)
+        self.push_route(pool, lambda _: threading.get_ident() == me)
         try:
             yield
         finally:
-            self.end(pool)
-            self.leave(pool)
+            self.pop_route(pool)
+            self.decref(pool)
 
     def stop_lending(self, pool: PoolId) -> None:
-        """Its idle memory is its users' alone from now on."""
-        with self._changing:
+        """Reserve the pool's free memory for its own users from now on."""
+        with self._lock:
             self._lenders.discard(self[pool].id)
 
-    def leave(self, pool: PoolId) -> bool:
-        """One user less. True: that was the last."""
-        with self._changing:
+    def decref(self, pool: PoolId) -> bool:
+        """Remove one user and return True if it was the last."""
+        with self._lock:
             found = self[pool]
             if found.users == 0:
-                raise ForebayError(f"memory pool {pool} has no user left: it was released twice")
+                raise ForebayError(f"memory pool {pool} was released too often: it has no users left")
             found.users -= 1
             if found.users == 0:
                 self._idle.add(found.id)
                 self._lenders.discard(found.id)
             return found.users == 0
 
-    def home_of(self, queue: int) -> int:
+    def pool_of_allocation(self, queue: int) -> int:
+        """Return the number of the pool that an allocation by this thread is routed to."""
         for pool, covers in reversed(self._routes):
             if covers(queue):
-                return pool.home
+                return pool.partition
         return 0
 
-    def forget_empty(self) -> None:
-        """Pools without users and without memory are no more."""
-        with self._changing:
+    def delete_empty(self) -> None:
+        """Delete the pools that have neither users nor memory."""
+        with self._lock:
             for pool in self.idle():
-                if self._pool.drop_home(pool.home):
-                    self._of.pop(pool.id, None)
+                if self._pool.remove_partition(pool.partition):
+                    self._pools.pop(pool.id, None)
                     self._idle.discard(pool.id)
 
-    def abandon(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock."""
-        self._changing = threading.RLock()
+    def after_fork_in_child(self) -> None:
+        """Replace the lock in a forked child, as a thread of the parent may have held it."""
+        self._lock = threading.RLock()
 
-    def _members(self, order: Order[PoolId]) -> Iterator[PrivatePool]:
+    def _members(self, order: OrderedSet[PoolId]) -> Iterator[PrivatePool]:
         for pool in tuple(order):
-            if (found := self._of.get(pool)) is not None:
+            if (found := self._pools.get(pool)) is not None:
                 yield found

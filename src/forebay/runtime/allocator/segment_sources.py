@@ -1,4 +1,4 @@
-"""Where an allocator's segments come from and go back to: its port, or what a private pool brought along."""
+"""Upstream sources of an allocator's segments: its port, or the allocator of a private pool."""
 
 from __future__ import annotations
 
@@ -9,65 +9,65 @@ from forebay.errors import DeviceError, ForebayError, OutOfMemory
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
-    from forebay.runtime.allocator.expandable_segments import Request
+    from forebay.runtime.allocator.request import AllocRequest
 
-__all__ = ["Source", "Sources", "taken_from"]
+__all__ = ["MemoryResource", "SegmentSources", "reserve_from"]
 
-_ALIGNED = 512  # blocks are cut at multiples of it
+_ALIGNMENT = 512  # blocks are split at multiples of it
 
 
-class Source(Protocol):
-    """Something else than the port that has memory which the device's queues can work on."""
+class MemoryResource(Protocol):
+    """A memory source other than the port, whose memory the device's queues can access."""
 
-    def reserve(self, nbytes: int, device: int, queue: int) -> int: ...  # an address; 0: there is no more
+    def reserve(self, nbytes: int, device: int, queue: int) -> int: ...  # an address; 0 if out of memory
     def release(self, address: int, nbytes: int, device: int, queue: int) -> None: ...
 
 
-class _Lent(NamedTuple):
-    source: Source
+class _Reservation(NamedTuple):
+    source: MemoryResource
     nbytes: int
     queue: int
 
 
-def taken_from(source: Source, nbytes: int, device: int, queue: int, aligned: int) -> int:
-    """The address of memory that the source gave. OutOfMemory for none, ForebayError for what cannot be used."""
+def reserve_from(source: MemoryResource, nbytes: int, device: int, queue: int, alignment: int) -> int:
+    """Return the address of new memory. OutOfMemory if the source has none, ForebayError if it is misaligned."""
     address = source.reserve(nbytes, device, queue)
     if not address:
-        raise OutOfMemory(f"{source} has no {format_bytes(nbytes)}", wanted=nbytes, call="reserve")
-    if address % aligned:
+        raise OutOfMemory(f"{source} could not allocate {format_bytes(nbytes)}", wanted=nbytes, call="reserve")
+    if address % alignment:
         source.release(address, nbytes, device, queue)
-        raise ForebayError(f"{source} gave memory at {address:#x}, which is no multiple of {aligned}")
+        raise ForebayError(f"{source} returned memory at {address:#x}, which is not a multiple of {alignment}")
     return address
 
 
-class Sources:
-    """Of one allocator. Every segment goes back to where it came from, whoever owns its pool by then."""
+class SegmentSources:
+    """Segment sources of one allocator. Every segment is released to the source that reserved it."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        self._lent: dict[int, _Lent] = {}  # by address: what is not the port's
+        self._external: dict[int, _Reservation] = {}  # by address: segments that are not the port's
 
-    def reserve(self, request: Request) -> int:
+    def reserve(self, request: AllocRequest) -> int:
         allocator = self._allocator
-        source = allocator.private.source_of(request.home)
+        source = allocator.private.source_of(request.partition)
         if source is None:
             return allocator.port.reserve(request.segment)
         device, nbytes = allocator.port.props.index, request.segment
-        address = taken_from(source, nbytes, device, request.queue, _ALIGNED)
-        if any(address < at + lent.nbytes and at < address + nbytes for at, lent in tuple(self._lent.items())):
-            raise ForebayError(f"{source} gave memory at {address:#x} that it had given before")
-        self._lent[address] = _Lent(source, nbytes, request.queue)
+        address = reserve_from(source, nbytes, device, request.queue, _ALIGNMENT)
+        if any(address < at + other.nbytes and at < address + nbytes for at, other in tuple(self._external.items())):
+            raise ForebayError(f"{source} returned memory at {address:#x} that is still in use")
+        self._external[address] = _Reservation(source, nbytes, request.queue)
         return address
 
     def release(self, address: int) -> None:
-        """Raises DeviceError where the port refuses, and then has it still."""
+        """Release a segment. After DeviceError the segment is still reserved."""
         allocator = self._allocator
-        lent = self._lent.pop(address, None)
-        if lent is None:
+        external = self._external.pop(address, None)
+        if external is None:
             allocator.port.release(address)
             return
         try:
-            lent.source.release(address, lent.nbytes, allocator.port.props.index, lent.queue)
+            external.source.release(address, external.nbytes, allocator.port.props.index, external.queue)
         except DeviceError:
-            self._lent[address] = lent
+            self._external[address] = external
             raise

@@ -1,4 +1,4 @@
-"""What the allocator counts, under PyTorch's names. Sizes are bytes."""
+"""Allocator statistics under PyTorch's names. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.settings.allocator_settings import AllocatorSettings
 
-__all__ = ["ALLOCATED_BYTES", "COUNTERS", "FIELDS", "KINDS", "METRIC", "RESERVED_BYTES", "flat", "nested", "nothing"]
+__all__ = [
+    "ALLOCATED_BYTES",
+    "COUNTERS",
+    "FIELDS",
+    "KINDS",
+    "METRIC",
+    "RESERVED_BYTES",
+    "flat_stats",
+    "nested_stats",
+    "zero_stats",
+]
 
 KINDS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
@@ -31,7 +41,7 @@ METRIC = {name: number for number, name in enumerate(METRICS)}
 
 _ROWS = (
     *(f"{metric}.{kind}.{field}" for metric in METRICS for kind in KINDS for field in FIELDS),
-    *(f"oversize_{what}.{field}" for what in ("allocations", "segments") for field in FIELDS),
+    *(f"oversize_{counted}.{field}" for counted in ("allocations", "segments") for field in FIELDS),
     *COUNTERS,
     "max_split_size",
 )
@@ -40,36 +50,36 @@ _in_order = itemgetter(*map(_ROWS.index, _KEYS))
 _counters = attrgetter(*COUNTERS)
 
 
-def nested(numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Flat keys taken apart at their dots; a private pool's "0_1" becomes (0, 1)."""
+def nested_stats(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Convert flat keys to nested dicts, split at the dots; a private pool's "0_1" becomes (0, 1)."""
     result: dict[Any, Any] = {"reserved_bytes_by_private_pools": {}} if numbers else {}
     for key, value in numbers.items():
         *path, last = key.split(".")
-        place = result
+        node = result
         for part in path:
             a, _, b = part.partition("_")
-            place = place.setdefault((int(a), int(b)) if a.isdecimal() and b.isdecimal() else part, {})
-        place[last] = value
+            node = node.setdefault((int(a), int(b)) if a.isdecimal() and b.isdecimal() else part, {})
+        node[last] = value
     return result
 
 
-def flat(allocator: Allocator) -> dict[str, int]:
-    """Every number under its key of `torch.cuda.memory_stats`, in alphabetical order."""
-    shown = _shown_split(allocator.shown_max_split)
-    rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), shown]
+def flat_stats(allocator: Allocator) -> dict[str, int]:
+    """Return all statistics under the keys of `torch.cuda.memory_stats`, in alphabetical order."""
+    max_split = _max_split_shown(allocator.shown_max_split)
+    rows = [*allocator.counts(), *allocator.oversize(), *_counters(allocator), max_split]
     numbers = dict(zip(_KEYS, _in_order(rows), strict=True))
-    homes = tuple(allocator.private.grown)
-    for home in homes:
-        a, b = allocator.private.id_of(home)
+    partitions = tuple(allocator.private.ever_used)
+    for partition in partitions:
+        a, b = allocator.private.id_of(partition)
         keys = [f"reserved_bytes_by_private_pools.{a}_{b}.{kind}.{field}" for kind in KINDS for field in FIELDS]
-        numbers |= zip(keys, allocator.reserved_by(home), strict=True)
-    return dict(sorted(numbers.items())) if homes else numbers
+        numbers |= zip(keys, allocator.reserved_by(partition), strict=True)
+    return dict(sorted(numbers.items())) if partitions else numbers
 
 
-def nothing(settings: AllocatorSettings) -> dict[str, int]:
-    """What `flat` tells of a device that was never used."""
-    return dict.fromkeys(_KEYS, 0) | {"max_split_size": _shown_split(settings.max_split_size)}
+def zero_stats(settings: AllocatorSettings) -> dict[str, int]:
+    """Return the statistics of a device that was never used."""
+    return dict.fromkeys(_KEYS, 0) | {"max_split_size": _max_split_shown(settings.max_split_size)}
 
 
-def _shown_split(nbytes: int) -> int:
+def _max_split_shown(nbytes: int) -> int:
     return -1 if nbytes >= 1 << 63 else nbytes

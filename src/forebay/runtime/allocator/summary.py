@@ -1,4 +1,4 @@
-"""The table of a device's statistics, for people: PyTorch's, to the character, but for the name in its title."""
+"""The table of a device's statistics: PyTorch's, character for character, except for the name in the title."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["memory_summary"]
 
 _WIDTH = 75
 _COLUMNS = ("current", "peak", "allocated", "freed")
-_BY_POOL = {  # each with a row for all, and one for either pool
+_BY_POOL = {  # one row for all pools, one for each of the two
     "allocated_bytes": "Allocated memory",
     "active_bytes": "Active memory",
     "requested_bytes": "Requested memory",
@@ -20,20 +20,20 @@ _BY_POOL = {  # each with a row for all, and one for either pool
     "inactive_split": "Non-releasable allocs",
 }
 _ROWS = {"all": "", "large_pool": "      from large pool", "small_pool": "      from small pool"}
-_WHOLE = {"oversize_allocations": "Oversize allocations", "oversize_segments": "Oversize GPU segments"}
+_WITHOUT_POOLS = {"oversize_allocations": "Oversize allocations", "oversize_segments": "Oversize GPU segments"}
 
 
 def memory_summary(stats: Mapping[str, int], device: int = 0, *, kind: str = "cuda", abbreviated: bool = False) -> str:
-    """The table for flat statistics, as `stats()` gives them; the abbreviated one says nothing about pools."""
+    """Return the table for flat statistics; `abbreviated` leaves out the rows of the large and small pool."""
     thick, thin = "=" * _WIDTH, "-" * _WIDTH
     ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
-    word = kind.upper()
-    wider = len("CUDA") - len(word)  # so much, what is behind it
+    label = kind.upper()
+    padding = len("CUDA") - len(label)  # added to the text after the label
     lines = [
         thick,
-        f" {'':16} forebay {word} memory summary, device ID {str(device).ljust(16 + wider)} ",
+        f" {'':16} forebay {label} memory summary, device ID {str(device).ljust(17 + padding)} ",
         thin,
-        f"  {'':9} {word} OOMs: {str(ooms).ljust(12 + wider)} | {'':6} cudaMalloc retries: {retries:<8d}  ",
+        f"  {'':9} {label} OOMs: {str(ooms).ljust(12 + padding)} | {'':6} cudaMalloc retries: {retries:<8d}  ",
         thick,
         "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ",
     ]
@@ -43,14 +43,14 @@ def memory_summary(stats: Mapping[str, int], device: int = 0, *, kind: str = "cu
         for pool, row_name in list(_ROWS.items())[: 1 if abbreviated else None]:
             numbers = [stats.get(f"{metric}.{pool}.{column}", 0) for column in _COLUMNS]
             lines.append(_row(row_name or name, numbers, first, in_bytes=metric.endswith("bytes")))
-    for metric, name in _WHOLE.items():
+    for metric, name in _WITHOUT_POOLS.items():
         numbers = [stats.get(f"{metric}.{column}", 0) for column in _COLUMNS]
         lines += [thin, _row(name, numbers, numbers, in_bytes=False)]
     return "".join(f"|{line}|\n" for line in (*lines, thick))
 
 
 def _row(name: str, numbers: list[int], like: list[int], *, in_bytes: bool) -> str:
-    """The numbers in the units that suit those of `like`, so that the rows of a metric compare."""
+    """Format the numbers in the units chosen for `like`, so that the rows of a metric are comparable."""
     show = _size if in_bytes else _count
     return f" {name:<21} | " + " | ".join(map(show, numbers, like)) + " "
 
@@ -65,9 +65,9 @@ def _count(number: int, like: int) -> str:
     return f"{number // power:7d} {unit} "
 
 
-def _unit(like: int, units: tuple[str, ...], step: int, most: int) -> tuple[str, int]:
-    """The smallest unit in which `like` is below `most`, else the largest."""
+def _unit(like: int, units: tuple[str, ...], step: int, limit: int) -> tuple[str, int]:
+    """Return the smallest unit in which `like` is below `limit`, else the largest."""
     at = 0
-    while at + 1 < len(units) and like >= most * step**at:
+    while at + 1 < len(units) and like >= limit * step**at:
         at += 1
     return units[at], step**at

@@ -1,11 +1,11 @@
-"""The order in which PyTorch visits streams and pools. It shows in the statistics, so it belongs to what is equal."""
+"""Sets that iterate over streams and pools in PyTorch's order, which is visible in the statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["HashOrder", "of_pools", "of_streams"]
+__all__ = ["RobinHoodSet", "pool_set", "stream_set"]
 
 _GOLDEN = 11400714819323198485  # 2**64 divided by the golden ratio
 
@@ -13,11 +13,11 @@ _GOLDEN = 11400714819323198485  # 2**64 divided by the golden ratio
 _Member = TypeVar("_Member")
 
 
-class HashOrder(Generic[_Member]):
-    """A set of numbers in the order of a Robin Hood hash table: who is farther from home takes the holder's slot.
+class RobinHoodSet(Generic[_Member]):
+    """A set that iterates in the order of a Robin Hood hash table (a farther member displaces a nearer one).
 
-    Each change is made on a copy, which then takes the table's place: whoever comes in between, another thread or a
-    signal handler, finds it whole.
+    Each change is made on a copy that then replaces the table, so that another thread or a signal handler always sees a
+    consistent table.
     """
 
     def __init__(self, hash_of: Callable[[_Member], int]) -> None:
@@ -40,41 +40,41 @@ class HashOrder(Generic[_Member]):
 
 
 class _Table(Generic[_Member]):
-    """`places` homes, a power of two once something is in, and some slots behind the last."""
+    """A hash table of `buckets` slots (0, or a power of two) and some overflow slots after the last."""
 
-    def __init__(self, hash_of: Callable[[_Member], int], places: int, slots: list[_Member | None]) -> None:
-        self.hash_of, self.places, self.slots = hash_of, places, slots
+    def __init__(self, hash_of: Callable[[_Member], int], buckets: int, slots: list[_Member | None]) -> None:
+        self.hash_of, self.buckets, self.slots = hash_of, buckets, slots
 
     def copy(self) -> _Table[_Member]:
-        return _Table(self.hash_of, self.places, self.slots[:])
+        return _Table(self.hash_of, self.buckets, self.slots[:])
 
     def members(self) -> list[_Member]:
         return [member for member in self.slots if member is not None]
 
-    def home(self, member: _Member) -> int:
+    def bucket(self, member: _Member) -> int:
         product = self.hash_of(member) * _GOLDEN % (1 << 64)
-        return product >> 64 - (self.places.bit_length() - 1)
+        return product >> 64 - (self.buckets.bit_length() - 1)
 
     def distance(self, at: int) -> int:
-        """How far from home the one in that slot is; -1 where nobody is."""
+        """Return how far the member in slot `at` is from its bucket; -1 for an empty slot."""
         member = self.slots[at]
-        return -1 if member is None else at - self.home(member)
+        return -1 if member is None else at - self.bucket(member)
 
     def add(self, new: _Member) -> None:
-        reach = max(4, self.places.bit_length() - 1)
-        at, distance = self.home(new) if self.places else 0, 0
-        while self.places and self.distance(at) >= distance:
+        max_distance = max(4, self.buckets.bit_length() - 1)
+        at, distance = self.bucket(new) if self.buckets else 0, 0
+        while self.buckets and self.distance(at) >= distance:
             at, distance = at + 1, distance + 1
-        if self.places == 0 or distance == reach or 2 * (len(self.members()) + 1) > self.places:
+        if self.buckets == 0 or distance == max_distance or 2 * (len(self.members()) + 1) > self.buckets:
             self.grow()
             self.add(new)
             return
         first, displaced = at, self.slots[at]
         self.slots[at] = new
-        while displaced is not None:  # who was there looks on
-            distance = at - self.home(displaced) + 1
+        while displaced is not None:  # the displaced member looks for a new slot
+            distance = at - self.bucket(displaced) + 1
             at += 1
-            if distance == reach:
+            if distance == max_distance:
                 self.slots[first] = displaced
                 self.grow()
                 self.add(new)
@@ -84,13 +84,13 @@ class _Table(Generic[_Member]):
 
     def grow(self) -> None:
         members = self.members()
-        self.places = max(4, 2 * self.places)
-        self.slots = [None] * (self.places + max(4, self.places.bit_length() - 1))
+        self.buckets = max(4, 2 * self.buckets)
+        self.slots = [None] * (self.buckets + max(4, self.buckets.bit_length() - 1))
         for member in members:
             self.add(member)
 
     def remove(self, member: _Member) -> None:
-        """Those behind move up, as far as they are not at home."""
+        """Remove the member and shift the following ones back, up to the first that is in its bucket."""
         at = self.slots.index(member)
         self.slots[at] = None
         while at + 1 < len(self.slots) and self.distance(at + 1) > 0:
@@ -98,12 +98,15 @@ class _Table(Generic[_Member]):
             at += 1
 
 
-def of_streams(device: int, stream_id: Callable[[int], int] | None = None) -> HashOrder[int]:
-    """By PyTorch's ids of a device's streams; if nobody tells, stream n is the n-th that was made, 0 the default."""
+def stream_set(device: int, stream_id: Callable[[int], int] | None = None) -> RobinHoodSet[int]:
+    """Return an empty set ordered by PyTorch's stream ids.
+
+    Without `stream_id`, stream n is the n-th one created and 0 is the default stream.
+    """
     id_of = stream_id or (lambda stream: (stream - 1) * 32 + 3 if stream else 0)
-    return HashOrder(lambda stream: 1 << 56 | device << 48 | id_of(stream))
+    return RobinHoodSet(lambda stream: 1 << 56 | device << 48 | id_of(stream))
 
 
-def of_pools() -> HashOrder[tuple[int, int]]:
-    """By the n of (0, n), a MemPool, and of (n, 0), a graph's."""
-    return HashOrder(lambda pool: pool[0] or pool[1])
+def pool_set() -> RobinHoodSet[tuple[int, int]]:
+    """Return an empty set of pools ordered by the n of (0, n), a MemPool's id, or of (n, 0), a graph's."""
+    return RobinHoodSet(lambda pool: pool[0] or pool[1])

@@ -1,10 +1,10 @@
-"""Memory straight from the port and straight back, uncached and uncounted: it shows a program's mistakes sooner."""
+"""Blocks allocated from the port without cache or statistics, so that memory errors show at once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.errors import ForebayError, complain
+from forebay.errors import ForebayError, warn_unraisable
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
@@ -13,7 +13,7 @@ __all__ = ["UncachedBlock"]
 
 
 class UncachedBlock:
-    """Like a Block, whose end gives the memory back to the port, after waiting for all work on the device."""
+    """A Block without a cache: `free` waits for all work on the device, then releases the memory to the port."""
 
     __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
 
@@ -23,38 +23,38 @@ class UncachedBlock:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
         self._allocator, self._port = allocator, allocator.port
         self.nbytes, self.queue = nbytes, queue
-        self.address = self._take()
+        self.address = self._reserve()
         self.freed = False
 
     @property
     def size(self) -> int:
         return self.nbytes
 
-    def used_on(self, queue: int) -> None:  # noqa: ARG002 -- as a Block has it
-        """Nothing to note: its end waits for every queue."""
+    def record_stream(self, queue: int) -> None:  # noqa: ARG002 -- as a Block has it
+        """Do nothing for a live block: `free` waits for every queue."""
         if self.freed:
-            raise ValueError(f"the block at {self.address:#x} was given back already")
+            raise ValueError(f"the block at {self.address:#x} was already freed")
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
             if self._allocator.port is not self._port:  # a forked child's copy of its parent's memory
                 return
-            self._give_back()
+            self._release()
 
-    def _take(self) -> int:
+    def _reserve(self) -> int:
         return self._port.reserve(self.nbytes)
 
-    def _give_back(self) -> None:
-        self._allocator.wait_for_all()
+    def _release(self) -> None:
+        self._allocator.synchronize()
         self._port.release(self.address)
 
     def __del__(self) -> None:
         try:
             self.free()
         except ForebayError as error:
-            complain(f"a block without a cache could not be given back: {error}")
+            warn_unraisable(f"an uncached block could not be released: {error}")
 
     def __repr__(self) -> str:
-        state = "given back" if self.freed else f"{self.nbytes} bytes"
+        state = "freed" if self.freed else f"{self.nbytes} bytes"
         return f"<UncachedBlock at {self.address:#x}, {state}>" if hasattr(self, "address") else "<UncachedBlock>"

@@ -1,4 +1,4 @@
-"""The captures of graphs that are under way in this process, and what they forbid meanwhile."""
+"""Active graph captures of this process, and the operations that they forbid."""
 
 from __future__ import annotations
 
@@ -9,133 +9,133 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.backends.common.cuda_errors import CAPTURE_FORBIDS, accelerator_error
 from forebay.errors import DeviceError
-from forebay.runtime.base.queue_capabilities import captures
-from forebay.spi import Captures, Queue, Recording
+from forebay.runtime.base.queue_capabilities import can_capture
+from forebay.spi import CapturedGraph, Captures, Queue
 
 if TYPE_CHECKING:
-    from forebay.runtime.graphs.input_liveness import Inputs
+    from forebay.runtime.graphs.input_liveness import InputLiveness
     from forebay.runtime.memory.storage import Storage
     from forebay.runtime.random.generator import Generator
     from forebay.runtime.streams.stream import Stream
 
 __all__ = [
     "Capture",
-    "abandon",
+    "abandon_kind",
+    "active",
+    "after_fork_in_child",
     "begin",
+    "capture_error",
     "capture_of",
     "end",
     "forbid",
     "forbid_on",
-    "forget_in_child",
-    "refusal",
     "signal",
-    "under_way",
 ]
 
-under_way: tuple[Capture, ...] = ()  # who asks whether there are any pays nothing else
-_changing = threading.RLock()  # a destructor may come in between
+active: tuple[Capture, ...] = ()  # a module global: testing for an active capture costs one read
+_lock = threading.RLock()  # reentrant: a destructor may run inside
 
 
 @dataclass(eq=False)
 class Capture:
-    """One of them: who began it, and which generators drew in it."""
+    """State of one active capture."""
 
     kind: str
-    stream: Stream  # that it began on
+    stream: Stream  # on which the capture began
     queue: Captures  # of that stream
-    queues: dict[int, int]  # the recording's
-    recording: Recording
+    queues: dict[int, int]  # of the recording
+    recording: CapturedGraph
     mode: str
-    owner: Callable[[], Any]  # the graph, unless it is gone
+    owner: Callable[[], Any]  # returns the graph, or None if it was deleted
     thread: int = field(default_factory=threading.get_ident)
-    drawn: dict[Generator, int] = field(default_factory=dict)  # words of each thread so far
-    bodies: int = 0  # of conditions, that are being recorded
-    annotations: dict[int, dict[str, Any]] | None = None  # by number of what was recorded; None: nobody wants them
-    inputs: Inputs | None = None  # those it notes, if it does
+    drawn: dict[Generator, int] = field(default_factory=dict)  # 32-bit words used per GPU thread so far
+    bodies: int = 0  # bodies of conditional nodes being recorded
+    annotations: dict[int, dict[str, Any]] | None = None  # by node number; None: disabled
+    inputs: InputLiveness | None = None  # None: inputs are not tracked
 
     def draw(self, generator: Generator, words: int) -> tuple[int, int]:
-        """The number of the source that this generator is, and where its next numbers are, from its offset on."""
+        """Reserve random words. Return the generator's index in this capture and the reserved offset from its start."""
         if self.bodies:
             raise RuntimeError("RNG within data-dependent conditional nodes is not supported yet.")
-        with _changing:
+        with _lock:
             offset = self.drawn.setdefault(generator, 0)
             self.drawn[generator] = offset + -(-words // 4) * 4
             return list(self.drawn).index(generator), offset
 
-    def use(self, storages: Iterable[Storage]) -> None:
-        """What is recorded next reads or writes these."""
+    def note_inputs(self, storages: Iterable[Storage]) -> None:
+        """Note that the work recorded next reads or writes the storages."""
         if self.inputs is not None:
             self.inputs.note(storages)
 
-    def minded_by(self, thread: int) -> bool:
-        """Whether what could disturb it is forbidden to that thread."""
+    def forbids(self, thread: int) -> bool:
+        """Return True if the capture mode forbids operations that could disturb the capture to the thread."""
         return self.mode == "global" or (self.mode == "thread_local" and self.thread == thread)
 
 
 def begin(capture: Capture) -> None:
-    global under_way  # noqa: PLW0603 -- replaced as a whole, so that readers need no lock
-    with _changing:
-        under_way = (*under_way, capture)
+    global active  # noqa: PLW0603 -- replaced as a whole, so readers need no lock
+    with _lock:
+        active = (*active, capture)
 
 
 def end(capture: Capture) -> None:
-    global under_way  # noqa: PLW0603 -- as above
-    with _changing:
-        under_way = tuple(other for other in under_way if other is not capture)
+    global active  # noqa: PLW0603 -- as above
+    with _lock:
+        active = tuple(other for other in active if other is not capture)
 
 
 def capture_of(queue: Queue) -> Capture | None:
-    """The capture that the queue takes part in."""
-    if not under_way:
+    """Return the capture that the queue is part of, or None."""
+    if not active:
         return None
-    if not captures(queue):
+    if not can_capture(queue):
         return None
     recording = queue.capture
-    return next((capture for capture in under_way if capture.recording is recording), None)
+    return next((capture for capture in active if capture.recording is recording), None)
 
 
 def forbid(kind: str, call: str) -> None:
-    """For what could disturb a capture, like waiting: where one minds, it is broken, and DeviceError 900."""
-    me, minding = threading.get_ident(), False
-    for capture in under_way:
-        if capture.kind == kind and capture.minded_by(me):
+    """Break each capture that forbids an operation such as synchronising, and raise DeviceError 900 if there is any."""
+    thread, broken = threading.get_ident(), False
+    for capture in active:
+        if capture.kind == kind and capture.forbids(thread):
             capture.queue.break_capture()
-            minding = True
-    if minding:
-        raise refusal(kind, CAPTURE_FORBIDS, call)
+            broken = True
+    if broken:
+        raise capture_error(kind, CAPTURE_FORBIDS, call)
 
 
 def forbid_on(queue: Queue, kind: str, call: str) -> None:
-    """For what no graph can repeat: where that queue is being captured, its capture is broken, and DeviceError 900."""
+    """Break the queue's capture, if any, and raise DeviceError 900: no graph can replay the operation."""
     if (capture := capture_of(queue)) is not None:
         capture.queue.break_capture()
-        raise refusal(kind, CAPTURE_FORBIDS, call)
+        raise capture_error(kind, CAPTURE_FORBIDS, call)
 
 
-def refusal(kind: str, code: int, call: str) -> DeviceError:
-    """CUDA's error of that number, for a device of the kind."""
+def capture_error(kind: str, code: int, call: str) -> DeviceError:
+    """Return CUDA's error with this code, for a device of the kind."""
     return accelerator_error(code, kind=kind, call=call, device=kind)
 
 
 def signal(queue: Queue) -> int:
-    """A tick behind all that the queue was given to do; what is being recorded of it is nothing of that."""
+    """Return a tick after all work queued so far, without the work that is being captured."""
     tick = queue.signal()
-    while tick < 0 and captures(queue):
+    while tick < 0 and can_capture(queue):
         recording = queue.capture
         tick = queue.signal() if recording is None else recording.queues.get(queue.handle, 0)
     return tick
 
 
-def abandon(kind: str) -> None:
-    """There are no devices of the kind any more."""
-    for capture in under_way:
+def abandon_kind(kind: str) -> None:
+    """Abandon the kind's captures when its devices are closed."""
+    for capture in active:
         if capture.kind == kind:
             capture.queue.abandon_capture()
             end(capture)
 
 
-def forget_in_child() -> None:
-    """For the fork handler: the parent's go on there."""
-    global under_way, _changing  # noqa: PLW0603 -- another thread of the parent may have held the old lock
-    _changing = threading.RLock()
-    under_way = ()
+def after_fork_in_child() -> None:
+    """Drop all captures in a forked child; they continue in the parent."""
+    global active, _lock  # noqa: PLW0603 -- another thread of the parent may have held the old lock
+    _lock = threading.RLock()
+    active = ()

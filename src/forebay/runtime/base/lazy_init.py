@@ -1,4 +1,4 @@
-"""The first use of a kind of device: what waits for it, what it runs, and what a forked child may not do any more."""
+"""Lazy initialisation of device kinds: queued calls, their execution at first use, and the fork check."""
 
 from __future__ import annotations
 
@@ -10,67 +10,67 @@ from typing import Any
 from forebay import backends
 from forebay.errors import ForebayError, Forked, user_frame
 
-__all__ = ["DeferredCallError", "Initialisation", "SeedTracker", "forget_in_child", "of"]
+__all__ = ["DeferredCallError", "LazyInit", "SeedTracker", "after_fork_in_child", "get"]
 
-_Call = tuple[Callable[[], Any], list[str]]  # what to do, and the stack of who asked for it
+_Call = tuple[Callable[[], Any], list[str]]  # a function, and the stack of the caller that queued it
 
 
 class DeferredCallError(Exception):
-    """A call that waited for a kind's first use failed then; the message has the stack of who made it."""
+    """Error of a call that was queued until its kind's first use. The message has the stack of the call."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     is_initializing = False  # this thread runs the queued calls; PyTorch's name
 
 
 class SeedTracker:
-    """Of the calls that seed all devices, and of those that seed one, the last of each: the later one comes last."""
+    """The last queued call that seeds all devices and the last that seeds one device, in queueing order (PyTorch)."""
 
     def __init__(self) -> None:
         self._all: _Call | None = None
         self._one: _Call | None = None
-        self._all_came_last = False
+        self._all_is_last = False
 
     def queue_seed_all(self, cb: Callable[[], Any], traceback: list[str]) -> None:
-        self._all, self._all_came_last = (cb, traceback), True
+        self._all, self._all_is_last = (cb, traceback), True
 
     def queue_seed(self, cb: Callable[[], Any], traceback: list[str]) -> None:
-        self._one, self._all_came_last = (cb, traceback), False
+        self._one, self._all_is_last = (cb, traceback), False
 
     def get_calls(self) -> list[_Call | None]:
-        return [self._one, self._all] if self._all_came_last else [self._all, self._one]
+        return [self._one, self._all] if self._all_is_last else [self._all, self._one]
 
 
-class Initialisation:
-    """Of one kind. `ensure` does it, once; queued calls run then, in the order in which they were made.
+class LazyInit:
+    """Lazy initialisation of one kind. `ensure` runs it once, with the queued calls in order.
 
-    Double-checked and re-entrant: a queued call may use the device, and its failure leaves the kind as it was before.
+    Double-checked and reentrant: a queued call may use the device. If it fails, the kind stays uninitialised.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.done = False  # by this process
-        self.count = 0  # of devices, since it was done: no more than PyTorch do we count again
-        self.bad_fork = False  # this process was forked from one that had used the kind
+        self.done = False  # in this process
+        self.count = 0  # devices at initialisation; as in PyTorch, not counted again
+        self.bad_fork = False  # forked from a process that had initialised the kind
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
-        self.no_backend = ""  # PyTorch's words where there is none, an AssertionError then
+        self.no_backend = ""  # text of the AssertionError that PyTorch raises without a backend
         self.lock = threading.RLock()
-        self.here = _Here()
+        self.thread_state = _ThreadState()
         self.seeds = SeedTracker()
         self._where = ""
 
     @property
     def word(self) -> str:
-        """The kind as messages spell it."""
+        """The kind as spelled in messages."""
         return self.kind.upper()
 
     def ensure(self) -> None:
-        """The kind is usable, or the reason why not is raised: Forked, ForebayError, or `deferred_error`."""
+        """Initialise the kind if necessary. Raise Forked, ForebayError or `deferred_error` if it is not usable."""
         if self.done:
             return
         self.check_fork()
-        if self.here.is_initializing:
+        if self.thread_state.is_initializing:
             return
         with self.lock:
             if self.done:
@@ -84,7 +84,7 @@ class Initialisation:
             self.done = True
 
     def has_backend(self) -> bool:
-        """Whether somebody would drive the kind's devices, though there may be none."""
+        """Return True if a backend for the kind is installed, with or without devices."""
         return self.done or self.kind in backends.drivers()
 
     def _no_device(self, reason: str) -> Exception:
@@ -101,15 +101,15 @@ class Initialisation:
             )
 
     def call(self, function: Callable[[], Any], *, seeds: str = "") -> Any:
-        """Call it now, and give what it gives, or call it when the kind is used first, and give None.
+        """Call the function now and return its result, or queue it until initialisation and return None.
 
-        Of calls that seed "all" devices or "one" only the last of each counts, the later one last.
+        `seeds` is "all" or "one" if the call seeds all devices or one: only the last queued call of each is kept.
         """
-        if self.done or self.here.is_initializing:
+        if self.done or self.thread_state.is_initializing:
             return function()
         stack = traceback.format_stack()[:-1]
         with self.lock:
-            if not self.done:  # else another thread was at it
+            if not self.done:  # else another thread has initialised the kind
                 if seeds == "all":
                     self.seeds.queue_seed_all(function, stack)
                 elif seeds == "one":
@@ -120,7 +120,7 @@ class Initialisation:
         return function()
 
     def _run(self) -> None:
-        self.here.is_initializing = True
+        self.thread_state.is_initializing = True
         try:
             for function, stack in [*self.queued, *filter(None, self.seeds.get_calls())]:
                 try:
@@ -131,30 +131,30 @@ class Initialisation:
                         f"{self.word} call was originally invoked at:\n\n{''.join(stack)}"
                     ) from error
         finally:
-            self.here.is_initializing = False
+            self.thread_state.is_initializing = False
 
     def reset(self) -> None:
-        """As if it had never been used: its emulation has ended. What is queued stays for the next."""
+        """Return to the uninitialised state when the kind's emulation stops. Queued calls are kept."""
         with self.lock:
             self.done, self._where, self.seeds = False, "", SeedTracker()
 
 
-_of: dict[str, Initialisation] = {}
+_by_kind: dict[str, LazyInit] = {}
 
 
-def of(kind: str) -> Initialisation:
-    """The kind's only one."""
-    found = _of.get(kind)
-    return _of.setdefault(kind, Initialisation(kind)) if found is None else found
+def get(kind: str) -> LazyInit:
+    """Return the kind's lazy initialisation."""
+    known = _by_kind.get(kind)
+    return _by_kind.setdefault(kind, LazyInit(kind)) if known is None else known
 
 
-def forget_in_child(reopen: frozenset[str]) -> None:
-    """For the fork handler: the kinds of `reopen` start anew, the others were the parent's alone."""
-    for kind, found in _of.items():
-        found.lock = threading.RLock()
-        found.here = _Here()
-        found.bad_fork = found.bad_fork or (found.done and kind not in reopen)
-        found.done = False
+def after_fork_in_child(reopen: frozenset[str]) -> None:
+    """Reset all kinds in a forked child. Kinds the parent has used are unusable, except those in `reopen`."""
+    for kind, init in _by_kind.items():
+        init.lock = threading.RLock()
+        init.thread_state = _ThreadState()
+        init.bad_fork = init.bad_fork or (init.done and kind not in reopen)
+        init.done = False
 
 
 def _caller() -> str:

@@ -1,8 +1,7 @@
-"""What the runtime does with devices, for whoever listens. Where nobody does, a place costs one look at `listeners`, or
-at `tracer`.
+"""Observer hooks for runtime operations. With no observer registered, each hook costs one global read.
 
-A listener is told after the thing was done, in the thread that did it; what it raises, the program sees. `freed` may
-come from a destructor at any moment, so it must neither wait nor raise.
+An observer is called after the operation, in the thread that performed it; its exceptions propagate to the caller.
+`freed` may be called from a destructor at any moment, so it must neither block nor raise.
 """
 
 from __future__ import annotations
@@ -23,38 +22,41 @@ if TYPE_CHECKING:
     from forebay.spi import Queue
 
 __all__ = [
-    "Listener",
+    "Observer",
     "Tracer",
     "add",
-    "allocated",
-    "created",
-    "forget_in_child",
-    "listeners",
-    "listening_to",
-    "of_launches",
+    "add_tracer",
+    "after_fork_in_child",
+    "launch_observers",
+    "notify_allocated",
+    "notify_event_created",
+    "observing",
+    "registered",
     "remove",
-    "trace",
-    "trace_no_more",
+    "remove_tracer",
     "tracer",
     "wait",
 ]
 
 
-class Listener:
-    """Hears what it has a method for; of the ends of memory and events only if it says so: to know them takes long."""
+class Observer:
+    """Base class of observers, which override the methods of the operations that they observe.
 
-    hears_ends = True
+    Deletions of memory and events are slow to track; an observer that does not need them sets this attribute to False.
+    """
+
+    tracks_deletions = True
 
     def stream_created(self, opened: OpenDevice, queue: Queue) -> None: ...
-    def stream_waited(self, stream: Stream, other: Stream) -> None: ...  # for all work so far of the other
+    def stream_waited(self, stream: Stream, other: Stream) -> None: ...  # for all work queued on `other` so far
     def stream_synchronized(self, stream: Stream) -> None: ...  # by the host, also to read or copy
     def device_synchronized(self, opened: OpenDevice) -> None: ...
-    def event_created(self, event: Event) -> None: ...  # when it is recorded first, as CUDA's events are
-    def event_deleted(self, opened: OpenDevice, number: int) -> None: ...  # number: `id` of what was created
+    def event_created(self, event: Event) -> None: ...  # at its first record, when CUDA creates an event
+    def event_deleted(self, opened: OpenDevice, number: int) -> None: ...  # number: `id` of the created event
     def event_recorded(self, event: Event, stream: Stream) -> None: ...
     def event_waited(self, event: Event, stream: Stream) -> None: ...
     def event_synchronized(self, event: Event) -> None: ...
-    def allocated(self, storage: Storage, queue: int) -> None: ...  # of a tensor, for the queue of that handle
+    def allocated(self, storage: Storage, queue: int) -> None: ...  # memory of a tensor, for the queue with this handle
     def freed(self, opened: OpenDevice, address: int) -> None: ...
     def used(self, storage: Storage, stream: Stream) -> None: ...  # `record_stream`
     def launched(
@@ -64,13 +66,13 @@ class Listener:
 
 
 class Tracer:
-    """Hears of the work of queues, as their devices do it, and of who waits for that.
+    """Base class of tracers, which follow the work of queues and the host's waits for it.
 
-    It is told by functions that programs do not call themselves.
+    The methods are called by functions that programs do not call directly.
     """
 
-    def queueing(self, queue: Queue) -> Any: ...  # just before the queue is given something
-    def queued(  # and when it has it; `begun` is what `queueing` gave
+    def queueing(self, queue: Queue) -> Any: ...  # just before work is queued; returns a token
+    def queued(  # just after; `begun` is the token of `queueing`
         self,
         queue: Queue,
         begun: Any,
@@ -80,15 +82,17 @@ class Tracer:
         other: Queue | None = None,
         above: int = 0,
     ) -> None:
-        """One of copy fill draw call native wait graph; of this operation; how much it writes; what it waits for.
+        """Record queued work.
 
-        At least so many functions of forebay's stand `above` the one that tells: the program's line is above them.
+        `what` is copy, fill, draw, call, native, wait or graph; `name` the operation; `nbytes` the bytes it writes;
+        `other` the queue it waits for. At least `above` frames of forebay lie between the calling function and the
+        program's frame.
         """
 
-    def host_waited(self, queue: Queue, since: int) -> None: ...  # for the queue; the time is `perf_counter_ns`'s
+    def host_waited(self, queue: Queue, since: int) -> None: ...  # `since` is a time of `perf_counter_ns`
 
 
-class _Several(Tracer):
+class _TracerGroup(Tracer):
     def __init__(self, tracers: tuple[Tracer, ...]) -> None:
         self.tracers = tracers
 
@@ -105,56 +109,56 @@ class _Several(Tracer):
         other: Queue | None = None,
         above: int = 0,
     ) -> None:
-        for tracer, its in zip(self.tracers, begun, strict=True):
-            tracer.queued(queue, its, what, name, nbytes, other, above + 1)
+        for tracer, token in zip(self.tracers, begun, strict=True):
+            tracer.queued(queue, token, what, name, nbytes, other, above + 1)
 
     def host_waited(self, queue: Queue, since: int) -> None:
         for tracer in self.tracers:
             tracer.host_waited(queue, since)
 
 
-listeners: tuple[Listener, ...] = ()
-of_launches: tuple[Listener, ...] = ()  # those who hear of them: to say what was launched takes long
-tracer: Tracer | None = None  # all of them
+registered: tuple[Observer, ...] = ()
+launch_observers: tuple[Observer, ...] = ()  # those that override `launched`: its arguments are slow to make
+tracer: Tracer | None = None  # all registered tracers as one
 _tracers: tuple[Tracer, ...] = ()
-_changing = threading.RLock()  # a destructor may come in between
+_changing = threading.RLock()  # reentrant: a destructor may run inside
 
 
-def add(listener: Listener) -> None:
+def add(listener: Observer) -> None:
     with _changing:
-        _let_listen((*listeners, listener))
+        _set_listeners((*registered, listener))
 
 
-def remove(listener: Listener) -> None:
+def remove(listener: Observer) -> None:
     with _changing:
-        _let_listen(tuple(each for each in listeners if each is not listener))
+        _set_listeners(tuple(each for each in registered if each is not listener))
 
 
-def _let_listen(all_of_them: tuple[Listener, ...]) -> None:
-    global listeners, of_launches  # noqa: PLW0603 -- read without a lock: a tuple is whole at any time
-    listeners = all_of_them
-    of_launches = tuple(each for each in listeners if type(each).launched is not Listener.launched)
+def _set_listeners(new: tuple[Observer, ...]) -> None:
+    global registered, launch_observers  # noqa: PLW0603 -- tuples replaced as a whole, so readers need no lock
+    registered = new
+    launch_observers = tuple(each for each in registered if type(each).launched is not Observer.launched)
 
 
-def trace(by: Tracer) -> None:
-    """Let it hear of all work from now on."""
+def add_tracer(by: Tracer) -> None:
+    """Register a tracer."""
     with _changing:
-        _set((*_tracers, by))
+        _set_tracers((*_tracers, by))
 
 
-def trace_no_more(by: Tracer) -> None:
+def remove_tracer(by: Tracer) -> None:
     with _changing:
-        _set(tuple(each for each in _tracers if each is not by))
+        _set_tracers(tuple(each for each in _tracers if each is not by))
 
 
-def _set(by: tuple[Tracer, ...]) -> None:
+def _set_tracers(by: tuple[Tracer, ...]) -> None:
     global tracer, _tracers  # noqa: PLW0603 -- as above
     _tracers = by
-    tracer = _Several(by) if len(by) > 1 else by[0] if by else None
+    tracer = _TracerGroup(by) if len(by) > 1 else by[0] if by else None
 
 
 def wait(queue: Queue, tick: int) -> None:
-    """The host waits, and the tracer hears of it."""
+    """Wait until the queue has reached the tick, and notify the tracer."""
     by = tracer
     if by is None:
         queue.wait(tick)
@@ -167,7 +171,7 @@ def wait(queue: Queue, tick: int) -> None:
 
 
 @contextmanager
-def listening_to(listener: Listener) -> Iterator[None]:
+def observing(listener: Observer) -> Iterator[None]:
     add(listener)
     try:
         yield
@@ -175,35 +179,35 @@ def listening_to(listener: Listener) -> Iterator[None]:
         remove(listener)
 
 
-def forget_in_child() -> None:
-    """For the fork handler: nobody listens in a child, whose devices are not its parent's."""
+def after_fork_in_child() -> None:
+    """Remove all observers and tracers in a forked child, which has none of its parent's devices."""
     global tracer, _tracers, _changing  # noqa: PLW0603 -- as above
-    _changing = threading.RLock()  # another thread of the parent may have held the old one
+    _changing = threading.RLock()  # another thread of the parent may have held the old lock
     tracer, _tracers = None, ()
-    _let_listen(())
+    _set_listeners(())
 
 
-def allocated(storage: Storage, queue: int) -> None:
-    """Tell of it and, when it goes, of that."""
-    if any(listener.hears_ends for listener in listeners):
+def notify_allocated(storage: Storage, queue: int) -> None:
+    """Notify observers of an allocation and, when the storage is deleted, of the free."""
+    if any(listener.tracks_deletions for listener in registered):
         finalize(storage, _freed, storage.opened, storage.address).atexit = False
-    for listener in listeners:
+    for listener in registered:
         listener.allocated(storage, queue)
 
 
 def _freed(opened: OpenDevice, address: int) -> None:
-    for listener in listeners:
+    for listener in registered:
         listener.freed(opened, address)
 
 
-def created(event: Event, opened: OpenDevice) -> None:
-    """As `allocated`."""
-    if any(listener.hears_ends for listener in listeners):
+def notify_event_created(event: Event, opened: OpenDevice) -> None:
+    """Notify observers of a new event and, when it is deleted, of the deletion."""
+    if any(listener.tracks_deletions for listener in registered):
         finalize(event, _deleted, opened, id(event)).atexit = False
-    for listener in listeners:
+    for listener in registered:
         listener.event_created(event)
 
 
 def _deleted(opened: OpenDevice, number: int) -> None:
-    for listener in listeners:
+    for listener in registered:
         listener.event_deleted(opened, number)

@@ -1,44 +1,44 @@
-"""What a queue can do, asked once for each class of queues: to ask a protocol takes microseconds."""
+"""Optional abilities of queues, cached per queue class: an isinstance check of a protocol takes microseconds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from forebay.spi import Captures, Foresees, Launches, Queue
+from forebay.spi import Captures, Launches, LazilyBacked, Queue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     class _Capturing(Queue, Captures, Protocol): ...
 
-    class _Foreseeing(Queue, Foresees, Protocol): ...
+    class _Foreseeing(Queue, LazilyBacked, Protocol): ...
 
     class _Launching(Queue, Launches, Protocol): ...
 
 
-__all__ = ["captures", "foresees", "launches"]
+__all__ = ["can_capture", "can_foresee", "can_launch"]
 
-_able: dict[tuple[type, type], bool] = {}  # by class and ability
+_cache: dict[tuple[type, type], bool] = {}  # by class and ability
 
 
-def captures(queue: Queue) -> TypeIs[_Capturing]:
-    """Whether it records graphs."""
+def can_capture(queue: Queue) -> TypeIs[_Capturing]:
+    """Return True if the queue can capture graphs."""
     return _has(queue, Captures)
 
 
-def foresees(queue: Queue) -> TypeIs[_Foreseeing]:
-    """Whether it knows that what it is to write will find no memory."""
-    return _has(queue, Foresees)
+def can_foresee(queue: Queue) -> TypeIs[_Foreseeing]:
+    """Return True if the queue can foresee that memory for a write will be missing."""
+    return _has(queue, LazilyBacked)
 
 
-def launches(queue: Queue) -> TypeIs[_Launching]:
-    """Whether it runs functions."""
+def can_launch(queue: Queue) -> TypeIs[_Launching]:
+    """Return True if the queue can run Python functions."""
     return _has(queue, Launches)
 
 
 def _has(queue: Queue, ability: type) -> bool:
-    asked = type(queue), ability
-    known = _able.get(asked)
+    key = type(queue), ability
+    known = _cache.get(key)
     if known is None:
-        known = _able[asked] = isinstance(queue, ability)
+        known = _cache[key] = isinstance(queue, ability)
     return known

@@ -1,4 +1,4 @@
-"""What PyTorch calls the types of elements in its messages, and its error for those that a kernel does not serve."""
+"""PyTorch's names of dtypes and device types in messages, and its error for dtypes that a kernel does not support."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["TorchType", "device_type", "missing", "named", "torch_type"]
+__all__ = ["TorchType", "device_type", "not_implemented", "torch_name", "torch_type"]
 
 
 class TorchType(NamedTuple):
     name: str  # PyTorch's
-    spelled: str  # what its messages call the C++ type
-    digits: int = 0  # of a float
+    spelled: str  # the C++ type in its messages
+    digits: int = 0  # significant bits of a floating-point type
 
 
 _TYPES = {
@@ -35,27 +35,27 @@ _TYPES = {
 }
 
 
-_DEVICE_TYPES = {"host": 0, "cpu": 0, "cuda": 1, "mps": 13, "mtia": 19}
-_PRIVATE_USE = 20  # for all kinds that PyTorch has no name for
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1, "mps": 13, "mtia": 19}
+_PRIVATE_USE = 20  # all kinds unknown to PyTorch
 
 
 def device_type(kind: str) -> int:
-    """PyTorch's number for a kind of device."""
+    """Return PyTorch's number of a device kind."""
     return _DEVICE_TYPES.get(kind, _PRIVATE_USE)
 
 
-@cache  # to ask NumPy takes microseconds
-def named(dtype: np.dtype[Any]) -> str:
-    """NumPy's name of it, or nothing where PyTorch has no such type."""
+@cache  # NumPy takes microseconds
+def torch_name(dtype: np.dtype[Any]) -> str:
+    """Return the dtype's NumPy name; an empty string if PyTorch has no such type."""
     return dtype.name if dtype.isnative and dtype.name in _TYPES else ""
 
 
 @cache
 def torch_type(dtype: np.dtype[Any]) -> TorchType:
-    """PyTorch's words for it; where it has none, NumPy's."""
-    return _TYPES.get(named(dtype)) or TorchType(str(dtype), str(dtype))
+    """Return the dtype's names in PyTorch, or NumPy's if PyTorch has no such type."""
+    return _TYPES.get(torch_name(dtype)) or TorchType(str(dtype), str(dtype))
 
 
-def missing(kernel: str, dtype: np.dtype[Any]) -> NotImplementedError:
-    """PyTorch's own error, type and words, for a dtype that its kernel does not serve either."""
+def not_implemented(kernel: str, dtype: np.dtype[Any]) -> NotImplementedError:
+    """Return PyTorch's error for a dtype that the kernel does not support in PyTorch either."""
     return NotImplementedError(f"\"{kernel}\" not implemented for '{torch_type(dtype).name}'")

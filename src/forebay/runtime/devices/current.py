@@ -1,4 +1,4 @@
-"""The current device and the current streams, one of each per thread: the only thread-local state of the library."""
+"""The current device and the current streams of each thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from forebay import backends
-from forebay.device_spec import Device
+from forebay import backends, device_spec
+from forebay.device_spec import CPU, Device, canonical, default_device
 from forebay.errors import WrongState
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 __all__ = [
     "PREFERRED",
     "Here",
+    "accelerator_kind",
     "current_device",
     "current_index",
     "enter",
     "forget_in_child",
     "forget_kind",
+    "get_default_device",
     "here",
     "keep",
     "leave",
@@ -34,13 +36,15 @@ __all__ = [
     "opened_for",
     "reopen",
     "resolve",
+    "resolve_default",
+    "set_default_device",
     "set_device",
     "set_stream_on",
     "stream_on",
     "use_device",
 ]
 
-PREFERRED = ("cuda", "mps", "mtia")  # before any vendor's, and "host" last
+PREFERRED = ("cuda", "mps", "mtia")  # accelerators in order of preference; kinds of other packages follow
 
 _State = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
 
@@ -82,49 +86,112 @@ def here() -> Here:
     return local.here
 
 
-def _first_device() -> Device:
+def _first_accelerator() -> str | None:
+    """Return the preferred kind that has a device, or None without an accelerator."""
     drivers = backends.drivers()
-    others = sorted(drivers.keys() - {*PREFERRED, "host"})
-    kind = next((kind for kind in (*PREFERRED, *others) if kind in drivers and drivers[kind].count()), "host")
-    return Device(kind, 0)
+    others = sorted(drivers.keys() - {*PREFERRED, "cpu"})
+    return next((kind for kind in (*PREFERRED, *others) if kind in drivers and drivers[kind].count()), None)
+
+
+def accelerator_kind() -> str | None:
+    """Return the kind of the current accelerator, or None without one. Opens nothing.
+
+    It is the kind of this thread's current device, or the preferred kind while that is the CPU.
+    """
+    chosen = local.here.device
+    return chosen.kind if chosen is not None and chosen.kind != "cpu" else _first_accelerator()
 
 
 def current_device() -> Device:
-    """This thread's current device; at first, the best kind that is really there. Opens nothing.
+    """Return this thread's current device: the one it set, else the preferred accelerator, else the CPU.
 
+    Returns
+    -------
+    device
+        The device that streams, events, statistics and synchronisation use when none is named.
+
+    Notes
+    -----
+    Opens nothing. Tensor factories use the default device instead; see `get_default_device`.
+
+    Examples
+    --------
     >>> import forebay
     >>> forebay.current_device()
-    device('host:0')
+    device(type='cpu')
     """
     state = local.here
     if state.device is None:
-        state.device = _first_device()
+        kind = _first_accelerator()
+        state.device = CPU if kind is None else Device(kind, 0)
     return state.device
 
 
 def current_index(kind: str) -> int:
-    """Which of the kind's devices is meant when none is named."""
+    """Return the index of the device of this kind that a kind alone means in this thread."""
     return local.here.indices.get(kind, 0)
 
 
 def resolve(device: Device | str | int | None = None) -> Device:
-    """The device that is meant, with an index: an int is an index of the current kind, a kind alone its current one.
+    """Return the device that an argument names, in the one spelling that the runtime uses. Opens nothing.
 
-    "cpu" is the host device. Opens nothing, so the device need not exist. TypeError for anything else, ValueError for
-    a spelling that is none.
+    None is the current device, an int an index of the current accelerator, a kind alone the current device of that
+    kind. The first CPU device is `cpu`, without an index.
     """
     if device is None:
         return current_device()
-    if device.__class__ is Device and device.index is not None and device.kind != "cpu":
-        return device
-    if isinstance(device, int) and not isinstance(device, bool):
-        return Device(current_device().kind, device)
-    if not isinstance(device, (str, Device)):
-        raise TypeError(f"expected a device, its name, an index or None, not {type(device).__name__}")
-    named = Device(device)
-    if named.kind == "cpu":  # PyTorch's name for what is the host device here
-        named = Device("host", named.index)
-    return named if named.index is not None else Device(named.kind, current_index(named.kind))
+    if device.__class__ is not Device:
+        device = Device(device)
+    if device.index is None:
+        return device if device.kind == "cpu" else Device(device.kind, current_index(device.kind))
+    return canonical(device)
+
+
+def resolve_default(device: Device | str | int | None = None) -> Device:
+    """Return the device that a tensor factory uses: the one named, or else the default device of this thread."""
+    return resolve(default_device() if device is None else device)
+
+
+def get_default_device() -> Device:
+    """Return the device on which factories of this thread create tensors.
+
+    Returns
+    -------
+    device
+        The CPU, unless `set_default_device` or `with device:` chose another.
+
+    Notes
+    -----
+    As `torch.get_default_device`. Opens nothing.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> with forebay.device("cuda:1"):
+    ...     forebay.get_default_device()
+    device(type='cuda', index=1)
+    """
+    return resolve(default_device())
+
+
+def set_default_device(device: Device | str | int | None) -> None:
+    """Set the device on which factories of this thread create tensors.
+
+    Parameters
+    ----------
+    device : device or str or int or None
+        The device; None restores the CPU.
+
+    Raises
+    ------
+    RuntimeError
+        If the device string is malformed.
+
+    Notes
+    -----
+    As `torch.set_default_device`. A `with device:` block takes precedence while it is active. Opens nothing.
+    """
+    device_spec.set_default(None if device is None else Device(device))
 
 
 def opened_for(device: Device | str | int | None = None) -> OpenDevice:
@@ -132,7 +199,7 @@ def opened_for(device: Device | str | int | None = None) -> OpenDevice:
         return open_device.open_device(resolve(device))
     state = local.here
     opened = state.opened
-    if opened is None or opened.gone:
+    if opened is None or opened.unusable:
         opened = state.opened = open_device.open_device(resolve())
     return opened
 
@@ -166,10 +233,26 @@ def reopen(device: Device | str | int | None = None) -> None:
 
 @contextmanager
 def use_device(device: Device | str | int) -> Iterator[Device]:
-    """The device is current inside, the one before it afterwards. (`torch.cuda.device`)
+    """Make a device current, and the default of tensor factories, inside the context.
 
+    Parameters
+    ----------
+    device : device or str or int
+        The device. It is opened.
+
+    Yields
+    ------
+    device
+        The device, with its index.
+
+    Notes
+    -----
+    `torch.cuda.device` and `with torch.device(...)` in one.
+
+    Examples
+    --------
     >>> import forebay
-    >>> with forebay.use_device("host:0") as device:
+    >>> with forebay.use_device("cpu") as device:
     ...     forebay.empty(3).device == device
     True
     """
@@ -177,7 +260,8 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     before, indices, _ = state.state()
     set_device(device)
     try:
-        yield current_device()
+        with current_device() as entered:
+            yield entered
     finally:
         state.device, state.chosen, state.indices = before, before is not None, indices
         state.forget()
@@ -251,3 +335,7 @@ def forget_kind(kind: str) -> None:
             if opened.device.kind == kind:
                 state.streams.pop(opened, None)
         state.forget()
+
+
+device_spec._hooks.accelerator = accelerator_kind  # noqa: SLF001 - a device of floor 1 may be an index alone
+device_spec._hooks.installed = backends.drivers  # noqa: SLF001 - as above: kinds that packages bring

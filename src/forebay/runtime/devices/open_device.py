@@ -1,4 +1,4 @@
-"""The devices this process has opened: a port, its allocator and its queues. Opened on first use, once."""
+"""Open devices of this process: port, allocator and queues. Each device is opened once, on first use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from forebay import backends
 from forebay._core import Block
-from forebay.backends.plugins.close_with_timeout import closed_if_it_fails
-from forebay.device_spec import Device
-from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, complain
+from forebay.backends.plugins.close_with_timeout import close_on_error
+from forebay.device_spec import Device, canonical
+from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, warn_unraisable
 from forebay.runtime.allocator import oom_observers, pluggable_allocator
 from forebay.runtime.allocator.caching_allocator import Allocator
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
-from forebay.runtime.allocator.pending_frees import Order
+from forebay.runtime.allocator.pending_frees import OrderedSet
 from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
-from forebay.runtime.allocator.torch_iteration_order import of_pools, of_streams
+from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import capture_state, lazy_init, observers
 from forebay.runtime.devices import retired_devices
@@ -36,181 +36,189 @@ if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
 
 __all__ = [
-    "Kept",
+    "KeepAlive",
     "OpenDevice",
-    "Opened",
-    "abandon_in_child",
+    "OpenDevices",
+    "after_fork_in_child",
     "device_count",
-    "end_kind",
+    "get_open_device",
+    "get_pinned_allocator",
     "open_device",
-    "opened_if",
-    "opened_indices",
-    "opened_of",
-    "pinned_if",
+    "open_device_indices",
+    "open_devices",
     "reopen",
+    "retire_kind",
 ]
 
 _opened: dict[Device, OpenDevice] = {}
-_pinned: dict[str, PinnedAllocator] = {}  # by kind, over the port of the device that was asked first
-_listed: dict[str, Opened] = {}  # what `opened_of` gave; a new dict when a device comes or goes
+_pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
+_listed: dict[str, OpenDevices] = {}  # results of `open_devices` by kind; replaced when a device is opened or retired
 _opening = threading.RLock()
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
-    """What queued work reads or writes; the work is done at the tick, 0 while it is not known."""
+class KeepAlive:
+    """Objects that queued work uses. Released once the queue reaches `tick`; 0 while the tick is unknown."""
 
     objects: tuple[object, ...]
     tick: int = 0
 
 
 class OpenDevice:
-    """One device in use. Its queues live as long as it does: a stream that goes lends its queue to the next one."""
+    """One open device. Its queues live as long as it does: a destroyed stream's queue is reused by a new stream."""
 
     def __init__(self, device: Device, port: Port, settings: AllocatorSettings = DEFAULT) -> None:
         self.device, self.port = device, port
-        self.kind = device.kind  # of one that is gone: none
-        self.gone = ""  # why it cannot be used any more: "forked", or "ended" with its emulation
+        self.kind = device.kind  # "" once the device is unusable
+        self.unusable = ""  # why the device is unusable: "forked", or "ended" with its emulation; "" while usable
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
         self.default_queue = self.new_queue(0)
-        self._kept: dict[int, deque[Kept]] = {}
+        self._kept_alive: dict[int, deque[KeepAlive]] = {}
         self.default_stream: Stream | None = None
-        self.stream_pool = StreamPool.of(port.props, self.new_queue)
-        self.allocator = self._allocator(settings)
-        self._capacity: int | None = None  # if it was set
-        self.plugged = pluggable_allocator.current(device.kind)  # who serves instead of the allocator
-        self.raw: dict[int, Block | UncachedBlock] = {}  # by address: blocks that a program has only the address of
+        self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
+        self.allocator = self._make_allocator(settings)
+        self._capacity: int | None = None  # set by `set_capacity`
+        self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
+        self.raw_blocks: dict[
+            int, Block | UncachedBlock
+        ] = {}  # by address: blocks that the program knows only by address
 
-    def _allocator(self, settings: AllocatorSettings) -> Allocator:
-        name, orders, heaps = str(self.device), self._orders(), self.port.props.heaps
+    def _make_allocator(self, settings: AllocatorSettings) -> Allocator:
+        name, orders, heaps = str(self.device), self._iteration_orders(), self.port.props.heaps
         if heaps is not None:
             return HeapAllocator(name, self.port, heaps, self.queues, settings, orders)
         return SegmentAllocator(name, self.port, self.queues, settings, orders)
 
-    def _orders(self) -> tuple[Callable[[], Order[int]], Callable[[], Order[PoolId]]]:
+    def _iteration_orders(self) -> tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]]:
         pool = self.stream_pool
         if pool is None:
             return set[int], set[PoolId]
-        return lambda: of_streams(self.device.index or 0, pool.id_of), of_pools
+        return lambda: stream_set(self.device.index or 0, pool.stream_id_of), pool_set
 
     @property
     def pinned(self) -> PinnedAllocator:
-        """Pinned host memory, which the devices of a kind share. Raises Unsupported where they lend none."""
+        """The pinned host memory allocator that all devices of the kind share. Raises Unsupported if there is none."""
         found = _pinned.get(self.device.kind)
         if found is None:
             if not isinstance(self.port, PinnedHost):
-                raise Unsupported(f"{self.device.kind} lends no pinned host memory", ability="PinnedHost")
+                raise Unsupported(f"{self.device.kind} does not provide pinned host memory", ability="PinnedHost")
             made = PinnedAllocator(str(self.device), self.port, process_settings.current)
             found = _pinned.setdefault(self.device.kind, made)
             if found is made:
-                recording.follow_pinned(self.device.kind, made.history)
+                recording.start_default_pinned(self.device.kind, made.history)
         return found
 
     def set_capacity(self, nbytes: int) -> None:
+        """Set the device's memory capacity in bytes. Raises Unsupported if the port is not Resizable."""
         if not isinstance(self.port, Resizable):
-            raise Unsupported(f"the memory of {self.device} is what it is", ability="Resizable")
+            raise Unsupported(f"{self.device}: memory capacity cannot be changed", ability="Resizable")
         self.port.set_capacity(nbytes)
         self._capacity = nbytes
         self.allocator.capacity_changed()
 
-    def go(self, why: str) -> None:
-        self.gone, self.kind = why, ""
+    def mark_unusable(self, reason: str) -> None:
+        self.unusable, self.kind = reason, ""
 
-    def abandon(self) -> None:
-        """In a forked child, when it is gone: who holds its allocator goes on with other memory, as NumPy does."""
+    def detach_in_child(self) -> None:
+        """Detach the allocator from the parent's queues in a forked child, after `mark_unusable`.
+
+        If the port can be reopened, the allocator continues with memory of the new port: NumPy may still hold it.
+        """
         port = self.port
         if isinstance(port, Reopens):
             port.abandon()
             port = backends.driver(self.device.kind).open(self.device.index or 0)
             if self._capacity is not None and isinstance(port, Resizable):
                 port.set_capacity(self._capacity)
-        self.allocator.abandon_queues(port)
+        self.allocator.after_fork_in_child(port)
 
     def check(self) -> None:
-        """Forked in a child of the process that opened it, WrongState after the end of its emulation."""
-        if not self.gone:
+        """Raise Forked in a child of the process that opened the device, WrongState after its emulation has ended."""
+        if not self.unusable:
             return
-        if self.gone == "ended":
-            raise WrongState(f"the emulation that {self.device} belonged to has ended, and what was made there with it")
-        lazy_init.of(self.device.kind).check_fork()
-        remedy = f" or call forebay.reopen('{self.device}')" if isinstance(self.port, Reopens) else ""
+        if self.unusable == "ended":
+            raise WrongState(f"the emulation of {self.device} has ended; objects created on the device are unusable")
+        lazy_init.get(self.device.kind).check_fork()
+        remedy = f", or call forebay.reopen('{self.device}')" if isinstance(self.port, Reopens) else ""
         if _opened.get(self.device) is not self:
-            remedy = "; it was reopened since, and what is of before stays unusable"
+            remedy = "; the device was reopened, but objects created before that stay unusable"
         raise Forked(
-            f"{self.device} was opened before this process was forked, and its queues did not come along: "
-            f"open devices after the fork, start processes with the 'spawn' method{remedy}"
+            f"{self.device} was opened before this process was forked and cannot be used in the child process: "
+            f"open devices after the fork or use the 'spawn' start method{remedy}"
         )
 
     def new_queue(self, priority: int) -> Queue:
+        """Create a queue."""
         queue = self.port.queue(priority)
         self.queues[queue.handle] = queue
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.stream_created(self, queue)
         return queue
 
     def borrow_queue(self, priority: int) -> Queue:
-        """A queue that nobody else's stream has, or the next one of the pool."""
+        """Return an unused queue for a new stream, or the next queue of the device's stream pool."""
         if self.stream_pool is not None:
-            return self.stream_pool.next(priority)
+            return self.stream_pool.next_queue(priority)
         try:
             return self._spare[priority].pop()
         except (KeyError, IndexError):
             return self.new_queue(priority)
 
     def return_queue(self, queue: Queue, priority: int) -> None:
+        """Make a destroyed stream's queue available to new streams."""
         if self.stream_pool is None:
             self._spare.setdefault(priority, []).append(queue)
 
     @contextmanager
-    def keeping(self, queue: Queue, *objects: object) -> Iterator[Kept]:
-        """Keep what the work queued inside reads or writes alive until it is done, whatever interrupts us meanwhile.
+    def keep_alive(self, queue: Queue, *objects: object) -> Iterator[KeepAlive]:
+        """Keep the objects alive until the work queued in the context has completed, even if an exception interrupts.
 
-        What a graph records may be done as long as there is the graph.
+        If the queue is being captured, the graph keeps them alive instead.
         """
-        if capture_state.under_way and (capture := capture_state.capture_of(queue)) is not None:
+        if capture_state.active and (capture := capture_state.capture_of(queue)) is not None:
             capture.recording.retain(*objects)
-            yield Kept(objects)
+            yield KeepAlive(objects)
             return
-        self._drop_kept(queue)
-        kept = Kept(objects)
-        self._kept.setdefault(queue.handle, deque()).append(kept)
+        self._release_completed(queue)
+        entry = KeepAlive(objects)
+        self._kept_alive.setdefault(queue.handle, deque()).append(entry)
         try:
-            yield kept
+            yield entry
         finally:
-            kept.tick = capture_state.signal(queue)
+            entry.tick = capture_state.signal(queue)
 
-    def _drop_kept(self, queue: Queue) -> None:
-        kept = self._kept.get(queue.handle)
-        while kept:
+    def _release_completed(self, queue: Queue) -> None:
+        entries = self._kept_alive.get(queue.handle)
+        while entries:
             try:
-                first = kept.popleft()
-            except IndexError:  # another thread was quicker
+                oldest = entries.popleft()
+            except IndexError:  # another thread popped the last entry
                 return
-            if first.tick == 0 or queue.reached() < first.tick:
-                kept.appendleft(first)
+            if oldest.tick == 0 or queue.reached() < oldest.tick:
+                entries.appendleft(oldest)
                 return
 
     def wait(self, queue: Queue, tick: int | None = None) -> None:
-        """The host waits, for the tick or for all that is queued; a failure of that work is raised, once.
+        """Make the host wait for the tick, or for all queued work. Raises each failure of the queue's work once.
 
-        DeviceError where a capture minds that.
+        Raises DeviceError (code 900) if an active graph capture forbids waiting.
         """
-        if capture_state.under_way:
+        if capture_state.active:
             capture_state.forbid(self.device.kind, "synchronize")
-        if tick is None:  # to signal an idle queue would start its thread, or find it closed
+        if tick is None:  # signalling an idle queue would start its thread, or fail if it is closed
             tick = queue.reached() if queue.idle() else queue.signal()
         if observers.tracer is None:
             queue.wait(tick)
         else:
             observers.wait(queue, tick)
-        self._drop_kept(queue)
+        self._release_completed(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
             raise failure
 
     def synchronize(self) -> None:
-        """Wait for all queues; of several failures the first is raised, with the others as its notes."""
-        if capture_state.under_way:
+        """Wait for all queues. Raises the first failure, with the others attached as notes."""
+        if capture_state.active:
             capture_state.forbid(self.device.kind, "synchronize")
         first: DeviceError | None = None
         for queue in tuple(self.queues.values()):
@@ -221,147 +229,171 @@ class OpenDevice:
                     first = failure
                 else:
                     first.add_note(f"and {failure}")
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.device_synchronized(self)
         if first is not None:
             raise first
 
 
 def device_count(kind: str) -> int:
-    """How many devices of the kind there are; 0 for an unknown kind. Opens nothing."""
+    """Return the number of devices of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        The device kind, such as "cpu" or "cuda".
+
+    Returns
+    -------
+    int
+        0 for an unknown kind.
+
+    Notes
+    -----
+    Does not open a device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.device_count("unknown")
+    0
+    """
     return 0 if (driver := backends.drivers().get(kind)) is None else driver.count()
 
 
 def open_device(device: Device) -> OpenDevice:
-    """The device, opened if it is not yet.
+    """Return the device, opening it on first use.
 
-    Raises Forked in a child of the process that opened it, and ForebayError where there is no such device.
+    Raises Forked in a child of the process that opened the device, ForebayError if the device does not exist.
     """
-    global _listed  # noqa: PLW0603 -- a new one after a change: what another thread lists meanwhile goes with the old one
+    global _listed  # noqa: PLW0603 -- replaced, not cleared: another thread may be adding to the old dict
     found = _opened.get(device)
     if found is None:
-        _check_there(device)
-        lazy_init.of(device.kind).ensure()  # no lock is held: what was queued may open devices
+        device = canonical(device)
+        found = _opened.get(device)
+    if found is None:
+        _check_exists(device)
+        lazy_init.get(device.kind).ensure()  # without the lock: deferred calls may open devices
         with _opening:
             found = _opened.get(device)
-            if found is None:  # a signal handler or a destructor may open it meanwhile
+            if found is None:  # a signal handler or destructor of this thread may open it during `_open`
                 try:
                     found = _opened.setdefault(device, _open(device))
-                finally:  # Ctrl-C does not come first
+                finally:  # also on KeyboardInterrupt
                     _listed = {}
-    if found.gone:
+    if found.unusable:
         found.check()
     return found
 
 
-def opened_if(device: Device) -> OpenDevice | None:
-    """The device, if this process has opened it."""
-    found = _opened.get(device)
-    return None if found is None or found.gone else found
+def get_open_device(device: Device) -> OpenDevice | None:
+    """Return the device if this process has opened it and it is usable, else None."""
+    found = _opened.get(canonical(device))
+    return None if found is None or found.unusable else found
 
 
-def opened_indices(kind: str) -> list[int]:
-    """Of the kind's devices, those that this process has opened."""
-    return [opened.device.index or 0 for opened in opened_of(kind).devices]
+def open_device_indices(kind: str) -> list[int]:
+    """Return the indices of the kind's devices that this process has opened."""
+    return [opened.device.index or 0 for opened in open_devices(kind).devices]
 
 
-def _check_there(device: Device) -> None:
+def _check_exists(device: Device) -> None:
     driver = backends.driver(device.kind)
     count = driver.count()
-    if device.index is None or device.index >= count:
-        there = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
-        raise ForebayError(f"no device {device}: {driver.why_not() or f'there is only {there}'}")
+    if (device.index or 0) >= count:
+        existing = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
+        raise ForebayError(f"no device {device}: {driver.why_not() or f'there is only {existing}'}")
 
 
 def _open(device: Device) -> OpenDevice:
-    settings = process_settings.current()  # before the device is open, as it may be nonsense
-    with closed_if_it_fails(backends.driver(device.kind).open(device.index or 0)) as port:
+    settings = process_settings.current()  # parsed before the device is opened: it may be invalid
+    with close_on_error(backends.driver(device.kind).open(device.index or 0)) as port:
         opened = OpenDevice(device, port, settings)
-        process_settings.follow(opened.allocator)
-        recording.follow(device.kind, opened.allocator)
-        oom_observers.follow(device.kind, opened.allocator)
+        process_settings.subscribe(opened.allocator)
+        recording.start_default(device.kind, opened.allocator)
+        oom_observers.attach_all(device.kind, opened.allocator)
     return opened
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """Devices that this process has opened, by index, and the allocators of those that no plugged one serves."""
+class OpenDevices:
+    """Open devices ordered by index, and the native allocators of those without a pluggable allocator."""
 
     devices: tuple[OpenDevice, ...]
     native: tuple[Allocator, ...]
 
 
-def opened_of(kind: str = "") -> Opened:
-    """Those of the kind; of all kinds, if none is named."""
+def open_devices(kind: str = "") -> OpenDevices:
+    """Return the open, usable devices of the kind, or of all kinds by default."""
     listed = _listed
     try:
         return listed[kind]
     except KeyError:
-        mine = (each for each in tuple(_opened.values()) if not each.gone and kind in ("", each.kind))
-        devices = tuple(sorted(mine, key=lambda opened: opened.device.index or 0))
-        found = Opened(devices, tuple(each.allocator for each in devices if each.plugged is None))
+        usable = (each for each in tuple(_opened.values()) if not each.unusable and kind in ("", each.kind))
+        devices = tuple(sorted(usable, key=lambda opened: opened.device.index or 0))
+        found = OpenDevices(devices, tuple(each.allocator for each in devices if each.pluggable is None))
         return listed.setdefault(kind, found)
 
 
-def pinned_if(kind: str) -> PinnedAllocator | None:
-    """The kind's pinned allocator, if anybody has used it."""
+def get_pinned_allocator(kind: str) -> PinnedAllocator | None:
+    """Return the kind's pinned host memory allocator if it has been created, else None."""
     return _pinned.get(kind)
 
 
-def end_kind(kind: str) -> None:
-    """Nothing of the kind is open any more, and what was is unusable."""
+def retire_kind(kind: str) -> None:
+    """Retire all open devices of the kind: they become unusable, and the kind has no open device afterwards."""
     global _listed  # noqa: PLW0603 -- as above
-    capture_state.abandon(kind)
+    capture_state.abandon_kind(kind)
     with _opening:
         try:
             ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
-        finally:  # as above
+        finally:  # also on KeyboardInterrupt
             _listed = {}
         pinned = _pinned.pop(kind, None)
-    registered_memory.end_kind(kind)
-    with ExitStack() as steps:  # each of them, though the wait for one was interrupted
+    registered_memory.unregister_kind(kind)
+    with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
         if pinned is not None:
             steps.callback(pinned.close)
         for opened in reversed(ended):
-            steps.callback(retired_devices.end, opened)
+            steps.callback(retired_devices.retire, opened)
 
 
-def _reopening() -> frozenset[str]:
-    """The kinds of which every open device can be opened again in a forked child."""
-    stay = {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
-    return frozenset({device.kind for device in _opened} - stay)
+def _reopenable_kinds() -> frozenset[str]:
+    """Return the kinds whose open devices can all be reopened in a forked child."""
+    not_reopening = {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
+    return frozenset({device.kind for device in _opened} - not_reopening)
 
 
 def reopen(device: Device) -> None:
-    """Forget a device of before the fork, so that its next use opens it."""
+    """Drop a device that was opened before the fork, so that its next use opens it again."""
     global _listed  # noqa: PLW0603 -- as above
     with _opening:
         found = _opened.get(device)
-        if found is None or not found.gone:
+        if found is None or not found.unusable:
             return
         if not isinstance(found.port, Reopens):
-            raise Forked(f"{device} cannot be opened again in a forked process: use the 'spawn' method")
+            raise Forked(f"{device} cannot be reopened in a forked process: use the 'spawn' start method")
         del _opened[device]
         _listed = {}
 
 
-def abandon_in_child() -> None:
-    """For the fork handler: no queue thread came along, so nothing of what was open may be waited for."""
-    global _opening, _listed  # noqa: PLW0603 -- another thread of the parent may have held the old one
+def after_fork_in_child() -> None:
+    """Mark all open devices unusable in a forked child. Their queue threads exist only in the parent: never wait."""
+    global _opening, _listed  # noqa: PLW0603 -- another thread of the parent may have held the old lock
     _opening = threading.RLock()
-    capture_state.forget_in_child()
+    capture_state.after_fork_in_child()
     for pinned in _pinned.values():
-        pinned.abandon()
+        pinned.after_fork_in_child()
     _pinned.clear()
-    registered_memory.forget_in_child()
-    retired_devices.forget_in_child()
-    observers.forget_in_child()
+    registered_memory.after_fork_in_child()
+    retired_devices.after_fork_in_child()
+    observers.after_fork_in_child()
     for device in _opened.values():
-        device.go("forked")
+        device.mark_unusable("forked")
     _listed = {}
-    lazy_init.forget_in_child(_reopening())
+    lazy_init.after_fork_in_child(_reopenable_kinds())
     for device in _opened.values():
         try:
-            device.abandon()
-        except Exception as error:  # noqa: BLE001 -- a fork handler has nobody to raise to
-            complain(f"the forked process could not let go of {device.device}: {error}")
+            device.detach_in_child()
+        except Exception as error:  # noqa: BLE001 -- a fork handler must not raise
+            warn_unraisable(f"could not detach {device.device} in the forked child process: {error}")

@@ -1,53 +1,54 @@
-"""Devices whose emulation has ended, while somebody has memory of theirs, or an interrupted wait left them at work."""
+"""Devices whose emulation has ended while their memory is still referenced or their queues are still busy."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forebay.errors import DeviceError, complain
+from forebay.errors import DeviceError, warn_unraisable
 from forebay.runtime.allocator import statistics
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["close", "end", "forget_in_child", "still_there"]
+__all__ = ["after_fork_in_child", "close_unused", "remaining", "retire"]
 
-_ended: list[OpenDevice] = []
+_retired: list[OpenDevice] = []
 
 
-def end(opened: OpenDevice) -> None:
-    """Its work is waited for, and memory that somebody has goes back when the next emulation begins."""
+def retire(opened: OpenDevice) -> None:
+    """Wait for the device's work and make the device unusable. Close it now if none of its memory is in use."""
     try:
-        if not opened.gone:  # in a forked child there is no work
+        if not opened.unusable:  # a forked child has no queued work
             opened.synchronize()
     except DeviceError as error:
-        complain(f"{error}; nobody had waited for it when the emulation of {opened.device} ended")
-    finally:  # Ctrl-C ends the wait, and the emulation all the same
-        opened.go("ended")
-        opened.raw.clear()
-        _ended.append(opened)
-    _close(opened)
+        warn_unraisable(f"{error}; the error was not reported before the emulation of {opened.device} ended")
+    finally:  # KeyboardInterrupt ends the wait, and the emulation too
+        opened.mark_unusable("ended")
+        opened.raw_blocks.clear()
+        _retired.append(opened)
+    _close_if_unused(opened)
 
 
-def close() -> None:
-    """Close those whose memory has come back since."""
-    for opened in still_there():
-        _close(opened)
+def close_unused() -> None:
+    """Close retired devices whose memory has all been freed since. Called when the next emulation begins."""
+    for opened in remaining():
+        _close_if_unused(opened)
 
 
-def still_there() -> tuple[OpenDevice, ...]:
-    return tuple(_ended)
+def remaining() -> tuple[OpenDevice, ...]:
+    """Return the retired devices that are not closed yet."""
+    return tuple(_retired)
 
 
-def forget_in_child() -> None:
-    """Their queues did not come along; what the parent has of their memory is nothing of the child's."""
-    _ended.clear()
+def after_fork_in_child() -> None:
+    """Drop all retired devices in a forked child: their queues and memory belong to the parent."""
+    _retired.clear()
 
 
-def _close(opened: OpenDevice) -> None:
+def _close_if_unused(opened: OpenDevice) -> None:
     opened.allocator.empty()
     if opened.allocator.current(statistics.RESERVED_BYTES) == 0:
         opened.port.close()
-        with suppress(ValueError):  # another thread was quicker
-            _ended.remove(opened)
+        with suppress(ValueError):  # another thread removed it
+            _retired.remove(opened)

@@ -1,4 +1,4 @@
-"""Names for parts of a capture, to be joined with what a profiler saw: by node, under the node's number."""
+"""Annotations of graph nodes, keyed by node number so that profiler output can be joined with them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from forebay.runtime.graphs.graph import Graph
     from forebay.runtime.streams.stream import Stream
 
-__all__ = ["clear", "dump_stacks", "forget", "instantiated", "mark", "recorded", "stacks"]
+__all__ = ["clear", "discard", "dump_stacks", "mark", "publish", "recorded", "stacks"]
 
 _recorded: dict[int, list[dict[str, Any]]] = {}
 recorded: Mapping[int, list[dict[str, Any]]] = MappingProxyType(_recorded)
-stacks: Mapping[int, str] = MappingProxyType({})  # to record them takes a profiler in the driver, which no device has
+stacks: Mapping[int, str] = MappingProxyType({})  # always empty: recording stacks needs a profiler in the driver
 
 
 @contextmanager
 def mark(stream: Stream, annotation: str | dict[str, Any]) -> Iterator[None]:
-    """What is captured inside is annotated, a string under "name"; of scopes that nest, the inner one wins.
+    """Annotate the work captured in the context; a string is stored under "name". The innermost scope wins.
 
-    Does nothing where the stream is not captured, or its graph is not annotated.
+    Does nothing if the stream is not being captured, or if its graph does not record annotations.
     """
     capture = stream.capture
     annotations = None if capture is None else capture.annotations
@@ -38,31 +38,33 @@ def mark(stream: Stream, annotation: str | dict[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        words = {"name": annotation} if isinstance(annotation, str) else dict(annotation)
+        fields = {"name": annotation} if isinstance(annotation, str) else dict(annotation)
         for number in range(start, len(capture.recording.work)):
-            annotations[number] = {**words, **annotations.get(number, {})}
+            annotations[number] = {**fields, **annotations.get(number, {})}
 
 
-def instantiated(graph: Graph, annotations: Mapping[int, dict[str, Any]]) -> None:
-    """From now on the annotations are under the numbers of what the graph was made into last."""
-    forget(graph.ids)
+def publish(graph: Graph, annotations: Mapping[int, dict[str, Any]]) -> None:
+    """Store the annotations under the node numbers of the graph's newest executable, replacing older ones."""
+    discard(graph.ids)
     name = graph.raw_cuda_graph_exec()
     graph.ids.add(name)
-    for at, number in enumerate(graph_export.top(graph.work)):
+    for at, number in enumerate(graph_export.top_level(graph.work)):
         if number in annotations:
             _recorded[name << 32 | at] = [dict(annotations[number])]
 
 
-def forget(graphs: set[int]) -> None:
-    """These graphs are no more."""
+def discard(graphs: set[int]) -> None:
+    """Remove the annotations of these graph executables."""
     for key in [key for key in tuple(_recorded) if key >> 32 in graphs]:
         _recorded.pop(key, None)
 
 
 def clear() -> None:
+    """Remove all annotations."""
     _recorded.clear()
 
 
 def dump_stacks(path: str) -> None:
+    """Write the stacks as gzip-compressed JSON."""
     with gzip.open(Path(path), "wt", encoding="utf-8") as file:
         json.dump(dict(stacks), file)

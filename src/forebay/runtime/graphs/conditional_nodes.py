@@ -1,4 +1,4 @@
-"""Parts of a graph that are done only if a bool on the device is true then, or as long as it is."""
+"""Conditional nodes: parts of a graph executed only if, or while, a bool on the device is true."""
 
 from __future__ import annotations
 
@@ -7,62 +7,118 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from forebay.runtime.devices import current
-from forebay.runtime.streams.stream import Stream, stream_of
+from forebay.runtime.streams.stream import Stream, current_stream_for
 
 if TYPE_CHECKING:
     from forebay.runtime.base.capture_state import Capture
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["Conditions"]
+__all__ = ["ConditionalNodes"]
 
 
-class Conditions:
-    """What of a graph's capture is about conditions. Their bodies cannot call Python functions, nor draw."""
+class ConditionalNodes:
+    """Mixin of Graph that captures conditional nodes. Their bodies cannot call Python functions or draw randoms."""
 
     _capture: Capture | None
 
-    kind: ClassVar[str | None] = None  # of the devices that the graph is for; None: the current one's
+    kind: ClassVar[str | None] = None  # the device kind the graph is for; None: the current one
 
     @classmethod
     def _stream(cls) -> Stream:
-        """This thread's on the current device of the kind."""
-        return stream_of(current.opened_for(cls.kind))
+        """Return this thread's current stream on the current device of the kind."""
+        return current_stream_for(current.opened_for(cls.kind))
 
     def begin_capture_to_if_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
-        """What is captured from here to `end_capture_to_conditional_node` is done if the bool is true then."""
+        """Begin the body of an if node, which a replay executes if the predicate is true at that point.
+
+        Parameters
+        ----------
+        scalar_cuda_pred_tensor : Tensor
+            A bool tensor with one element.
+
+        Raises
+        ------
+        RuntimeError
+            If no capture is active or the predicate is not a bool tensor with one element.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.begin_capture_to_if_node`. `end_capture_to_conditional_node` ends the body.
+        """
         with self._conditional(scalar_cuda_pred_tensor) as (capture, address):
             capture.recording.begin_if(self._stream().queue, address)
 
     def begin_capture_to_while_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
-        """The same, again and again: the body ends with `set_conditional_handle_for_current_node`, which looks anew."""
+        """Begin the body of a while node, which a replay repeats while the predicate is true.
+
+        Parameters
+        ----------
+        scalar_cuda_pred_tensor : Tensor
+            A bool tensor with one element, read before the first iteration.
+
+        Raises
+        ------
+        RuntimeError
+            If no capture is active or the predicate is not a bool tensor with one element.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.begin_capture_to_while_node`. The body must end with
+        `set_conditional_handle_for_current_node`, which reads the predicate for the next iteration.
+        """
         with self._conditional(scalar_cuda_pred_tensor) as (capture, address):
             capture.recording.begin_while(self._stream().queue, address)
 
     def set_conditional_handle_for_current_node(self, scalar_cuda_pred_tensor: Tensor) -> None:
-        """The loop goes on if the bool is true then."""
-        capture = self._inside()
-        capture.recording.set_again(self._stream().queue, _bool_at(scalar_cuda_pred_tensor))
+        """Repeat the body of the current while node if the predicate is true at that point.
+
+        Parameters
+        ----------
+        scalar_cuda_pred_tensor : Tensor
+            A bool tensor with one element.
+
+        Raises
+        ------
+        RuntimeError
+            If no conditional node is active or the predicate is not a bool tensor with one element.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.set_conditional_handle_for_current_node`.
+        """
+        capture = self._require_body()
+        capture.recording.update_condition(self._stream().queue, _bool_address(scalar_cuda_pred_tensor))
 
     def end_capture_to_conditional_node(self) -> None:
-        """The body is whole."""
-        capture = self._inside()
+        """End the body of the current conditional node.
+
+        Raises
+        ------
+        RuntimeError
+            If no conditional node is active.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.end_capture_to_conditional_node`.
+        """
+        capture = self._require_body()
         capture.recording.end_body(self._stream().queue)
         capture.bodies -= 1
 
     @contextmanager
-    def _conditional(self, tensor: Tensor) -> Iterator[tuple[Capture, int]]:
+    def _conditional(self, predicate: Tensor) -> Iterator[tuple[Capture, int]]:
         if self._capture is None:
             raise RuntimeError("capture_begin() must be called before begin_capture_to_conditional_node()")
-        yield self._capture, _bool_at(tensor)
+        yield self._capture, _bool_address(predicate)
         self._capture.bodies += 1
 
-    def _inside(self) -> Capture:
+    def _require_body(self) -> Capture:
         if self._capture is None or not self._capture.bodies:
             raise RuntimeError("No active CUDA graph conditional node.")
         return self._capture
 
 
-def _bool_at(tensor: Tensor) -> int:
-    if tensor.dtype.kind != "b" or tensor.numel() != 1:
-        raise RuntimeError(f"a condition is a bool tensor of one element, not {tensor!r}")
-    return tensor.data_ptr()
+def _bool_address(predicate: Tensor) -> int:
+    if predicate.numpy_dtype.kind != "b" or predicate.numel() != 1:
+        raise RuntimeError(f"a predicate must be a bool tensor with one element, not {predicate!r}")
+    return predicate.data_ptr()

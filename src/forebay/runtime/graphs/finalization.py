@@ -1,4 +1,4 @@
-"""What is done, and what is let go of, when a graph ends: once, by `reset` or by the end of the object."""
+"""Graph finalization: callbacks and releases that run once, on `reset` or when the graph object is destroyed."""
 
 from __future__ import annotations
 
@@ -6,63 +6,68 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from forebay.errors import ForebayError, complain
+from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.graphs import annotations as graphs_annotations
-from forebay.runtime.graphs.removable_hooks import Hooks, RemovableHandle, Table
+from forebay.runtime.graphs.removable_hooks import HookList, HookTable, RemovableHandle
 
 if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
 
-__all__ = ["GraphEnd", "destroyed"]
+__all__ = ["GraphFinalizer", "destroyed"]
 
-destroyed: Hooks[set[int]] = Hooks()  # told the numbers of each graph that was
+destroyed: HookList[set[int]] = HookList()  # called with the ids of each destroyed graph
 
 
-class GraphEnd:
-    """Of one capture. It does not know the graph, or the graph could never end."""
+class GraphFinalizer:
+    """Callbacks, objects and streams of one capture. Must not reference the graph, which would then never be freed."""
 
     def __init__(self, ids: set[int]) -> None:
-        self.callbacks: Table[Callable[[], object]] = Table()
-        self.objects: Table[object] = Table()
-        self.streams: set[Stream] = set()  # where it was replayed
-        self.waits = False  # for them, first
+        self.callbacks: HookTable[Callable[[], object]] = HookTable()
+        self.objects: HookTable[object] = HookTable()
+        self.streams: set[Stream] = set()  # the streams of the graph's replays
+        self.synchronizes = False  # wait for `streams` before the callbacks
         self._ids = ids
         self._process = os.getpid()
         self._done = False
 
-    def call(self, callback: Callable[[], object], *, waits: bool) -> RemovableHandle:
-        return self._keep(self.callbacks, callback, waits)
+    def call(self, callback: Callable[[], object], *, synchronizes: bool) -> RemovableHandle:
+        return self._register(self.callbacks, callback, synchronizes)
 
-    def retain(self, kept: object, *, waits: bool) -> RemovableHandle:
-        return self._keep(self.objects, kept, waits)
+    def retain(self, obj: object, *, synchronizes: bool) -> RemovableHandle:
+        return self._register(self.objects, obj, synchronizes)
 
-    def _keep(self, table: Table[Any], kept: object, waits: bool) -> RemovableHandle:
-        self.waits |= waits
+    def _register(self, table: HookTable[Any], value: object, synchronizes: bool) -> RemovableHandle:
+        self.synchronizes |= synchronizes
         handle = RemovableHandle(table)
-        table[handle.id] = kept
+        table[handle.id] = value
         return handle
 
-    def come(self) -> None:
-        """A destructor calls it: what fails becomes a warning. In a forked child it is not ours."""
+    def run(self) -> None:
+        """Run the callbacks and release everything, once. Failures become warnings: a destructor calls this.
+
+        In a forked child nothing is called: the graph is the parent's.
+        """
         if self._done:
             return
         self._done = True
         if self._process == os.getpid():
-            self._tell()
+            self._call_all()
         self.callbacks.clear()
         self.objects.clear()
         self.streams.clear()
 
-    def _tell(self) -> None:
-        for stream in self.streams if self.waits else ():
+    def _call_all(self) -> None:
+        for stream in self.streams if self.synchronizes else ():
             try:
                 stream.synchronize()
             except ForebayError as error:
-                complain(f"{error}; nobody had waited for it when a graph that was replayed there ended")
-        graphs_annotations.forget(self._ids)
-        destroyed.tell(self._ids)
+                warn_unraisable(
+                    f"{error}; the error was not reported before a graph replayed on that stream was destroyed"
+                )
+        graphs_annotations.discard(self._ids)
+        destroyed.notify(self._ids)
         for callback in tuple(self.callbacks.values()):
             try:
                 callback()
-            except Exception as error:  # noqa: BLE001 -- a destructor has nobody to raise to
-                complain(f"a callback at a graph's end failed with {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 -- a destructor must not raise
+                warn_unraisable(f"a graph's destroy callback failed with {type(error).__name__}: {error}")

@@ -1,4 +1,7 @@
-"""Graphs: the work of a stream recorded once, and done again and again."""
+"""Graphs: the work of a stream, captured once and replayed any number of times.
+
+Over 400 lines because most methods are public and carry full docstrings.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from forebay.errors import DeviceError, Unsupported, WrongState
 from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.capture_state import Capture
-from forebay.runtime.base.queue_capabilities import captures
+from forebay.runtime.base.queue_capabilities import can_capture
 from forebay.runtime.devices import current
 from forebay.runtime.graphs import annotations as graphs_annotations
 from forebay.runtime.graphs import graph_export
-from forebay.runtime.graphs.conditional_nodes import Conditions
+from forebay.runtime.graphs.conditional_nodes import ConditionalNodes
 from forebay.runtime.graphs.graph_hooks import (
     GraphHooks,
     capture_began,
@@ -27,10 +30,10 @@ from forebay.runtime.graphs.graph_hooks import (
     replay_began,
     replayed,
 )
-from forebay.runtime.graphs.input_liveness import Inputs
+from forebay.runtime.graphs.input_liveness import InputLiveness
 from forebay.runtime.memory.mem_pool import MemPool
-from forebay.runtime.streams.stream import Stream, default_of, stream_of
-from forebay.spi import Queue, Recording
+from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for
+from forebay.spi import CapturedGraph, Queue
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
@@ -39,19 +42,31 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "capturing_graph", "pool_id"]
 
 _MODES = ("global", "thread_local", "relaxed")
-_numbers = count(1)  # of the pools that graphs make
-_names = count(1)  # of what has been instantiated
+_pool_numbers = count(1)  # of pools created by captures
+_executables = count(1)  # ids of instantiated graphs
 
 
-class Graph(GraphHooks, Conditions):
-    """What the current stream is told between `capture_begin` and `capture_end` is recorded; `replay` does it.
+class Graph(GraphHooks, ConditionalNodes):
+    """A graph of captured work, which `replay` executes.
 
-    What is allocated meanwhile comes from a pool of the graph's own and stays there as long as the graph does. Random
-    numbers are new in each replay. With `keep_graph` what was recorded can be looked at after `capture_end`, and
-    `instantiate` is called by the user, or by the first replay. (`torch.cuda.CUDAGraph`)
+    Work that this thread queues on the current stream between `capture_begin` and `capture_end` is captured instead of
+    executed. Memory allocated during the capture comes from a private pool, and stays reserved as long as the graph.
+    Each replay draws new random numbers.
 
+    Parameters
+    ----------
+    keep_graph : bool, optional
+        Keep the captured work available for inspection after `capture_end`. The user then calls `instantiate`, or the
+        first replay does. False by default.
+
+    Notes
+    -----
+    As `torch.cuda.CUDAGraph`.
+
+    Examples
+    --------
     >>> import forebay
-    >>> graph, stream = Graph(), forebay.Stream("host:0")
+    >>> graph, stream = Graph(), forebay.Stream("cpu")
     >>> with stream:
     ...     counts = forebay.zeros(2)
     ...     graph.capture_begin()
@@ -63,29 +78,29 @@ class Graph(GraphHooks, Conditions):
     ([0.0, 0.0], [7.0, 7.0])
     """
 
-    name: ClassVar[str] = "Graph"  # in messages
-    modes: ClassVar[tuple[str, ...]] = _MODES
-    of_default_stream: ClassVar[bool] = False  # whether that can be recorded
+    name: ClassVar[str] = "Graph"  # used in messages
+    capture_modes: ClassVar[tuple[str, ...]] = _MODES
+    allows_default_stream: ClassVar[bool] = False  # True if the default stream can be captured
 
     def __init__(self, keep_graph: bool = False) -> None:
         super().__init__()
         self._keep_graph = bool(keep_graph)
-        self._capture: Capture | None = None  # that is under way
-        self._begin_anew()
+        self._capture: Capture | None = None  # the active capture
+        self._reset_state()
 
-    def _begin_anew(self) -> None:
+    def _reset_state(self) -> None:
         self._opened: OpenDevice | None = None
-        self._recording: Recording | None = None
-        self._sources: list[tuple[Generator, int]] = []  # and how many words each replay draws
+        self._recording: CapturedGraph | None = None
+        self._sources: list[tuple[Generator, int]] = []  # and the words that each replay draws
         self._pools: list[PoolId] = []
-        self._template = False  # what was recorded can be looked at
-        self._exec = 0  # the number of what can be replayed
+        self._template = False  # the captured work can be inspected
+        self._exec = 0  # id of the executable; 0 before `instantiate`
         self._title = ""
         self._replayed: set[Stream] = set()
         self._latest: Stream | None = None
-        self._inputs: Inputs | None = None
+        self._inputs: InputLiveness | None = None
         self._annotations: dict[int, dict[str, Any]] | None = None
-        self._arm()
+        self._new_finalizer()
 
     # Capture
 
@@ -95,17 +110,36 @@ class Graph(GraphHooks, Conditions):
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Record what the current stream is told from now on; it must not be the device's default stream.
+        """Begin to capture the work queued on the current stream.
 
-        `pool` is another graph's `pool()`, a `graph_pool_handle()` or a MemPool, to share memory. While a capture of
-        mode "global" goes on no thread may wait for devices of the kind, or ask how far they are; with "thread_local"
-        this thread may not; with "relaxed" only the captured streams may not be asked. What is done all the same breaks
-        the capture, with DeviceError 900. With `check_input_liveness` a replay that would use tensors that are gone
-        raises RuntimeError.
+        Parameters
+        ----------
+        pool : tuple of int or MemPool, optional
+            Another graph's `pool()`, a `graph_pool_handle()` or a MemPool to share memory with; a new private pool by
+            default.
+        capture_error_mode : str, optional
+            During a "global" capture, which is the default, no thread may wait for devices of the kind or query them.
+            With "thread_local" the restriction applies to this thread only, with "relaxed" to the captured streams
+            only. A forbidden call breaks the capture and raises DeviceError 900.
+        check_input_liveness : bool, optional
+            Make `replay` raise RuntimeError if it would use tensors that no longer exist. False by default.
+
+        Raises
+        ------
+        RuntimeError
+            If an argument is invalid, the graph already holds a capture, or the default stream is current.
+        DeviceError
+            If the current stream is being captured.
+        Unsupported
+            If the backend does not support graph capture.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.capture_begin`.
         """
-        if capture_error_mode not in self.modes:
-            said = [f"`{mode}`" for mode in self.modes]
-            expected = f"{', '.join(said[:-1])}, or {said[-1]}"
+        if capture_error_mode not in self.capture_modes:
+            quoted = [f"`{mode}`" for mode in self.capture_modes]
+            expected = f"{', '.join(quoted[:-1])}, or {quoted[-1]}"
             raise RuntimeError(f"Unknown capture error mode. Expected {expected}, got {capture_error_mode}")
         if self._recording is not None:
             raise RuntimeError(
@@ -113,60 +147,87 @@ class Graph(GraphHooks, Conditions):
                 "instance."
             )
         stream = self._stream()
-        if not self.of_default_stream and stream == default_of(stream.opened):
+        if not self.allows_default_stream and stream == default_stream_for(stream.opened):
             raise RuntimeError(
                 f"{stream.device.kind.upper()} graphs must be captured on a non-default stream. (However, after "
                 "capture, it's ok to replay them on the default stream.)"
             )
-        if not captures(stream.queue):
-            raise Unsupported(f"{stream.device.kind} records no graphs", ability="Captures")
+        if not can_capture(stream.queue):
+            raise Unsupported(f"{stream.device.kind} does not support graph capture", ability="Captures")
         mode = capture_error_mode if capture_error_mode in _MODES else _MODES[0]
         with ExitStack() as undo:
             self._begin(stream, pool, mode, undo)
             if check_input_liveness and self._capture is not None:
-                self._capture.inputs = self._inputs = Inputs()
+                self._capture.inputs = self._inputs = InputLiveness()
             if capture_began:
-                capture_began.tell(self)
+                capture_began.notify(self)
             self._capture_start_hooks.call(self)
             undo.pop_all()
 
     def _begin(self, stream: Stream, pool: PoolId | MemPool | None, mode: str, undo: ExitStack) -> None:
         queue, opened = stream.queue, stream.opened
-        if not captures(queue) or queue.capture is not None:
-            raise capture_state.refusal(opened.device.kind, ILLEGAL_STATE, "capture_begin")
+        if not can_capture(queue) or queue.capture is not None:
+            raise capture_state.capture_error(opened.device.kind, ILLEGAL_STATE, "capture_begin")
         if isinstance(pool, MemPool):
-            pool.join(opened)
-        found = pool_id(pool) or (next(_numbers), 0)
+            pool.register(opened)
+        private_pool = pool_id(pool) or (next(_pool_numbers), 0)
         allocator = opened.allocator
         queues = {queue.handle: queue.signal()}
-        allocator.begin_capture(found, queues)
-        undo.callback(self._begin_anew)
-        undo.callback(allocator.private.leave, found)
-        undo.callback(allocator.end_capture, found, queues)
+        allocator.begin_capture(private_pool, queues)
+        undo.callback(self._reset_state)
+        undo.callback(allocator.private.decref, private_pool)
+        undo.callback(allocator.end_capture, private_pool, queues)
         recording = queue.begin_capture(mode, queues)
         undo.callback(queue.abandon_capture)
         capture = Capture(opened.device.kind, stream, queue, queues, recording, mode, weakref.ref(self))
         undo.callback(setattr, self, "_capture", None)
-        self._opened, self._pools, self._capture = opened, [found], capture
+        self._opened, self._pools, self._capture = opened, [private_pool], capture
         undo.callback(capture_state.end, capture)
         capture_state.begin(capture)
 
     def capture_end(self) -> None:
-        """The graph is whole, and can be replayed. Raises DeviceError where the capture was broken.
+        """End the capture and, without `keep_graph`, instantiate the graph.
 
-        On the stream it began on, and by the thread that began it unless the mode is "relaxed". After an error the
-        streams are as they were before, and nothing is left of the capture.
+        Raises
+        ------
+        RuntimeError
+            If no capture is active, or the capture began on another stream than the current one.
+        DeviceError
+            If the capture was broken. If another thread began the capture and its mode is not "relaxed", the capture
+            stays active.
+
+        Warns
+        -----
+        UserWarning
+            If the graph is empty.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.capture_end`. After an error the streams are restored and the capture is discarded.
         """
         self.capture_end_pre()
         if captured:
-            captured.tell(self)
+            captured.notify(self)
         self._capture_end_hooks.call(self)
         if not self._keep_graph:
             self.instantiate()
         self.capture_end_post()
 
     def capture_end_pre(self) -> None:
-        """End the capture, so that it can be looked at before `capture_end_post` finishes it."""
+        """End the capture, but keep the captured work available for inspection until `capture_end_post`.
+
+        Raises
+        ------
+        RuntimeError
+            If no capture is active, or the capture began on another stream than the current one.
+        DeviceError
+            If the capture was broken, as in `capture_end`.
+
+        Warns
+        -----
+        UserWarning
+            If the graph is empty.
+        """
         capture, opened = self._capture, self._opened
         if capture is None or opened is None:
             raise RuntimeError("capture_end() called before capture_begin().")
@@ -177,9 +238,9 @@ class Graph(GraphHooks, Conditions):
             recording = queue.end_capture()
         except BaseException as error:
             if not (isinstance(error, DeviceError) and queue.capture is capture.recording):
-                self._abandon()
+                self._discard()
             raise
-        self._leave_capture()
+        self._detach_capture()
         self._recording, self._template = recording, True
         self._sources = list(capture.drawn.items())
         if not recording.work:
@@ -190,41 +251,51 @@ class Graph(GraphHooks, Conditions):
             )
 
     def capture_end_post(self) -> None:
-        """Finish what `capture_end_pre` ended: unless it is to be kept, it can be looked at no more."""
+        """Finish the capture that `capture_end_pre` ended: without `keep_graph`, release it for inspection."""
         self._template = self._template and self._keep_graph
 
     def annotate(self) -> None:
-        """Let what is captured from now on be annotated."""
+        """Record annotations of the work captured from now on."""
         if self._capture is not None:
             self._capture.annotations = self._annotations = {}
 
-    def _leave_capture(self) -> None:
+    def _detach_capture(self) -> None:
         capture, self._capture = self._capture, None
         if capture is not None and self._opened is not None:
             capture_state.end(capture)
             self._opened.allocator.end_capture(self._pools[0], capture.queues)
 
-    def _abandon(self) -> None:
-        """As if the capture had not begun."""
+    def _discard(self) -> None:
+        """Abandon the active capture, if any, and release the captured work and its memory."""
         if self._capture is not None:
             self._capture.queue.abandon_capture()
-        self._leave_capture()
+        self._detach_capture()
         self._release()
 
-    # What can be replayed
+    # Replay
 
     def instantiate(self) -> None:
-        """Make what was recorded ready to replay: for those with `keep_graph`; others are by `capture_end`."""
+        """Make the captured work replayable.
+
+        Raises
+        ------
+        RuntimeError
+            If no capture has ended, or the graph was created without `keep_graph` and `capture_end` instantiated it.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.instantiate`. Without `keep_graph`, `capture_end` calls it.
+        """
         if self._recording is None:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
         if not self._template:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
-        self._exec = next(_names)
-        self._title = f"{self.name} {self._exec}"  # for who traces
+        self._exec = next(_executables)
+        self._title = f"{self.name} {self._exec}"  # in traces
         if self._annotations is not None:
-            graphs_annotations.instantiated(self, self._annotations)
+            graphs_annotations.publish(self, self._annotations)
         if instantiated:
-            instantiated.tell(self)
+            instantiated.notify(self)
         self._instantiate_hooks.call(self)
 
     @property
@@ -232,40 +303,53 @@ class Graph(GraphHooks, Conditions):
         return self._exec != 0
 
     def replay(self) -> None:
-        """Queue all of it on the current stream of its device, behind replays of it elsewhere. Never waits."""
+        """Queue the captured work on the current stream of its device.
+
+        Raises
+        ------
+        RuntimeError
+            If there is no captured work. With `check_input_liveness`, also if an input tensor no longer exists.
+        DeviceError
+            With code 700 if the graph uses memory that was released to the device.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.replay`. Does not block the host. Replays of one graph run in order, also on different
+        streams. A graph without an executable is instantiated first.
+        """
         if self._inputs is not None:
             self._inputs.check(self.pools())
         if not self._exec:
             self.instantiate()
         recording, opened = self._recording, self._opened
-        if recording is None or opened is None:  # a hook has reset it
+        if recording is None or opened is None:  # a hook reset the graph
             raise RuntimeError(f"Called {self.name}::replay without a preceding successful capture.")
-        stream = stream_of(opened)
+        stream = current_stream_for(opened)
         queue = stream.queue
         if stream is not self._latest:
             self._latest = stream
             self._replayed.add(stream)
-            self._end.streams.add(stream)
+            self._finalizer.streams.add(stream)
         if replay_began:
-            replay_began.tell(self)
+            replay_began.notify(self)
         if self._replay_start_hooks:
             self._replay_start_hooks.call(self)
         try:
             self._launch(recording, queue)
         finally:
             if replayed:
-                replayed.tell(self)
+                replayed.notify(self)
             if self._replay_end_hooks:
                 self._replay_end_hooks.call(self)
 
-    def _launch(self, recording: Recording, queue: Queue) -> None:
-        within = capture_state.capture_of(queue) if capture_state.under_way else None
+    def _launch(self, recording: CapturedGraph, queue: Queue) -> None:
+        outer = capture_state.capture_of(queue) if capture_state.active else None
         tracer = observers.tracer
         begun = tracer.queueing(queue) if tracer else None
         recording.launch(
             queue,
             [
-                generator.take(words) if within is None else within.draw(generator, words)
+                generator.advance(words) if outer is None else outer.draw(generator, words)
                 for generator, words in self._sources
             ],
         )
@@ -273,11 +357,16 @@ class Graph(GraphHooks, Conditions):
             tracer.queued(queue, begun, "graph", self._title, 0, None, 1)
 
     def reset(self) -> None:
-        """Let go of what was recorded, or is being recorded, and of its memory; another capture can begin."""
-        self._end.come()
-        self._finalizer.detach()
-        self._abandon()
-        self._begin_anew()
+        """Release the captured work and its memory, or abandon the active capture.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.reset`. Calls the destroy callbacks. The graph can then capture again.
+        """
+        self._finalizer.run()
+        self._destructor.detach()
+        self._discard()
+        self._reset_state()
 
     def _release(self) -> None:
         opened, recording = self._opened, self._recording
@@ -285,57 +374,120 @@ class Graph(GraphHooks, Conditions):
         self._recording, self._exec, self._template = None, 0, False
         if opened is None:
             return
-        if recording is not None and not opened.gone:
-            for stream in self._replayed:  # a replay may still be queued there; at exit the queues are closed
-                with suppress(WrongState), opened.keeping(stream.queue, recording):
+        if recording is not None and not opened.unusable:
+            for stream in self._replayed:  # a replay may still be pending there; at exit the queues are closed
+                with suppress(WrongState), opened.keep_alive(stream.queue, recording):
                     pass
         for pool in pools:
-            opened.allocator.private.leave(pool)
+            opened.allocator.private.decref(pool)
 
     def __del__(self) -> None:
         if getattr(self, "_pools", None):
-            self._abandon()
+            self._discard()
 
     # Memory
 
     def pool(self) -> PoolId:
-        """The pool that its memory is from, for another graph's `capture_begin`."""
+        """Return the id of the graph's memory pool.
+
+        Returns
+        -------
+        tuple of int
+            Two numbers, for another graph's `capture_begin`.
+
+        Raises
+        ------
+        RuntimeError
+            If there is no captured work.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.pool`.
+        """
         if self._recording is None:
             raise RuntimeError(f"Called {self.name}::pool() without a preceding successful capture.")
         return self._pools[0]
 
     def pools(self) -> list[PoolId]:
-        """That one, and those that it keeps besides."""
+        """Return the ids of all memory pools that the graph retains.
+
+        Returns
+        -------
+        list of tuple
+            `pool()`, then other retained pools.
+
+        Raises
+        ------
+        RuntimeError
+            If there is no captured work.
+        """
         if self._recording is None:
             raise RuntimeError(f"Called {self.name}::pools() without a preceding successful capture.")
         return list(self._pools)
 
     def _retain_pool(self, pool: PoolId | MemPool | None) -> None:
-        """Keep the memory of that pool as long as the graph. Only during the capture."""
-        found = pool_id(pool)
+        """Retain another pool's memory as long as the graph. Valid only during the capture."""
+        retained = pool_id(pool)
         if pool is None:
             raise RuntimeError(f"{self.name}._retain_pool expected a memory pool")
         if self._capture is None or self._opened is None:
             raise RuntimeError(f"{self.name}::retain_pool may only be called during capture.")
-        if found is None:
+        if retained is None:
             raise RuntimeError(f"{self.name}::retain_pool expected a non-default memory pool.")
-        if found not in self._pools:
-            self._opened.allocator.private.make(found)
-            self._pools.append(found)
+        if retained not in self._pools:
+            self._opened.allocator.private.create_or_incref(retained)
+            self._pools.append(retained)
 
-    # What it is
+    # Inspection
 
     def enable_debug_mode(self) -> None:
-        """Keep what will be recorded, as with `keep_graph`."""
+        """Keep the captured work available for inspection, as with `keep_graph`.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.enable_debug_mode`. Call it before `capture_end`.
+        """
         self._keep_graph = True
 
     def debug_dump(self, debug_path: str, *, verbose: bool = True) -> None:
-        """Write what was recorded to that file, in Graphviz's language DOT; with all numbers if `verbose`."""
+        """Write the captured work to a file in Graphviz's DOT language.
+
+        Parameters
+        ----------
+        debug_path : str
+            The file.
+        verbose : bool, optional
+            Include all numeric details of each node. True by default.
+
+        Raises
+        ------
+        RuntimeError
+            If the captured work is not available: see `enable_debug_mode`.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.debug_dump`.
+        """
         self.raw_cuda_graph()
-        Path(debug_path).write_text(graph_export.dot(self.work, verbose=verbose), encoding="utf-8")
+        Path(debug_path).write_text(graph_export.to_dot(self.work, verbose=verbose), encoding="utf-8")
 
     def raw_cuda_graph(self) -> int:
-        """What tells what was recorded from all else in this process."""
+        """Return a number that identifies the captured work.
+
+        Returns
+        -------
+        int
+            Unique in this process while the captured work exists.
+
+        Raises
+        ------
+        RuntimeError
+            If the captured work is not available: see `keep_graph`.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.raw_cuda_graph`, which returns a pointer.
+        """
         if self._recording is None or not self._template:
             raise RuntimeError(
                 "No cudaGraph_t is available: either capture_end() has not been called, or the underlying cudaGraph_t "
@@ -344,38 +496,76 @@ class Graph(GraphHooks, Conditions):
         return id(self._recording)
 
     def raw_cuda_graph_exec(self) -> int:
-        """What tells what can be replayed from all else in this process, until `instantiate` makes another."""
+        """Return the id of the executable graph.
+
+        Returns
+        -------
+        int
+            Unique in this process; each `instantiate` assigns a new one.
+
+        Raises
+        ------
+        RuntimeError
+            If the graph has not been instantiated.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.raw_cuda_graph_exec`, which returns a pointer.
+        """
         if not self._exec:
             raise RuntimeError("You cannot access the raw cudaGraphExec_t instance until instantiate() has been called")
         return self._exec
 
     def get_graph_data(self) -> dict[str, Any]:
-        """What was recorded, as a dictionary: `exec_graph_id`, `nodes` and `edges`."""
+        """Return the nodes and edges of the captured work.
+
+        Returns
+        -------
+        dict
+            `exec_graph_id`, `nodes` and `edges`, without the nodes in bodies of conditional nodes.
+
+        Raises
+        ------
+        RuntimeError
+            If the captured work is not available, or the graph has not been instantiated.
+
+        Warns
+        -----
+        UserWarning
+            If nodes in bodies of conditional nodes are omitted.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.get_graph_data`.
+        """
         self.raw_cuda_graph()
-        return graph_export.table(self.work, self.raw_cuda_graph_exec())
+        return graph_export.node_table(self.work, self.raw_cuda_graph_exec())
 
     @property
     def work(self) -> list[Any]:
-        """What was recorded, in its order: `forebay.spi.Recorded`."""
+        """The captured work in capture order, as `forebay.spi.CapturedNode` objects."""
         return [] if self._recording is None else list(self._recording.work)
 
 
 def capturing_graph(kind: str | None = None) -> Any:
-    """The graph that this thread's work on the kind's current device goes to. RuntimeError where it goes to none."""
-    capture = stream_of(current.opened_for(kind)).capture
-    found = None if capture is None else capture.owner()
-    if found is None:
+    """Return the graph that captures this thread's current stream on the kind's current device.
+
+    Raises RuntimeError if the stream is not being captured.
+    """
+    capture = current_stream_for(current.opened_for(kind)).capture
+    graph = None if capture is None else capture.owner()
+    if graph is None:
         raise RuntimeError("The current stream is not currently capturing.")
-    return found
+    return graph
 
 
 def pool_id(pool: Any) -> PoolId | None:
-    """The pool that is meant; None for (0, 0), which is none. TypeError, RuntimeError for what cannot be one."""
+    """Return the id of a MemPool or the given id; None for None and (0, 0). Raises TypeError or RuntimeError."""
     found = pool.id if isinstance(pool, MemPool) else pool
     if found is None:
         return None
     if not (isinstance(found, tuple) and len(found) == 2 and all(type(number) is int for number in found)):
-        raise TypeError(f"a memory pool is a MemPool or the two ints of its id, not {found!r}")
+        raise TypeError(f"a memory pool must be a MemPool or a tuple of two ints, not {found!r}")
     if found[0] and found[1]:
-        raise RuntimeError(f"{found} is the id of no memory pool: one of the two numbers is 0")
+        raise RuntimeError(f"{found} is not a valid memory pool id: one of the two numbers must be 0")
     return found if any(found) else None

@@ -1,4 +1,4 @@
-"""What a graph recorded, for people and profilers: a table of its nodes, and a drawing in Graphviz's language."""
+"""Export of captured graphs: a table of nodes for profilers, and Graphviz DOT."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
-from forebay.spi import Recorded
+from forebay.spi import CapturedNode
 
-__all__ = ["dot", "table", "top"]
+__all__ = ["node_table", "to_dot", "top_level"]
 
-# PyTorch's names of what nodes do.
-_TYPES = {
+# PyTorch's node types.
+_NODE_TYPES = {
     "copy": "memcpy",
     "fill": "memset",
     "draw": "kernel",
@@ -25,53 +25,53 @@ _TYPES = {
 }
 
 
-def table(work: Sequence[Recorded], graph: int) -> dict[str, Any]:
-    """As `torch.cuda.CUDAGraph.get_graph_data`: bodies of conditions are not part of it, and a warning says so."""
-    bodies, numbers = _bodies(work), top(work)
+def node_table(work: Sequence[CapturedNode], graph: int) -> dict[str, Any]:
+    """Return the table of `torch.cuda.CUDAGraph.get_graph_data`. Warns if bodies of conditional nodes are omitted."""
+    bodies, numbers = _bodies(work), top_level(work)
     index = {number: at for at, number in enumerate(numbers)}
     nodes = [_node(work[number], at, graph) for at, number in enumerate(numbers)]
     edges = []
     for number in numbers:
-        for before in sorted({_outermost(before, bodies) for before in work[number].after}):
-            one, other = index[before], index[number]
-            nodes[one]["dependents"].append(other)
-            nodes[other]["dependencies"].append(one)
-            edges.append({"from": one, "to": other, "from_port": 0, "to_port": 0, "type": 0})
+        for before in sorted({_outermost(other, bodies) for other in work[number].dependencies}):
+            source, target = index[before], index[number]
+            nodes[source]["dependents"].append(target)
+            nodes[target]["dependencies"].append(source)
+            edges.append({"from": source, "to": target, "from_port": 0, "to_port": 0, "type": 0})
     if bodies:
-        warnings.warn("get_graph_data: what stands in the bodies of conditions is not in the table", stacklevel=3)
+        warnings.warn("get_graph_data: nodes in the bodies of conditional nodes are omitted", stacklevel=3)
     return {"exec_graph_id": graph, "nodes": nodes, "edges": edges}
 
 
-def top(work: Sequence[Recorded]) -> list[int]:
-    """The numbers of what stands in no condition's body."""
+def top_level(work: Sequence[CapturedNode]) -> list[int]:
+    """Return the numbers of the nodes outside all bodies of conditional nodes."""
     bodies = _bodies(work)
     return [number for number in range(len(work)) if number not in bodies]
 
 
-def _node(piece: Recorded, at: int, graph: int) -> dict[str, Any]:
-    function = piece.details.get("function", 0)
-    named = getattr(function, "__qualname__", None) if callable(function) else None
+def _node(recorded: CapturedNode, at: int, graph: int) -> dict[str, Any]:
+    function = recorded.details.get("function", 0)
+    function_name = getattr(function, "__qualname__", None) if callable(function) else None
     return {
         "index": at,
-        "node_type": _TYPES[piece.what],
+        "node_type": _NODE_TYPES[recorded.op],
         "tools_id": graph << 32 | at,
         "graph_id": graph,
         "node_id": at,
-        "kernel_name": {"draw": f"draw_{piece.details.get('law')}", "set": "set_condition"}.get(piece.what),
+        "kernel_name": {"draw": f"draw_{recorded.details.get('law')}", "set": "set_condition"}.get(recorded.op),
         "grid_dim": None,
         "block_dim": None,
         "shared_mem_bytes": None,
         "event_ptr": 0,
         "host_fn_addr": id(function) if callable(function) else function,
-        "host_fn_name": named,
+        "host_fn_name": function_name,
         "dependencies": [],
         "dependents": [],
     }
 
 
-def _bodies(work: Sequence[Recorded]) -> dict[int, int]:
-    """Of each node in a body, the innermost condition."""
-    return {number: condition for condition, piece in enumerate(work) for number in piece.body}
+def _bodies(work: Sequence[CapturedNode]) -> dict[int, int]:
+    """Return the innermost conditional node of each node in a body."""
+    return {number: condition for condition, recorded in enumerate(work) for number in recorded.body}
 
 
 def _outermost(number: int, bodies: dict[int, int]) -> int:
@@ -80,31 +80,31 @@ def _outermost(number: int, bodies: dict[int, int]) -> int:
     return number
 
 
-def dot(work: Sequence[Recorded], *, verbose: bool = True) -> str:
-    """A drawing: a box for each node, an arrow for each dependency, a frame around the body of each condition."""
+def to_dot(work: Sequence[CapturedNode], *, verbose: bool = True) -> str:
+    """Return DOT text: a box per node, an arrow per dependency, a cluster per body of a conditional node."""
     bodies = _bodies(work)
     lines = ["digraph graph_of_work {", "  node [shape=box, fontname=monospace];"]
 
-    def draw(within: int | None, indent: str) -> Iterator[str]:
-        for number, piece in enumerate(work):
-            if bodies.get(number) != within:
+    def lines_of(body: int | None, indent: str) -> Iterator[str]:
+        for number, recorded in enumerate(work):
+            if bodies.get(number) != body:
                 continue
-            yield f'{indent}n{number} [label="{_label(number, piece, verbose=verbose)}"];'
-            if piece.what in {"if", "while"}:
+            yield f'{indent}n{number} [label="{_label(number, recorded, verbose=verbose)}"];'
+            if recorded.op in {"if", "while"}:
                 yield f"{indent}subgraph cluster_{number} {{"
-                yield f'{indent}  label="{piece.what} {number}";'
-                yield from draw(number, indent + "  ")
+                yield f'{indent}  label="{recorded.op} {number}";'
+                yield from lines_of(number, indent + "  ")
                 yield f"{indent}}}"
 
-    lines += draw(None, "  ")
-    lines += [f"  n{before} -> n{number};" for number, piece in enumerate(work) for before in piece.after]
+    lines += lines_of(None, "  ")
+    lines += [f"  n{before} -> n{number};" for number, recorded in enumerate(work) for before in recorded.dependencies]
     return "\n".join([*lines, "}", ""])
 
 
-def _label(number: int, piece: Recorded, *, verbose: bool) -> str:
-    details = piece.details
-    words = [f"{number}: {piece.what}"]
-    match piece.what:
+def _label(number: int, recorded: CapturedNode, *, verbose: bool) -> str:
+    details = recorded.details
+    words = [f"{number}: {recorded.op}"]
+    match recorded.op:
         case "copy" | "fill":
             words[0] += f" {format_bytes(details['nbytes'])}"
         case "draw":
@@ -115,6 +115,6 @@ def _label(number: int, piece: Recorded, *, verbose: bool) -> str:
         words += [
             f"{name} {value:#x}" if name in {"to", "source", "address", "argument"} else f"{name} {value}"
             for name, value in details.items()
-            if isinstance(value, int) and not (piece.what == "draw" and name == "elements")
+            if isinstance(value, int) and not (recorded.op == "draw" and name == "elements")
         ]
     return "\\n".join(word.replace("\\", "\\\\").replace('"', '\\"') for word in words)

@@ -1,4 +1,4 @@
-"""Who is told of what happens to graphs: of one, or of all of them."""
+"""Hooks of one graph and of all graphs."""
 
 from __future__ import annotations
 
@@ -7,67 +7,167 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from forebay.runtime.graphs.finalization import GraphEnd
-from forebay.runtime.graphs.removable_hooks import Hooks, RemovableHandle
+from forebay.runtime.graphs.finalization import GraphFinalizer
+from forebay.runtime.graphs.removable_hooks import HookList, RemovableHandle
 
 __all__ = ["GraphHooks", "capture_began", "captured", "instantiated", "replay_began", "replayed"]
 
-# Told of every graph: that its capture begins, ends, ...
-capture_began: Hooks[Any] = Hooks()
-captured: Hooks[Any] = Hooks()
-instantiated: Hooks[Any] = Hooks()
-replay_began: Hooks[Any] = Hooks()
-replayed: Hooks[Any] = Hooks()
+# Called for every graph.
+capture_began: HookList[Any] = HookList()
+captured: HookList[Any] = HookList()
+instantiated: HookList[Any] = HookList()
+replay_began: HookList[Any] = HookList()
+replayed: HookList[Any] = HookList()
 
 
 class GraphHooks:
-    """What a graph's users register with it."""
+    """Mixin of Graph with the hooks and callbacks registered with one graph."""
 
     def __init__(self) -> None:
-        self._capture_start_hooks: Hooks[Any] = Hooks()
-        self._capture_end_hooks: Hooks[Any] = Hooks()
-        self._instantiate_hooks: Hooks[Any] = Hooks()
-        self._replay_start_hooks: Hooks[Any] = Hooks()
-        self._replay_end_hooks: Hooks[Any] = Hooks()
+        self._capture_start_hooks: HookList[Any] = HookList()
+        self._capture_end_hooks: HookList[Any] = HookList()
+        self._instantiate_hooks: HookList[Any] = HookList()
+        self._replay_start_hooks: HookList[Any] = HookList()
+        self._replay_end_hooks: HookList[Any] = HookList()
 
-    def _arm(self) -> None:
-        """What is registered from now on is for the end of this capture."""
-        self.ids: set[int] = set()  # all the numbers it had, if it is annotated
-        self._end = GraphEnd(self.ids)
-        self._finalizer = weakref.finalize(self, self._end.come)
+    def _new_finalizer(self) -> None:
+        """Create the finalizer for the next capture; later registrations belong to it."""
+        self.ids: set[int] = set()  # ids of all its executables, if the graph is annotated
+        self._finalizer = GraphFinalizer(self.ids)
+        self._destructor = weakref.finalize(self, self._finalizer.run)
 
     def retain_object(self, obj: object, *, synchronize_before_release: bool = False) -> RemovableHandle:
-        """Keep the object until the graph ends or is reset. With `synchronize_before_release`, after its replays."""
-        return self._end.retain(obj, waits=synchronize_before_release)
+        """Keep an object alive until the graph is destroyed or reset.
+
+        Parameters
+        ----------
+        obj : object
+            The object.
+        synchronize_before_release : bool, optional
+            Wait for the graph's replays before releasing objects and calling callbacks. False by default.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that releases the object early.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.retain_object`.
+        """
+        return self._finalizer.retain(obj, synchronizes=synchronize_before_release)
 
     def register_destroy_callback(
         self, cb: Callable[[], object], *, synchronize_before_release: bool = False
     ) -> RemovableHandle:
-        """Call it once, when the graph ends or is reset. It must not know the graph, which would then never end."""
-        return self._end.call(cb, waits=synchronize_before_release)
+        """Register a function that is called once, when the graph is destroyed or reset.
+
+        Parameters
+        ----------
+        cb : callable
+            A function without parameters. It must not reference the graph, which would then never be destroyed.
+        synchronize_before_release : bool, optional
+            Wait for the graph's replays before releasing objects and calling callbacks. False by default.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+
+        Notes
+        -----
+        As `torch.cuda.CUDAGraph.register_destroy_callback`. An exception raised by the function becomes a warning.
+        """
+        return self._finalizer.call(cb, synchronizes=synchronize_before_release)
 
     def register_capture_start_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
-        """Called with the graph when its capture has begun; what it queues is captured."""
+        """Register a hook that is called with the graph after a capture has begun.
+
+        Parameters
+        ----------
+        hook : callable
+            A function of the graph. Work that it queues is captured.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+        """
         return self._capture_start_hooks.add(hook)
 
     def register_capture_end_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
-        """Called with the graph when its capture has ended, while what was recorded can be looked at."""
+        """Register a hook that is called with the graph after a capture has ended.
+
+        Parameters
+        ----------
+        hook : callable
+            A function of the graph. It can inspect the captured work, even without `keep_graph`.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+        """
         return self._capture_end_hooks.add(hook)
 
     def register_post_instantiate_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
-        """Called with the graph each time that it was made ready to replay."""
+        """Register a hook that is called with the graph after each instantiation.
+
+        Parameters
+        ----------
+        hook : callable
+            A function of the graph.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+        """
         return self._instantiate_hooks.add(hook)
 
     def register_replay_start_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
-        """Called with the graph before each replay; what it raises ends that."""
+        """Register a hook that is called with the graph before each replay.
+
+        Parameters
+        ----------
+        hook : callable
+            A function of the graph. An exception that it raises cancels the replay.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+        """
         return self._replay_start_hooks.add(hook)
 
     def register_replay_end_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
-        """Called with the graph after each replay was queued, or could not be."""
+        """Register a hook that is called with the graph after each replay was queued, or failed to be queued.
+
+        Parameters
+        ----------
+        hook : callable
+            A function of the graph.
+
+        Returns
+        -------
+        RemovableHandle
+            A handle that removes the registration.
+        """
         return self._replay_end_hooks.add(hook)
 
     def register_generator_state(self, Generator: object) -> None:  # noqa: N803, ARG002 -- PyTorch's
-        """Nothing to do: whatever generator draws in a capture is known."""
+        """Do nothing: captures detect the generators that they use.
+
+        Parameters
+        ----------
+        Generator : Generator
+            Ignored.
+
+        Warns
+        -----
+        UserWarning
+            Always, in PyTorch's words.
+        """
         warnings.warn(
             "CUDAGraph.register_generator_state() is deprecated, and will be removed in a future PyTorch release. "
             "It is now a no-op and can be safely removed from your code.",

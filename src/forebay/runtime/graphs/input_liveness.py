@@ -1,4 +1,4 @@
-"""Which tensors a capture used that are not of its own pools, so that a replay can tell that one is gone."""
+"""Input liveness: detection of tensors that a capture used and that no longer exist at replay."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from weakref import ref
 
 import numpy as np
 
-from forebay.runtime.allocator.private_pools import COMMON
+from forebay.runtime.allocator.private_pools import DEFAULT_POOL
 from forebay.snapshot.model import SEGMENT
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.memory.storage import Storage
 
-__all__ = ["Inputs"]
+__all__ = ["InputLiveness"]
 
-_SHOWN = 5
+_MOST_LISTED = 5
 
 
-class Inputs:
-    """Memory of others that a graph reads or writes. Knows it weakly."""
+class InputLiveness:
+    """Weak references to the storages that a capture reads or writes, with the pool of each."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[ref[Storage], PoolId]] = {}  # by address; and the pool it is of
+        self._seen: dict[int, tuple[ref[Storage], PoolId]] = {}  # by address
 
     def note(self, storages: Iterable[Storage]) -> None:
-        """A capture uses these."""
+        """Add storages that the capture uses."""
         for storage in storages:
             if storage.address and storage.address not in self._seen:
                 self._seen[storage.address] = ref(storage), _pool_of(storage)
 
     def check(self, pools: list[PoolId]) -> None:
-        """RuntimeError where one is gone that is not of these pools, whose memory stays."""
-        gone = [address for address, (seen, pool) in self._seen.items() if seen() is None and pool not in pools]
-        if gone:
-            lines = [f"CUDA graph replay detected {len(gone)} dead tensor(s)."]
-            lines += [f"Dead tensor #{at} (data_ptr={address:#x})" for at, address in enumerate(gone[:_SHOWN], 1)]
-            lines += [f"  ... and {len(gone) - _SHOWN} more"] if len(gone) > _SHOWN else []
+        """Raise RuntimeError if a storage outside these pools is dead. The graph keeps its own pools' memory."""
+        dead = [address for address, (storage, pool) in self._seen.items() if storage() is None and pool not in pools]
+        if dead:
+            lines = [f"CUDA graph replay detected {len(dead)} dead tensor(s)."]
+            lines += [f"Dead tensor #{at} (data_ptr={address:#x})" for at, address in enumerate(dead[:_MOST_LISTED], 1)]
+            lines += [f"  ... and {len(dead) - _MOST_LISTED} more"] if len(dead) > _MOST_LISTED else []
             raise RuntimeError("\n".join(lines))
 
 
 def _pool_of(storage: Storage) -> PoolId:
-    """The pool that its memory is from. Looks at all segments."""
+    """Return the id of the pool that the storage's memory is from. Scans all segments."""
     allocator, address = storage.opened.allocator, storage.address
     segments = np.frombuffer(allocator.tables(trace=False)[0], SEGMENT)
-    here = segments[(segments["address"] <= address) & (address < segments["address"] + segments["nbytes"])]
-    return allocator.private.id_of(int(here["home"][0])) if len(here) else COMMON
+    containing = segments[(segments["address"] <= address) & (address < segments["address"] + segments["nbytes"])]
+    return allocator.private.id_of(int(containing["home"][0])) if len(containing) else DEFAULT_POOL

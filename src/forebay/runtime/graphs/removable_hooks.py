@@ -1,4 +1,4 @@
-"""Functions that others want called: each registration can be taken back by its handle."""
+"""Lists of hooks whose registrations can be removed by handle."""
 
 from __future__ import annotations
 
@@ -9,27 +9,39 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
 
-from forebay.errors import complain
+from forebay.errors import warn_unraisable
 
-__all__ = ["Hooks", "RemovableHandle", "Table"]
+__all__ = ["HookList", "HookTable", "RemovableHandle"]
 
 _T = TypeVar("_T")
 _numbers = count()
 
 
-class Table(OrderedDict[int, _T]):
-    """What is registered, in its order. A class of its own, as a plain dict cannot be referred to weakly."""
+class HookTable(OrderedDict[int, _T]):
+    """Registered values by handle id, in registration order. A subclass, since a plain dict has no weak references."""
 
 
 class RemovableHandle:
-    """Takes a registration back. As a context manager it does so at the end. (`torch.utils.hooks.RemovableHandle`)"""
+    """A handle that removes a registration.
 
-    def __init__(self, hooks_dict: Table[Any]) -> None:
+    As a context manager, it removes the registration on exit.
+
+    Parameters
+    ----------
+    hooks_dict : HookTable
+        The table that holds the registration.
+
+    Notes
+    -----
+    As `torch.utils.hooks.RemovableHandle`.
+    """
+
+    def __init__(self, hooks_dict: HookTable[Any]) -> None:
         self.hooks_dict_ref = ref(hooks_dict)
         self.id = next(_numbers)
 
     def remove(self) -> None:
-        """Twice is once."""
+        """Remove the registration; does nothing if it was removed before."""
         table = self.hooks_dict_ref()
         if table is not None:
             table.pop(self.id, None)
@@ -38,16 +50,19 @@ class RemovableHandle:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.remove()
 
 
-class Hooks(Generic[_T]):
-    """Functions of one argument, called in the order in which they came."""
+class HookList(Generic[_T]):
+    """Functions of one argument, called in registration order."""
 
     def __init__(self) -> None:
-        self._table: Table[Callable[[_T], object]] = Table()
+        self._table: HookTable[Callable[[_T], object]] = HookTable()
 
     def __bool__(self) -> bool:
         return bool(self._table)
@@ -58,14 +73,14 @@ class Hooks(Generic[_T]):
         return handle
 
     def call(self, argument: _T) -> None:
-        """What one raises is raised, and ends it."""
+        """Call all hooks. The first exception propagates and skips the remaining hooks."""
         for hook in tuple(self._table.values()):
             hook(argument)
 
-    def tell(self, argument: _T) -> None:
-        """Call them all; what one raises becomes a warning."""
+    def notify(self, argument: _T) -> None:
+        """Call all hooks. Each exception becomes a warning."""
         for hook in tuple(self._table.values()):
             try:
                 hook(argument)
-            except Exception as error:  # noqa: BLE001 -- one listener's failure is not the others', nor the graph's
-                complain(f"a hook failed with {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 -- a failing hook must not affect other hooks or the graph
+                warn_unraisable(f"a hook failed with {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""What a program says of itself while a history is recorded: metadata, a compile context, annotations.
+"""User annotations of the memory history: metadata, compile context and named spans.
 
-Metadata and context belong to a thread, and every entry of the history carries those of its moment.
+Metadata and compile context are per thread; each history entry has the values at the time it was made.
 """
 
 from __future__ import annotations
@@ -18,21 +18,30 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["Labels", "annotate", "compile_context", "listen", "mark", "metadata", "metadata_for_now", "set_metadata"]
+__all__ = [
+    "Labels",
+    "add_annotation",
+    "annotate",
+    "compile_context",
+    "metadata",
+    "register",
+    "set_metadata",
+    "temporary_metadata",
+]
 
 
-class _Said(threading.local):
+class _ThreadState(threading.local):
     metadata = ""
     contexts: tuple[str, ...] = ()
 
 
-_said = _Said()
-_listening: WeakSet[Allocator] = WeakSet()  # allocators whose recording may want to know
-_anything_said = False
+_thread_state = _ThreadState()
+_allocators: WeakSet[Allocator] = WeakSet()  # that record, or have recorded
+_annotated = False  # whether the program has ever set metadata or a context
 
 
 class Labels:
-    """One recording's: what its entries' notes mean, and its annotations."""
+    """Labels of one recording: pairs of compile context and metadata by number, and the list of span annotations."""
 
     def __init__(self, *, contexts: bool = False, annotations: bool = False, most: int = 0) -> None:
         self._contexts = contexts
@@ -40,80 +49,141 @@ class Labels:
         self._numbers = {("", ""): 0}
         self.annotations: deque[dict[str, Any]] | None = deque(maxlen=most) if annotations else None
 
-    def number(self) -> int:
-        """The note of an entry made here and now."""
-        context = _said.contexts[-1] if self._contexts and _said.contexts else ""
-        said = (context, _said.metadata)
-        if (known := self._numbers.get(said)) is not None:
+    def current_number(self) -> int:
+        """Return the number of this thread's current label, adding it to the table if it is new."""
+        context = _thread_state.contexts[-1] if self._contexts and _thread_state.contexts else ""
+        label = (context, _thread_state.metadata)
+        if (known := self._numbers.get(label)) is not None:
             return known
         end = len(self._table)
-        self._table.append(said)  # there, or behind what another thread says now
-        return self._numbers.setdefault(said, self._table.index(said, end))
+        self._table.append(label)  # at index `end`, or later if another thread appends at the same time
+        return self._numbers.setdefault(label, self._table.index(label, end))
 
     def table(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._table[1:])
 
 
-def listen(allocator: Allocator) -> None:
-    """The allocator records from now on: it hears of what is said."""
-    _listening.add(allocator)
-    allocator.noting = _anything_said
+def register(allocator: Allocator) -> None:
+    """Register an allocator that starts recording for annotations."""
+    _allocators.add(allocator)
+    allocator.annotating = _annotated
 
 
 def set_metadata(said: str | Mapping[str, Any]) -> None:
-    """What this thread's entries say from now on; a mapping becomes compact JSON."""
-    _said.metadata = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
-    _something_said()
+    """Set the metadata of the history entries that this thread makes from now on.
+
+    Parameters
+    ----------
+    said : str or Mapping
+        The metadata; a mapping is converted to compact JSON.
+
+    Notes
+    -----
+    Applies to the histories of all devices. As `torch.cuda.memory._set_memory_metadata`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.memory.set_metadata({"step": 3})
+    >>> forebay.memory.metadata()
+    '{"step":3}'
+    >>> forebay.memory.set_metadata("")
+    """
+    _thread_state.metadata = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+    _enable_labels()
 
 
 def metadata() -> str:
-    return _said.metadata
+    """Return the metadata that this thread has set.
+
+    Returns
+    -------
+    str
+        The metadata; empty by default.
+
+    Notes
+    -----
+    As `torch.cuda.memory._get_memory_metadata`.
+    """
+    return _thread_state.metadata
 
 
 @contextmanager
-def metadata_for_now(said: str) -> Iterator[None]:
-    before = _said.metadata
+def temporary_metadata(said: str) -> Iterator[None]:
+    """Set this thread's metadata inside the `with` block."""
+    before = _thread_state.metadata
     set_metadata(said)
     try:
         yield
     finally:
-        _said.metadata = before
+        _thread_state.metadata = before
 
 
 @contextmanager
 def compile_context(name: str) -> Iterator[None]:
-    """Entries made by this thread meanwhile name it, where a recording asked for that."""
-    before = _said.contexts
-    _said.contexts = (*before, name)
-    _something_said()
+    """Label the history entries that this thread makes inside the `with` block with a compile context.
+
+    Parameters
+    ----------
+    name : str
+        The context, such as "0/1". Contexts nest; the innermost is used.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    Applies to recordings started with `compile_context=True`.
+    """
+    before = _thread_state.contexts
+    _thread_state.contexts = (*before, name)
+    _enable_labels()
     try:
         yield
     finally:
-        _said.contexts = before
+        _thread_state.contexts = before
 
 
 @contextmanager
 def annotate(name: str, **details: str) -> Iterator[None]:
-    """A span of time with a name, beside the history of every device whose recording asked for annotations."""
-    mark(name, "START", details)
+    """Record the start and the end of a named span.
+
+    Parameters
+    ----------
+    name : str
+        The name of the span.
+    **details : str
+        More fields of the two annotations.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    The annotations are kept beside the histories of all devices whose recording was started with `annotations=True`,
+    in a snapshot under "external_annotations".
+    """
+    add_annotation(name, "START", details)
     try:
         yield
     finally:
-        mark(name, "END", details)
+        add_annotation(name, "END", details)
 
 
-def mark(name: str, stage: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
-    """One end of a span, "START" or "END"."""
-    if not _listening:
+def add_annotation(name: str, stage: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Record one end of a span; `stage` is "START" or "END"."""
+    if not _allocators:
         return
-    said = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
-    for allocator in tuple(_listening):
-        if (marks := allocator.labels.annotations) is not None:
-            marks.append({**said, "device": allocator.port.props.index})
+    entry = {**details, "stage": stage, "name": name, "time_us": time.time_ns() // 1000}
+    for allocator in tuple(_allocators):
+        if (annotations := allocator.labels.annotations) is not None:
+            annotations.append({**entry, "device": allocator.port.props.index})
 
 
-def _something_said() -> None:
-    global _anything_said  # noqa: PLW0603 -- until then no recording pays for it
-    _anything_said = True
-    for allocator in tuple(_listening):
-        allocator.noting = True
+def _enable_labels() -> None:
+    global _annotated  # noqa: PLW0603 -- entries look up their label only once a program has set one
+    _annotated = True
+    for allocator in tuple(_allocators):
+        allocator.annotating = True

@@ -1,4 +1,4 @@
-"""A snapshot of a pool: the core's rows as the columns of snapshot/model.py."""
+"""Snapshot of a pool: the rows of the C++ core as the columns of snapshot/model.py."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def snapshot(
     notes: Mapping[str, Any] | None = None,
     labels: Callable[[], tuple[tuple[str, str], ...]] = tuple,
 ) -> Snapshot:
-    """Segments, blocks and (unless `trace` is off) history of one moment."""
-    segments, blocks, entries, lost, places = pool.tables(trace)
+    """Return segments, blocks and, if `trace` is true, the history of a pool at one moment."""
+    segments, blocks, entries, lost, stack_rows = pool.tables(trace)
     strings: dict[str, int] = {}
     frames: dict[tuple[int, int, int], int] = {}
-    stacks = np.zeros(len(places) + 1, STACK)
-    for row, (parent, file, function, line) in enumerate(places, start=1):
+    stacks = np.zeros(len(stack_rows) + 1, STACK)
+    for row, (parent, file, function, line) in enumerate(stack_rows, start=1):
         frame = (strings.setdefault(file, len(strings)), strings.setdefault(function, len(strings)), line)
         stacks[row] = (parent, frames.setdefault(frame, len(frames)))
     return Snapshot(
@@ -47,5 +47,5 @@ def snapshot(
         lost=lost,
         stats=stats or {},
         notes=notes or {},
-        labels=labels(),  # read last: all that the entries name is there
+        labels=labels(),  # read last, so that it has every label that the entries use
     )

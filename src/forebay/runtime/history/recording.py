@@ -1,4 +1,4 @@
-"""What of the history is recorded: `torch.cuda.memory._record_memory_history`'s arguments and their meaning."""
+"""Recording of the memory history, with the arguments of `torch.cuda.memory._record_memory_history`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = [
     "UNLIMITED",
     "check",
     "check_actions",
-    "follow",
-    "follow_pinned",
-    "forget_kind",
-    "keep_for",
-    "kept_for",
+    "get_default",
+    "reset_kind",
+    "set_default",
     "start",
+    "start_default",
+    "start_default_pinned",
 ]
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
 _BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
 
-# What a kind's devices record that are opened from now on, and its pinned memory.
+# By kind: starts the recording of each device opened from now on, and of its pinned memory.
 _devices: dict[str, Callable[[Allocator], object]] = {}
 _pinned: dict[str, Callable[[PinnedHistory], object]] = {}
 
 
 def check(enabled: str | None, context: str | None, stacks: str, max_entries: int) -> None:
-    """Raises ForebayError, a RuntimeError, with PyTorch's text for words that it does not know."""
+    """Raise ForebayError, a RuntimeError, with PyTorch's text if an argument is invalid."""
     if enabled not in (None, "state", "all"):
         raise ForebayError("expected state to be 'state', 'all', or None")
     if context not in (None, "state", "alloc", "all"):
@@ -47,7 +47,7 @@ def check(enabled: str | None, context: str | None, stacks: str, max_entries: in
 
 
 def check_actions(names: Collection[str]) -> None:
-    """Raises ForebayError for the first that is none."""
+    """Raise ForebayError for the first name that is not an action."""
     for name in names:
         if name not in _BY_NAME:
             raise ForebayError(f"Unknown TraceEntry action: {name}")
@@ -66,61 +66,62 @@ def start(
     skip_actions: Collection[str] = (),
     depth: int = _DEPTH,
 ) -> None:
-    """Begin, change or (`enabled` None) end a recording.
+    """Start, change or (`enabled` None) stop a recording.
 
-    `context` says which stacks are taken: of what is allocated now ("state"), of entries too ("alloc"), of frees as
-    well ("all"), or none at all; of each the innermost `depth` frames. What was recorded before stays, unless
-    `clear_history`. Raises as `check`, and for unknown actions.
+    `context` selects which stacks are captured, of each the innermost `depth` frames: those of live blocks ("state"),
+    also of entries ("alloc"), also of frees ("all"), or none (None). Earlier entries are kept unless `clear_history`.
+    Raises as `check` and `check_actions`.
     """
     check(enabled, context, stacks, max_entries)
     check_actions(skip_actions)
     if enabled is None:
-        allocator.record(0)
+        allocator.record_history(0)
         allocator.labels = history_annotations.Labels()
         return
-    most = max(max_entries, 1) if enabled == "all" else 1
+    capacity = max(max_entries, 1) if enabled == "all" else 1
     if clear_history or not allocator.recording:
         allocator.labels = history_annotations.Labels(
-            contexts=compile_context, annotations=global_record_annotations, most=min(most, 1 << 20)
+            contexts=compile_context, annotations=global_record_annotations, most=min(capacity, 1 << 20)
         )
-    allocator.record(
-        most,
+    allocator.record_history(
+        capacity,
         0 if context is None else depth,
         stacks=context in ("alloc", "all"),
         frees=context == "all",
         skip=sum(1 << _BY_NAME[name] for name in set(skip_actions)),
         keep=not clear_history,
     )
-    history_annotations.listen(allocator)
+    history_annotations.register(allocator)
 
 
-def keep_for(
+def set_default(
     kind: str, device: Callable[[Allocator], object] | None, pinned: Callable[[PinnedHistory], object] | None
 ) -> None:
-    """How those of the kind begin to record that come later; None: they do not."""
-    for table, begin in ((_devices, device), (_pinned, pinned)):
-        if begin is None:
+    """Set how devices of the kind that are opened later, and its pinned memory, start to record; None: not at all."""
+    for table, start_recording in ((_devices, device), (_pinned, pinned)):
+        if start_recording is None:
             table.pop(kind, None)
         else:
-            table[kind] = begin  # type: ignore[assignment]  # each has its own argument
+            table[kind] = start_recording  # type: ignore[assignment]  # the tables differ in type
 
 
-def kept_for(kind: str) -> Callable[[Allocator], object] | None:
+def get_default(kind: str) -> Callable[[Allocator], object] | None:
+    """Return the function that `set_default` set for devices of the kind."""
     return _devices.get(kind)
 
 
-def follow(kind: str, allocator: Allocator) -> None:
-    """The device was opened now."""
-    if (begin := _devices.get(kind)) is not None:
-        begin(allocator)
+def start_default(kind: str, allocator: Allocator) -> None:
+    """Start recording on a device that was just opened, if set for its kind."""
+    if (start_recording := _devices.get(kind)) is not None:
+        start_recording(allocator)
 
 
-def follow_pinned(kind: str, history: PinnedHistory) -> None:
-    """Pinned memory of the kind is there now."""
-    if (begin := _pinned.get(kind)) is not None:
-        begin(history)
+def start_default_pinned(kind: str, history: PinnedHistory) -> None:
+    """Start recording pinned memory whose allocator was just made, if set for its kind."""
+    if (start_recording := _pinned.get(kind)) is not None:
+        start_recording(history)
 
 
-def forget_kind(kind: str) -> None:
-    """Its emulation has ended."""
-    keep_for(kind, None, None)
+def reset_kind(kind: str) -> None:
+    """Forget the kind's settings when its emulation ends."""
+    set_default(kind, None, None)

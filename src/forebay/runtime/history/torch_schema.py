@@ -1,4 +1,4 @@
-"""A snapshot in PyTorch's schema: `torch.cuda.memory._snapshot()`'s dicts and lists (torch-semantics 3.12)."""
+"""Snapshots in PyTorch's schema: the dicts and lists of `torch.cuda.memory._snapshot()`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay._core import dicts
+from forebay._core import make_dicts
 from forebay.runtime.history import memory_snapshot
 from forebay.runtime.settings.allocator_settings import DEFAULT
 from forebay.snapshot.model import HEAP_NOTES, Action, Snapshot, State
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
     from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 
-__all__ = ["ACTIONS", "frames_of", "of_allocators", "of_pool", "segments", "trace"]
+__all__ = ["ACTIONS", "allocation_frames", "segments", "snapshot_allocators", "snapshot_pool", "trace"]
 
 ACTIONS = {
-    Action.TAKE: "alloc",
-    Action.GIVE: "free_requested",
-    Action.GIVEN: "free_completed",
+    Action.ALLOC: "alloc",
+    Action.FREE_REQUESTED: "free_requested",
+    Action.FREE_COMPLETED: "free_completed",
     Action.RESERVE: "segment_alloc",
     Action.RELEASE: "segment_free",
     Action.OOM: "oom",
     Action.MAP: "segment_map",
     Action.UNMAP: "segment_unmap",
-    Action.LOOK: "snapshot",
+    Action.SNAPSHOT: "snapshot",
     Action.ANNOTATE: "annotate",
 }
-_STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.AWAITING: "active_pending_free"}
+_STATES = {State.FREE: "inactive", State.LIVE: "active_allocated", State.PENDING_FREE: "active_pending_free"}
 
 
-def _by_number(words: Mapping[Any, str]) -> NDArray[np.object_]:
-    return np.array([words.get(number) for number in range(max(words) + 1)], object)
+def _name_array(names: Mapping[Any, str]) -> NDArray[np.object_]:
+    return np.array([names.get(number) for number in range(max(names) + 1)], object)
 
 
-_ACTION_WORDS, _STATE_WORDS = _by_number(ACTIONS), _by_number(_STATES)
+_ACTION_NAMES, _STATE_NAMES = _name_array(ACTIONS), _name_array(_STATES)
 
 
-def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | None = None) -> dict[str, Any]:
-    """The whole snapshot of some devices of a kind; each history notes that somebody looked, after it was read."""
+def snapshot_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | None = None) -> dict[str, Any]:
+    """Return the snapshot of devices of one kind; each history gets a "snapshot" entry after it was read."""
     rows: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
     annotations: list[dict[str, Any]] = []
     for allocator in allocators:
         props = allocator.port.props
         taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, labels=allocator.labels.table)
-        allocator.note_look()
+        allocator.record_snapshot_event()
         pool_of = allocator.private.id_of
         rows += segments(taken, props.index, pool_of)
         traces += [[] for _ in range(props.index + 1 - len(traces))]
         traces[props.index] = trace(taken, pool_of)
         annotations += allocator.labels.annotations or ()
-    settings, rules = (allocators[0].settings, allocators[0].rules()) if allocators else (DEFAULT, {})
+    settings, rules = (allocators[0].settings, allocators[0].snapshot_notes()) if allocators else (DEFAULT, {})
     return {
         "segments": rows,
         "device_traces": traces,
@@ -67,24 +67,24 @@ def of_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | Non
     }
 
 
-def of_pool(allocator: Allocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
-    """The segments of one pool, or of all; the history does not note it."""
+def snapshot_pool(allocator: Allocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """Return the segments of one pool, or of all, without adding a history entry."""
     props = allocator.port.props
     taken = memory_snapshot.snapshot(allocator, allocator.name, props.total_bytes, trace=False)
     rows = segments(taken, props.index, allocator.private.id_of)
     return rows if pool is None else [row for row in rows if row["segment_pool_id"] == pool]
 
 
-def frames_of(allocator: Allocator, address: int) -> list[dict[str, Any]] | None:
-    """Where the block at that very address was allocated; None where none is, or nobody recorded it."""
+def allocation_frames(allocator: Allocator, address: int) -> list[dict[str, Any]] | None:
+    """Return the stack that allocated the live block at exactly `address`; None if unknown."""
     taken = memory_snapshot.snapshot(allocator, allocator.name, allocator.port.props.total_bytes, trace=False)
     blocks = taken.blocks
-    found = blocks[(blocks["address"] == address) & (blocks["state"] == State.LIVE) & (blocks["stack"] != 0)]
-    return _Frames(taken)[int(found["stack"][0])] if len(found) else None
+    matches = blocks[(blocks["address"] == address) & (blocks["state"] == State.LIVE) & (blocks["stack"] != 0)]
+    return _Frames(taken)[int(matches["stack"][0])] if len(matches) else None
 
 
 class _Frames(dict[int, list[dict[str, Any]]]):
-    """Stacks by number as PyTorch's lists of frames; each list is made once and shared, and so is each frame."""
+    """Lists of frames by stack number, in PyTorch's schema. Each list and each frame is made once and shared."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self[0] = []
@@ -95,48 +95,48 @@ class _Frames(dict[int, list[dict[str, Any]]]):
         ]
 
     def __missing__(self, stack: int) -> list[dict[str, Any]]:
-        found = self[stack] = []
+        frames = self[stack] = []
         while stack:
             stack, frame = self._stacks[stack]
-            found.append(self._frames[frame])
-        return found
+            frames.append(self._frames[frame])
+        return frames
 
-    def of(self, stacks: NDArray[Any]) -> list[list[dict[str, Any]]]:
+    def lists(self, stacks: NDArray[Any]) -> list[list[dict[str, Any]]]:
         return list(map(self.__getitem__, stacks.tolist()))
 
 
-class _Rows:
-    """Dicts of one kind, column by column. A column whose rows are all 0 stays as the template has it."""
+class _DictBuilder:
+    """Builder of similar dicts, column by column. A column of zeros keeps the value of the template."""
 
     def __init__(self, **template: Any) -> None:
         self._template, self._keys, self._columns = template, list[str](), list[list[Any]]()
 
-    def add(self, key: str, column: NDArray[Any], words: Callable[[NDArray[Any]], list[Any]] | None = None) -> None:
+    def add(self, key: str, column: NDArray[Any], convert: Callable[[NDArray[Any]], list[Any]] | None = None) -> None:
         if column.any() or not self._columns:
             self._keys.append(key)
-            self._columns.append(column.tolist() if words is None else words(column))
+            self._columns.append(column.tolist() if convert is None else convert(column))
 
     def dicts(self, *, leaves: bool) -> list[dict[str, Any]]:
-        """With `leaves` nothing they hold leads back to them."""
-        return dicts(self._template, self._keys, self._columns, leaves)
+        """Return the dicts; `leaves` promises that their values do not refer back to them (no reference cycles)."""
+        return make_dicts(self._template, self._keys, self._columns, leaves)
 
 
 def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
-    """Every segment with its blocks, by address."""
+    """Return every segment with its blocks, ordered by address."""
     frames = _Frames(snapshot)
     rows, blocks = snapshot.segments, snapshot.blocks
     if not len(rows):
         return []
-    each = _Rows(address=0, size=0, requested_size=0, state="inactive", frames=frames[0])
-    each.add("address", blocks["address"])
-    each.add("size", blocks["nbytes"])
-    each.add("requested_size", blocks["requested"])
-    each.add("state", blocks["state"], lambda states: _STATE_WORDS[states.astype(np.intp)].tolist())
-    each.add("frames", blocks["stack"], frames.of)
-    made = each.dicts(leaves=True)
+    block_dicts = _DictBuilder(address=0, size=0, requested_size=0, state="inactive", frames=frames[0])
+    block_dicts.add("address", blocks["address"])
+    block_dicts.add("size", blocks["nbytes"])
+    block_dicts.add("requested_size", blocks["requested"])
+    block_dicts.add("state", blocks["state"], lambda states: _STATE_NAMES[states.astype(np.intp)].tolist())
+    block_dicts.add("frames", blocks["stack"], frames.lists)
+    block_rows = block_dicts.dicts(leaves=True)
 
     first = np.searchsorted(blocks["segment"], np.arange(len(rows)))
-    total = _Rows(
+    segment_dicts = _DictBuilder(
         device=device,
         address=0,
         total_size=0,
@@ -150,31 +150,33 @@ def segments(snapshot: Snapshot, device: int, pool_of: Callable[[int], PoolId]) 
         frames=frames[0],
         blocks=None,
     )
-    total.add("address", rows["address"])
-    total.add("total_size", rows["nbytes"])
+    segment_dicts.add("address", rows["address"])
+    segment_dicts.add("total_size", rows["nbytes"])
     used = blocks["state"] != State.FREE
-    total.add("allocated_size", np.add.reduceat(blocks["nbytes"] * (blocks["state"] == State.LIVE), first))
-    total.add("active_size", np.add.reduceat(blocks["nbytes"] * used, first))
-    total.add("requested_size", np.add.reduceat(blocks["requested"] * used, first))
-    total.add("stream", rows["queue"])
-    total.add("segment_type", rows["small"], lambda small: ["small" if yes else "large" for yes in small.tolist()])
-    total.add("segment_pool_id", rows["home"], lambda homes: list(map(pool_of, homes.tolist())))
-    total.add("is_expandable", rows["growing"] != 0)
-    total.add("frames", rows["stack"], frames.of)
-    shown = total.dicts(leaves=False)
-    ends = [*first.tolist()[1:], len(made)]
-    for segment, begin, end in zip(shown, first.tolist(), ends, strict=True):
-        segment["blocks"] = made[begin:end]
-    return shown
+    segment_dicts.add("allocated_size", np.add.reduceat(blocks["nbytes"] * (blocks["state"] == State.LIVE), first))
+    segment_dicts.add("active_size", np.add.reduceat(blocks["nbytes"] * used, first))
+    segment_dicts.add("requested_size", np.add.reduceat(blocks["requested"] * used, first))
+    segment_dicts.add("stream", rows["queue"])
+    segment_dicts.add(
+        "segment_type", rows["small"], lambda column: ["small" if small else "large" for small in column.tolist()]
+    )
+    segment_dicts.add("segment_pool_id", rows["home"], lambda partitions: list(map(pool_of, partitions.tolist())))
+    segment_dicts.add("is_expandable", rows["growing"] != 0)
+    segment_dicts.add("frames", rows["stack"], frames.lists)
+    segment_rows = segment_dicts.dicts(leaves=False)
+    ends = [*first.tolist()[1:], len(block_rows)]
+    for segment, begin, end in zip(segment_rows, first.tolist(), ends, strict=True):
+        segment["blocks"] = block_rows[begin:end]
+    return segment_rows
 
 
 def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str, Any]]:
-    """The history, oldest first."""
+    """Return the history, oldest entry first."""
     entries = snapshot.trace
     if not len(entries):
         return []
     frames = _Frames(snapshot)
-    each = _Rows(
+    entry_dicts = _DictBuilder(
         action="",
         addr=0,
         size=0,
@@ -185,19 +187,21 @@ def trace(snapshot: Snapshot, pool_of: Callable[[int], PoolId]) -> list[dict[str
         user_metadata="",
         frames=frames[0],
     )
-    each.add("action", entries["action"], lambda actions: _ACTION_WORDS[actions].tolist())
-    each.add("addr", entries["address"])
-    each.add("size", entries["nbytes"])
-    each.add("stream", entries["queue"])
-    each.add("time_us", entries["time_ns"] // 1000)
-    each.add("pool_id", entries["home"], lambda homes: list(map(pool_of, homes.tolist())))
+    entry_dicts.add("action", entries["action"], lambda actions: _ACTION_NAMES[actions].tolist())
+    entry_dicts.add("addr", entries["address"])
+    entry_dicts.add("size", entries["nbytes"])
+    entry_dicts.add("stream", entries["queue"])
+    entry_dicts.add("time_us", entries["time_ns"] // 1000)
+    entry_dicts.add("pool_id", entries["home"], lambda partitions: list(map(pool_of, partitions.tolist())))
     labels = [("", ""), *snapshot.labels]
-    each.add("compile_context", entries["note"], lambda notes: [labels[note][0] or "N/A" for note in notes.tolist()])
-    each.add("user_metadata", entries["note"], lambda notes: [labels[note][1] for note in notes.tolist()])
-    each.add("frames", entries["stack"], frames.of)
-    shown = each.dicts(leaves=True)
+    entry_dicts.add(
+        "compile_context", entries["note"], lambda notes: [labels[note][0] or "N/A" for note in notes.tolist()]
+    )
+    entry_dicts.add("user_metadata", entries["note"], lambda notes: [labels[note][1] for note in notes.tolist()])
+    entry_dicts.add("frames", entries["stack"], frames.lists)
+    rows = entry_dicts.dicts(leaves=True)
     for at in np.flatnonzero(entries["stack"] == 0).tolist():
-        del shown[at]["frames"]
+        del rows[at]["frames"]
     for at in np.flatnonzero(entries["action"] == Action.OOM).tolist():
-        shown[at]["device_free"] = shown[at].pop("addr")
-    return shown
+        rows[at]["device_free"] = rows[at].pop("addr")
+    return rows

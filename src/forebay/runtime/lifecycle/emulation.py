@@ -1,4 +1,4 @@
-"""Emulation: a named kind of device, served by this machine."""
+"""Emulation of a device kind by the host."""
 
 from __future__ import annotations
 
@@ -17,22 +17,40 @@ from forebay.runtime.memory import ipc_memory
 from forebay.runtime.random import generator
 from forebay.spi import Driver
 
-__all__ = ["Emulation", "emulate", "forget_kind"]
+__all__ = ["Emulation", "emulate", "reset_kind"]
 
 
 _running: dict[str, Emulation] = {}
 
 
 class Emulation:
-    """What `forebay.emulate` gives: its end is `stop()`, or that of its `with` block."""
+    """Running emulation of a device kind, as returned by `forebay.emulate`.
+
+    Parameters
+    ----------
+    kind : str
+        The emulated kind.
+    steps : ExitStack
+        Actions that stop the emulation.
+
+    Notes
+    -----
+    Stopped by `stop`, or at the end of a `with` block. An emulation whose object is not kept runs until the process
+    exits.
+    """
 
     def __init__(self, kind: str, steps: ExitStack) -> None:
         self.kind = kind
         self._steps = steps
-        _running[kind] = self  # whoever called and kept nothing has it for good
+        _running[kind] = self
 
     def stop(self) -> None:
-        """End it, once its devices' work is done: what was made on them is unusable. Twice is once."""
+        """Stop the emulation when the queued work of its devices is done.
+
+        Notes
+        -----
+        Objects of the emulated devices become unusable. Calling it again does nothing.
+        """
         self._steps.close()
         if _running.get(self.kind) is self:
             del _running[self.kind]
@@ -49,50 +67,80 @@ class Emulation:
 def emulate(
     kind: str, count: int = 1, profile: str | None = None, memory: int | str | None = None, guard: bool = False
 ) -> Emulation:
-    """Let this machine stand in for devices of another kind, at once; as a context manager, until its end.
+    """Emulate devices of another kind on the host.
 
-    `profile` says what they are (if nothing is said, cuda's are "h200", those of mps "apple_m3_max", of mtia "mtia_v2";
-    see docs/reference/profiles.md), `memory` how much they have, if not as much as that: bytes, or a size as "4GiB".
-    Names of such devices end in "(emulated)". Each emulation starts anew: no stream, no seed, no statistics of another
-    are there. With `guard` the host cannot touch their memory outside queued work: to try ends the process (SIGSEGV)
-    and shows the line that did. Opens nothing.
-    ValueError for what makes no sense, WrongState while devices of the kind are in use.
+    Parameters
+    ----------
+    kind : str
+        The kind, such as "cuda", "mps" or "mtia".
+    count : int, default 1
+        Number of devices, from 1 to 64.
+    profile : str, optional
+        Name of the emulated hardware, see docs/reference/profiles.md. By default "h200" for cuda, "apple_m3_max" for
+        mps and "mtia_v2" for mtia.
+    memory : int or str, optional
+        Memory of each device: bytes, or a size such as "4GiB"; that of the profile by default.
+    guard : bool, default False
+        Forbid the host to access device memory outside queued work. An access ends the process with SIGSEGV and prints
+        the source line.
 
+    Returns
+    -------
+    Emulation
+        A context manager that stops the emulation at the end of its `with` block.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    WrongState
+        If devices of the kind are in use.
+
+    Notes
+    -----
+    Opens no device. Names of emulated devices end in "(emulated)". Each emulation starts afresh: streams, seeds and
+    statistics of an earlier one do not carry over.
+
+    Examples
+    --------
     >>> import forebay
     >>> with forebay.emulate("cuda", count=2, profile="h200"):
     ...     forebay.device_count("cuda"), forebay.empty(3, device="cuda:1").device
-    (2, device('cuda:1'))
+    (2, device(type='cuda', index=1))
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 64:
-        raise ValueError(f"count is a number of devices from 1 to 64, not {count!r}")
+        raise ValueError(f"count must be an int from 1 to 64, not {count!r}")
     nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if nbytes is not None and (not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 1):
-        raise ValueError(f"memory is a number of bytes or a size as '4GiB', not {memory!r}")
-    first = lazy_init.of(kind)
-    first.check_fork()
-    if first.done:
-        raise WrongState(f"devices of kind {kind!r} are in use already: emulate them before, or stop their emulation")
-    retired_devices.close()
+        raise ValueError(f"memory must be a positive number of bytes or a size such as '4GiB', not {memory!r}")
+    init = lazy_init.get(kind)
+    init.check_fork()
+    if init.done:
+        raise WrongState(
+            f"devices of kind {kind!r} are in use already: start the emulation before they are used, "
+            "or stop the running emulation"
+        )
+    retired_devices.close_unused()
     steps = ExitStack()
-    steps.enter_context(backends.emulating(kind, count, profile or "", nbytes, guard=bool(guard)))
+    steps.enter_context(backends.emulated_devices(kind, count, profile or "", nbytes, guard=bool(guard)))
     steps.callback(_end, kind, backends.driver(kind))
     current.look_again()
     return Emulation(kind, steps)
 
 
 def _end(kind: str, driver: Driver) -> None:
-    if backends.driver(kind) is driver:  # else another emulation took its place, and what is in use is that one's
-        forget_kind(kind)
+    if backends.driver(kind) is driver:  # else another emulation has replaced it, and its devices must stay open
+        reset_kind(kind)
 
 
-def forget_kind(kind: str) -> None:
-    """As if no device of the kind had ever been used, once its work is done; what was made there is unusable."""
-    with ExitStack() as steps:  # all of them, though a warning of one may have been made an error
-        steps.callback(lazy_init.of(kind).reset)
-        steps.callback(generator.forget_kind, kind)
+def reset_kind(kind: str) -> None:
+    """Reset the kind to its unused state when its queued work is done; its objects become unusable."""
+    with ExitStack() as steps:  # run every callback, even if one raises (a warning may be configured as an error)
+        steps.callback(lazy_init.get(kind).reset)
+        steps.callback(generator.reset_kind, kind)
         steps.callback(current.forget_kind, kind)
-        steps.callback(pluggable_allocator.forget_kind, kind)
-        steps.callback(recording.forget_kind, kind)
-        steps.callback(oom_observers.forget_kind, kind)
-        steps.callback(open_device.end_kind, kind)
-        steps.callback(ipc_memory.forget_kind, kind)  # comes first
+        steps.callback(pluggable_allocator.reset_kind, kind)
+        steps.callback(recording.reset_kind, kind)
+        steps.callback(oom_observers.reset_kind, kind)
+        steps.callback(open_device.retire_kind, kind)
+        steps.callback(ipc_memory.reset_kind, kind)  # runs first

@@ -1,4 +1,4 @@
-"""Leaving and forking: the two handlers, registered when the runtime is imported. Neither ever raises."""
+"""Exit and fork handlers, registered when the runtime is imported. Neither raises."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import atexit
 import os
 import time
 
-from forebay.errors import complain
+from forebay.errors import warn_unraisable
 from forebay.runtime.devices import current, open_device, retired_devices
 from forebay.runtime.memory import ipc_memory
 from forebay.runtime.random import generator
 
 __all__ = ["EXIT_SECONDS"]
 
-EXIT_SECONDS = 5.0  # for all that is still queued when the interpreter leaves; what is later is dropped
+EXIT_SECONDS = 5.0  # time for all queued work at interpreter exit; what is still pending then is dropped
 
 
 @atexit.register
-def _leave() -> None:
+def _at_exit() -> None:
     dropped = _close_queues(EXIT_SECONDS)
     if dropped:
         queues = "1 queue" if dropped == 1 else f"{dropped} queues"
-        complain(
+        warn_unraisable(
             f"work of {queues} was not done {EXIT_SECONDS:g} s after the program's end, and was dropped: "
-            "synchronize before leaving"
+            "synchronize before exiting"
         )
 
 
 def _close_queues(seconds: float) -> int:
-    """Let queued work finish while Python still runs. Gives how many queues could not.
+    """Close all queues, waiting for their pending work. Return the number of queues that timed out.
 
-    Memory stays: arrays may outlive us.
+    Memory is not freed: arrays may outlive this handler.
     """
     end = time.monotonic() + seconds
-    devices = (*open_device.opened_of().devices, *retired_devices.still_there())
+    devices = (*open_device.open_devices().devices, *retired_devices.remaining())
     dropped = 0
     for opened in devices:
         for queue in tuple(opened.queues.values()):
             try:
                 dropped += not queue.close(max(end - time.monotonic(), 0.0))
-            except Exception as error:  # noqa: BLE001 -- an exit handler has nobody to raise to
-                complain(f"{opened.device}: a queue could not be closed: {error}")
-        opened.allocator.forget_queues()
+            except Exception as error:  # noqa: BLE001 -- an exit handler cannot raise to a caller
+                warn_unraisable(f"{opened.device}: a queue could not be closed: {error}")
+        opened.allocator.detach_queues()
     for kind in {opened.device.kind for opened in devices}:
-        if (pinned := open_device.pinned_if(kind)) is not None:
+        if (pinned := open_device.get_pinned_allocator(kind)) is not None:
             pinned.close()
     return dropped
 
 
-def _in_child() -> None:
-    open_device.abandon_in_child()
+def _after_fork_in_child() -> None:
+    open_device.after_fork_in_child()
     current.forget_in_child()
-    generator.forget_in_child()
-    ipc_memory.forget_in_child()
+    generator.after_fork_in_child()
+    ipc_memory.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

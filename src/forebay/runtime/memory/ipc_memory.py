@@ -1,7 +1,7 @@
-"""Memory and events that several processes have: what is sent, what was received, and what may go again.
+"""Device memory shared between processes: sending, receiving, and releasing what was returned.
 
-Memory that was sent stays with its sender until the receiver is done with it, or gone: that is a lease, one for each
-sending. With it comes an event, for which the receiver's stream waits. (torch/csrc/CudaIPCTypes.h)
+Each send creates a lease: the sender keeps the memory allocated until the receiver returns the lease or exits. The
+lease has an event, for which the receiver's stream waits. (torch/csrc/CudaIPCTypes.h)
 """
 
 from __future__ import annotations
@@ -9,273 +9,258 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from forebay.backends.common.shared_slots import Lease
 from forebay.device_spec import Device
-from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState, complain
+from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState, warn_unraisable
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
-from forebay.runtime.memory.storage import InOrder, Storage
-from forebay.runtime.streams.stream import stream_of
-from forebay.spi import Port, Queue, Shares
+from forebay.runtime.devices.sharing_port import sharing_port
+from forebay.runtime.memory.storage import Storage, StreamOrderedOwner
+from forebay.runtime.streams.stream import current_stream_for
+from forebay.spi import Queue, Shares
 
 __all__ = [
-    "Sent",
-    "can_share",
+    "StorageHandle",
+    "after_fork_in_child",
     "collect",
-    "forget_in_child",
-    "forget_kind",
+    "outstanding_count",
     "receive",
+    "reset_kind",
     "send",
-    "sent_count",
-    "sharing_port",
     "was_received",
 ]
 
-_GROWS = (
+_EXPANDABLE_ERROR = (
     "Tensors allocated with expandable_segments:True cannot be shared between processes. "
     "Consider using expandable_segments:False in data loading workers via "
     "forebay.memory.set_allocator_settings('expandable_segments:False')"
 )
-_RECEIVED = (
+_RECEIVED_ERROR = (
     "Attempted to send {kind} tensor received from another process; this is not currently supported. "
     "Consider cloning before sending."
 )
-_ROUND = 64  # so many are sent before it is asked, unasked, what has come back
-_MAPPINGS_KEPT = 8  # of segments in which nothing is borrowed any more: the next tensor is likely to come from one
+_MIN_COLLECT_THRESHOLD = 64  # outstanding leases before a send looks for returned ones
+_MAX_CACHED_MAPPINGS = 8  # of received segments, also unused ones: the next tensor is likely to be in one
 
 
-class Sent(NamedTuple):
-    """What a receiver must know; PyTorch's `storage._share_cuda_()` tells the same."""
+class StorageHandle(NamedTuple):
+    """Handle of sent memory, for `receive` in another process (PyTorch: `storage._share_cuda_()`)."""
 
     device: Device
-    handle: bytes | None  # of the segment; None for no memory
+    handle: bytes | None  # of the segment; None for an empty storage
     nbytes: int
-    offset: int  # of the memory in the segment
+    offset: int  # bytes from the start of the segment
     lease: bytes | None
-    event: int  # the record that the receiver's stream waits for: a word of the lease, which has an event of its own
+    event: int  # the record of the lease's event that the receiver's stream waits for
     event_sync_required: bool
 
 
-_out: dict[Lease, Storage] = {}  # what was sent, and is not back yet
-_enough = _ROUND
+_outstanding: dict[Lease, Storage] = {}  # sent and not returned yet
+_collect_threshold = _MIN_COLLECT_THRESHOLD
 
 
-def sharing_port(opened: OpenDevice) -> Shares:
-    """Unsupported where the device's memory cannot be shared."""
-    port = opened.port
-    if not can_share(type(port)):
-        raise Unsupported(f"the memory of {opened.device} cannot be shared with other processes", ability="Shares")
-    return cast("Shares", port)
+def send(storage: Storage) -> StorageHandle:
+    """Return a handle with which one other process can receive the memory, once.
 
-
-@cache
-def can_share(port: type[Port]) -> bool:
-    """Whether ports of that class have the ability; to ask for a protocol takes as long as to send."""
-    return issubclass(port, Shares)
-
-
-def send(storage: Storage) -> Sent:
-    """Lend the memory to whoever receives this, once. The first time, a segment waits for work that runs on it now.
-
-    The receiver's stream waits for what this thread's current stream has to do, and the one that the memory was
-    allocated on. Raises Unsupported where the memory cannot be shared.
+    The receiver's stream waits for the work queued on this thread's current stream and on the stream that allocated
+    the memory. The first send of a segment waits until the segment's pending work is done. Raises Unsupported if the
+    memory cannot be shared.
     """
     opened = storage.opened
     opened.check()
     if storage.nbytes == 0:
-        return Sent(opened.device, None, 0, 0, None, 0, False)
+        return StorageHandle(opened.device, None, 0, 0, None, 0, False)
     if was_received(storage):
-        raise ForebayError(_RECEIVED.format(kind=opened.device.kind.upper()))
+        raise ForebayError(_RECEIVED_ERROR.format(kind=opened.device.kind.upper()))
     port = sharing_port(opened)
     if storage.block is None:
         raise Unsupported(f"memory that {opened.device} does not own cannot be shared", ability="Shares")
-    if len(_out) >= _enough:
-        _let_go()
-    queue = _busy_queue(opened, storage)
+    if len(_outstanding) >= _collect_threshold:
+        _release_returned()
+    queue = _queue_to_wait_for(opened, storage)
     try:
         handle, offset = port.share(storage.address)
     except Unsupported as error:
         if error.ability == "Growable":
-            raise Unsupported(_GROWS, ability="Shares") from None
+            raise Unsupported(_EXPANDABLE_ERROR, ability="Shares") from None
         raise
     lease = Lease.made()
-    word = 0
+    event = 0
     if queue is not None:
-        with opened.keeping(queue, lease):
-            word = lease.record(queue)
-    _out[lease] = storage
-    if _let_go not in opened.allocator.callbacks:
-        opened.allocator.callbacks.append(_let_go)
-    return Sent(opened.device, handle, storage.nbytes, offset, lease.handle, word, word > 0)
+        with opened.keep_alive(queue, lease):
+            event = lease.record(queue)
+    _outstanding[lease] = storage
+    if _release_returned not in opened.allocator.free_memory_callbacks:
+        opened.allocator.free_memory_callbacks.append(_release_returned)
+    return StorageHandle(opened.device, handle, storage.nbytes, offset, lease.handle, event, event > 0)
 
 
-def _busy_queue(opened: OpenDevice, storage: Storage) -> Queue | None:
-    """The one behind whose work the memory is as the sender means it; None when it is already.
+def _queue_to_wait_for(opened: OpenDevice, storage: Storage) -> Queue | None:
+    """Return the queue after whose pending work the memory has the sender's data; None if no work is pending.
 
-    A multiprocessing.Queue sends from a thread of its own, whose current stream is not the program's.
+    The allocating stream counts too, as a multiprocessing.Queue sends from a thread with another current stream.
     """
-    queue = stream_of(opened).queue
+    queue = current_stream_for(opened).queue
     block = storage.block
-    maker = opened.queues.get(block.queue, queue) if block is not None else queue
-    for used in (queue, maker):
+    allocating = opened.queues.get(block.queue, queue) if block is not None else queue
+    for used in (queue, allocating):
         capture_state.forbid_on(used, opened.device.kind, "send")
-    if maker is queue or maker.idle():
+    if allocating is queue or allocating.idle():
         return None if queue.idle() else queue
     if not queue.idle():
-        maker.wait_for(queue, queue.signal())
-    return maker
+        allocating.wait_for(queue, queue.signal())
+    return allocating
 
 
 def collect() -> None:
-    """Let go of what came back, or whose receiver is gone, and of others' memory that nothing here uses. Never waits.
+    """Release leases that were returned or whose receiver exited, and unmap received segments that are unused.
 
-    What was sent and never received stays: it may still be on its way. (`torch.cuda.ipc_collect`)
+    Does not block. Keeps memory that was sent but not received yet. (`torch.cuda.ipc_collect`)
     """
-    _let_go()
+    _release_returned()
     _mappings.clear()
 
 
-def _let_go() -> bool:
-    """Also for an allocator that has nothing left; True when there was something."""
-    global _enough  # noqa: PLW0603 -- it grows with what is out, so that looking costs a constant part of sending
-    over = [lease for lease in tuple(_out) if lease.over()]
+def _release_returned() -> bool:
+    """Release the leases that are over; also an out-of-memory callback. Return True if there were any."""
+    global _collect_threshold  # noqa: PLW0603 -- grows with the outstanding leases, so that checking them costs O(1) per send
+    over = [lease for lease in tuple(_outstanding) if lease.is_over()]
     for lease in over:
-        _out.pop(lease, None)
-    _enough = max(_ROUND, 2 * len(_out))
+        _outstanding.pop(lease, None)
+    _collect_threshold = max(_MIN_COLLECT_THRESHOLD, 2 * len(_outstanding))
     return bool(over)
 
 
-def forget_kind(kind: str) -> None:
-    """Devices of the kind end. Their memory stays where it was received."""
-    for lease, storage in tuple(_out.items()):
+def reset_kind(kind: str) -> None:
+    """Drop the kind's leases and all cached mappings when its devices are closed; receivers keep their memory."""
+    for lease, storage in tuple(_outstanding.items()):
         if storage.opened.device.kind == kind:
-            _out.pop(lease, None)
+            _outstanding.pop(lease, None)
     _mappings.clear()
 
 
 def was_received(storage: Storage) -> bool:
-    """Whether it is another process's memory."""
-    return isinstance(storage.owner, _Borrowed)
+    """Return True if the memory belongs to another process."""
+    return isinstance(storage.owner, _ReceivedMemory)
 
 
-def sent_count() -> int:
-    """How many times memory was sent that is not back yet, as far as it is known."""
-    return len(_out)
+def outstanding_count() -> int:
+    """Return the number of sends that, as far as is known, were not returned yet."""
+    return len(_outstanding)
 
 
 class _Mapping:
-    """A segment of another process; its end unmaps it."""
+    """A mapped segment of another process, unmapped by the destructor."""
 
-    _leaving = staticmethod(sys.is_finalizing)
+    _exiting = staticmethod(sys.is_finalizing)
 
     def __init__(self, port: Shares, handle: bytes) -> None:
         self.process = 0
         self._port = port
         self.address, self.nbytes = port.open_shared(handle)
         self.process = os.getpid()
-        self.page: object = None  # of the last lease: the next one is likely to be on it
+        self.page: object = None  # of the last lease, kept mapped: the next lease is likely to be on it
 
     def __del__(self) -> None:
-        if not self._leaving() and self.process == os.getpid():
+        if not self._exiting() and self.process == os.getpid():
             try:
                 self._port.close_shared(self.address)
             except (WrongState, DeviceError):
-                pass  # the port was closed, and this with it
+                pass  # closing the port has unmapped the segment
             except ForebayError as error:
-                complain(f"memory of another process could not be unmapped: {error}")
+                warn_unraisable(f"memory of another process could not be unmapped: {error}")
 
 
-_mappings: OrderedDict[tuple[int, bytes], _Mapping] = OrderedDict()  # those of last time
+_mappings: OrderedDict[tuple[int, bytes], _Mapping] = OrderedDict()  # least recently used first
 
 
-def _mapped(opened: OpenDevice, handle: bytes) -> _Mapping:
+def _get_mapping(opened: OpenDevice, handle: bytes) -> _Mapping:
     key = id(opened), handle
-    found = _mappings.pop(key, None)
-    if found is None:
-        found = _Mapping(sharing_port(opened), handle)
-    _mappings[key] = found
-    while len(_mappings) > _MAPPINGS_KEPT:
+    mapping = _mappings.pop(key, None)
+    if mapping is None:
+        mapping = _Mapping(sharing_port(opened), handle)
+    _mappings[key] = mapping
+    while len(_mappings) > _MAX_CACHED_MAPPINGS:
         try:
             _mappings.popitem(last=False)
-        except KeyError:  # another thread was quicker
+        except KeyError:  # another thread was faster
             break
-    return found
+    return mapping
 
 
-class _Borrowed(InOrder):
-    """Memory that another process lends: the owner of a Storage. Its end gives it back, behind the streams' work.
+class _ReceivedMemory(StreamOrderedOwner):
+    """Owner of received memory. Its destructor returns the lease after the pending work of the streams that use it.
 
-    So does the end of the process, which the lender sees.
+    The sender also detects when this process exits.
     """
 
-    _leaving = staticmethod(sys.is_finalizing)
+    _exiting = staticmethod(sys.is_finalizing)
 
     def __init__(self, opened: OpenDevice, mapping: _Mapping, lease: Lease, queue: int) -> None:
         self.process = os.getpid()
         self._opened = opened
         self._mapping = mapping
         self._lease = lease
-        self._handles = {queue}  # of the queues whose work may be at it
+        self._handles = {queue}  # of the queues that use the memory
 
-    def used_on(self, queue: int) -> None:
+    def record_stream(self, queue: int) -> None:
         self._handles.add(queue)
 
     def __del__(self) -> None:
-        if self._leaving() or self.process != os.getpid():  # a forked child's copy; the parent gives it back
+        if self._exiting() or self.process != os.getpid():  # in a forked child the parent returns the lease
             return
         try:
-            self._give_back()
-        except Exception as error:  # noqa: BLE001 -- a destructor has nobody to raise to
-            complain(f"memory of another process was not given back: {error}")
+            self._return_lease()
+        except Exception as error:  # noqa: BLE001 -- a destructor cannot raise to a caller
+            warn_unraisable(f"memory of another process could not be returned: {error}")
 
-    def _give_back(self) -> None:
-        queues = {} if self._opened.gone else self._opened.queues
+    def _return_lease(self) -> None:
+        queues = {} if self._opened.unusable else self._opened.queues
         used = [queues[handle] for handle in self._handles if handle in queues]
         busy = [queue for queue in used if capture_state.capture_of(queue) is None and not queue.idle()]
         if not busy:
-            self._lease.give_back()
+            self._lease.return_memory()
             return
         last = busy.pop()
         for queue in busy:
             last.wait_for(queue, queue.signal())
-        with self._opened.keeping(last, self._mapping, self._lease):
-            self._lease.give_back(last)
+        with self._opened.keep_alive(last, self._mapping, self._lease):
+            self._lease.return_memory(last)
 
 
-def receive(sent: Sent) -> Storage:
-    """The memory, here; the current stream waits for the sender's. For each time it was sent once: else WrongState.
+def receive(sent: StorageHandle) -> Storage:
+    """Map the memory and make the current stream wait for the sender's. Raise WrongState if it was received before.
 
-    Work on another stream needs `Tensor.record_stream`, as with memory of our own.
+    Work on another stream needs `Tensor.record_stream`, as with this process's own memory.
     """
     opened = current.opened_for(sent.device)
     if sent.handle is None:
         return Storage(opened, 0, 0, None)
-    stream = stream_of(opened)
+    stream = current_stream_for(opened)
     capture_state.forbid_on(stream.queue, opened.device.kind, "receive")
     lease = Lease.opened(sent.lease, str(opened.device))
-    mapping = _mapped(opened, sent.handle)
+    mapping = _get_mapping(opened, sent.handle)
     if sent.offset < 0 or sent.nbytes <= 0 or sent.offset + sent.nbytes > mapping.nbytes:
-        raise DeviceError("invalid argument: the memory does not lie in its segment", code=1, call="receive")
+        raise DeviceError("invalid argument: the memory is not within its segment", code=1, call="receive")
     if not lease.borrow():
-        raise WrongState("this was received already: memory is sent anew for each receiver")
+        raise WrongState("this handle was received already: send the memory once per receiver")
     mapping.page = lease.page
-    borrowed = _Borrowed(opened, mapping, lease, stream.handle)
+    borrowed = _ReceivedMemory(opened, mapping, lease, stream.handle)
     if sent.event_sync_required and not lease.reached(sent.event):
-        with opened.keeping(stream.queue, lease):
+        with opened.keep_alive(stream.queue, lease):
             lease.wait_for(stream.queue, sent.event)
     return Storage(opened, sent.nbytes, mapping.address + sent.offset, borrowed)
 
 
-def forget_in_child() -> None:
-    """In a forked child: what the parent has sent and received is the parent's."""
-    global _kept  # noqa: PLW0603 -- see below
-    _kept = (dict(_out), dict(_mappings))  # their ends are the parent's, too
-    _out.clear()
+def after_fork_in_child() -> None:
+    """Clear leases and mappings in a forked child, without running their destructors: both belong to the parent."""
+    global _parents  # noqa: PLW0603 -- keeps them alive
+    _parents = (dict(_outstanding), dict(_mappings))
+    _outstanding.clear()
     _mappings.clear()
 
 
-_kept: Any = None
+_parents: Any = None

@@ -1,4 +1,4 @@
-"""A user's own memory pool: what is allocated while it is used comes from segments of its own."""
+"""Private memory pools that a program creates and allocates from."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from forebay.errors import ForebayError, complain
+from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import torch_schema
 
 if TYPE_CHECKING:
     from forebay.device_spec import Device
     from forebay.runtime.allocator.private_pools import PoolId
-    from forebay.runtime.allocator.segment_sources import Source
+    from forebay.runtime.allocator.segment_sources import MemoryResource
     from forebay.runtime.devices.open_device import OpenDevice
 
 __all__ = ["MemPool", "new_id", "use_mem_pool"]
@@ -24,59 +24,122 @@ _numbers = count(1)
 
 
 def new_id() -> PoolId:
-    """Of a pool that is none yet. (`torch.cuda.graph_pool_handle`)"""
+    """Return an unused pool id. (`torch.cuda.graph_pool_handle`)"""
     return 0, next(_numbers)
 
 
 class MemPool:
-    """Memory apart from all other (`torch.cuda.MemPool`): its blocks go to no one else, and it gets no one else's.
+    """Private memory pool, which shares no segment with other allocations.
 
-    `use_on_oom` lends its idle memory to others before they run out; with `no_split` its blocks stay whole; `source`
-    brings its segments instead of the device. When it goes, its idle memory goes back, and the rest with its blocks.
+    Parameters
+    ----------
+    use_on_oom : bool, default False
+        Let other allocations use the pool's cached memory before they fail.
+    no_split : bool, default False
+        Do not split the pool's segments into smaller blocks.
+    source : Source, optional
+        Object that supplies the pool's segments; the device by default.
 
+    Notes
+    -----
+    As `torch.cuda.MemPool`. When the pool is deleted, cached segments are released at once, and the others when their
+    blocks have been freed.
+
+    Examples
+    --------
     >>> import forebay
     >>> pool = forebay.memory.MemPool()
-    >>> with forebay.memory.use_mem_pool(pool, "host:0"):
-    ...     block = forebay.allocate(1000, "host:0")
-    >>> pool.use_count("host:0")
+    >>> with forebay.memory.use_mem_pool(pool, "cpu"):
+    ...     block = forebay.allocate(1000, "cpu")
+    >>> pool.use_count("cpu")
     1
     """
 
-    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False, source: Source | None = None) -> None:
+    def __init__(
+        self, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
+    ) -> None:
         self.id: PoolId = new_id()
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self.source = source
-        self._homes: dict[Device, OpenDevice] = {}  # where it was used
-        self._joining = threading.Lock()
+        self._devices: dict[Device, OpenDevice] = {}  # on which the pool has been used
+        self._lock = threading.Lock()
 
     def use_count(self, device: Device | str | int | None = None) -> int:
-        """How many use it on the device: itself, and each `use_mem_pool` or graph under way."""
+        """Return the number of users of the pool on a device.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        int
+            1 for the pool itself, plus 1 for each active `use_mem_pool` and each graph that uses the pool.
+
+        Notes
+        -----
+        As `torch.cuda.MemPool.use_count`. Opens the device.
+        """
         return self.users(opened_for(device))
 
     def users(self, opened: OpenDevice) -> int:
-        return opened.allocator.private[self.id].users if self._homes.get(opened.device) is opened else 1
+        """Return the number of users of the pool on an open device.
+
+        Parameters
+        ----------
+        opened : OpenDevice
+            The device.
+
+        Returns
+        -------
+        int
+            As `use_count`.
+        """
+        return opened.allocator.private[self.id].users if self._devices.get(opened.device) is opened else 1
 
     def snapshot(self, device: Device | str | int | None = None) -> list[dict[str, Any]]:
-        """Its segments on the device, in the schema of `torch.cuda.memory_snapshot`."""
-        return torch_schema.of_pool(opened_for(device).allocator, self.id)
+        """Return the segments of the pool on a device.
 
-    def join(self, opened: OpenDevice) -> None:
-        """For the runtime: be a pool of that device, too."""
-        with self._joining:
-            if self._homes.get(opened.device) is opened:
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+
+        Returns
+        -------
+        list of dict
+            Segments in the schema of `torch.cuda.memory_snapshot`.
+
+        Notes
+        -----
+        As `torch.cuda.MemPool.snapshot`. Opens the device.
+        """
+        return torch_schema.snapshot_pool(opened_for(device).allocator, self.id)
+
+    def register(self, opened: OpenDevice) -> None:
+        """Register the pool with the allocator of an open device. Used by the runtime.
+
+        Parameters
+        ----------
+        opened : OpenDevice
+            The device.
+        """
+        with self._lock:
+            if self._devices.get(opened.device) is opened:
                 return
-            # It was never used there, or the device was opened anew after a fork.
-            opened.allocator.private.make(
+            # First use on this device, or the device was reopened after a fork.
+            opened.allocator.private.create_or_incref(
                 self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
             )
-            self._homes[opened.device] = opened
+            self._devices[opened.device] = opened
 
     def __del__(self) -> None:
-        for opened in getattr(self, "_homes", {}).values():
+        for opened in getattr(self, "_devices", {}).values():
             try:
                 opened.allocator.release_pool(self.id)
             except ForebayError as error:
-                complain(f"{opened.device}: memory pool {self.id} could not be given back: {error}")
+                warn_unraisable(f"{opened.device}: memory pool {self.id} could not be released: {error}")
 
     def __repr__(self) -> str:
         return f"<MemPool {self.id}>"
@@ -84,13 +147,33 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Iterator[None]:
-    """What this thread allocates on the device comes from the pool meanwhile (`torch.cuda.use_mem_pool`).
+    """Allocate from the pool inside the `with` block, in this thread and on one device.
 
-    Uses nest, and the innermost counts. Opens the device. Raises ForebayError for a pool that is in use already.
+    Parameters
+    ----------
+    pool : MemPool
+        The pool.
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    TypeError
+        If `pool` is not a MemPool.
+    ForebayError
+        If the pool is in use on the device already.
+
+    Notes
+    -----
+    As `torch.cuda.use_mem_pool`. Uses nest; the innermost pool is used. Opens the device.
     """
     if not isinstance(pool, MemPool):
         raise TypeError(f"expected a MemPool, not {type(pool).__name__}")
     opened = opened_for(device)
-    pool.join(opened)
+    pool.register(opened)
     with opened.allocator.private.use(pool.id):
         yield

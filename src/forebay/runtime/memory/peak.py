@@ -1,4 +1,4 @@
-"""The most memory that a part of a program had: peaks of their own, which nest and which no reset disturbs."""
+"""Peak memory of a part of a program, measured independently of the device's peak statistics."""
 
 from __future__ import annotations
 
@@ -13,60 +13,73 @@ __all__ = ["Peak"]
 
 
 class Peak:
-    """What a device's memory came to inside of `with forebay.memory.peak() as p:`; all threads' allocations count.
+    """Peak memory of a device inside a `with` block, from the allocations of all threads.
 
-    It can be read inside, and after the end, when it changes no more. What it costs an allocation cannot be measured.
+    Parameters
+    ----------
+    opened : OpenDevice
+        The device.
+
+    Raises
+    ------
+    Unsupported
+        If a pluggable allocator serves the device.
+
+    Notes
+    -----
+    Created by `forebay.memory.peak`. The values can be read inside the block, and after it, when they are final.
+    The overhead per allocation is below what can be measured.
     """
 
     def __init__(self, opened: OpenDevice) -> None:
-        if opened.plugged is not None:
-            raise Unsupported(f"{opened.plugged} serves {opened.device}, and counts nothing")
+        if opened.pluggable is not None:
+            raise Unsupported(f"{opened.device} uses {opened.pluggable}, which keeps no statistics")
         self.device = opened.device
-        self._pool = opened.allocator
-        self._number = 0
-        self._last: list[int] | None = None
+        self._allocator = opened.allocator
+        self._meter = 0  # number of the allocator's meter; 0 before the block is entered
+        self._final: list[int] | None = None
 
     def __enter__(self) -> Self:
-        if self._number:
-            raise WrongState("a peak is measured once: call peak() for another")
-        self._number = self._pool.begin_meter()
+        if self._meter:
+            raise WrongState("this peak was measured already: call peak() for a new one")
+        self._meter = self._allocator.begin_meter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._last = self._pool.meter(self._number, end=True)
+        self._final = self._allocator.meter(self._meter, end=True)
 
     def __del__(self) -> None:
-        if getattr(self, "_number", 0) and self._last is None:  # entered by hand, and never left
-            self._last = self._pool.meter(self._number, end=True)
+        if getattr(self, "_meter", 0) and self._final is None:  # __enter__ was called without __exit__
+            self._final = self._allocator.meter(self._meter, end=True)
 
     @property
     def allocated(self) -> int:
-        """The most bytes that were in blocks at once."""
+        """The peak number of bytes in live blocks."""
         return self._read()[0]
 
     @property
     def reserved(self) -> int:
-        """The most bytes that were in segments at once."""
+        """The peak number of bytes in segments."""
         return self._read()[1]
 
     @property
     def allocated_above(self) -> int:
-        """By how much that is more than there was at the beginning."""
+        """The bytes by which `allocated` exceeds the allocated bytes at the start of the block."""
         return self.allocated - self._read()[2]
 
     @property
     def reserved_above(self) -> int:
-        """By how much that is more than there was at the beginning."""
+        """The bytes by which `reserved` exceeds the reserved bytes at the start of the block."""
         return self.reserved - self._read()[3]
 
     def _read(self) -> list[int]:
-        if not self._number:
-            raise WrongState("nothing was measured yet: with forebay.memory.peak() as p")
-        return self._pool.meter(self._number) if self._last is None else self._last
+        if not self._meter:
+            raise WrongState("not measured yet: use `with forebay.memory.peak() as p:`")
+        return self._allocator.meter(self._meter) if self._final is None else self._final
 
     def __repr__(self) -> str:
-        if not self._number:
+        if not self._meter:
             return f"<Peak of {self.device}, not measured yet>"
         return f"<Peak of {self.device}: {format_bytes(self.allocated)} in {format_bytes(self.reserved)}>"

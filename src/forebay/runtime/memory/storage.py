@@ -1,4 +1,4 @@
-"""Where a tensor's bytes are: a block of a device's allocator, or memory that somebody else owns."""
+"""Memory of a tensor: a block of a device's allocator, or memory that belongs to another object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from forebay._core import Block
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator.pluggable_allocator import PluggedBlock
+from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
@@ -20,32 +20,32 @@ from forebay.runtime.settings import process_settings
 if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
 
-__all__ = ["AnyBlock", "InOrder", "Storage", "allocate_block", "array_at", "pinned_block", "record_use"]
+__all__ = ["AnyBlock", "Storage", "StreamOrderedOwner", "allocate_block", "array_at", "pinned_block", "record_use"]
 
 
 AnyBlock = Block | UncachedBlock
 
 
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
-    if nbytes >= oom_message.MOST_BYTES:  # more than the core's ints hold, perhaps
-        raise opened.allocator.beyond(nbytes)
-    if opened.plugged is not None:
-        return PluggedBlock(opened.plugged, opened, nbytes, queue)
+    if nbytes >= oom_message.MAX_REQUEST_BYTES:  # may exceed the integers of the C++ core
+        raise opened.allocator.too_large_error(nbytes)
+    if opened.pluggable is not None:
+        return PluggableBlock(opened.pluggable, opened, nbytes, queue)
     if process_settings.caching:
         return opened.allocator.allocate(nbytes, queue)
     return UncachedBlock(opened.allocator, nbytes, queue)
 
 
-class InOrder(ABC):
-    """An owner of memory whose end goes behind the work of the streams that use it, as a block's does."""
+class StreamOrderedOwner(ABC):
+    """Memory owner whose release is ordered after pending work on the streams that use it, like a Block's."""
 
     @abstractmethod
-    def used_on(self, queue: int) -> None:
-        """Of the queue of that handle, too."""
+    def record_stream(self, queue: int) -> None:
+        """Record that the queue with this handle uses the memory."""
 
 
 class Storage:
-    """`nbytes` at `address` on a device; as long as it lives, `owner` does. An empty one has neither."""
+    """`nbytes` of device memory at `address`, kept alive by `owner`. An empty storage has address 0 and no owner."""
 
     __slots__ = ("__weakref__", "address", "nbytes", "opened", "owner")
 
@@ -60,10 +60,10 @@ class Storage:
         if nbytes == 0:
             return cls(opened, 0, 0, None)
         block = allocate_block(opened, nbytes, queue)
-        made = cls(opened, nbytes, block.address, block)
-        if observers.listeners:
-            observers.allocated(made, queue)
-        return made
+        storage = cls(opened, nbytes, block.address, block)
+        if observers.registered:
+            observers.notify_allocated(storage, queue)
+        return storage
 
     @property
     def block(self) -> AnyBlock | None:
@@ -72,22 +72,23 @@ class Storage:
 
     @property
     def borrowed(self) -> bool:
-        """Somebody else's memory, which goes when its owner does: work that is queued on it must keep that alive."""
-        return self.owner is not None and not isinstance(self.owner, AnyBlock | InOrder)
+        """True if the owner frees the memory without waiting for streams: queued work must keep the owner alive."""
+        return self.owner is not None and not isinstance(self.owner, AnyBlock | StreamOrderedOwner)
 
     @property
     def host_visible(self) -> bool:
+        """True if the host may access the memory."""
         return self.opened.port.props.host_visible
 
     @property
     def queue_visible(self) -> bool:
-        """Functions that a queue runs may touch it."""
+        """True if functions that a queue runs may access the memory."""
         props = self.opened.port.props
         return props.host_visible or props.queue_visible
 
 
-class _At:
-    """Tells NumPy of memory by its address; NumPy keeps it as the array's base, and so its owner."""
+class _ArrayInterface:
+    """NumPy array interface of memory at an address; NumPy keeps it, and with it the owner, as the array's base."""
 
     def __init__(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, owner: object
@@ -95,7 +96,7 @@ class _At:
         self.owner = owner
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{itemsize}",  # raw bytes: every dtype can be viewed from them, ml_dtypes' too
+            "typestr": f"|V{itemsize}",  # raw bytes, which can be viewed as any dtype, also those of ml_dtypes
             "data": (address, False),
             "shape": shape,
             "strides": strides,
@@ -105,26 +106,26 @@ class _At:
 def array_at(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], owner: object
 ) -> NDArray[Any]:
-    """An array of what is at the address, strides in bytes. Nothing is read, so the address may be a device's."""
+    """Return an array over the memory at `address`, strides in bytes. Reads nothing: it may be a device address."""
     if 0 in shape:
         return np.empty(shape, dtype)
-    return np.asarray(_At(address, shape, strides, dtype.itemsize, owner)).view(dtype)
+    return np.asarray(_ArrayInterface(address, shape, strides, dtype.itemsize, owner)).view(dtype)
 
 
 def pinned_block(memory: object) -> PinnedBlock | None:
-    """The block of `forebay.empty_pinned` that an array lies in, if any."""
+    """Return the block of `forebay.empty_pinned` that contains the array, or None."""
     while isinstance(memory, np.ndarray):
         memory = memory.base
-    return memory.owner if isinstance(memory, _At) and isinstance(memory.owner, PinnedBlock) else None
+    return memory.owner if isinstance(memory, _ArrayInterface) and isinstance(memory.owner, PinnedBlock) else None
 
 
 def record_use(storage: Storage, stream: Stream) -> None:
-    """The stream uses it, too; ValueError for a stream of another device. Nothing where others own the memory."""
+    """Record that the stream uses the storage. Raise ValueError for another device's stream; ignore borrowed memory."""
     if (pinned := pinned_block(owner := storage.owner)) is not None:
-        pinned.used_on(stream.queue)
-    elif isinstance(owner, AnyBlock | InOrder):
+        pinned.record_stream(stream.queue)
+    elif isinstance(owner, AnyBlock | StreamOrderedOwner):
         if stream.device != storage.opened.device:
             raise ValueError(f"{stream!r} is not a stream of {storage.opened.device}, where this tensor is")
-        owner.used_on(stream.handle)
-        for listener in observers.listeners:
+        owner.record_stream(stream.handle)
+        for listener in observers.registered:
             listener.used(storage, stream)

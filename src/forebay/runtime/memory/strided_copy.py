@@ -1,4 +1,4 @@
-"""Which bytes a strided view is of, and a copy between two such as copies of unbroken runs of bytes. Reads nothing."""
+"""Byte ranges of strided views, and copies between views as copies of contiguous runs. Reads no element."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["MOST", "Run", "address_of", "are_alike", "is_unbroken", "overlap", "runs", "spans"]
+__all__ = [
+    "MAX_RUNS",
+    "Run",
+    "address_of",
+    "byte_ranges",
+    "contiguous_runs",
+    "is_c_contiguous",
+    "is_plain_copy",
+    "may_overlap",
+]
 
-Run = tuple[int, int, int]  # to, from, how many bytes
+Run = tuple[int, int, int]  # target address, source address, bytes
 
-MOST = 4096  # where there is no other way: a hundredth of a second
-_FEW = 8  # a command costs 2 µs, and one pass by NumPy about ten
-_LONG = 1 << 18  # bytes; so many are worth a command
+MAX_RUNS = 4096  # runs, when nothing else can copy: 10 ms
+_CHEAP_RUNS = 8  # runs: a command costs 2 µs, a NumPy copy about 10 µs
+_LONG_RUN = 1 << 18  # bytes, from which a run is worth a command of its own
 
 
-def is_unbroken(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether the elements follow each other, the last dimension's first; so does what has none."""
+def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Return True if the elements are contiguous in C order; an empty array is."""
     step = itemsize
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if stride != step and length != 1:
@@ -31,10 +40,10 @@ def is_unbroken(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
     return True
 
 
-def are_alike(target: Tensor, source: Tensor) -> bool:
-    """Whether a copy is one of bytes: both unbroken, of one dtype and shape, and apart from each other."""
+def is_plain_copy(target: Tensor, source: Tensor) -> bool:
+    """Return True if one copy of bytes suffices: both contiguous, same dtype and shape, no overlap, not empty."""
     return (
-        target.dtype == source.dtype
+        target.numpy_dtype == source.numpy_dtype
         and target.shape == source.shape
         and target.is_contiguous()
         and source.is_contiguous()
@@ -42,36 +51,36 @@ def are_alike(target: Tensor, source: Tensor) -> bool:
     )
 
 
-def overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
-    """Whether they share an element; True, too, where it takes long to find out."""
+def may_overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
+    """Return True if the arrays share an element, or if that is too expensive to determine."""
     try:
         return np.shares_memory(target, source, max_work=1000)  # type: ignore[arg-type]  # the stub is too strict
     except np.exceptions.TooHardError:
         return True
 
 
-def runs(target: NDArray[Any], source: NDArray[Any], *, at_most: int = _FEW) -> Iterable[Run] | None:
-    """The copies of unbroken bytes that make up this one; None when there are more than `at_most`, and short."""
+def contiguous_runs(target: NDArray[Any], source: NDArray[Any], *, max_runs: int = _CHEAP_RUNS) -> Iterable[Run] | None:
+    """Return the contiguous runs of a copy; None if there are more than `max_runs` short ones, or 4096 long ones."""
     inner, nbytes = target.ndim, target.itemsize
     while inner and target.strides[inner - 1] == source.strides[inner - 1] == nbytes:
         inner -= 1
         nbytes *= target.shape[inner]
-    at, from_ = address_of(target), address_of(source)
+    to, from_ = address_of(target), address_of(source)
     if not inner:
-        return [(at, from_, nbytes)]
+        return [(to, from_, nbytes)]
     outer = target.shape[:inner]
-    if math.prod(outer) > (MOST if nbytes >= _LONG else at_most):
+    if math.prod(outer) > (MAX_RUNS if nbytes >= _LONG_RUN else max_runs):
         return None
     return (
-        (at + int(np.dot(index, target.strides[:inner])), from_ + int(np.dot(index, source.strides[:inner])), nbytes)
+        (to + int(np.dot(index, target.strides[:inner])), from_ + int(np.dot(index, source.strides[:inner])), nbytes)
         for index in np.ndindex(outer)
     )
 
 
-def spans(array: NDArray[Any]) -> list[tuple[int, int]]:
-    """Where its elements are, as addresses and numbers of bytes: each run, or from the first byte to the last."""
-    if (found := runs(array, array)) is not None:
-        return [(at, nbytes) for at, _, nbytes in found]
+def byte_ranges(array: NDArray[Any]) -> list[tuple[int, int]]:
+    """Return (address, bytes) of each contiguous run of the array, or one range over all if there are many runs."""
+    if (runs := contiguous_runs(array, array)) is not None:
+        return [(address, nbytes) for address, _, nbytes in runs]
     low, end = np.lib.array_utils.byte_bounds(array)
     return [(low, end - low)]
 

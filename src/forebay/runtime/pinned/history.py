@@ -1,4 +1,4 @@
-"""The history of pinned host memory, in the words of PyTorch's snapshots ("host_segments", "host_traces")."""
+"""History of pinned host memory, in PyTorch's snapshot schema ("host_segments", "host_traces")."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from forebay.runtime.pinned.tables import HostBlock
 
-__all__ = ["ALL", "STATE", "Frames", "PinnedHistory", "segment"]
+__all__ = ["ALL", "STATE", "Frames", "PinnedHistory", "segment_dict"]
 
 Frames = tuple[tuple[CodeType, int], ...]  # code and line, innermost first
 
-_NEVER, STATE, _ALLOC, ALL = range(4)  # of which moments the stacks are taken, each with those before it
+_NEVER, STATE, _ALLOC, ALL = range(4)  # stack capture levels; each includes those before it
 _LEVELS = {None: _NEVER, "state": STATE, "alloc": _ALLOC, "all": ALL}
-_DEEPEST = 256
+_MAX_DEPTH = 256
 
 
 class _Entry(NamedTuple):
@@ -30,12 +30,12 @@ class _Entry(NamedTuple):
 
 
 class PinnedHistory:
-    """What happened to pinned blocks, the newest entries first to stay. Off until `start`."""
+    """Ring of pinned-memory events that keeps the newest entries. Off until `start`."""
 
     def __init__(self) -> None:
         self.recording = False
         self._level = _NEVER
-        self._depth = _DEEPEST  # of stacks
+        self._depth = _MAX_DEPTH
         self._entries: deque[_Entry] = deque(maxlen=0)
 
     def start(
@@ -45,42 +45,42 @@ class PinnedHistory:
         max_entries: int,
         *,
         clear_history: bool = False,
-        depth: int = _DEEPEST,
+        depth: int = _MAX_DEPTH,
     ) -> None:
-        """Begin, change or end. Words as `recording.start`, which checks them; what was recorded stays when it ends."""
+        """Start, change or stop recording; entries are kept on stop. `recording.start` checks the arguments."""
         if enabled is None:
             self.recording, self._level = False, _NEVER
         else:
-            most = max(max_entries, 1) if enabled == "all" else 1
-            self._entries = deque(self._entries, maxlen=min(most, sys.maxsize))
-            self._depth = min(depth, _DEEPEST)
+            capacity = max(max_entries, 1) if enabled == "all" else 1
+            self._entries = deque(self._entries, maxlen=min(capacity, sys.maxsize))
+            self._depth = min(depth, _MAX_DEPTH)
             self.recording, self._level = True, _LEVELS[context]
         if clear_history:
             self._entries.clear()
 
-    def stack(self, level: int) -> Frames | None:
-        """Where the program is, if that is wanted."""
-        return None if self._level < level else tuple(_walk(sys._getframe(1), self._depth))  # noqa: SLF001 -- the documented way
+    def capture_stack(self, level: int) -> Frames | None:
+        """Return the caller's stack if the recording captures stacks at `level`, else None."""
+        return None if self._level < level else tuple(_frames_from(sys._getframe(1), self._depth))  # noqa: SLF001 -- the documented way
 
-    def note(self, action: str, block: HostBlock, frames: Frames | None = None) -> None:
+    def record(self, action: str, block: HostBlock, frames: Frames | None = None) -> None:
         if self.recording:
             kept = frames if self._level >= _ALLOC else None
             self._entries.append(_Entry(action, block.address, block.size, time.time_ns(), kept))
 
-    def lent(self, block: HostBlock, frames: Frames | None, *, new: bool) -> None:
+    def record_alloc(self, block: HostBlock, frames: Frames | None, *, new: bool) -> None:
         block.frames = frames
         if self.recording:
             if new:
-                self.note("segment_alloc", block, frames)
-            self.note("alloc", block, frames)
+                self.record("segment_alloc", block, frames)
+            self.record("alloc", block, frames)
 
-    def back(self, block: HostBlock, frames: Frames | None) -> None:
+    def record_free_completed(self, block: HostBlock, frames: Frames | None) -> None:
         if self.recording:
-            self.note("free_completed", block, frames or block.frames)
+            self.record("free_completed", block, frames or block.frames)
             block.frames = None
 
     def traces(self) -> list[dict[str, Any]]:
-        """Oldest first; nothing unless it is on."""
+        """Return the entries, oldest first; an empty list while recording is off."""
         if not self.recording:
             return []
         return [
@@ -94,15 +94,15 @@ class PinnedHistory:
                 "user_metadata": "",
                 "pool_id": (0, 0),
             }
-            | ({} if entry.frames is None else {"frames": _shown(entry.frames)})
+            | ({} if entry.frames is None else {"frames": _frame_dicts(entry.frames)})
             for entry in self._entries.copy()
         ]
 
 
-def segment(block: HostBlock, *, allocated: bool, active: bool) -> dict[str, Any]:
-    """A pinned block is a segment of one block."""
+def segment_dict(block: HostBlock, *, allocated: bool, active: bool) -> dict[str, Any]:
+    """Return a pinned block as a PyTorch segment that consists of this one block."""
     state = "active_allocated" if allocated else "active_pending_free" if active else "inactive"
-    frames = _shown(block.frames or ())
+    frames = _frame_dicts(block.frames or ())
     return {
         "device": -1,
         "address": block.address,
@@ -127,14 +127,14 @@ def segment(block: HostBlock, *, allocated: bool, active: bool) -> dict[str, Any
     }
 
 
-def _walk(frame: FrameType | None, depth: int) -> Iterator[tuple[CodeType, int]]:
-    """Without the allocator's own frames."""
+def _frames_from(frame: FrameType | None, depth: int) -> Iterator[tuple[CodeType, int]]:
+    """Yield up to `depth` frames, skipping those of this package."""
     while frame is not None and depth > 0:
-        if not frame.f_globals.get("__name__", "").startswith("forebay.runtime.pinned_"):
+        if not frame.f_globals.get("__name__", "").startswith("forebay.runtime.pinned."):
             yield frame.f_code, frame.f_lineno
             depth -= 1
         frame = frame.f_back
 
 
-def _shown(frames: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
+def _frame_dicts(frames: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
     return [{"filename": code.co_filename, "line": line, "name": code.co_qualname} for code, line in frames]

@@ -1,7 +1,7 @@
-"""Pinned host memory, cached as PyTorch's CachingHostAllocator does (torch-semantics 3.17).
+"""Caching allocator of pinned host memory, with the policy of PyTorch's CachingHostAllocator.
 
-A block is never split and never merged. It waits in its bucket of sizes, and the one that came last goes first. Queues
-that copy from or to it are told to it; once it is given back, it is free when they have come past that point.
+Blocks are cached in size buckets and never split or merged; the most recently freed block is reused first. Queues that
+copy from or to a block are recorded on it: its free completes when each has reached its tick at the time of the free.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from forebay.errors import DeviceError, ForebayError, Forked, WrongState, complain
+from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
 from forebay.runtime.base import capture_state
-from forebay.runtime.pinned import transitions as steps
-from forebay.runtime.pinned.history import ALL, STATE, Frames, PinnedHistory, segment
+from forebay.runtime.pinned import transitions
+from forebay.runtime.pinned.history import ALL, STATE, Frames, PinnedHistory, segment_dict
 from forebay.runtime.pinned.poller import Poller
-from forebay.runtime.pinned.tables import HostBlock, Loan, Step, Tables, Times, Versions
+from forebay.runtime.pinned.tables import HostBlock, PinnedLease, Tables, Times, Transition, VersionedState
 from forebay.runtime.settings import allocator_settings as rules
 
 if TYPE_CHECKING:
@@ -28,60 +28,60 @@ if TYPE_CHECKING:
 
 __all__ = ["PinnedAllocator", "PinnedBlock"]
 
-_MOVES = ("current", "peak", "allocated", "freed")
+_STAT_KEYS = ("current", "peak", "allocated", "freed")
 
 
 class PinnedBlock:
-    """Pinned memory that is lent to a program; dropping the last reference gives it back."""
+    """Handle of a pinned block in use; the block is freed when the last reference is dropped."""
 
-    __slots__ = ("__weakref__", "_allocator", "_loan")
+    __slots__ = ("__weakref__", "_allocator", "_lease")
 
-    def __init__(self, allocator: PinnedAllocator, loan: Loan) -> None:
+    def __init__(self, allocator: PinnedAllocator, lease: PinnedLease) -> None:
         self._allocator = allocator
-        self._loan = loan
+        self._lease = lease
 
     def __del__(self) -> None:
         try:
             self.free()
-        except Exception as error:  # noqa: BLE001 -- a destructor has nobody to raise to
-            complain(f"pinned memory could not be given back: {error}")
-        except BaseException:  # a signal came in between, and there will be no other destructor
+        except Exception as error:  # noqa: BLE001 -- a destructor cannot raise to a caller
+            warn_unraisable(f"pinned memory could not be freed: {error}")
+        except BaseException:  # interrupted by a signal handler; no other destructor call will follow
             self.free()
             raise
 
     @property
     def address(self) -> int:
-        return self._alive().address
+        return self._live_block().address
 
     @property
     def size(self) -> int:
-        """What was handed out, which is as much as was asked for or more."""
-        return self._alive().size
+        """The bytes handed out, at least as many as requested."""
+        return self._live_block().size
 
     @property
     def freed(self) -> bool:
-        return self._loan.freed
+        return self._lease.freed
 
-    def used_on(self, queue: Queue) -> None:
-        """The queue copies from it or to it; it is not lent to anybody else before that is done."""
-        self._alive()
-        self._loan.uses[id(queue)] = queue
+    def record_stream(self, queue: Queue) -> None:
+        """Record that the queue copies from or to the block, which is not reused before that work is done."""
+        self._live_block()
+        self._lease.uses[id(queue)] = queue
 
     def free(self) -> None:
-        """Give it back now. A second time does nothing."""
-        self._allocator.give_back(self._loan)
+        """Free the block now. Calling it again does nothing."""
+        self._allocator.free_lease(self._lease)
 
-    def _alive(self) -> HostBlock:
-        block = self._loan.block
-        if block is None or self._loan.freed:
-            raise ValueError("the pinned block was given back already")
+    def _live_block(self) -> HostBlock:
+        block = self._lease.block
+        if block is None or self._lease.freed:
+            raise ValueError("the pinned block was freed already")
         return block
 
 
 class PinnedAllocator:
-    """Pinned memory of one port. What it counts is what `torch.cuda.host_memory_stats` counts.
+    """Allocator of one port's pinned memory, with the statistics of `torch.cuda.host_memory_stats`.
 
-    `settings` tells the rules of the moment; `clock` is in nanoseconds.
+    `settings` returns the current settings; `clock` is in nanoseconds.
     """
 
     def __init__(
@@ -96,184 +96,183 @@ class PinnedAllocator:
         self._port: PinnedHost | None = port  # None in a forked child
         self._settings = settings
         self._clock = clock
-        self._versions = Versions(Tables({}))
-        self._loans: dict[int, weakref.ref[Loan]] = {}  # those that are not back, and some that are
-        self._unmarked: deque[Loan] = deque()  # given back, and their queues were not asked yet
-        self._line: deque[tuple[Queue, int, _Waiting]] = deque()  # in the order in which they were given back
+        self._state = VersionedState(Tables({}))
+        self._leases: dict[int, weakref.ref[PinnedLease]] = {}  # all that are not returned, and some that are
+        self._untimed: deque[PinnedLease] = deque()  # freed, but the ticks of their queues are not known yet
+        self._pending: deque[tuple[Queue, int, _PendingFree]] = deque()  # in the order of the frees
         self._closed = False
-        self._alone = False  # there should be a thread, and cannot be
+        self._poller_failed = False  # the settings ask for a thread, but the system cannot create one
         self._poller = Poller(self)
 
-    # What a program does
+    # Allocating and freeing
 
     def allocate(self, nbytes: int) -> PinnedBlock:
-        """A block of at least so many bytes. Raises ValueError below 1, DeviceError where the system pins no more."""
+        """Return a block of at least `nbytes`. Raise ValueError below 1, DeviceError if the system pins no more."""
         if nbytes <= 0:
             raise ValueError(f"cannot pin {nbytes} bytes: a block has at least 1")
         if self._port is None:
             raise Forked(f"{self.name} was opened before this process was forked")
-        frames = self.history.stack(STATE)
-        if self._alone or not self._settings().pinned_use_background_threads:
-            self.process(frames)
-        loan = Loan()
-        self._loans[id(loan)] = weakref.ref(loan, partial(self._loans.pop, id(loan)))
-        lent = PinnedBlock(self, loan)  # made first: whatever happens from now on, its end gives the memory back
+        frames = self.history.capture_stack(STATE)
+        if self._poller_failed or not self._settings().pinned_use_background_threads:
+            self.process_pending_frees(frames)
+        lease = PinnedLease()
+        self._leases[id(lease)] = weakref.ref(lease, partial(self._leases.pop, id(lease)))
+        handle = PinnedBlock(self, lease)  # made first: whatever happens from here on, its destructor frees the memory
         size = self._rounded(nbytes)
-        new = not self._versions.change(steps.take(size, loan))
+        new = not self._state.change(transitions.allocate_cached(size, lease))
         if new:
             if self._settings().pinned_use_background_threads:
-                self._alone = not self._poll()
-            self._grow(self._port, size, loan)
-        self.history.lent(lent._alive(), frames, new=new)  # noqa: SLF001 -- of this module
-        return lent
+                self._poller_failed = not self._start_poller()
+            self._allocate_new(self._port, size, lease)
+        self.history.record_alloc(handle._live_block(), frames, new=new)  # noqa: SLF001 -- of this module
+        return handle
 
-    def give_back(self, loan: Loan) -> None:
-        """What a block's end calls. Doing it twice, or half and then again, does it once."""
-        if loan.freed or self._port is None:
+    def free_lease(self, lease: PinnedLease) -> None:
+        """Free the lease's block. Idempotent, also after an interrupted call."""
+        if lease.freed or self._port is None:
             return
-        self._versions.now()  # lets it get its block, if whoever took it was interrupted
-        if loan.block is None:
+        self._state.now()  # complete an allocation that was interrupted between commit and assignment
+        if lease.block is None:
             return
-        frames = self.history.stack(ALL)
-        self.history.note("free_requested", loan.block, frames or loan.block.frames)
-        if not loan.uses:
+        frames = self.history.capture_stack(ALL)
+        self.history.record("free_requested", lease.block, frames or lease.block.frames)
+        if not lease.uses:
             try:
-                self._put(loan, frames)
+                self._complete_free(lease, frames)
             finally:
-                loan.freed = loan.back
+                lease.freed = lease.returned
         else:
-            self._unmarked.append(loan)
-            loan.freed = True
+            self._untimed.append(lease)
+            lease.freed = True
             if not self._closed:
-                self._mark()
-                self._poller.call()
+                self._request_ticks()
+                self._poller.wake()
 
     def empty(self) -> None:
-        """Give back to the system all that is free, but for the reserved segment."""
-        self.process()
-        self._versions.change(steps.clear)
-        self._release()
+        """Unpin all free blocks except those of the reserved segment."""
+        self.process_pending_frees()
+        self._state.change(transitions.evict_all)
+        self._unpin_evicted()
 
-    def process(self, frames: Frames | None = None) -> bool:
-        """Take back blocks whose queues are done, up to the first that are not. Whether any still wait."""
+    def process_pending_frees(self, frames: Frames | None = None) -> bool:
+        """Complete pending frees in order, up to the first whose queue is busy. Return True if any remain."""
         if self._closed:
             return False
-        with suppress(ForebayError):  # it was told when the block was given back; next time it may work
-            self._mark()
-        while (first := _first(self._line)) is not None:
-            queue, tick, waiting = first
+        with suppress(ForebayError):  # reported when the block was freed; retried with each call
+            self._request_ticks()
+        while (first := _first(self._pending)) is not None:
+            queue, tick, pending = first
             if tick and queue.reached() < tick:
                 break
-            waiting.queues.discard(id(queue))
-            if not waiting.queues:
-                self._put(waiting.loan, frames)
-            with suppress(ValueError):  # another thread was quicker
-                self._line.remove(first)
-        return bool(self._line) or bool(self._unmarked)
+            pending.queues.discard(id(queue))
+            if not pending.queues:
+                self._complete_free(pending.lease, frames)
+            with suppress(ValueError):  # another thread was faster
+                self._pending.remove(first)
+        return bool(self._pending) or bool(self._untimed)
 
-    # Memory comes and goes
+    # Pinning and unpinning
 
     def _rounded(self, nbytes: int) -> int:
-        now = self._settings()
-        rounds = nbytes <= min(now.pinned_max_round_threshold, now.pinned_max_cached_size)
+        settings = self._settings()
+        rounds = nbytes <= min(settings.pinned_max_round_threshold, settings.pinned_max_cached_size)
         return 1 << (nbytes - 1).bit_length() if rounds else nbytes
 
-    def _grow(self, port: PinnedHost, size: int, loan: Loan) -> None:
-        if self._versions.now().segment is None:
-            self._reserve(port)
-        if self._versions.change(steps.cut(size, loan)):
+    def _allocate_new(self, port: PinnedHost, size: int, lease: PinnedLease) -> None:
+        if self._state.now().segment is None:
+            self._reserve_segment(port)
+        if self._state.change(transitions.allocate_from_segment(size, lease)):
             return
         try:
-            self._pin_block(port, size, loan)
+            self._pin_block(port, size, lease)
         except DeviceError:
-            if not any(bucket.free for bucket in self._versions.now().buckets.values()):
+            if not any(bucket.free for bucket in self._state.now().buckets.values()):
                 raise
-            self.empty()  # PyTorch fails here, with memory in its hands
-            self._pin_block(port, size, loan)
+            self.empty()  # PyTorch raises here although memory is cached
+            self._pin_block(port, size, lease)
 
-    def _pin_block(self, port: PinnedHost, size: int, loan: Loan) -> None:
+    def _pin_block(self, port: PinnedHost, size: int, lease: PinnedLease) -> None:
         begin, address = self._clock(), 0
         try:
             address = port.pin(size)
-            self._versions.change(steps.adopt(HostBlock(address, size), loan, self._since(begin)))
+            self._state.change(transitions.add_block(HostBlock(address, size), lease, self._elapsed_us(begin)))
         finally:
-            self._versions.now()
-            if address and loan.block is None:  # a signal came in between
+            self._state.now()
+            if address and lease.block is None:  # interrupted by a signal handler
                 port.unpin(address)
 
-    def _reserve(self, port: PinnedHost) -> None:
+    def _reserve_segment(self, port: PinnedHost) -> None:
         size = self._settings().pinned_reserve_segment_size
         if not size:
-            self._versions.change(steps.reserve(0, 0, None))
+            self._state.change(transitions.set_segment(0, 0, None))
             return
         begin, address = self._clock(), 0
         try:
             address = port.pin(size)
-            self._versions.change(steps.reserve(address, size, self._since(begin)))
+            self._state.change(transitions.set_segment(address, size, self._elapsed_us(begin)))
         finally:
-            if address and self._versions.now().segment != (address, size):  # or another thread was quicker
+            if address and self._state.now().segment != (address, size):  # interrupted, or another thread was faster
                 port.unpin(address)
 
-    def _put(self, loan: Loan, frames: Frames | None) -> None:
-        back = self._versions.change(steps.give_back(loan, self._settings().pinned_max_cached_size))
-        if back and loan.block is not None:
-            self.history.back(loan.block, frames)
-        self._release()
+    def _complete_free(self, lease: PinnedLease, frames: Frames | None) -> None:
+        changed = self._state.change(transitions.free_block(lease, self._settings().pinned_max_cached_size))
+        if changed and lease.block is not None:
+            self.history.record_free_completed(lease.block, frames)
+        self._unpin_evicted()
 
-    def _release(self) -> None:
-        """Unpin what left the cache."""
-        for block in self._versions.now().leaving:
+    def _unpin_evicted(self) -> None:
+        for block in self._state.now().evicted:
             if self._port is not None:
                 self._unpin(self._port, block)
 
     def _unpin(self, port: PinnedHost, block: HostBlock) -> None:
-        me, begin = object(), self._clock()
-        end: Step | None = steps.stay(block, me)
+        claim, begin = object(), self._clock()
+        end: Transition | None = transitions.unpin_failed(block, claim)
         try:
-            if self._versions.change(steps.claim(block, me)):
-                end = None  # interrupted now, nobody knows whose it is: then it stays where it is, and counted
+            if self._state.change(transitions.claim_unpin(block, claim)):
+                end = None  # if interrupted now, the outcome is unknown: the block stays claimed and counted
                 if not block.reserved:
                     port.unpin(block.address)
-                end = steps.gone(block, me, None if block.reserved else self._since(begin))
-                self.history.note("segment_free", block)
+                end = transitions.unpin_done(block, claim, None if block.reserved else self._elapsed_us(begin))
+                self.history.record("segment_free", block)
         except DeviceError:
-            end = steps.stay(block, me)
+            end = transitions.unpin_failed(block, claim)
             raise
         finally:
             if end is not None:
-                self._versions.change(end)
+                self._state.change(end)
 
-    def _since(self, begin: int) -> int:
+    def _elapsed_us(self, begin: int) -> int:
         return (self._clock() - begin) // 1000
 
-    # Blocks that queues still use
+    # Pending frees
 
-    def _mark(self) -> None:
-        """Remember how far the queues must come for each block that was given back."""
-        while (loan := _first(self._unmarked)) is not None:
-            marks = [(queue, _signal(queue)) for queue in loan.uses.values()]
-            waiting = _Waiting(loan, set(loan.uses))
-            self._line.extend([(queue, tick, waiting) for queue, tick in marks])
-            with suppress(ValueError):  # another thread was quicker: to stand in line twice does no harm
-                self._unmarked.remove(loan)
+    def _request_ticks(self) -> None:
+        """Request a tick of each queue that used a freed lease, and append a pending free for each."""
+        while (lease := _first(self._untimed)) is not None:
+            ticks = [(queue, _end_tick(queue)) for queue in lease.uses.values()]
+            pending = _PendingFree(lease, set(lease.uses))
+            self._pending.extend([(queue, tick, pending) for queue, tick in ticks])
+            with suppress(ValueError):  # another thread was faster; a duplicate entry is harmless
+                self._untimed.remove(lease)
 
-    def _poll(self) -> bool:
-        """Whether somebody looks after what waits from now on."""
+    def _start_poller(self) -> bool:
+        """Start the background thread. Return False if the system cannot create one."""
         return self._poller.start()
 
-    # What it tells
+    # Statistics and snapshots
 
     def stats_as_nested_dict(self) -> dict[str, Any]:
-        """All that is counted, in PyTorch's order. Sizes are bytes, times µs."""
-        return _counted(self._versions.now())
+        """Return all statistics in PyTorch's order. Sizes are bytes, times µs."""
+        return _nested_stats(self._state.now())
 
     @staticmethod
-    def nothing_counted() -> dict[str, Any]:
-        """What one that was never used would tell."""
-        return _counted(Tables({}))
+    def empty_stats() -> dict[str, Any]:
+        """Return the statistics of an unused allocator."""
+        return _nested_stats(Tables({}))
 
     def stats(self) -> dict[str, int]:
-        """The same with flat keys ("active_bytes.current"), in alphabetical order."""
+        """Return all statistics under flat keys ("active_bytes.current"), in alphabetical order."""
         flat: dict[str, int] = {}
         for name, value in self.stats_as_nested_dict().items():
             flat |= (
@@ -282,62 +281,70 @@ class PinnedAllocator:
         return dict(sorted(flat.items()))
 
     def reset_peaks(self) -> None:
-        self._versions.change(steps.reset_peaks)
+        self._state.change(transitions.reset_peaks)
 
     def reset_accumulated(self) -> None:
-        self._versions.change(steps.reset_sums)
+        self._state.change(transitions.reset_accumulated)
 
     def segments(self) -> list[dict[str, Any]]:
-        """Every block, as the snapshots of PyTorch have it; nothing unless the history is on."""
+        """Return every block in the schema of PyTorch's snapshots; an empty list while the history is off."""
         if not self.history.recording:
             return []
-        tables = self._versions.now()
-        idle = [segment(block, allocated=False, active=False) for block in _idle(tables)]
-        used = [segment(block, allocated=not loan.freed, active=True) for loan, block in self._lent()]
-        return sorted([*idle, *used], key=lambda row: row["address"])
+        tables = self._state.now()
+        inactive = [segment_dict(block, allocated=False, active=False) for block in _inactive_blocks(tables)]
+        active = [segment_dict(block, allocated=not lease.freed, active=True) for lease, block in self._active()]
+        return sorted([*inactive, *active], key=lambda row: row["address"])
 
-    def _lent(self) -> list[tuple[Loan, HostBlock]]:
-        loans = [loan() for loan in tuple(self._loans.values())]
-        return [(loan, loan.block) for loan in loans if loan is not None and loan.block is not None and not loan.back]
+    def _active(self) -> list[tuple[PinnedLease, HostBlock]]:
+        leases = [lease() for lease in tuple(self._leases.values())]
+        return [
+            (lease, lease.block)
+            for lease in leases
+            if lease is not None and lease.block is not None and not lease.returned
+        ]
 
-    def broken(self) -> str | None:
-        """The first rule of the tables that does not hold; None when all do. Only while nobody else is at work."""
-        tables = self._versions.now()
-        used = [block for _, block in self._lent()]
-        blocks = [*_idle(tables), *used]
-        requests, nbytes = steps.in_use(tables)
+    def check_invariants(self) -> str | None:
+        """Return the first violated invariant, or None. Call it only while no other thread uses the allocator."""
+        tables = self._state.now()
+        active = [block for _, block in self._active()]
+        blocks = [*_inactive_blocks(tables), *active]
+        requests, nbytes = transitions.active_totals(tables)
         spans = sorted((block.address, block.address + block.size) for block in blocks)
-        holding = {
-            "what is in use is counted": (requests[0], nbytes[0]) == (len(used), sum(block.size for block in used)),
-            "all blocks are counted": (tables.allocations[0], tables.nbytes[0])
+        invariants = {
+            "the active statistics match the active blocks": (requests[0], nbytes[0])
+            == (len(active), sum(block.size for block in active)),
+            "the allocation statistics match all blocks": (tables.allocations[0], tables.nbytes[0])
             == (len(blocks), sum(block.size for block in blocks)),
             "no two blocks overlap": all(end <= start for (_, end), (start, _) in pairwise(spans)),
-            "parts of the reserved segment are counted": tables.parts == sum(block.reserved for block in blocks),
-            "a block is in its bucket": all(
-                steps.bucket_of(block.size) == at for at, bucket in tables.buckets.items() for block in bucket.free
+            "the blocks of the reserved segment are counted": tables.segment_blocks
+            == sum(block.reserved for block in blocks),
+            "each free block is in its bucket": all(
+                transitions.bucket_index(block.size) == at
+                for at, bucket in tables.buckets.items()
+                for block in bucket.free
             ),
         }
-        return next((rule for rule, holds in holding.items() if not holds), None)
+        return next((rule for rule, holds in invariants.items() if not holds), None)
 
-    # At the end of a process, and in a child
+    # Exit and fork
 
     def close(self) -> None:
-        """The queues are closed, perhaps before their work was done: what they used stays as it is from now on."""
+        """Stop completing frees: the queues are closed, perhaps before the work that uses pinned memory was done."""
         self._closed = True
         self._poller.stop()
 
-    def abandon(self) -> None:
-        """In a forked child: what there is stays as it is until the child ends, as it is not the port's to unpin."""
+    def after_fork_in_child(self) -> None:
+        """Detach from the port in a forked child, which must not unpin its parent's memory."""
         self._port = None
 
 
-class _Waiting:
-    """A loan that was given back, and the queues it still waits for."""
+class _PendingFree:
+    """A freed lease and the identities of the queues that may still use its block."""
 
-    __slots__ = ("loan", "queues")
+    __slots__ = ("lease", "queues")
 
-    def __init__(self, loan: Loan, queues: set[int]) -> None:
-        self.loan = loan
+    def __init__(self, lease: PinnedLease, queues: set[int]) -> None:
+        self.lease = lease
         self.queues = queues
 
 
@@ -348,22 +355,22 @@ def _first(items: deque[Any]) -> Any:
         return None
 
 
-def _signal(queue: Queue) -> int:
-    """The tick behind all that is queued; 0 for a queue that was closed, or that a fork left behind."""
+def _end_tick(queue: Queue) -> int:
+    """Return the tick behind all queued work; 0 for a queue that is closed or was inherited by a fork."""
     try:
         return capture_state.signal(queue)
     except (WrongState, Forked):
         return 0
 
 
-def _idle(tables: Tables) -> tuple[HostBlock, ...]:
+def _inactive_blocks(tables: Tables) -> tuple[HostBlock, ...]:
     free = (block for bucket in tables.buckets.values() for block in bucket.free)
-    return (*free, *tables.leaving, *(block for block, _ in tables.going))
+    return (*free, *tables.evicted, *(block for block, _ in tables.unpinning))
 
 
-def _counted(tables: Tables) -> dict[str, Any]:
-    requests, nbytes = steps.in_use(tables)
-    counts = {
+def _nested_stats(tables: Tables) -> dict[str, Any]:
+    requests, nbytes = transitions.active_totals(tables)
+    stats = {
         "allocations": tables.allocations,
         "active_requests": requests,
         "allocated_bytes": tables.nbytes,
@@ -372,12 +379,18 @@ def _counted(tables: Tables) -> dict[str, Any]:
     return {
         "num_host_alloc": tables.allocations[2],
         "num_host_free": tables.allocations[3],
-        **{name: dict(zip(_MOVES, count, strict=True)) for name, count in counts.items()},
-        "host_alloc_time": _shown(tables.pinning),
-        "host_free_time": _shown(tables.unpinning),
+        **{name: dict(zip(_STAT_KEYS, stat, strict=True)) for name, stat in stats.items()},
+        "host_alloc_time": _time_stats(tables.pin_times),
+        "host_free_time": _time_stats(tables.unpin_times),
     }
 
 
-def _shown(times: Times) -> dict[str, int]:
+def _time_stats(times: Times) -> dict[str, int]:
     average = times.total // times.calls if times.calls else 0
-    return {"total": times.total, "max": times.most, "min": times.least, "count": times.calls, "avg": average}
+    return {
+        "total": times.total,
+        "max": times.longest,
+        "min": times.shortest,
+        "count": times.calls,
+        "avg": average,
+    }

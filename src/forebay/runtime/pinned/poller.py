@@ -1,4 +1,4 @@
-"""Looks after pinned blocks that wait for a queue, so that no allocation has to (pinned_use_background_threads)."""
+"""Background thread that completes pending frees of pinned blocks (pinned_use_background_threads)."""
 
 from __future__ import annotations
 
@@ -9,75 +9,76 @@ import weakref
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from forebay.errors import complain
+from forebay.errors import warn_unraisable
 
 if TYPE_CHECKING:
     from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 
 __all__ = ["Poller"]
 
-_PERIOD = 1e-4  # seconds, PyTorch's
-_PATIENCE = 1.0  # seconds: for the thread to end
+_PERIOD = 1e-4  # seconds, as PyTorch
+_STOP_TIMEOUT = 1.0  # seconds
 
 
 class Poller:
-    """One thread, which sleeps while nothing waits, ends with the allocator, and never stops a program from leaving.
+    """Thread that sleeps while no free is pending, ends with its allocator, and never delays interpreter exit.
 
-    A destructor may call it at any moment, so nothing here takes a lock: not `put`, and no Thread of threading's.
+    A destructor may call `wake` at any moment, so nothing here takes a lock: not SimpleQueue.put, and no
+    threading.Thread.
     """
 
     def __init__(self, allocator: PinnedAllocator) -> None:
-        calls: SimpleQueue[bool] = SimpleQueue()
-        self._calls = calls
+        requests: SimpleQueue[bool] = SimpleQueue()
+        self._requests = requests  # True: poll, False: stop
         self._ended: SimpleQueue[None] = SimpleQueue()
-        self._claims: dict[str, object] = {}  # whose claim is there, starts it
-        self._allocator = weakref.ref(allocator, lambda _: calls.put(False))
+        self._claims: dict[str, object] = {}  # the caller whose claim is stored starts the thread
+        self._allocator = weakref.ref(allocator, lambda _: requests.put(False))
         self.running = False
 
     def start(self) -> bool:
-        """Whether there is a thread now."""
+        """Start the thread if necessary. Return False if the system cannot create one."""
         claim = object()
         if not self.running and not sys.is_finalizing() and self._claims.setdefault("thread", claim) is claim:
             try:
-                _thread.start_new_thread(self._run, (self._allocator, self._calls, self._ended))
-            except RuntimeError:  # the system has no more
+                _thread.start_new_thread(self._run, (self._allocator, self._requests, self._ended))
+            except RuntimeError:  # thread limit reached
                 self._claims.pop("thread", None)
                 return False
             self.running = True
-            self.call()
+            self.wake()
         return bool(self._claims)
 
-    def call(self) -> None:
-        """Something waits now."""
+    def wake(self) -> None:
+        """Notify the thread that a free is pending."""
         if self.running:
-            self._calls.put(True)
+            self._requests.put(True)
 
     def stop(self) -> None:
-        """It looks no more when this returns, unless a queue keeps it."""
+        """Stop the thread and wait until it has ended, or until the timeout if a queue blocks it."""
         if self.running:
-            self._calls.put(False)
+            self._requests.put(False)
             try:
-                self._ended.get(timeout=_PATIENCE)
+                self._ended.get(timeout=_STOP_TIMEOUT)
             except Empty:
                 return
             self.running = False
 
-    @staticmethod  # as a method it would keep the poller, and that is the allocator's
-    def _run(to: weakref.ref[PinnedAllocator], calls: SimpleQueue[bool], ended: SimpleQueue[None]) -> None:
+    @staticmethod  # a bound method would keep the poller, and with it the allocator, alive
+    def _run(allocator: weakref.ref[PinnedAllocator], requests: SimpleQueue[bool], ended: SimpleQueue[None]) -> None:
         try:
-            while calls.get():
-                while _look(to()):
-                    if not calls.empty() and not calls.get():
+            while requests.get():
+                while _process(allocator()):
+                    if not requests.empty() and not requests.get():
                         return
                     time.sleep(_PERIOD)
         finally:
             ended.put(None)
 
 
-def _look(allocator: PinnedAllocator | None) -> bool:
-    """Whether anything still waits."""
+def _process(allocator: PinnedAllocator | None) -> bool:
+    """Complete the frees that are due. Return True if any are still pending."""
     try:
-        return allocator is not None and allocator.process()
-    except Exception as error:  # noqa: BLE001 -- a thread has nobody to raise to, and shall go on
-        complain(f"pinned memory could not be given back: {error}")
+        return allocator is not None and allocator.process_pending_frees()
+    except Exception as error:  # noqa: BLE001 -- no caller to raise to, and the thread must continue
+        warn_unraisable(f"pinned memory could not be freed: {error}")
         return True

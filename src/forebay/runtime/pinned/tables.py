@@ -1,7 +1,7 @@
-"""What the pinned allocator knows: free blocks by bucket, and what is counted. Every change is one, or none at all.
+"""State of the pinned allocator (free blocks by bucket, statistics) and lock-free, atomic updates of it.
 
-A thread, a signal handler or a destructor may come in between anywhere. So nobody locks: the tables never change, each
-change makes new ones from the newest, and whoever comes second does it over on what the first one left.
+Another thread, a signal handler or a destructor may run between any two steps, so there is no lock: `Tables` are
+immutable, an update derives new tables from the newest version, and an update that loses a race is computed again.
 """
 
 from __future__ import annotations
@@ -9,123 +9,134 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Bucket", "Count", "Effect", "HostBlock", "Loan", "Step", "Tables", "Times", "Versions"]
+__all__ = [
+    "Bucket",
+    "HostBlock",
+    "PinnedLease",
+    "SideEffect",
+    "Stat",
+    "Tables",
+    "Times",
+    "Transition",
+    "VersionedState",
+]
 
-Count = tuple[int, int, int, int]  # current, peak, allocated, freed
-_NONE: Count = (0, 0, 0, 0)
+Stat = tuple[int, int, int, int]  # current, peak, allocated, freed
+_ZERO: Stat = (0, 0, 0, 0)
 
 
 class HostBlock:
-    """One piece of pinned memory, from `pin` to `unpin`. Never split, never merged."""
+    """A piece of pinned memory, from `pin` to `unpin`. Never split or merged."""
 
     __slots__ = ("address", "frames", "reserved", "size")
 
     def __init__(self, address: int, size: int, *, reserved: bool = False) -> None:
         self.address = address
         self.size = size
-        self.reserved = reserved  # a part of the reserved segment
-        self.frames: Any = None  # where it was allocated, while that is recorded
+        self.reserved = reserved  # part of the reserved segment
+        self.frames: Any = None  # the allocating stack, while a history is recorded
 
 
-class Loan:
-    """One use of a block, from `allocate` to its return. Fields are written once, whoever writes them."""
+class PinnedLease:
+    """One use of a block, from `allocate` until the free completes. Each field has only one possible new value."""
 
-    __slots__ = ("__weakref__", "back", "block", "freed", "uses")
+    __slots__ = ("__weakref__", "block", "freed", "returned", "uses")
 
     def __init__(self) -> None:
         self.block: HostBlock | None = None
-        self.freed = False  # by its owner; other queues may still use it
-        self.back = False  # with the allocator again
-        self.uses: dict[int, Any] = {}  # queues that copy from or to it, by identity
+        self.freed = False  # freed by its owner; queues may still use the block
+        self.returned = False  # the free is complete
+        self.uses: dict[int, Any] = {}  # queues that copy from or to the block, by identity
 
 
 class Bucket(NamedTuple):
-    """Blocks of more than half of 2^n bytes and up to 2^n."""
+    """Blocks of more than 2^(n-1) and at most 2^n bytes."""
 
-    free: tuple[HostBlock, ...] = ()  # the one that came last at the end
-    requests: Count = _NONE
-    nbytes: Count = _NONE
+    free: tuple[HostBlock, ...] = ()  # the most recently freed block last
+    requests: Stat = _ZERO
+    nbytes: Stat = _ZERO
 
 
 class Times(NamedTuple):
-    """How long calls took, in µs. As in PyTorch a reset of peaks forgets `least` and `most`, the other one the rest."""
+    """Durations of driver calls in µs. As in PyTorch, resetting peaks clears `longest` and `shortest` only."""
 
     total: int = 0
-    most: int = 0
-    least: int = 0
+    longest: int = 0
+    shortest: int = 0
     calls: int = 0
 
-    def and_one(self, took: int) -> Times:
-        least = min(took, self.least) if self.least else took
-        return Times(self.total + took, max(took, self.most), least, self.calls + 1)
+    def add(self, duration: int) -> Times:
+        shortest = min(duration, self.shortest) if self.shortest else duration
+        return Times(self.total + duration, max(duration, self.longest), shortest, self.calls + 1)
 
     def without_peaks(self) -> Times:
         return Times(self.total, 0, 0, self.calls)
 
-    def without_sums(self) -> Times:
-        return Times(0, self.most, self.least, 0)
+    def without_totals(self) -> Times:
+        return Times(0, self.longest, self.shortest, 0)
 
 
 class Tables(NamedTuple):
-    """All of it at one moment."""
+    """Immutable state of the allocator at one moment."""
 
     buckets: Mapping[int, Bucket]
-    allocations: Count = _NONE
-    nbytes: Count = _NONE
-    pinning: Times = Times()
-    unpinning: Times = Times()
-    leaving: tuple[HostBlock, ...] = ()  # to be unpinned; nobody else's any more
-    going: tuple[tuple[HostBlock, object], ...] = ()  # being unpinned, and whose work that is
-    segment: tuple[int, int] | None = None  # the reserved one: address and size; (0, 0): none, and none will come
-    used: int = 0  # bytes of it that were given out, from its beginning
-    parts: int = 0  # blocks in it
+    allocations: Stat = _ZERO
+    nbytes: Stat = _ZERO
+    pin_times: Times = Times()
+    unpin_times: Times = Times()
+    evicted: tuple[HostBlock, ...] = ()  # removed from the cache, not yet claimed for unpinning
+    unpinning: tuple[tuple[HostBlock, object], ...] = ()  # blocks being unpinned, each with the claim of its caller
+    segment: tuple[int, int] | None = None  # address and size of the reserved segment; (0, 0): disabled for good
+    segment_used: int = 0  # bytes of the segment handed out, from its start
+    segment_blocks: int = 0
 
 
-Effect = tuple[Loan, str, object]  # what becomes true with a change: a field of a loan, and its value
-Step = Callable[[Tables], "tuple[Tables, Effect | None] | None"]  # None: there is nothing to change
+SideEffect = tuple[PinnedLease, str, object]  # a lease's field and the value that an update gives it
+Transition = Callable[[Tables], "tuple[Tables, SideEffect | None] | None"]  # returns None to change nothing
 
 
-class Versions:
-    """The tables, one version after the other."""
+class VersionedState:
+    """The newest `Tables`, at the end of a chain of versions."""
 
     def __init__(self, tables: Tables) -> None:
         self._newest = _Version(tables, None)
 
     def now(self) -> Tables:
-        return self._walk().tables
+        """Return the newest tables; every side effect up to them has been applied."""
+        return self._advance().tables
 
-    def change(self, step: Step) -> bool:
-        """Whether there was something to change."""
+    def change(self, transition: Transition) -> bool:
+        """Apply the transition atomically. Return False if it changes nothing."""
         while True:
-            version = self._walk()
-            made = step(version.tables)
+            version = self._advance()
+            made = transition(version.tables)
             if made is None:
                 return False
-            later = _Version(*made)
-            if version.later.setdefault("one", later) is later:  # atomic: of two only the first one gets in
-                self._walk()
+            following = _Version(*made)
+            if version.following.setdefault("one", following) is following:  # atomic: the first of two updates wins
+                self._advance()
                 return True
 
-    def _walk(self) -> _Version:
-        """To the newest. Whoever passes a change lets it happen, as its maker may have been interrupted."""
+    def _advance(self) -> _Version:
+        """Walk to the newest version, applying each side effect: the thread that made it may have been interrupted."""
         version = self._newest
-        version.happen()
-        while (later := version.later.get("one")) is not None:
-            version = later
-            version.happen()
-        self._newest = version  # or an older one, if another thread was quicker: the walk is longer then
+        version.apply_effect()
+        while (following := version.following.get("one")) is not None:
+            version = following
+            version.apply_effect()
+        self._newest = version  # may go backwards if another thread was faster: the next walk is longer then
         return version
 
 
 class _Version:
-    __slots__ = ("effect", "later", "tables")
+    __slots__ = ("effect", "following", "tables")
 
-    def __init__(self, tables: Tables, effect: Effect | None) -> None:
+    def __init__(self, tables: Tables, effect: SideEffect | None) -> None:
         self.tables = tables
         self.effect = effect
-        self.later: dict[str, _Version] = {}
+        self.following: dict[str, _Version] = {}
 
-    def happen(self) -> None:
+    def apply_effect(self) -> None:
         if self.effect is not None:
-            loan, field, value = self.effect
-            setattr(loan, field, value)
+            lease, field, value = self.effect
+            setattr(lease, field, value)

@@ -1,200 +1,205 @@
-"""Each change to the pinned allocator's tables, as a function from one version to the next."""
+"""Transitions of the pinned allocator's tables: each function returns an update from one version to the next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from forebay.runtime.pinned.tables import Bucket, Count, Effect, HostBlock, Loan, Step, Tables, Times
+from forebay.runtime.pinned.tables import Bucket, HostBlock, PinnedLease, SideEffect, Stat, Tables, Times, Transition
 
 __all__ = [
-    "adopt",
-    "bucket_of",
-    "claim",
-    "clear",
-    "counted",
-    "cut",
-    "give_back",
-    "gone",
-    "in_use",
-    "reserve",
+    "active_totals",
+    "add_block",
+    "allocate_cached",
+    "allocate_from_segment",
+    "bucket_index",
+    "claim_unpin",
+    "evict_all",
+    "free_block",
+    "reset_accumulated",
     "reset_peaks",
-    "reset_sums",
-    "stay",
-    "take",
+    "set_segment",
+    "unpin_done",
+    "unpin_failed",
+    "update_stat",
 ]
 
-_PART = 4096  # what the reserved segment is cut into, at least
+_SEGMENT_ALIGNMENT = 4096  # bytes, of each block in the reserved segment
 
 
-def bucket_of(size: int) -> int:
+def bucket_index(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def counted(count: Count, change: int) -> Count:
-    current, peak, allocated, freed = count
+def update_stat(stat: Stat, change: int) -> Stat:
+    current, peak, allocated, freed = stat
     current += change
     return current, max(peak, current), allocated + max(change, 0), freed + max(-change, 0)
 
 
-def in_use(tables: Tables) -> tuple[Count, Count]:
-    """Requests and bytes in use. Peaks are the buckets' peaks added up, whenever those were, as PyTorch has it."""
+def active_totals(tables: Tables) -> tuple[Stat, Stat]:
+    """Return requests and bytes in use. As in PyTorch, each peak is the sum of the peaks of the buckets."""
     buckets = tables.buckets.values()
     requests = [sum(bucket.requests[i] for bucket in buckets) for i in range(4)]
     nbytes = [sum(bucket.nbytes[i] for bucket in buckets) for i in range(4)]
     return tuple(requests), tuple(nbytes)  # type: ignore[return-value]  # of four
 
 
-def _used(bucket: Bucket, block: HostBlock, sign: int, free: tuple[HostBlock, ...]) -> Bucket:
-    return Bucket(free, counted(bucket.requests, sign), counted(bucket.nbytes, sign * block.size))
+def _update_bucket(bucket: Bucket, block: HostBlock, sign: int, free: tuple[HostBlock, ...]) -> Bucket:
+    return Bucket(free, update_stat(bucket.requests, sign), update_stat(bucket.nbytes, sign * block.size))
 
 
-def take(size: int, loan: Loan) -> Step:
-    """The newest free block of the bucket that is large enough."""
+def allocate_cached(size: int, lease: PinnedLease) -> Transition:
+    """Allocate the most recently freed block of the bucket that is large enough."""
 
-    def step(tables: Tables) -> tuple[Tables, Effect] | None:
-        bucket = tables.buckets.get(bucket_of(size), Bucket())
+    def transition(tables: Tables) -> tuple[Tables, SideEffect] | None:
+        bucket = tables.buckets.get(bucket_index(size), Bucket())
         for at in reversed(range(len(bucket.free))):
             block = bucket.free[at]
             if block.size >= size:
                 free = bucket.free[:at] + bucket.free[at + 1 :]
-                buckets = {**tables.buckets, bucket_of(size): _used(bucket, block, 1, free)}
-                return tables._replace(buckets=buckets), (loan, "block", block)
+                buckets = {**tables.buckets, bucket_index(size): _update_bucket(bucket, block, 1, free)}
+                return tables._replace(buckets=buckets), (lease, "block", block)
         return None
 
-    return step
+    return transition
 
 
-def adopt(block: HostBlock, loan: Loan, took: int | None) -> Step:
-    """A new block, in use; `took` is how long pinning it did, in µs."""
+def add_block(block: HostBlock, lease: PinnedLease, duration: int | None) -> Transition:
+    """Add a newly pinned block, in use; `duration` is the time the driver took to pin it, in µs."""
 
-    def step(tables: Tables) -> tuple[Tables, Effect]:
-        at = bucket_of(block.size)
+    def transition(tables: Tables) -> tuple[Tables, SideEffect]:
+        at = bucket_index(block.size)
         bucket = tables.buckets.get(at, Bucket())
         return tables._replace(
-            buckets={**tables.buckets, at: _used(bucket, block, 1, bucket.free)},
-            allocations=counted(tables.allocations, 1),
-            nbytes=counted(tables.nbytes, block.size),
-            pinning=tables.pinning if took is None else tables.pinning.and_one(took),
-        ), (loan, "block", block)
+            buckets={**tables.buckets, at: _update_bucket(bucket, block, 1, bucket.free)},
+            allocations=update_stat(tables.allocations, 1),
+            nbytes=update_stat(tables.nbytes, block.size),
+            pin_times=tables.pin_times if duration is None else tables.pin_times.add(duration),
+        ), (lease, "block", block)
 
-    return step
+    return transition
 
 
-def give_back(loan: Loan, most: int) -> Step:
-    """Free again, or on its way to the system if it has more than `most` bytes. Once a loan."""
+def free_block(lease: PinnedLease, max_cached_size: int) -> Transition:
+    """Free the lease's block, once; evict the block if it has more than `max_cached_size` bytes, else cache it."""
 
-    def step(tables: Tables) -> tuple[Tables, Effect] | None:
-        block = loan.block
-        if block is None or loan.back:
+    def transition(tables: Tables) -> tuple[Tables, SideEffect] | None:
+        block = lease.block
+        if block is None or lease.returned:
             return None
-        at = bucket_of(block.size)
+        at = bucket_index(block.size)
         bucket = tables.buckets[at]
-        goes = block.size > most
-        buckets = {**tables.buckets, at: _used(bucket, block, -1, bucket.free if goes else (*bucket.free, block))}
-        leaving = (*tables.leaving, block) if goes else tables.leaving
-        return tables._replace(buckets=buckets, leaving=leaving), (loan, "back", True)
+        evict = block.size > max_cached_size
+        free = bucket.free if evict else (*bucket.free, block)
+        buckets = {**tables.buckets, at: _update_bucket(bucket, block, -1, free)}
+        evicted = (*tables.evicted, block) if evict else tables.evicted
+        return tables._replace(buckets=buckets, evicted=evicted), (lease, "returned", True)
 
-    return step
+    return transition
 
 
-def clear(tables: Tables) -> tuple[Tables, None] | None:
-    """All free blocks are to be unpinned, those of the smallest bucket first."""
+def evict_all(tables: Tables) -> tuple[Tables, None] | None:
+    """Evict all free blocks, those of the smallest bucket first."""
     free = tuple(block for at in sorted(tables.buckets) for block in tables.buckets[at].free)
     if not free:
         return None
     buckets = {at: bucket._replace(free=()) for at, bucket in tables.buckets.items()}
-    return tables._replace(buckets=buckets, leaving=(*tables.leaving, *free)), None
+    return tables._replace(buckets=buckets, evicted=(*tables.evicted, *free)), None
 
 
-def claim(block: HostBlock, who: object) -> Step:
-    """Whose change this is may unpin it."""
+def claim_unpin(block: HostBlock, claim: object) -> Transition:
+    """Claim an evicted block; only the caller whose claim succeeds may unpin the block."""
 
-    def step(tables: Tables) -> tuple[Tables, None] | None:
+    def transition(tables: Tables) -> tuple[Tables, None] | None:
         try:
-            at = tables.leaving.index(block)
+            at = tables.evicted.index(block)
         except ValueError:
             return None
-        leaving = tables.leaving[:at] + tables.leaving[at + 1 :]
-        return tables._replace(leaving=leaving, going=(*tables.going, (block, who))), None
+        evicted = tables.evicted[:at] + tables.evicted[at + 1 :]
+        return tables._replace(evicted=evicted, unpinning=(*tables.unpinning, (block, claim))), None
 
-    return step
+    return transition
 
 
-def gone(block: HostBlock, who: object, took: int | None) -> Step:
-    """The system has it; `took` is how long that did, in µs."""
+def unpin_done(block: HostBlock, claim: object, duration: int | None) -> Transition:
+    """Remove a block that was unpinned; `duration` is the time the driver took, in µs."""
 
-    def step(tables: Tables) -> tuple[Tables, None] | None:
-        if (block, who) not in tables.going:
+    def transition(tables: Tables) -> tuple[Tables, None] | None:
+        if (block, claim) not in tables.unpinning:
             return None
-        parts = tables.parts - block.reserved
+        segment_blocks = tables.segment_blocks - block.reserved
         return tables._replace(
-            going=tuple(each for each in tables.going if each != (block, who)),
-            allocations=counted(tables.allocations, -1),
-            nbytes=counted(tables.nbytes, -block.size),
-            unpinning=tables.unpinning if took is None else tables.unpinning.and_one(took),
-            parts=parts,
-            used=tables.used if parts else 0,
+            unpinning=tuple(each for each in tables.unpinning if each != (block, claim)),
+            allocations=update_stat(tables.allocations, -1),
+            nbytes=update_stat(tables.nbytes, -block.size),
+            unpin_times=tables.unpin_times if duration is None else tables.unpin_times.add(duration),
+            segment_blocks=segment_blocks,
+            segment_used=tables.segment_used if segment_blocks else 0,
         ), None
 
-    return step
+    return transition
 
 
-def stay(block: HostBlock, who: object) -> Step:
-    """The system refused to take it: it is free again, and the last to be used."""
+def unpin_failed(block: HostBlock, claim: object) -> Transition:
+    """Return to the cache a block that could not be unpinned, as the last candidate for reuse."""
 
-    def step(tables: Tables) -> tuple[Tables, None] | None:
-        if (block, who) not in tables.going:
+    def transition(tables: Tables) -> tuple[Tables, None] | None:
+        if (block, claim) not in tables.unpinning:
             return None
-        bucket = tables.buckets[bucket_of(block.size)]
-        buckets = {**tables.buckets, bucket_of(block.size): bucket._replace(free=(block, *bucket.free))}
-        going = tuple(each for each in tables.going if each != (block, who))
-        return tables._replace(buckets=buckets, going=going), None
+        bucket = tables.buckets[bucket_index(block.size)]
+        buckets = {**tables.buckets, bucket_index(block.size): bucket._replace(free=(block, *bucket.free))}
+        unpinning = tuple(each for each in tables.unpinning if each != (block, claim))
+        return tables._replace(buckets=buckets, unpinning=unpinning), None
 
-    return step
+    return transition
 
 
-def reserve(address: int, size: int, took: int | None) -> Step:
-    """The reserved segment, or with size 0 that there will be none. The first answer counts."""
+def set_segment(address: int, size: int, duration: int | None) -> Transition:
+    """Set the reserved segment, or disable it with size 0. Only the first call changes anything."""
 
-    def step(tables: Tables) -> tuple[Tables, None] | None:
+    def transition(tables: Tables) -> tuple[Tables, None] | None:
         if tables.segment is not None:
             return None
-        pinning = tables.pinning if took is None else tables.pinning.and_one(took)
-        return tables._replace(segment=(address, size), pinning=pinning), None
+        pin_times = tables.pin_times if duration is None else tables.pin_times.add(duration)
+        return tables._replace(segment=(address, size), pin_times=pin_times), None
 
-    return step
+    return transition
 
 
-def cut(size: int, loan: Loan) -> Step:
-    """The next part of the reserved segment. What comes back of it is cached, and not cut again before all is back."""
+def allocate_from_segment(size: int, lease: PinnedLease) -> Transition:
+    """Allocate the next part of the reserved segment.
 
-    def step(tables: Tables) -> tuple[Tables, Effect | None] | None:
-        address, room = tables.segment or (0, 0)
-        used = tables.used + -(-size // _PART) * _PART
-        if used > room:
+    Freed parts are cached as blocks; the segment is split anew only after all of its blocks were evicted.
+    """
+
+    def transition(tables: Tables) -> tuple[Tables, SideEffect | None] | None:
+        address, capacity = tables.segment or (0, 0)
+        used = tables.segment_used + -(-size // _SEGMENT_ALIGNMENT) * _SEGMENT_ALIGNMENT
+        if used > capacity:
             return None
-        block = HostBlock(address + tables.used, size, reserved=True)
-        return adopt(block, loan, None)(tables._replace(used=used, parts=tables.parts + 1))
+        block = HostBlock(address + tables.segment_used, size, reserved=True)
+        tables = tables._replace(segment_used=used, segment_blocks=tables.segment_blocks + 1)
+        return add_block(block, lease, None)(tables)
 
-    return step
+    return transition
 
 
 def reset_peaks(tables: Tables) -> tuple[Tables, None]:
-    return _each(tables, lambda count: (count[0], count[0], count[2], count[3]), lambda times: times.without_peaks())
+    return _map_stats(tables, lambda stat: (stat[0], stat[0], stat[2], stat[3]), lambda times: times.without_peaks())
 
 
-def reset_sums(tables: Tables) -> tuple[Tables, None]:
-    return _each(tables, lambda count: (count[0], count[1], 0, 0), lambda times: times.without_sums())
+def reset_accumulated(tables: Tables) -> tuple[Tables, None]:
+    return _map_stats(tables, lambda stat: (stat[0], stat[1], 0, 0), lambda times: times.without_totals())
 
 
-def _each(tables: Tables, count: Callable[[Count], Count], times: Callable[[Times], Times]) -> tuple[Tables, None]:
+def _map_stats(tables: Tables, stat: Callable[[Stat], Stat], times: Callable[[Times], Times]) -> tuple[Tables, None]:
     buckets = {
-        at: Bucket(bucket.free, count(bucket.requests), count(bucket.nbytes)) for at, bucket in tables.buckets.items()
+        at: Bucket(bucket.free, stat(bucket.requests), stat(bucket.nbytes)) for at, bucket in tables.buckets.items()
     }
     return tables._replace(
         buckets=buckets,
-        allocations=count(tables.allocations),
-        nbytes=count(tables.nbytes),
-        pinning=times(tables.pinning),
-        unpinning=times(tables.unpinning),
+        allocations=stat(tables.allocations),
+        nbytes=stat(tables.nbytes),
+        pin_times=times(tables.pin_times),
+        unpin_times=times(tables.unpin_times),
     ), None

@@ -1,6 +1,7 @@
-"""Generators: a seed and an offset, which say what random numbers come next. Each device has one by default.
+"""Random number generators: a seed and an offset into Philox's sequence. Each device has a default generator.
 
-None needs its device open, so seeding is for devices to come as well.
+Generators work without opening their devices, so seeding also applies to devices opened later. Over 400 lines because
+most functions are public and carry full docstrings.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import Device
+from forebay.device_spec import CPU, Device
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import device_count
-from forebay.runtime.random.generator_states import Form, form_of, whole_fours
+from forebay.runtime.random.generator_states import StateFormat, checked_offset, format_of
 from forebay.runtime.random.launch_geometry import Geometry
 
 if TYPE_CHECKING:
@@ -25,40 +26,53 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Generator",
+    "after_fork_in_child",
     "checked_state",
     "default_generator",
-    "forget_in_child",
-    "forget_kind",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
+    "reset_kind",
     "seed",
     "seed_all",
     "set_rng_state",
     "set_rng_state_all",
 ]
 
-_FIRST_SEED = 67280421310721  # of a generator that nobody seeded, as in PyTorch
-_WHOLE = (1 << 64) - 1
+_DEFAULT_SEED = 67280421310721  # PyTorch's default seed
+_UINT64_MAX = (1 << 64) - 1
 
-_lock = threading.RLock()  # of every generator's state; a destructor may re-enter
+_lock = threading.RLock()  # guards every generator's state; reentrant, since a destructor may run while it is held
 _defaults: dict[Device, Generator] = {}
-_recent: tuple[Device | None, Generator | None] = None, None  # the last that was asked for
-_seeds: dict[str | None, int] = {}  # what all devices of a kind, or of any, were seeded with last
+_recent: tuple[Device | None, Generator | None] = None, None  # the last result of `default_generator`
+_seeds: dict[str | None, int] = {}  # the last seed for all devices of a kind; None: of all kinds
 
 
 class Generator:
-    """Says what random numbers come next, by Philox: those of its seed, from its offset on. (`torch.Generator`)
+    """A random number generator: a position in the Philox sequence of a seed.
 
-    Drawing moves the offset as PyTorch's kernels do, so a state taken from either continues in the other. `geometry` is
-    the GPU whose numbers it gives: a profile's name, the two numbers of a `Geometry`, "reference" for what devices that
-    are no GPU give; None for the device's own. Any thread may draw; each draw has numbers of its own.
+    A draw moves the offset as PyTorch's kernels do, so a state saved here or in PyTorch continues in the other. Any
+    thread may draw; concurrent draws get different numbers.
 
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device whose kind the generator draws for; the current one by default. It need not exist.
+    geometry : Geometry or str or tuple of int, optional
+        The GPU whose numbers are generated: a profile's name, the two numbers of a `Geometry`, or "reference" for the
+        numbers of devices that are not GPUs. By default the device's own.
+
+    Notes
+    -----
+    As `torch.Generator`.
+
+    Examples
+    --------
     >>> import forebay
-    >>> generator = forebay.Generator("host").manual_seed(0)
-    >>> forebay.rand(3, device="host:0", generator=generator).numpy()
+    >>> generator = forebay.Generator("cpu").manual_seed(0)
+    >>> forebay.rand(3, device="cpu", generator=generator).numpy()
     array([0.39904648, 0.51667917, 0.02493039], dtype=float32)
     """
 
@@ -67,15 +81,16 @@ class Generator:
     ) -> None:
         self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
         self.geometry = geometry
-        self._state = _FIRST_SEED, 0  # one object: who reads it needs no lock
+        self._state = _DEFAULT_SEED, 0  # one tuple, so that reading it needs no lock
         self._packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)
 
     @property
-    def _form(self) -> Form:
-        return form_of(self.device.kind)
+    def _format(self) -> StateFormat:
+        return format_of(self.device.kind)
 
     @property
     def geometry(self) -> Geometry | None:
+        """The GPU whose numbers are generated; None for the device's own."""
         return self._geometry
 
     @geometry.setter
@@ -87,9 +102,31 @@ class Generator:
         return f"<forebay.Generator device={self.device} seed={seed} offset={offset}>"
 
     def manual_seed(self, seed: int) -> Self:
-        """Begin anew with this seed, from -2**63 to 2**64 - 1; those below 0 are taken modulo 2**64."""
+        """Set the seed and reset the offset to 0.
+
+        Parameters
+        ----------
+        seed : int
+            From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64.
+
+        Returns
+        -------
+        Generator
+            This generator.
+
+        Raises
+        ------
+        RuntimeError
+            If `seed` is not an int, or differs from the current seed while a graph is captured.
+        ValueError
+            If `seed` is out of range.
+
+        Notes
+        -----
+        As `torch.Generator.manual_seed`.
+        """
         number = _long(seed, "manual_seed")
-        if capture_state.under_way and self._captured() is not None:
+        if capture_state.active and self._active_capture() is not None:
             self._check_seed(number)
             return self
         with _lock:
@@ -97,45 +134,135 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begin anew with a seed from the system's randomness; gives it."""
+        """Set a random seed and reset the offset to 0.
+
+        Returns
+        -------
+        int
+            The new seed, of 53 bits.
+
+        Raises
+        ------
+        RuntimeError
+            While a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.seed`.
+        """
         self._check_not_captured("seed")
         number = _random_seed()
         self.manual_seed(number)
         return number
 
     def initial_seed(self) -> int:
+        """Return the current seed.
+
+        Returns
+        -------
+        int
+            From 0 to 2**64 - 1.
+
+        Notes
+        -----
+        As `torch.Generator.initial_seed`.
+        """
         return self._state[0]
 
     def get_offset(self) -> int:
-        """How many words each thread of the GPU has drawn."""
+        """Return the offset.
+
+        Returns
+        -------
+        int
+            The 32-bit words that each thread of the GPU has drawn; a multiple of 4.
+
+        Raises
+        ------
+        RuntimeError
+            While a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.get_offset`.
+        """
         self._check_not_captured("get_offset")
         return self._state[1]
 
     def set_offset(self, offset: int) -> Self:
-        """Go on from there; RuntimeError unless it is a multiple of 4."""
+        """Set the offset.
+
+        Parameters
+        ----------
+        offset : int
+            In 32-bit words of each thread; a multiple of 4.
+
+        Returns
+        -------
+        Generator
+            This generator.
+
+        Raises
+        ------
+        RuntimeError
+            If `offset` is not a multiple of 4, or while a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.set_offset`.
+        """
         self._check_not_captured("set_offset")
-        number = whole_fours(_long(offset, "manual_offset"))
+        number = checked_offset(_long(offset, "manual_offset"))
         with _lock:
             self._state = self._state[0], number
         return self
 
     def get_state(self) -> NDArray[np.uint8]:
-        """Seed and offset, in PyTorch's form: 16 bytes, of an MPS device 44.
+        """Return the seed and offset in PyTorch's byte format.
 
-        While a graph is captured, the offset counts from the start of each replay.
+        Returns
+        -------
+        numpy.ndarray
+            A uint8 array of 16 bytes, or 44 for kind "mps".
+
+        Notes
+        -----
+        As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
         """
-        if capture_state.under_way and (capture := self._captured()) is not None:
-            return np.frombuffer(self._form.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
+        if capture_state.active and (capture := self._active_capture()) is not None:
+            return np.frombuffer(self._format.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
         packed = self._packed
         state = self._state
-        if packed[0] is not state:  # to pack takes twice as long as to copy
-            packed = self._packed = state, np.frombuffer(self._form.pack(*state), np.uint8)
+        if packed[0] is not state:  # packing takes twice as long as copying
+            packed = self._packed = state, np.frombuffer(self._format.pack(*state), np.uint8)
         return packed[1].copy()
 
     def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
-        """Go on from a state that `get_state` gave, here or in PyTorch; of 8 bytes, from the start of that seed."""
-        seed, offset = self._form.unpack(checked_state(new_state, self.device.kind).tobytes())
-        if capture_state.under_way and (capture := self._captured()) is not None:
+        """Set the seed and offset from a state.
+
+        Parameters
+        ----------
+        new_state : numpy.ndarray or Tensor
+            The uint8 array that `get_state` returned, here or in PyTorch. A state of 8 bytes is a seed with offset 0.
+
+        Returns
+        -------
+        Generator
+            This generator.
+
+        Raises
+        ------
+        TypeError
+            If `new_state` is not a uint8 array or tensor.
+        RuntimeError
+            If the size or offset is invalid, or if the seed differs from the current seed while a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.set_state`.
+        """
+        seed, offset = self._format.unpack(checked_state(new_state, self.device.kind).tobytes())
+        if capture_state.active and (capture := self._active_capture()) is not None:
             self._check_seed(seed)
             capture.drawn[self] = offset
             return self
@@ -144,47 +271,86 @@ class Generator:
         return self
 
     def clone_state(self) -> Generator:
-        """Another one that goes on from here."""
+        """Return a new generator with the same state and geometry.
+
+        Returns
+        -------
+        Generator
+            A generator that draws the numbers this one would draw next.
+
+        Raises
+        ------
+        RuntimeError
+            While a graph is captured.
+
+        Notes
+        -----
+        As `torch.Generator.clone_state`.
+        """
         self._check_not_captured("clone_impl")
         cloned = Generator(self.device, geometry=self._geometry)
         cloned._state = self._state
         return cloned
 
-    def take(self, words: int) -> tuple[int, int]:
-        """Seed and offset for a kernel whose threads draw so many words each; the next kernel goes on behind them."""
+    def advance(self, words: int) -> tuple[int, int]:
+        """Return the seed and offset for a kernel, and advance the offset. Internal to the runtime.
+
+        Parameters
+        ----------
+        words : int
+            The 32-bit words that each thread draws; rounded up to a multiple of 4.
+
+        Returns
+        -------
+        tuple of int
+            Seed and offset.
+        """
         with _lock:
             seed, offset = self._state
-            self._state = seed, (offset + -(-words // 4) * 4) & _WHOLE
+            self._state = seed, (offset + -(-words // 4) * 4) & _UINT64_MAX
             return seed, offset
 
-    def take_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
-        """The same for this thread's current stream there; where that is captured, in the terms of `spi.Captures`."""
-        if capture_state.under_way:
+    def advance_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
+        """Advance the offset for work on this thread's current stream on a device. Internal to the runtime.
+
+        Parameters
+        ----------
+        opened : OpenDevice
+            The device.
+        words : int
+            The 32-bit words that each thread draws; rounded up to a multiple of 4.
+
+        Returns
+        -------
+        tuple of int
+            Seed and offset; if the stream is captured, the source number and relative offset of `spi.Captures`.
+        """
+        if capture_state.active:
             stream = current.here().streams.get(opened)
             if stream is not None and (capture := stream.capture) is not None:
                 return capture.draw(self, words)
-        return self.take(words)
+        return self.advance(words)
 
-    def _captured(self) -> capture_state.Capture | None:
-        """What records this thread's work on devices of the kind."""
+    def _active_capture(self) -> capture_state.Capture | None:
+        """Return the capture of one of this thread's current streams on devices of the kind, or None."""
         streams = tuple(current.here().streams.items())
-        found = (stream.capture for opened, stream in streams if opened.device.kind == self.device.kind)
-        return next((capture for capture in found if capture is not None), None)
+        captures = (stream.capture for opened, stream in streams if opened.device.kind == self.device.kind)
+        return next((capture for capture in captures if capture is not None), None)
 
     def _check_not_captured(self, function: str) -> None:
-        if capture_state.under_way and self._captured() is not None:
-            word = self.device.kind.upper()
+        if capture_state.active and self._active_capture() is not None:
+            name = self.device.kind.upper()
             raise RuntimeError(
-                f"Cannot call {word}GeneratorImpl::{function} during {word} graph capture. If you need this call to be "
+                f"Cannot call {name}GeneratorImpl::{function} during {name} graph capture. If you need this call to be "
                 f"captured, please file an issue. Current {self.device.kind}StreamCaptureStatus: "
                 f"{self.device.kind}StreamCaptureStatusActive"
             )
 
     def _check_seed(self, seed: int) -> None:
         if seed != self._state[0]:
-            word = self.device.kind.upper()
+            name = self.device.kind.upper()
             raise RuntimeError(
-                f"{word}GeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
+                f"{name}GeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
                 "same as the original seed."
             )
 
@@ -192,25 +358,25 @@ class Generator:
 def _long(number: Any, function: str) -> int:
     if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)):
         raise RuntimeError(f"{function} expected a long, but got {type(number).__name__}")  # noqa: TRY004 -- PyTorch's
-    if not -1 << 63 <= number <= _WHOLE:
+    if not -1 << 63 <= number <= _UINT64_MAX:
         raise ValueError("Overflow when unpacking long long")
-    return int(number) & _WHOLE
+    return int(number) & _UINT64_MAX
 
 
 def _random_seed() -> int:
-    return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits, which a float holds
+    return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits, exact in a float
 
 
 def checked_state(new_state: Any, kind: str) -> NDArray[np.uint8]:
-    """A copy of a state of the kind's generators; TypeError or RuntimeError for what is none."""
-    state, form = _bytes_of(new_state), form_of(kind)
-    if len(state) not in form.sizes:
+    """Return a copy of a state of the kind's generators. Raises TypeError or RuntimeError if it is invalid."""
+    state, state_format = _state_bytes(new_state), format_of(kind)
+    if len(state) not in state_format.sizes:
         raise RuntimeError("RNG state is wrong size")
-    form.unpack(state)
+    state_format.unpack(state)
     return np.frombuffer(state, np.uint8)
 
 
-def _bytes_of(state: Any) -> bytes:
+def _state_bytes(state: Any) -> bytes:
     array = state if isinstance(state, np.ndarray) else getattr(state, "numpy", lambda: None)()
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected a torch.ByteTensor, but got {type(state).__name__}")
@@ -223,13 +389,34 @@ def _bytes_of(state: Any) -> bytes:
 
 # ---- The default generators
 
-_Place = Device | str | int | None
+_DeviceLike = Device | str | int | None
 
 
-def default_generator(device: _Place = None) -> Generator:
-    """The one that draws for the device when no other is given. Seeded at random, unless its like was seeded before."""
-    global _recent  # noqa: PLW0603 -- mostly the same device is asked for, and to look one up takes long
-    place = current.current_device() if device is None else device
+def default_generator(device: _DeviceLike = None) -> Generator:
+    """Return the generator that a device uses when no generator is given.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the CPU by default, as of PyTorch's functions without a module.
+
+    Returns
+    -------
+    Generator
+        Seeded by the last `manual_seed` or `manual_seed_all` that covers the device, else at random.
+
+    Notes
+    -----
+    Does not open the device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.random.default_generator("cpu") is forebay.random.default_generator("cpu:0")
+    True
+    """
+    global _recent  # noqa: PLW0603 -- caches the last result: most calls are for the same device
+    place = CPU if device is None else device
     known, found = _recent
     if known is place and found is not None:
         return found
@@ -239,30 +426,72 @@ def default_generator(device: _Place = None) -> Generator:
         made = Generator(place)
         with _lock:
             seed = _seeds.get(place.kind, _seeds.get(None))
-            made._state = _random_seed() if seed is None else seed, 0  # noqa: SLF001 -- also while a graph is captured
+            made._state = _random_seed() if seed is None else seed, 0  # noqa: SLF001 -- allowed while a graph is captured
             found = _defaults.setdefault(place, made)
     _recent = place, found
     return found
 
 
-def manual_seed(seed: int, device: _Place = None) -> Generator:
-    """Seed the device's default generator, or those of all devices there are and will be; gives the (current) device's.
+def manual_seed(seed: int, device: _DeviceLike = None) -> Generator:
+    """Seed a device's default generator, or those of all devices, including devices opened later.
 
-    With a device, as `torch.cuda.manual_seed`; without, as `torch.manual_seed`. A float counts as its int, as there.
+    Parameters
+    ----------
+    seed : int
+        From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64. A float is truncated.
+    device : device or str or int, optional
+        The device; all devices by default.
+
+    Returns
+    -------
+    Generator
+        The default generator of the device, or of the CPU.
+
+    Raises
+    ------
+    ValueError
+        If `seed` is out of range.
+
+    Notes
+    -----
+    With a device, as `torch.cuda.manual_seed`; without, as `torch.manual_seed`. Does not open a device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.manual_seed(7).initial_seed()
+    7
     """
     number = _long(int(seed), "manual_seed")
     if device is None:
-        _seed_those(None, number)
+        _seed_defaults(None, number)
         return default_generator()
     return default_generator(device).manual_seed(number)
 
 
 def manual_seed_all(seed: int, kind: str | None = None) -> None:
-    """Seed the default generators of all devices of a kind, the current one if none is given, open or not."""
-    _seed_those(kind or current.current_device().kind, _long(int(seed), "manual_seed"))
+    """Seed the default generators of all devices of a kind, including devices opened later.
+
+    Parameters
+    ----------
+    seed : int
+        From -2**63 to 2**64 - 1; negative seeds are taken modulo 2**64. A float is truncated.
+    kind : str, optional
+        The device kind; the current one by default.
+
+    Raises
+    ------
+    ValueError
+        If `seed` is out of range.
+
+    Notes
+    -----
+    As `torch.cuda.manual_seed_all`. Does not open a device.
+    """
+    _seed_defaults(kind or current.current_device().kind, _long(int(seed), "manual_seed"))
 
 
-def _seed_those(kind: str | None, number: int) -> None:
+def _seed_defaults(kind: str | None, number: int) -> None:
     with _lock:
         if kind is None:
             _seeds.clear()
@@ -272,49 +501,172 @@ def _seed_those(kind: str | None, number: int) -> None:
                 generator.manual_seed(number)
 
 
-def seed(device: _Place = None) -> int:
-    """Seed the (current) device's default generator at random; gives the seed."""
-    return default_generator(device).seed()
+def seed(device: _DeviceLike = None) -> int:
+    """Seed a device's default generator at random, or those of all devices with one seed.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; all devices by default, including devices opened later.
+
+    Returns
+    -------
+    int
+        The new seed.
+
+    Notes
+    -----
+    As `torch.seed`; with a device, as `torch.cuda.seed`. Does not open a device.
+    """
+    if device is not None:
+        return default_generator(device).seed()
+    number = _random_seed()
+    _seed_defaults(None, number)
+    return number
 
 
 def seed_all(kind: str | None = None) -> int:
-    """Seed the default generators of all devices of a kind with one random seed; gives it."""
+    """Seed the default generators of all devices of a kind with one random seed.
+
+    Parameters
+    ----------
+    kind : str, optional
+        The device kind; the current one by default.
+
+    Returns
+    -------
+    int
+        The new seed.
+
+    Notes
+    -----
+    As `torch.cuda.seed_all`. Does not open a device.
+    """
     number = _random_seed()
     manual_seed_all(number, kind)
     return number
 
 
-def initial_seed(device: _Place = None) -> int:
-    """The seed of the (current) device's default generator."""
+def initial_seed(device: _DeviceLike = None) -> int:
+    """Return the seed of a device's default generator.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the CPU by default, as of PyTorch's functions without a module.
+
+    Returns
+    -------
+    int
+        From 0 to 2**64 - 1.
+
+    Notes
+    -----
+    As `torch.initial_seed`; with a device, as `torch.cuda.initial_seed`. Does not open the device.
+    """
     return default_generator(device).initial_seed()
 
 
-def get_rng_state(device: _Place = None) -> NDArray[np.uint8]:
-    """The state of the (current) device's default generator, 16 bytes; of an MPS device 44."""
+def get_rng_state(device: _DeviceLike = None) -> NDArray[np.uint8]:
+    """Return the state of a device's default generator.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the CPU by default, as of PyTorch's functions without a module.
+
+    Returns
+    -------
+    numpy.ndarray
+        A uint8 array of 16 bytes, or 44 for kind "mps".
+
+    Notes
+    -----
+    As `torch.get_rng_state`; with a device, as `torch.cuda.get_rng_state`. Does not open the device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> len(forebay.random.get_rng_state("cpu"))
+    16
+    """
     return default_generator(device).get_state()
 
 
-def set_rng_state(new_state: NDArray[np.uint8] | Tensor, device: _Place = None) -> None:
-    """Let the (current) device's default generator go on from a state."""
+def set_rng_state(new_state: NDArray[np.uint8] | Tensor, device: _DeviceLike = None) -> None:
+    """Set the state of a device's default generator.
+
+    Parameters
+    ----------
+    new_state : numpy.ndarray or Tensor
+        The uint8 array that `get_rng_state` returned, here or in PyTorch.
+    device : device or str or int, optional
+        The device; the CPU by default, as of PyTorch's functions without a module.
+
+    Raises
+    ------
+    TypeError
+        If `new_state` is not a uint8 array or tensor.
+    RuntimeError
+        If the size or offset is invalid.
+
+    Notes
+    -----
+    As `torch.set_rng_state`; with a device, as `torch.cuda.set_rng_state`. Does not open the device.
+    """
     default_generator(device).set_state(new_state)
 
 
 def get_rng_state_all(kind: str | None = None) -> list[NDArray[np.uint8]]:
-    """The states of all devices of a kind, the current one if none is given; none is opened."""
+    """Return the states of the default generators of all devices of a kind.
+
+    Parameters
+    ----------
+    kind : str, optional
+        The device kind; the current one by default.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One state per device, ordered by index.
+
+    Notes
+    -----
+    As `torch.cuda.get_rng_state_all`. Does not open a device.
+    """
     kind = kind or current.current_device().kind
     return [get_rng_state(Device(kind, index)) for index in range(device_count(kind))]
 
 
 def set_rng_state_all(new_states: list[NDArray[np.uint8]], kind: str | None = None) -> None:
-    """One state for each device of a kind, from the first on."""
+    """Set the states of the default generators of a kind's devices.
+
+    Parameters
+    ----------
+    new_states : list of numpy.ndarray
+        One state per device, from index 0.
+    kind : str, optional
+        The device kind; the current one by default.
+
+    Raises
+    ------
+    TypeError
+        If a state is not a uint8 array or tensor.
+    RuntimeError
+        If the size or offset of a state is invalid.
+
+    Notes
+    -----
+    As `torch.cuda.set_rng_state_all`. Does not open a device.
+    """
     kind = kind or current.current_device().kind
     for index, state in enumerate(new_states):
         set_rng_state(state, Device(kind, index))
 
 
-def forget_kind(kind: str) -> None:
-    """As if no device of the kind had ever drawn: its emulation has ended."""
-    global _recent  # noqa: PLW0603 -- see above
+def reset_kind(kind: str) -> None:
+    """Discard the kind's default generators and seeds after its emulation has ended."""
+    global _recent  # noqa: PLW0603 -- as above
     with _lock:
         _seeds.pop(kind, None)
         for device in [device for device in _defaults if device.kind == kind]:
@@ -322,7 +674,7 @@ def forget_kind(kind: str) -> None:
         _recent = None, None
 
 
-def forget_in_child() -> None:
-    """For the fork handler: another thread of the parent may have held the lock. The states stay, as copies."""
-    global _lock  # noqa: PLW0603 -- see above
+def after_fork_in_child() -> None:
+    """Replace the lock in a forked child. The generators keep their states."""
+    global _lock  # noqa: PLW0603 -- another thread of the parent may have held the old lock
     _lock = threading.RLock()

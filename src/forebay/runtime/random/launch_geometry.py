@@ -1,6 +1,6 @@
-"""Which of a GPU's random numbers an element gets: as PyTorch's kernels share them out among a GPU's threads.
+"""Launch geometry: how PyTorch's random kernels assign elements, and so random numbers, to a GPU's threads.
 
-A fill is one or more launches; of each, thread `t` has elements `t`, `t + threads`, `t + 2 * threads` and so on.
+A fill is one or more launches. In each, thread `t` fills elements `t`, `t + threads`, `t + 2 * threads` and so on.
 """
 
 from __future__ import annotations
@@ -15,17 +15,32 @@ from forebay.spi import DeviceProps
 
 __all__ = ["REFERENCE", "Geometry", "Launch", "geometry_of", "in_memory_order", "launches", "slowest_first"]
 
-_BLOCK = 256  # threads
-_MOST = (1 << 31) - 1  # what 32 bits count: elements, and bytes from the first to the last
+_BLOCK_SIZE = 256  # threads
+_INT32_MAX = (1 << 31) - 1  # limits the elements of a launch, and the bytes from the first to the last
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How large a GPU is: how many multiprocessors, and how many threads each of them runs.
+    """The size of a GPU, which determines the random numbers that PyTorch draws on it.
 
-    `Geometry.of("a100")` is that of a profile. Tensors with at most as many elements as a GPU has threads get the same
-    numbers on every GPU that is as large or larger.
+    Parameters
+    ----------
+    multi_processor_count : int
+        Number of multiprocessors.
+    max_threads_per_multi_processor : int
+        Number of threads that each multiprocessor runs; at least 256.
 
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    Notes
+    -----
+    Tensors with at most as many elements as a GPU has threads get the same numbers on every GPU of at least its size.
+
+    Examples
+    --------
     >>> Geometry.of("a100").threads
     221184
     """
@@ -34,20 +49,36 @@ class Geometry:
     max_threads_per_multi_processor: int
 
     def __post_init__(self) -> None:
-        if self.multi_processor_count < 1 or not _BLOCK <= self.threads <= _MOST:
+        if self.multi_processor_count < 1 or not _BLOCK_SIZE <= self.threads <= _INT32_MAX:
             raise ValueError(
-                f"a GPU of {self.multi_processor_count} multiprocessors with {self.max_threads_per_multi_processor} "
-                f"threads each is none that PyTorch draws on: they run blocks of {_BLOCK} threads"
+                f"invalid GPU geometry: {self.multi_processor_count} multiprocessors with "
+                f"{self.max_threads_per_multi_processor} threads each cannot run blocks of {_BLOCK_SIZE} threads"
             )
 
     @property
     def threads(self) -> int:
-        """How many draw at once, at most."""
-        return self.multi_processor_count * (self.max_threads_per_multi_processor // _BLOCK) * _BLOCK
+        """The maximum number of threads of a launch."""
+        return self.multi_processor_count * (self.max_threads_per_multi_processor // _BLOCK_SIZE) * _BLOCK_SIZE
 
     @classmethod
     def of(cls, named: Geometry | str | tuple[int, int]) -> Geometry:
-        """The one that is meant: a profile's name, "reference", or the two numbers."""
+        """Return the geometry for a name or a pair of numbers.
+
+        Parameters
+        ----------
+        named : Geometry or str or tuple of int
+            A profile's name, "reference" for an H100 or H200, or the two numbers.
+
+        Returns
+        -------
+        Geometry
+            `named` itself if it is a Geometry.
+
+        Raises
+        ------
+        ValueError
+            If the profile is unknown or not of a CUDA GPU, or if a number is out of range.
+        """
         if isinstance(named, Geometry):
             return named
         if isinstance(named, str):
@@ -55,17 +86,17 @@ class Geometry:
                 return REFERENCE
             profile = profiles.load(named)
             if profile.kind != "cuda":
-                raise ValueError(f"{profile.name} is no GPU that PyTorch's CUDA kernels draw on")
+                raise ValueError(f"profile {profile.name} is not a CUDA GPU")
             found = profile.properties
             return cls(found["multi_processor_count"], found["max_threads_per_multi_processor"])
         return cls(*named)
 
 
-REFERENCE = Geometry(132, 2048)  # for devices that are no GPU, so that all of them agree: an H100's or H200's
+REFERENCE = Geometry(132, 2048)  # of an H100 or H200; for devices that are not GPUs, so that all of them agree
 
 
 def geometry_of(props: DeviceProps) -> Geometry:
-    """The device's own, or the reference where it has none."""
+    """Return the device's geometry, or the reference geometry if the device is not a GPU."""
     if not props.multi_processor_count:
         return REFERENCE
     return Geometry(props.multi_processor_count, props.max_threads_per_multi_processor)
@@ -73,47 +104,48 @@ def geometry_of(props: DeviceProps) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel: its elements begin `start` bytes behind the tensor's first. One of no elements only skips words."""
+    """One kernel launch. A launch without elements only advances the generator."""
 
-    start: int
-    count: int
-    axes: tuple[tuple[int, int], ...]  # of a length and a step in bytes, the fastest first; none: one after another
+    start: int  # offset of the first element, in bytes from the tensor's first
+    count: int  # elements
+    axes: tuple[tuple[int, int], ...]  # (length, stride in bytes), fastest first; empty: contiguous
     threads: int
-    skipped: int  # how far it moves the generator's offset
+    skipped: int  # words by which the launch advances the generator's offset
 
 
-@lru_cache(maxsize=256)  # a program fills tensors of a few shapes, again and again
+@lru_cache(maxsize=256)  # programs fill tensors of a few shapes repeatedly
 def launches(
-    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, lanes: int, geometry: Geometry
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, vector_width: int, geometry: Geometry
 ) -> tuple[Launch, ...]:
-    """The launches that fill a tensor of at least one element, `lanes` numbers a call; in order.
+    """Return the launches that fill a non-empty tensor, in order. Each Philox call makes `vector_width` numbers.
 
-    What 32 bits cannot index is launched in pieces, and before them, for nothing but its words, as a whole.
+    A tensor too large for 32-bit indices is launched in pieces, preceded by one launch of the whole without elements.
     """
-    whole, order = math.prod(shape), in_memory_order(shape, strides)
-    found: list[Launch] = []
-    for start, axes in _pieces(0, _merged([(shape[dim], strides[dim]) for dim in order])):
+    total, order = math.prod(shape), in_memory_order(shape, strides)
+    result: list[Launch] = []
+    for start, axes in _pieces(0, _merge_axes([(shape[dim], strides[dim]) for dim in order])):
         count = math.prod(length for length, _ in axes)
-        if count != whole and not found:
-            found.append(Launch(0, 0, (), *_threads(whole, lanes, geometry)))
-        flat = not axes or axes == [(count, itemsize)]
-        found.append(Launch(start, count, () if flat else tuple(axes), *_threads(count, lanes, geometry)))
-    return tuple(found)
+        if count != total and not result:
+            result.append(Launch(0, 0, (), *_threads_and_words(total, vector_width, geometry)))
+        contiguous = not axes or axes == [(count, itemsize)]
+        threads, words = _threads_and_words(count, vector_width, geometry)
+        result.append(Launch(start, count, () if contiguous else tuple(axes), threads, words))
+    return tuple(result)
 
 
 def in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """The dimensions, the one of the smallest steps first; of equal ones the last."""
+    """Return the dimensions by ascending stride; of equal strides, the last dimension first."""
     order = list(range(len(shape)))[::-1]
     return sorted(order, key=lambda dim: abs(strides[dim]))
 
 
 def slowest_first(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """The dimensions, that of the largest steps first, as PyTorch orders them for a tensor like another.
+    """Return the dimensions by descending stride, as PyTorch orders them for `*_like` functions.
 
-    Those that have no order stay as they are: a dimension of one step, as an expanded one, has none to any other.
+    An expanded dimension (stride 0) is not ordered relative to others and keeps its place.
     """
     order = list(range(len(shape)))
-    for new in reversed(order[:-1]):  # into those behind it, which are in order
+    for new in reversed(order[:-1]):  # insert into the dimensions after it, which are sorted
         at = new
         for other in range(new + 1, len(shape)):
             one, two = order[at], order[other]
@@ -130,8 +162,8 @@ def slowest_first(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
 _Axes = list[tuple[int, int]]
 
 
-def _merged(axes: _Axes) -> _Axes:
-    """With neighbours made one where the second goes on behind the first."""
+def _merge_axes(axes: _Axes) -> _Axes:
+    """Drop axes of length 1 and merge adjacent axes that together are contiguous."""
     merged: _Axes = []
     for length, step in axes:
         if length == 1:
@@ -144,17 +176,18 @@ def _merged(axes: _Axes) -> _Axes:
 
 
 def _pieces(start: int, axes: _Axes) -> Iterator[tuple[int, _Axes]]:
-    """Halves of what 32 bits cannot index, and halves of those."""
+    """Split axes recursively in half until 32-bit indices suffice. Yield each piece's start and axes."""
     count, extents = math.prod(length for length, _ in axes), [(length - 1) * abs(step) for length, step in axes]
-    if count <= _MOST and 1 + sum(extents) <= _MOST:
+    if count <= _INT32_MAX and 1 + sum(extents) <= _INT32_MAX:
         yield start, axes
         return
     at = max(reversed(range(len(axes))), key=extents.__getitem__)
     length, step = axes[at]
     for begin, part in ((0, length // 2), (length // 2, length - length // 2)):
-        yield from _pieces(start + begin * step, _merged([*axes[:at], (part, step), *axes[at + 1 :]]))
+        yield from _pieces(start + begin * step, _merge_axes([*axes[:at], (part, step), *axes[at + 1 :]]))
 
 
-def _threads(count: int, lanes: int, geometry: Geometry) -> tuple[int, int]:
-    threads = min(geometry.threads, -(-count // _BLOCK) * _BLOCK)
-    return threads, ((count - 1) // (threads * lanes) + 1) * 4
+def _threads_and_words(count: int, vector_width: int, geometry: Geometry) -> tuple[int, int]:
+    """Return a launch's threads, and the words by which it advances the generator's offset."""
+    threads = min(geometry.threads, -(-count // _BLOCK_SIZE) * _BLOCK_SIZE)
+    return threads, ((count - 1) // (threads * vector_width) + 1) * 4

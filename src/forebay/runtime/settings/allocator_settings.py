@@ -1,4 +1,4 @@
-"""The allocator's settings: what they are, what a text changes, what a second one resets and keeps."""
+"""Allocator settings (PYTORCH_CUDA_ALLOC_CONF): the parsed values, and how a later string changes earlier ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay import config
-from forebay.runtime.settings.keys import BACKENDS, Reading, Reserve
+from forebay.runtime.settings.keys import BACKENDS, Reserve, SettingsReader
 from forebay.runtime.settings.parser import UNLIMITED, SettingsError, Tokens
 
 __all__ = [
@@ -16,19 +16,19 @@ __all__ = [
     "AllocatorSettings",
     "Reserve",
     "SettingsError",
-    "at_start",
     "change",
     "from_environment",
     "parse",
+    "parse_initial",
 ]
 
 _MIB = 1 << 20
-_SLOTS = 16  # of sizes from 1 MiB on, each twice the one before
+_SLOTS = 16  # size classes from 1 MiB on, each twice the one before
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What holds after a text was read. Sizes are bytes; `text` is the last one as it was given."""
+    """Parsed settings. Sizes are bytes; `text` is the last configuration string, unchanged."""
 
     text: str = ""
     backend: str = "native"
@@ -53,13 +53,13 @@ class AllocatorSettings:
     pinned_free_catch_all: bool = False
 
     def expandable_reserve(self, total_memory: int, stream_class: str = "") -> int:
-        """The address space of a new expandable segment: nine eighths of the memory, or less where a key says so."""
+        """Return the address space of a new expandable segment: 9/8 of the memory, or less if a key sets it."""
         full = total_memory + total_memory // 8
-        chosen = dict(self.expandable_segments_reserve_by_class).get(stream_class, self.expandable_segments_reserve)
-        return full if chosen is None else min(chosen.nbytes(total_memory), full)
+        configured = dict(self.expandable_segments_reserve_by_class).get(stream_class, self.expandable_segments_reserve)
+        return full if configured is None else min(configured.nbytes(total_memory), full)
 
     def as_snapshot(self) -> dict[str, Any]:
-        """The `allocator_settings` of PyTorch's snapshot; it knows only some keys, and no unsigned numbers."""
+        """Return the `allocator_settings` of PyTorch's snapshot, which has only some keys, and signed numbers."""
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
             "max_split_size": _signed(self.max_split_size),
@@ -81,12 +81,12 @@ DEFAULT = AllocatorSettings()
 
 
 def parse(text: str, before: AllocatorSettings = DEFAULT) -> AllocatorSettings:
-    """The settings after the text, in a process that had those `before`.
+    """Return the settings after parsing `text` in a process whose settings were `before`.
 
-    Four keys start anew with each text: max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold
-    from their defaults, max_non_split_rounding_mb from the size of a large segment. All others stay as they were.
+    Each string resets four keys: max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold to their
+    defaults, max_non_split_rounding_mb to the size of a large segment. All others keep their values.
 
-    Raises SettingsError, a ValueError that knows what holds in spite of it.
+    Raises SettingsError, a ValueError whose `applied` has the settings after the keys before the error.
 
     >>> parse("max_split_size_mb:64,garbage_collection_threshold:0.8").max_split_size
     67108864
@@ -95,18 +95,18 @@ def parse(text: str, before: AllocatorSettings = DEFAULT) -> AllocatorSettings:
     SettingsError: Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'yes'
     in the allocator's settings 'expandable_segments:yes'
     """
-    reading = Reading(text, _anew(text, before))
-    return reading.run(reading.common, reading.cuda)
+    reader = SettingsReader(text, _with_resets(text, before))
+    return reader.run(reader.parse_common, reader.parse_cuda)
 
 
-def at_start(text: str) -> AllocatorSettings:
-    """The settings of a process that begins with this text: here, and only here, `backend` is free to choose."""
-    reading = Reading(text, replace(DEFAULT, text=text, backend=_first_backend(text)))
-    return reading.run(reading.cuda, reading.common)
+def parse_initial(text: str) -> AllocatorSettings:
+    """Return the settings of a process that starts with this string. Only here may `backend` be any backend."""
+    reader = SettingsReader(text, replace(DEFAULT, text=text, backend=_first_backend(text)))
+    return reader.run(reader.parse_cuda, reader.parse_common)
 
 
 def change(text: str, before: AllocatorSettings, apply: Callable[[AllocatorSettings], object]) -> None:
-    """Apply what `parse` gives. What stands before a mistake holds in spite of it, as in PyTorch."""
+    """Pass the result of `parse` to `apply`. Keys before an error take effect, as in PyTorch."""
     try:
         apply(parse(text, before))
     except SettingsError as error:
@@ -115,16 +115,16 @@ def change(text: str, before: AllocatorSettings, apply: Callable[[AllocatorSetti
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> AllocatorSettings:
-    """What the environment says now (os.environ, unless another is given); an error tells in a note which variable."""
+    """Return the settings of the environment (os.environ by default). An error has a note that names the variable."""
     name, text = config.allocator_settings(environ)
     try:
-        return at_start(text)
+        return parse_initial(text)
     except SettingsError as error:
         error.add_note(f"in the environment variable {name}")
         raise
 
 
-def _anew(text: str, before: AllocatorSettings) -> AllocatorSettings:
+def _with_resets(text: str, before: AllocatorSettings) -> AllocatorSettings:
     return replace(
         before,
         text=text,
@@ -139,14 +139,14 @@ def _signed(number: int) -> int:
 
 
 def _first_backend(text: str) -> str:
-    """What is wrong with the text, the reading proper will say."""
+    """Return the first valid backend in the string; errors are left to the actual parse."""
     tokens, at = Tokens(text), 0
     try:
         while at < len(tokens):
             if tokens[at] == "backend":
-                named = tokens[tokens.value_of(at)]
-                return named if named in BACKENDS else DEFAULT.backend
-            at = tokens.end_of(at) + 2
+                name = tokens[tokens.value_index(at)]
+                return name if name in BACKENDS else DEFAULT.backend
+            at = tokens.end_index(at) + 2
     except SettingsError:
         pass
     return DEFAULT.backend

@@ -1,7 +1,7 @@
-"""The keys of the allocator's settings: for each, what it may say and what it changes.
+"""Keys of the allocator settings, each with the parser of its value.
 
-PyTorch reads a text twice: one half of its code knows the keys that all accelerators share, the other CUDA's. Each
-skips what the other knows, and each stops at its first error, so the halves are kept apart here as well.
+PyTorch parses a configuration string twice: one pass handles the keys common to all accelerators, the other CUDA's.
+Each skips the keys of the other and stops at its first error, so the passes are separate here as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.runtime.settings.parser import UNLIMITED, SettingsError, SettingsRu
 if TYPE_CHECKING:
     from forebay.runtime.settings.allocator_settings import AllocatorSettings
 
-__all__ = ["BACKENDS", "KEYS", "Reading", "Reserve"]
+__all__ = ["BACKENDS", "KEYS", "Reserve", "SettingsReader"]
 
 _MIB = 1 << 20
 BACKENDS = ("native", "cudaMallocAsync")
@@ -25,7 +25,7 @@ BACKENDS = ("native", "cudaMallocAsync")
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """How much address space an expandable segment takes: a share of the device's memory, or so many GiB."""
+    """Address space reserved by an expandable segment: a share of the device's memory, or a number of GiB."""
 
     value: float
     is_share: bool
@@ -35,65 +35,65 @@ class Reserve:
         return int(nbytes) if nbytes < float(1 << 64) else UNLIMITED
 
 
-class Reading:
-    """One text on its way into the settings."""
+class SettingsReader:
+    """Parser of one configuration string; `settings` has the values parsed so far."""
 
     def __init__(self, text: str, before: AllocatorSettings) -> None:
         self.text = text
         self.tokens = Tokens(text)
-        self.now = before
+        self.settings = before
         self.seen: set[str] = set()
         self.warnings: list[str] = []
 
-    def run(self, *halves: Callable[[], None]) -> AllocatorSettings:
+    def run(self, *passes: Callable[[], None]) -> AllocatorSettings:
         try:
-            for half in halves:
-                half()
+            for parse in passes:
+                parse()
         except SettingsError as error:
-            error.applied = self.now
+            error.applied = self.settings
             error.add_note(f"in the allocator's settings {self.text[:1000]!r}")
             raise
         finally:
             for message in self.warnings:
                 warnings.warn(message, ForebayWarning, stacklevel=3)
-        return self.now
+        return self.settings
 
     def set(self, **changes: Any) -> None:
-        self.now = replace(self.now, **changes)
+        self.settings = replace(self.settings, **changes)
 
-    def common(self) -> None:
-        self._large_segments()
-        self.set(max_non_split_rounding=self.now.large_segment_size)
-        self._each(_COMMON, "Accelerator")
-        most, cached = self.now.pinned_max_round_threshold // _MIB, self.now.pinned_max_cached_size // _MIB
-        if {"pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"} <= self.seen and most > cached:
+    def parse_common(self) -> None:
+        self._parse_large_segment_size()
+        self.set(max_non_split_rounding=self.settings.large_segment_size)
+        self._parse_keys(_COMMON, "Accelerator")
+        rounded, cached = self.settings.pinned_max_round_threshold // _MIB, self.settings.pinned_max_cached_size // _MIB
+        if {"pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"} <= self.seen and rounded > cached:
             self.warnings.append(
-                f"pinned_max_round_threshold_mb ({most}) > pinned_max_cached_size_mb ({cached}). The cache size limit "
-                "takes precedence: allocations above pinned_max_cached_size_mb are never rounded up."
+                f"pinned_max_round_threshold_mb ({rounded}) > pinned_max_cached_size_mb ({cached}). The cache size "
+                "limit takes precedence: allocations above pinned_max_cached_size_mb are never rounded up."
             )
 
-    def cuda(self) -> None:
+    def parse_cuda(self) -> None:
         self.seen.clear()
-        self._each(_CUDA, "CUDA")
-        if "backend" in self.seen and len(self.seen) > 1 and self.now.backend == "cudaMallocAsync":
+        self._parse_keys(_CUDA, "CUDA")
+        if "backend" in self.seen and len(self.seen) > 1 and self.settings.backend == "cudaMallocAsync":
             self.warnings.append(
                 "backend:cudaMallocAsync ignores max_split_size_mb,roundup_power2_divisions, and "
                 "garbage_collect_threshold."
             )
 
-    def _large_segments(self) -> None:
-        """Before all else, and wherever the word stands: it is the least that other keys may say."""
+    def _parse_large_segment_size(self) -> None:
+        """Parse large_segment_size_mb first, wherever it occurs: it is the lower bound of other keys."""
         at = 0
         while at < len(self.tokens):
             if self.tokens[at] == "large_segment_size_mb":
-                at = self.tokens.value_of(at)
-                mib = self.tokens.whole(at)
+                at = self.tokens.value_index(at)
+                mib = self.tokens.unsigned(at)
                 if mib <= 10:
                     raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")
                 self.set(large_segment_size=_bytes(mib))
             at += 1
 
-    def _each(self, readers: Mapping[str, Callable[[Reading, int], int]], whose: str) -> None:
+    def _parse_keys(self, readers: Mapping[str, Callable[[SettingsReader, int], int]], allocator: str) -> None:
         at = 0
         while at < len(self.tokens):
             key = self.tokens[at]
@@ -101,12 +101,12 @@ class Reading:
                 at = readers[key](self, at)
                 self.seen.add(key)
             elif key in KEYS:
-                at = self.tokens.end_of(at)
+                at = self.tokens.end_index(at)
             else:
-                raise SettingsError(f"Unrecognized key '{key}' in {whose} allocator config.")
-            at += 2  # whatever stands behind a value is taken for the comma
+                raise SettingsError(f"Unrecognized key '{key}' in {allocator} allocator config.")
+            at += 2  # any token after a value is taken for the comma
 
-    def reserve(self, at: int) -> Reserve | None:
+    def read_reserve(self, at: int) -> Reserve | None:
         text = self.tokens[at]
         in_gib = text[-1] in "Gg"
         value = positive(text[:-1] if in_gib else text)
@@ -127,130 +127,130 @@ def _is_power_of_2(number: int) -> bool:
     return number.bit_count() == 1
 
 
-def _flag(field: str) -> Callable[[Reading, int], int]:
-    def read(reading: Reading, key: int) -> int:
-        at = reading.tokens.value_of(key)
-        reading.set(**{field: reading.tokens.flag(at)})
+def _flag(field: str) -> Callable[[SettingsReader, int], int]:
+    def read(reader: SettingsReader, key: int) -> int:
+        at = reader.tokens.value_index(key)
+        reader.set(**{field: reader.tokens.boolean(at)})
         return at
 
     return read
 
 
-def _size(field: str, *, bounded: bool = False) -> Callable[[Reading, int], int]:
-    def read(reading: Reading, key: int) -> int:
-        at = reading.tokens.value_of(key)
-        mib = reading.tokens.whole(at)
-        least = reading.now.large_segment_size // _MIB if bounded else 0
-        if mib < least:
-            raise SettingsError(f"CachingAllocator option {field}_mb too small, must be >= {least}")
-        reading.set(**{field: _bytes(mib)})
+def _size(field: str, *, bounded: bool = False) -> Callable[[SettingsReader, int], int]:
+    def read(reader: SettingsReader, key: int) -> int:
+        at = reader.tokens.value_index(key)
+        mib = reader.tokens.unsigned(at)
+        minimum = reader.settings.large_segment_size // _MIB if bounded else 0
+        if mib < minimum:
+            raise SettingsError(f"CachingAllocator option {field}_mb too small, must be >= {minimum}")
+        reader.set(**{field: _bytes(mib)})
         return at
 
     return read
 
 
-def _threshold(reading: Reading, key: int) -> int:
-    at = reading.tokens.value_of(key)
-    value = reading.tokens.real(at)
+def _threshold(reader: SettingsReader, key: int) -> int:
+    at = reader.tokens.value_index(key)
+    value = reader.tokens.double(at)
     if not 0 < value < 1:
         raise SettingsError("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
-    reading.set(garbage_collection_threshold=value)
+    reader.set(garbage_collection_threshold=value)
     return at
 
 
-def _divisions(reading: Reading, key: int) -> int:
-    """One number for all sizes, or `[256:1,512:2,>:4]`: the first also for what is smaller, `>` for all that follow."""
-    tokens, at = reading.tokens, reading.tokens.value_of(key)
+def _divisions(reader: SettingsReader, key: int) -> int:
+    """Parse one number for all sizes, or `[256:1,512:2,>:4]`: the first entry also covers smaller sizes, `>` larger."""
+    tokens, at = reader.tokens, reader.tokens.value_index(key)
     if tokens[at] != "[":
-        if not _is_power_of_2(value := tokens.whole(at)):
+        if not _is_power_of_2(value := tokens.unsigned(at)):
             raise SettingsError("For roundups, the divisions has to be power of 2 ")
-        reading.set(roundup_power2_divisions=(value,) * len(reading.now.roundup_power2_divisions))
+        reader.set(roundup_power2_divisions=(value,) * len(reader.settings.roundup_power2_divisions))
         return at
-    slots = list(reading.now.roundup_power2_divisions)
+    slots = list(reader.settings.roundup_power2_divisions)
     try:
-        return _list_of_divisions(tokens, at, slots)
-    finally:  # what was read before an error holds
-        reading.set(roundup_power2_divisions=tuple(slots))
+        return _division_list(tokens, at, slots)
+    finally:  # entries before an error take effect
+        reader.set(roundup_power2_divisions=tuple(slots))
 
 
-def _list_of_divisions(tokens: Tokens, at: int, slots: list[int]) -> int:
+def _division_list(tokens: Tokens, at: int, slots: list[int]) -> int:
     first, last = True, 0
     at += 1
     while at < len(tokens) and tokens[at] != "]":
-        bound, at = at, tokens.value_of(at)
-        if (value := tokens.whole(at)) and not _is_power_of_2(value):
+        bound, at = at, tokens.value_index(at)
+        if (value := tokens.unsigned(at)) and not _is_power_of_2(value):
             raise SettingsError("For roundups, the divisions has to be power of 2 or 0 to disable roundup ")
         if tokens[bound] == ">":
             slots[last + 1 :] = [value] * (len(slots) - last - 1)
         else:
-            if not _is_power_of_2(mib := tokens.whole(bound)):
+            if not _is_power_of_2(mib := tokens.unsigned(bound)):
                 raise SettingsError("For roundups, the intervals have to be power of 2 ")
             last = min(mib.bit_length(), len(slots)) - 1
             slots[0 if first else last : last + 1] = [value] * (last + 1 if first else 1)
             first = False
         at += 1 if tokens[at + 1] == "]" else 2
-    return tokens.closing(at)
+    return tokens.closing_bracket(at)
 
 
-def _backend(reading: Reading, key: int) -> int:
-    named = reading.tokens[at := reading.tokens.value_of(key)]
-    if named not in BACKENDS:
+def _backend(reader: SettingsReader, key: int) -> int:
+    name = reader.tokens[at := reader.tokens.value_index(key)]
+    if name not in BACKENDS:
         raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
-    if named != reading.now.backend:
+    if name != reader.settings.backend:
         raise SettingsRuntimeError(
             "Allocator backend parsed at runtime != allocator backend parsed at load time, "
-            f"{named} != {reading.now.backend}"
+            f"{name} != {reader.settings.backend}"
         )
     return at
 
 
-def _register_threads(reading: Reading, key: int) -> int:
-    at = reading.tokens.value_of(key)
-    if not _is_power_of_2(threads := reading.tokens.whole(at)):
+def _register_threads(reader: SettingsReader, key: int) -> int:
+    at = reader.tokens.value_index(key)
+    if not _is_power_of_2(threads := reader.tokens.unsigned(at)):
         raise SettingsError(f"Number of register threads has to be power of 2, got {threads}")
     if threads > 128:
         raise SettingsError(f"Number of register threads should be less than or equal to 128, got {threads}")
-    reading.set(pinned_num_register_threads=threads)
+    reader.set(pinned_num_register_threads=threads)
     return at
 
 
-def _pinned_segment(reading: Reading, key: int) -> int:
-    at = reading.tokens.value_of(key)
-    if not (mib := reading.tokens.whole(at)):
+def _pinned_segment(reader: SettingsReader, key: int) -> int:
+    at = reader.tokens.value_index(key)
+    if not (mib := reader.tokens.unsigned(at)):
         raise SettingsError("Pinned reserve segment size has to be greater than 0")
-    reading.set(pinned_reserve_segment_size=mib * _MIB & UNLIMITED)
+    reader.set(pinned_reserve_segment_size=mib * _MIB & UNLIMITED)
     return at
 
 
-def _fraction(reading: Reading, key: int) -> int:
-    at = reading.tokens.value_of(key)
-    if not 0 <= (value := reading.tokens.real(at)) <= 1:
+def _fraction(reader: SettingsReader, key: int) -> int:
+    at = reader.tokens.value_index(key)
+    if not 0 <= (value := reader.tokens.double(at)) <= 1:
         raise SettingsError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
-    reading.set(per_process_memory_fraction=value)
+    reader.set(per_process_memory_fraction=value)
     return at
 
 
-def _reserve(reading: Reading, key: int) -> int:
-    at = reading.tokens.value_of(key)
-    if (reserve := reading.reserve(at)) is not None:
-        reading.set(expandable_segments_reserve=reserve)
+def _reserve(reader: SettingsReader, key: int) -> int:
+    at = reader.tokens.value_index(key)
+    if (reserve := reader.read_reserve(at)) is not None:
+        reader.set(expandable_segments_reserve=reserve)
     return at
 
 
-def _reserve_by_class(reading: Reading, key: int) -> int:
-    """`[name:0.5,other:40G]`, which takes the place of an earlier list."""
-    tokens, at = reading.tokens, reading.tokens.value_of(key) + 1
+def _reserve_by_class(reader: SettingsReader, key: int) -> int:
+    """Parse `[name:0.5,other:40G]`, which replaces an earlier list."""
+    tokens, at = reader.tokens, reader.tokens.value_index(key) + 1
     found: dict[str, Reserve] = {}
     while tokens[at] != "]":
-        name, at = tokens[at], tokens.value_of(at)
-        if (reserve := reading.reserve(at)) is not None:
+        name, at = tokens[at], tokens.value_index(at)
+        if (reserve := reader.read_reserve(at)) is not None:
             found[name] = reserve
         at += 2 if tokens[at + 1] == "," else 1
-    reading.set(expandable_segments_reserve_by_class=tuple(found.items()))
+    reader.set(expandable_segments_reserve_by_class=tuple(found.items()))
     return at
 
 
-_COMMON: dict[str, Callable[[Reading, int], int]] = {
+_COMMON: dict[str, Callable[[SettingsReader, int], int]] = {
     "max_split_size_mb": _size("max_split_size", bounded=True),
     "max_non_split_rounding_mb": _size("max_non_split_rounding", bounded=True),
     "garbage_collection_threshold": _threshold,
@@ -260,7 +260,7 @@ _COMMON: dict[str, Callable[[Reading, int], int]] = {
     "pinned_max_round_threshold_mb": _size("pinned_max_round_threshold"),
     "pinned_max_cached_size_mb": _size("pinned_max_cached_size"),
 }
-_CUDA: dict[str, Callable[[Reading, int], int]] = {
+_CUDA: dict[str, Callable[[SettingsReader, int], int]] = {
     "backend": _backend,
     "release_lock_on_cudamalloc": _flag("release_lock_on_cudamalloc"),
     "release_lock_on_hipmalloc": _flag("release_lock_on_cudamalloc"),

@@ -1,7 +1,7 @@
-"""The text of the allocator's settings, read as PyTorch 2.15 reads it: tokens, and C's idea of a number.
+"""Tokenizer of allocator configuration strings, and C's number parsing, as in PyTorch 2.15.
 
-What PyTorch forgives is forgiven here: `20abc` is 20, -1 is the largest number there is, and any token will do where a
-colon or a comma should be. What it refuses is refused in its words.
+Accepts what PyTorch accepts: `20abc` is 20, -1 is the largest 64-bit number, and any token may stand in place of a
+colon or a comma. Errors have PyTorch's texts.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
 
 __all__ = ["UNLIMITED", "SettingsError", "SettingsIndexError", "SettingsRuntimeError", "Tokens", "positive"]
 
-UNLIMITED = (1 << 64) - 1  # the largest number of 64 bits
+UNLIMITED = (1 << 64) - 1
 
 _SPACES = dict.fromkeys(map(ord, " \t\n\v\f\r"))
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
-_WHOLE = re.compile(r"([+-]?)0*([0-9]*)")
+_UNSIGNED = re.compile(r"([+-]?)0*([0-9]*)")
 _HEX = re.compile(r"[+-]?0x(?=\.?[0-9a-f])([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]+))?", re.ASCII | re.IGNORECASE)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 _SPECIAL = re.compile(r"[+-]?(?:inf|nan)", re.ASCII | re.IGNORECASE)
 
 
 class SettingsError(ValueError):
-    """A text that PyTorch refuses too, in its words; `applied` is what holds now if one goes on, as PyTorch would.
+    """Error for a configuration string that PyTorch rejects too, with PyTorch's text.
 
-    That is every key before the bad one: nothing is taken back. Where PyTorch raises something other than ValueError,
-    the error is of that type as well.
+    `applied` has the settings after all keys before the bad one, which PyTorch keeps. If PyTorch raises something other
+    than ValueError, the error has that type as well.
     """
 
     applied: AllocatorSettings
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.partition("\0")[0])  # its messages are C's strings
+        super().__init__(message.partition("\0")[0])  # PyTorch's messages are C strings
 
 
 class SettingsIndexError(SettingsError, IndexError):
-    """A number that is out of range."""
+    """Error for a number that is out of range."""
 
 
 class SettingsRuntimeError(SettingsError, RuntimeError):
-    """What PyTorch takes for a defect of its own: a text that ends too early, another backend than the first one."""
+    """Error that PyTorch raises as an internal one: the string ends too early, or the backend would change."""
 
 
 class Tokens:
-    """Separators (, : [ ]) and what stands between them, spaces dropped. Every reader takes the token's place."""
+    """Separators (, : [ ]) and the text between them, without whitespace. Every method takes a token's index."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -63,52 +63,52 @@ class Tokens:
             raise SettingsRuntimeError("Index out of bounds in ConfigTokenizer")
         return self._tokens[at]
 
-    def value_of(self, key: int) -> int:
-        """The place of a key's value; whatever stands in between is taken for the colon."""
+    def value_index(self, key: int) -> int:
+        """Return the index of a key's value; any token in between is taken for the colon."""
         _ = self[key + 1]
         return key + 2
 
-    def end_of(self, key: int) -> int:
-        """The place where a key's value ends, for whoever does not read it."""
-        at = self.value_of(key)
-        return self.closing(at) if self[at] == "[" else at
+    def end_index(self, key: int) -> int:
+        """Return the index of the last token of a key's value."""
+        at = self.value_index(key)
+        return self.closing_bracket(at) if self[at] == "[" else at
 
-    def closing(self, at: int) -> int:
+    def closing_bracket(self, at: int) -> int:
         try:
             return self._tokens.index("]", at)
         except ValueError:
             message = "Expected closing bracket ']' in ConfigTokenizer but reached end of config"
             raise SettingsRuntimeError(message) from None
 
-    def whole(self, at: int) -> int:
-        """An unsigned 64-bit number; a negative one counts down from 2^64."""
-        found = _WHOLE.match(token := self[at])
-        if found is None or not found[0][len(found[1]) :]:
-            raise self._not_read("stoull", token)
-        if len(found[2]) > 20 or (number := int(found[2] or "0")) > UNLIMITED:
+    def unsigned(self, at: int) -> int:
+        """Return an unsigned 64-bit number (C's stoull); a negative one wraps around at 2^64."""
+        match = _UNSIGNED.match(token := self[at])
+        if match is None or not match[0][len(match[1]) :]:
+            raise self._not_a_number("stoull", token)
+        if len(match[2]) > 20 or (number := int(match[2] or "0")) > UNLIMITED:
             raise self._out_of_range("stoull", token)
-        return -number & UNLIMITED if found[1] == "-" else number
+        return -number & UNLIMITED if match[1] == "-" else number
 
-    def real(self, at: int) -> float:
-        """A double; one that is not 0 and too small to be kept well is out of range."""
+    def double(self, at: int) -> float:
+        """Return a double (C's stod). A number other than 0 that underflows is out of range."""
         token = self[at]
         if _SPECIAL.match(token):
-            return math.nan  # infinity and nan are in nobody's range
-        found = _HEX.match(token) or _DECIMAL.match(token)
-        if found is None:
-            raise self._not_read("stod", token)
-        number = _hex(found) if found.re is _HEX else _decimal(found)
+            return math.nan  # infinity and nan: every caller rejects them as out of range
+        match = _HEX.match(token) or _DECIMAL.match(token)
+        if match is None:
+            raise self._not_a_number("stod", token)
+        number = _hex(match) if match.re is _HEX else _decimal(match)
         if number is None:
             raise self._out_of_range("stod", token)
         return number
 
-    def flag(self, at: int) -> bool:
+    def boolean(self, at: int) -> bool:
         if (token := self[at]) not in ("True", "False"):
             raise SettingsError(f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'")
         return token == "True"  # noqa: S105 -- no password
 
     @staticmethod
-    def _not_read(message: str, token: str) -> SettingsError:
+    def _not_a_number(message: str, token: str) -> SettingsError:
         error = SettingsError(message)
         error.add_note(f"{token[:100]!r} is not a number")
         return error
@@ -120,23 +120,23 @@ class Tokens:
         return error
 
 
-def _decimal(found: re.Match[str]) -> float | None:
-    number = float(found[0])
-    if math.isinf(number) or (number == 0 and found[1].strip("0.")):
+def _decimal(match: re.Match[str]) -> float | None:
+    number = float(match[0])
+    if math.isinf(number) or (number == 0 and match[1].strip("0.")):
         return None
     if not 0 < abs(number) <= sys.float_info.min:
         return number
-    from decimal import Decimal  # late, as hardly anybody comes by
+    from decimal import Decimal  # late: rarely needed
 
-    # C takes a double for too small below the least normal one, less half a step of the last place; unless it is exact.
-    exact, least = Decimal(found[0]).copy_abs(), Decimal(f"{((1 << 54) - 1) * 5**1076}e-1076")
-    return None if exact < least and exact != Decimal(number).copy_abs() else number
+    # C reports underflow below the smallest normal double minus half a unit in the last place, unless exact.
+    exact, limit = Decimal(match[0]).copy_abs(), Decimal(f"{((1 << 54) - 1) * 5**1076}e-1076")
+    return None if exact < limit and exact != Decimal(number).copy_abs() else number
 
 
-def _hex(found: re.Match[str]) -> float | None:
-    digits = found[1] + (found[2] or "")
+def _hex(match: re.Match[str]) -> float | None:
+    digits = match[1] + (match[2] or "")
     try:
-        number = float.fromhex(found[0])
+        number = float.fromhex(match[0])
     except OverflowError:
         return None
     if number == 0 and digits.strip("0"):
@@ -145,12 +145,12 @@ def _hex(found: re.Match[str]) -> float | None:
         return number
     from fractions import Fraction  # late, as above
 
-    exact = Fraction(int(digits, 16)) * Fraction(2) ** (int(found[3] or "0") - 4 * len(found[2] or ""))
+    exact = Fraction(int(digits, 16)) * Fraction(2) ** (int(match[3] or "0") - 4 * len(match[2] or ""))
     return number if exact == abs(Fraction(number)) else None
 
 
 def positive(text: str) -> float | None:
-    """A plain finite number above 0 and nothing behind it, or None."""
+    """Return the value of a plain, finite, positive number with nothing after it, else None."""
     if not _DECIMAL.fullmatch(text):
         return None
     number = float(text)

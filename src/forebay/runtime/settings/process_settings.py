@@ -1,4 +1,4 @@
-"""The allocator's settings of this process: the environment's when the first device opens, changed by `apply`."""
+"""Allocator settings of this process: read from the environment when the first device opens, changed by `apply`."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettin
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["apply", "caching", "current", "enable_caching", "follow"]
+__all__ = ["apply", "caching", "current", "enable_caching", "subscribe"]
 
 _followers: WeakSet[Allocator] = WeakSet()
-_now: AllocatorSettings | None = None
+_current: AllocatorSettings | None = None
 _NO_CACHE = ("FOREBAY_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-caching = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether memory given back is kept for the next
+caching = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether freed memory is cached
 
 
 def current() -> AllocatorSettings:
-    """What holds now. Raises ValueError, naming the variable, where the environment makes no sense."""
-    global _now  # noqa: PLW0603 -- one process has one set of settings, as PyTorch
-    if _now is None:
-        _now = allocator_settings.from_environment()
-        if _now.backend != DEFAULT.backend:
+    """Return the current settings. Raise ValueError, naming the variable, if the environment is invalid."""
+    global _current  # noqa: PLW0603 -- one set of settings per process, as PyTorch
+    if _current is None:
+        _current = allocator_settings.from_environment()
+        if _current.backend != DEFAULT.backend:
             warnings.warn(
-                f"backend:{_now.backend} is not forebay's: its own allocator serves", ForebayWarning, stacklevel=2
+                f"backend:{_current.backend} is not available in forebay: using its native allocator",
+                ForebayWarning,
+                stacklevel=2,
             )
-    return _now
+    return _current
 
 
 def apply(text: str) -> None:
-    """New settings for all devices, those opened already as well. Raises ValueError with PyTorch's words.
+    """Change the settings of all devices, open ones included. Raise ValueError with PyTorch's text if invalid.
 
-    What stands before the mistake holds in spite of it, as in PyTorch.
+    Keys before an error take effect, as in PyTorch.
     """
     allocator_settings.change(text, current(), _set)
 
 
-def follow(allocator: Allocator) -> None:
-    """The allocator has the settings of the process from now on."""
+def subscribe(allocator: Allocator) -> None:
+    """Apply each later change of the settings to the allocator as well."""
     _followers.add(allocator)
 
 
 def _set(new: AllocatorSettings) -> None:
-    global _now  # noqa: PLW0603 -- as above
-    _now = new
+    global _current  # noqa: PLW0603 -- as above
+    _current = new
     for allocator in tuple(_followers):
         allocator.apply_settings(new)
 

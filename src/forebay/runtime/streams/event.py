@@ -1,4 +1,4 @@
-"""Events: a point on a stream that others can ask about, wait for and time."""
+"""Events: a recorded position on a stream that can be queried, waited for and timed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,40 @@ from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import ipc_event
-from forebay.runtime.streams.ipc_event import SharedPoint
+from forebay.runtime.streams.ipc_event import IpcEventState
 from forebay.runtime.streams.stream import Stream, current_stream, wait_for
 from forebay.spi import Mark, Queue, Timing
 
 __all__ = ["Event"]
 
 
-def _times(queue: Queue) -> TypeGuard[Timing]:
-    """Whether it is a Timing; to ask only that takes microseconds, and mostly its class can tell."""
+def _supports_timing(queue: Queue) -> TypeGuard[Timing]:
+    """Return True if the queue is a Timing. The class check comes first: the instance check takes microseconds."""
     return issubclass(queue.__class__, Timing) or isinstance(queue, Timing)
 
 
 class Event:
-    """A point on a stream, set by `record`. Belongs to the device of its first record, or to `device` if that is given.
+    """A position on a stream, set by `record`.
 
-    `enable_timing` keeps the moment, for `elapsed_time`; `interprocess` lets other processes have the event, by its
-    `ipc_handle`; `blocking` changes nothing, as no wait here spins for long. (`torch.Event`)
+    The event belongs to `device` or, if that is not given, to the device of its first record.
 
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The only device on whose streams the event may be recorded; any device by default.
+    enable_timing : bool, optional
+        Store the time of each record, for `elapsed_time`. False by default.
+    blocking : bool, optional
+        Accepted for compatibility and ignored: no wait spins for long. False by default.
+    interprocess : bool, optional
+        Allow other processes to open the event by its `ipc_handle`. False by default.
+
+    Notes
+    -----
+    As `torch.Event`.
+
+    Examples
+    --------
     >>> import forebay
     >>> start, end = forebay.Event(enable_timing=True), forebay.Event(enable_timing=True)
     >>> start.record(); end.record(); end.synchronize()
@@ -48,21 +64,41 @@ class Event:
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.interprocess = interprocess
-        self.shared: SharedPoint | None = None  # the runtime's own
+        self.shared: IpcEventState | None = None  # internal to the runtime
         self._stream: Stream | None = None
         self._opened: OpenDevice | None = None
         self._tick = 0
         self._mark: Mark | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Set the point after all work so far on the stream (the current one, if none is given), or move it there.
+        """Record the event after all work queued on a stream so far.
 
-        Raises RuntimeError when the stream is of another device than the event, Unsupported when timing was asked for
-        and the backend has none.
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream; the current one of the event's device by default.
+
+        Raises
+        ------
+        RuntimeError
+            If the stream is on another device than the event.
+        Unsupported
+            If the event has `enable_timing` and the backend does not support timing.
+
+        Notes
+        -----
+        Recording again moves the event.
         """
         self.record_on(current_stream(self.device) if stream is None else stream)
 
     def record_on(self, stream: Stream) -> None:
+        """Record the event on a stream. Internal to the runtime: `record` without its default.
+
+        Parameters
+        ----------
+        stream : Stream
+            The stream.
+        """
         if not isinstance(stream, Stream):
             raise TypeError(f"expected a Stream, not {type(stream).__name__}")
         opened = stream.opened
@@ -72,54 +108,84 @@ class Event:
                     f"Event device {self.device} does not match recording stream's device {stream.device}."
                 )
             self._opened, self.device = opened, stream.device
-            if observers.listeners:
-                observers.created(self, opened)
+            if observers.registered:
+                observers.notify_event_created(self, opened)
         queue = stream.queue
         if self.interprocess:
             if self.shared is None:
-                self.shared = ipc_event.shared_point(self, opened)
-            self.shared.record(queue)  # first, so that it is reached when the tick is
+                self.shared = ipc_event.new_ipc_state(self, opened)
+            self.shared.record(queue)  # before the signal: once the tick is reached, the shared record is too
         if not self.enable_timing:
             self._tick = queue.signal()
-        elif _times(queue):
+        elif _supports_timing(queue):
             self._mark = queue.mark()
             self._tick = self._mark.tick
         else:
-            raise Unsupported(f"{stream.device.kind} cannot time events", ability="Timing")
+            raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
         self._stream = stream
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.event_recorded(self, stream)
 
     @property
     def recorded(self) -> bool:
+        """True if the event was recorded, or is shared with another process."""
         return self._stream is not None or self.shared is not None
 
     @property
     def event_id(self) -> int:
-        """What tells it from others in this process; 0 while it was not recorded."""
+        """A number unique among the live events of this process; 0 until the event is recorded."""
         return id(self) if self.recorded else 0
 
     def query(self) -> bool:
-        """Whether the point is reached; True for an event never recorded. Never waits.
+        """Return True if all work before the record has completed.
 
-        DeviceError where a capture minds that, or for a point in a graph, which each replay reaches anew.
+        Returns
+        -------
+        bool
+            Also True if the event was never recorded.
+
+        Raises
+        ------
+        DeviceError
+            With code 900 if an active graph capture forbids the query. Also if the event was recorded in a graph,
+            where each replay reaches it again.
+
+        Notes
+        -----
+        Does not block.
         """
-        if self.shared is not None and (word := self.shared.elsewhere()):
+        if self.shared is not None and (word := self.shared.foreign_word()):
             return self.shared.mark.reached(word)
         if self._stream is None:
             return True
-        if capture_state.under_way:
+        if capture_state.active:
             capture_state.forbid(self._stream.device.kind, "query")
         if self._tick < 0:
-            raise capture_state.refusal(self._stream.device.kind, CAPTURED_EVENT, "query")
+            raise capture_state.capture_error(self._stream.device.kind, CAPTURED_EVENT, "query")
         done = self._stream.queue.reached() >= self._tick
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.event_queried(self, done)
         return done
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Later work of the stream (the current one, if none is given) waits for the point; the host does not."""
-        if self.shared is not None and (word := self.shared.elsewhere()):
+        """Make all future work on a stream wait for the event, without blocking the host.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream that waits; the current one by default.
+
+        Raises
+        ------
+        TypeError
+            If `stream` is not a Stream.
+
+        Notes
+        -----
+        Does nothing if the event was never recorded. The host waits if the stream's device is of another kind than
+        the event's.
+        """
+        if self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.wait_on(current_stream(self.device) if stream is None else stream, word)
             return
         if self._stream is None:
@@ -129,49 +195,114 @@ class Event:
             raise TypeError(f"expected a Stream, not {type(stream).__name__}")
         if stream.queue is not self._stream.queue:
             wait_for(stream, self._stream, self._tick)
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.event_waited(self, stream)
 
     def synchronize(self) -> None:
-        """Wait for the point; a failure of the stream's work, be it of later work, is raised here, once."""
-        if self.shared is not None and (word := self.shared.elsewhere()):
+        """Wait until all work before the record has completed.
+
+        Raises
+        ------
+        DeviceError
+            If work on the stream failed, including work queued after the record; each failure is raised once.
+        """
+        if self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.mark.wait(word)
         elif self._stream is not None:
             self._stream.opened.wait(self._stream.queue, self._tick)
-            for listener in observers.listeners:
+            for listener in observers.registered:
                 listener.event_synchronized(self)
 
     def elapsed_time(self, other: Event) -> float:
-        """Milliseconds from this point to the other's; both must be reached. Never waits."""
+        """Return the milliseconds between this event and a later one.
+
+        Parameters
+        ----------
+        other : Event
+            The later event.
+
+        Returns
+        -------
+        float
+            Milliseconds; negative if `other` was reached first.
+
+        Raises
+        ------
+        TypeError
+            If `other` is not an Event.
+        ValueError
+            If an event was created without `enable_timing` or never recorded.
+        RuntimeError
+            If an event has not been reached yet, or the events are on devices of different kinds.
+
+        Notes
+        -----
+        Does not block.
+        """
         if not isinstance(other, Event):
             raise TypeError(f"expected an Event, not {type(other).__name__}")
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._stream is None or self._mark is None or other._mark is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        ours, theirs = self._stream.device.kind, other.device.kind if other.device else ""
-        if ours != theirs:
-            raise RuntimeError(f"Event device type {ours.upper()} does not match other's device type {theirs.upper()}.")
+        kind, other_kind = self._stream.device.kind, other.device.kind if other.device else ""
+        if kind != other_kind:
+            raise RuntimeError(
+                f"Event device type {kind.upper()} does not match other's device type {other_kind.upper()}."
+            )
         if not (self.query() and other.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         queue = self._stream.queue
-        if not _times(queue):
-            raise Unsupported(f"{self.device} cannot time events", ability="Timing")
+        if not _supports_timing(queue):
+            raise Unsupported(f"{self.device} does not support event timing", ability="Timing")
         return queue.elapsed_ms(self._mark, other._mark)
 
     def ipc_handle(self) -> bytes:
-        """64 bytes, by which another process has the event, too, as long as it lives here.
+        """Return a handle by which other processes open this event while it exists here.
 
-        Both record it, and wait for whichever record was the last. Raises DeviceError unless it was made with
-        `interprocess=True` and without timing. (`torch.cuda.Event.ipc_handle`)
+        Returns
+        -------
+        bytes
+            64 bytes, for `from_ipc_handle`.
+
+        Raises
+        ------
+        DeviceError
+            If the event was created with `enable_timing`, or without `interprocess`.
+
+        Notes
+        -----
+        As `torch.cuda.Event.ipc_handle`. Every process can record the event; waits are for the latest record.
+        An event that was never recorded is bound to the current device, which is opened.
         """
         return ipc_event.export_event(self)
 
     @classmethod
     def from_ipc_handle(cls, device: Device | str | int, ipc_handle: bytes) -> Self:
-        """The event of another process. Opens the device. (`torch.cuda.Event.from_ipc_handle`)
+        """Return an event exported by another process.
 
-        DeviceError for the handle of this very process, and when the other one is gone, or has dropped the event.
+        Parameters
+        ----------
+        device : device or str or int
+            The device to which the event is bound here.
+        ipc_handle : bytes
+            The 64 bytes that `ipc_handle` returned in the other process.
+
+        Returns
+        -------
+        Event
+            An interprocess event.
+
+        Raises
+        ------
+        DeviceError
+            If this process created the handle, or if the other process exited or released the event.
+        ForebayError
+            If `ipc_handle` is not 64 bytes.
+
+        Notes
+        -----
+        As `torch.cuda.Event.from_ipc_handle`. Opens the device.
         """
         return ipc_event.import_event(cls, device, ipc_handle)
 
@@ -185,3 +316,6 @@ class Event:
 
 def _from_ipc_handle(cls: type[Event], handle: bytes, device: Device) -> Event:
     return cls.from_ipc_handle(device, handle)
+
+
+Stream._event_class = Event  # noqa: SLF001 - streams create events, and events import streams

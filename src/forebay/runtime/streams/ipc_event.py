@@ -1,4 +1,4 @@
-"""Events that several processes have."""
+"""Interprocess events: export and import by handle, and the state shared between processes."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from forebay.errors import ForebayError
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
-from forebay.runtime.memory.ipc_memory import can_share, sharing_port
+from forebay.runtime.devices.sharing_port import can_share, sharing_port
 from forebay.runtime.streams.stream import Stream
 from forebay.spi import Queue, SharedMark
 
 if TYPE_CHECKING:
     from forebay.runtime.streams.event import Event
 
-__all__ = ["SharedPoint", "export_event", "import_event", "shared_point"]
+__all__ = ["IpcEventState", "export_event", "import_event", "new_ipc_state"]
 
 _AnyEvent = TypeVar("_AnyEvent", bound="Event")
 
 
-class SharedPoint:
-    """What an event of several processes has beside what one of this process has: the point of all of them."""
+class IpcEventState:
+    """The state of an interprocess event that all its processes share, and the last record made by this process."""
 
     def __init__(self, opened: OpenDevice, mark: SharedMark) -> None:
         self.opened = opened
         self.mark = mark
-        self._mine = 0  # the word of the last record here
+        self._own_word = 0  # identifies the last record made by this process
 
     def record(self, queue: Queue) -> None:
         capture_state.forbid_on(queue, self.opened.device.kind, "record")
-        with self.opened.keeping(queue, self.mark):
-            self._mine = self.mark.record(queue)
+        with self.opened.keep_alive(queue, self.mark):
+            self._own_word = self.mark.record(queue)
 
-    def elsewhere(self) -> int:
-        """The word of the last record, if that was another process's; else 0."""
+    def foreign_word(self) -> int:
+        """Return the word of the last record if another process made it, else 0."""
         word = self.mark.last()
-        return 0 if word == self._mine else word
+        return 0 if word == self._own_word else word
 
     def wait_on(self, stream: Stream, word: int) -> None:
-        """The stream waits; where its device has no such events, the host does."""
+        """Make the stream wait for the record. If its device has no shared events, the host waits instead."""
         if not can_share(type(stream.opened.port)):
             self.mark.wait(word)
             return
         capture_state.forbid_on(stream.queue, stream.device.kind, "wait")
-        with stream.opened.keeping(stream.queue, self.mark):
+        with stream.opened.keep_alive(stream.queue, self.mark):
             tracer = observers.tracer
             begun = tracer.queueing(stream.queue) if tracer else None
             self.mark.wait_for(stream.queue, word)
@@ -55,37 +55,37 @@ class SharedPoint:
                 tracer.queued(stream.queue, begun, "wait", "wait for another process")
 
 
-def shared_point(event: Event, opened: OpenDevice) -> SharedPoint:
-    """DeviceError for an event that cannot be one: "invalid argument", which is CUDA's."""
+def new_ipc_state(event: Event, opened: OpenDevice) -> IpcEventState:
+    """Return new shared state. Raises CUDA's "invalid argument" for an event with timing or not interprocess."""
     if not event.interprocess or event.enable_timing:
-        note = "An event that other processes can wait for is made with interprocess=True and without enable_timing."
-        where = opened.device
-        raise accelerator_error(INVALID_VALUE, kind=where.kind, call="ipc_handle", device=str(where), note=note)
-    return SharedPoint(opened, sharing_port(opened).make_mark())
+        note = "An interprocess event must be created with interprocess=True and without enable_timing."
+        device = opened.device
+        raise accelerator_error(INVALID_VALUE, kind=device.kind, call="ipc_handle", device=str(device), note=note)
+    return IpcEventState(opened, sharing_port(opened).make_mark())
 
 
 def export_event(event: Event) -> bytes:
-    """64 bytes, by which other processes open the event while it lives here.
+    """Return the 64-byte handle by which other processes open the event while it exists here.
 
-    One that was never recorded becomes the current device's. Opens that device.
+    An event that was never recorded is bound to the current device, which is opened.
     """
     if event.shared is None:
         opened = current.opened_for(event.device)
-        event.shared = shared_point(event, opened)
+        event.shared = new_ipc_state(event, opened)
         event.device = opened.device
     return event.shared.mark.handle
 
 
 def import_event(cls: type[_AnyEvent], device: Device | str | int, handle: bytes) -> _AnyEvent:
-    """The event of another process, as one of that device. Opens the device.
+    """Return another process's event, bound to the device. Opens the device.
 
-    DeviceError for what is no handle, for one of this very process, and when its process is gone or has dropped it.
+    Raises DeviceError if the handle is invalid or of this process, or if the owner exited or released the event.
     """
     if not isinstance(handle, bytes | bytearray | memoryview) or len(handle) != HANDLE_BYTES:
         size = len(handle) if hasattr(handle, "__len__") else 0
         raise ForebayError(f"cudaIpcEventHandle_t expects byte-like object of size {HANDLE_BYTES}, but got {size}")
     opened = current.opened_for(device)
     event = cls(interprocess=True)
-    event.shared = SharedPoint(opened, sharing_port(opened).open_mark(bytes(handle)))
+    event.shared = IpcEventState(opened, sharing_port(opened).open_mark(bytes(handle)))
     event.device = opened.device
     return event

@@ -1,9 +1,12 @@
-"""Streams: work on one is done in order, work on two in any order. Each stands on one queue of its device."""
+"""Streams: each one submits to an in-order queue of its device. Work on different streams is unordered.
+
+Over 400 lines because of the docstrings of its public functions.
+"""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from forebay.device_spec import Device
 from forebay.runtime.base import capture_state, observers
@@ -18,26 +21,46 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Stream",
-    "as_kind",
+    "cast_to_face",
     "current_stream",
-    "default_of",
+    "current_stream_for",
     "default_stream",
+    "default_stream_for",
+    "from_queue",
     "set_stream",
-    "standing_on",
-    "stream_of",
     "synchronize",
     "wait_for",
 ]
 
 
 class Stream:
-    """A stream of the device, with a queue of its own. Opens the device; the queue's thread starts with its first work.
+    """An in-order queue of work on one device.
 
-    As a context manager it is the current stream, and its device the current device, inside. A lower `priority` is more
-    urgent; it is a hint. (`torch.Stream`)
+    Creating a stream opens the device. The queue's thread starts with the first work. As a context manager, the stream
+    becomes this thread's current stream, and its device the current device.
 
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+    priority : int, optional
+        A scheduling hint; a lower number is more urgent. 0 by default.
+
+    Raises
+    ------
+    TypeError
+        If `priority` is not an int.
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.Stream`.
+
+    Examples
+    --------
     >>> import forebay
-    >>> stream = forebay.Stream("host:0")
+    >>> stream = forebay.Stream("cpu")
     >>> with stream:
     ...     ones = forebay.full((4,), 1.0)
     >>> stream.synchronize()
@@ -45,96 +68,169 @@ class Stream:
     array([1., 1., 1., 1.], dtype=float32)
     """
 
+    _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
+
     def __init__(self, device: Device | str | int | None = None, *, priority: int = 0) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"priority is an int, lower is more urgent; got {priority!r}")
+            raise TypeError(f"priority must be an int, not {priority!r}")
         opened = current.opened_for(device)
-        self.stand_on(opened, opened.borrow_queue(priority), priority)
+        self.bind(opened, opened.borrow_queue(priority), priority)
         self._borrowed = True
 
-    def stand_on(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
-        """For the runtime: be the stream of that queue."""
-        self.opened = opened  # the runtime's own, like `queue`
+    def bind(self, opened: OpenDevice, queue: Queue, priority: int) -> None:
+        """Attach this object to an existing queue. Internal to the runtime.
+
+        Parameters
+        ----------
+        opened : OpenDevice
+            The device.
+        queue : Queue
+            A queue of the device.
+        priority : int
+            The priority to report.
+        """
+        self.opened = opened  # internal to the runtime, like `queue`
         self._queue = queue
         self._borrowed = False
         self.device = opened.device
-        self.handle = queue.handle  # the queue's number on its device; the default stream's is 0
+        self.handle = queue.handle  # unique on the device; 0 for the default stream
         self.priority = priority
 
     def __del__(self) -> None:
-        if getattr(self, "_borrowed", False) and not self.opened.gone:
+        if getattr(self, "_borrowed", False) and not self.opened.unusable:
             self.opened.return_queue(self._queue, self.priority)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot copy or pickle a {type(self).__name__!r} object: it has its queue alone")
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__!r} object: each stream owns its queue")
 
     @property
     def queue(self) -> Queue:
-        """The queue to submit work to. Raises Forked in a child of the process that opened the device."""
-        if self.opened.gone:
+        """The queue that receives this stream's work.
+
+        Raises
+        ------
+        Forked
+            In a child of the process that opened the device.
+        WrongState
+            If the device's emulation has ended.
+        """
+        if self.opened.unusable:
             self.opened.check()
         return self._queue
 
     @property
     def stream_id(self) -> int:
-        """What tells it from the other streams of its device: PyTorch's number where it has one, else the handle."""
+        """PyTorch's stream id on devices with a stream pool, else the handle; unique on the device."""
         pool = self.opened.stream_pool
-        return self.handle if pool is None else pool.id_of(self.handle)
+        return self.handle if pool is None else pool.stream_id_of(self.handle)
 
     @property
     def device_index(self) -> int:
+        """The index of the stream's device."""
         return self.device.index or 0
 
     @property
     def device_type(self) -> int:
-        """PyTorch's number for the kind of its device."""
+        """PyTorch's number for the kind of the stream's device."""
         return device_type(self.device.kind)
 
     @property
     def native_handle(self) -> int:
-        """The driver's own handle; 0 for the default stream."""
+        """The driver's handle; 0 for the default stream."""
         return self.handle
 
     def query(self) -> bool:
-        """Whether all work so far is done. Never waits. DeviceError where a capture minds that."""
-        if capture_state.under_way:
+        """Return True if all queued work has completed.
+
+        Returns
+        -------
+        bool
+            False while work is pending.
+
+        Raises
+        ------
+        DeviceError
+            With code 900 if an active graph capture forbids the query.
+
+        Notes
+        -----
+        Does not block.
+        """
+        if capture_state.active:
             capture_state.forbid(self.device.kind, "query")
         return self.queue.idle()
 
     @property
     def capture(self) -> capture_state.Capture | None:
-        """What records the stream's work now, instead of its being done."""
-        return capture_state.capture_of(self.queue) if capture_state.under_way else None
+        """The active capture that records this stream's work, or None."""
+        return capture_state.capture_of(self.queue) if capture_state.active else None
 
     def is_capturing(self) -> bool:
-        """Whether its work is recorded now."""
+        """Return True if a graph capture records this stream's work.
+
+        Returns
+        -------
+        bool
+            True from the start of the capture until its end.
+        """
         return self.capture is not None
 
     def synchronize(self) -> None:
-        """Wait until all work so far is done; a failure of that work is raised here, once."""
+        """Wait until all queued work has completed.
+
+        Raises
+        ------
+        DeviceError
+            If that work failed; each failure is raised once. With code 900 if an active graph capture forbids waiting.
+        """
         queue = self.queue
         if sync_debug.mode:
-            sync_debug.waiting(self.opened)
+            sync_debug.check_wait(self.opened)
         self.opened.wait(queue)
-        for listener in observers.listeners:
+        for listener in observers.registered:
             listener.stream_synchronized(self)
 
     def wait_event(self, event: Event) -> None:
-        """Work from here on waits for the event; the host does not."""
+        """Make all future work on this stream wait for an event, without blocking the host.
+
+        Parameters
+        ----------
+        event : Event
+            The event to wait for. An event that was never recorded is ignored.
+        """
         event.wait(self)
 
     def wait_stream(self, other: Stream) -> None:
-        """Work from here on waits for all work so far on the other stream; the host does not."""
+        """Make all future work on this stream wait for all work queued on another stream so far.
+
+        Parameters
+        ----------
+        other : Stream
+            The stream to wait for.
+
+        Notes
+        -----
+        Does not block the host, unless the streams' devices are of different kinds.
+        """
         if other.queue is not self.queue:
             wait_for(self, other, other.queue.signal())
-            for listener in observers.listeners:
+            for listener in observers.registered:
                 listener.stream_waited(self, other)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record the event here, or a new one; gives it."""
-        from forebay.runtime.streams.event import Event
+        """Record an event on this stream.
 
-        event = Event(device=self.device) if event is None else event
+        Parameters
+        ----------
+        event : Event, optional
+            The event to record; a new one by default.
+
+        Returns
+        -------
+        Event
+            The recorded event.
+        """
+        event = self._event_class(device=self.device) if event is None else event
         event.record(self)
         return event
 
@@ -144,7 +240,10 @@ class Stream:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         current.leave(self)
 
@@ -161,30 +260,30 @@ class Stream:
 _AnyStream = TypeVar("_AnyStream", bound=Stream)
 
 
-def standing_on(kind: type[_AnyStream], opened: OpenDevice, queue: Queue, priority: int = 0) -> _AnyStream:
-    """A stream object for a queue that is there already; objects for the same queue are equal."""
-    stream = kind.__new__(kind)
-    stream.stand_on(opened, queue, priority)
+def from_queue(stream_class: type[_AnyStream], opened: OpenDevice, queue: Queue, priority: int = 0) -> _AnyStream:
+    """Return a stream object for an existing queue. Objects for the same queue are equal."""
+    stream = stream_class.__new__(stream_class)
+    stream.bind(opened, queue, priority)
     return stream
 
 
-def as_kind(kind: type[_AnyStream], stream: Stream) -> _AnyStream:
-    """The stream as an object of a face; in its place from now on, so that the next to ask need not do that."""
-    if isinstance(stream, kind):
+def cast_to_face(stream_class: type[_AnyStream], stream: Stream) -> _AnyStream:
+    """Return the stream as an instance of a face's class, and cache it wherever this thread stores the stream."""
+    if isinstance(stream, stream_class):
         return stream
-    made = standing_on(kind, stream.opened, stream.queue, stream.priority)
+    converted = from_queue(stream_class, stream.opened, stream.queue, stream.priority)
     state, opened = current.local.here, stream.opened
     if state.streams.get(opened) is stream:
-        state.streams[opened] = made
+        state.streams[opened] = converted
     if opened.default_stream is stream:
-        opened.default_stream = made
+        opened.default_stream = converted
     if state.stream is stream:
-        state.stream = made
-    return made
+        state.stream = converted
+    return converted
 
 
 def wait_for(stream: Stream, other: Stream, tick: int) -> None:
-    """The stream's later work waits until the other's queue reaches the tick."""
+    """Make the stream's future work wait until the other stream's queue reaches the tick."""
     if stream.device.kind == other.device.kind:
         queue = stream.queue
         tracer = observers.tracer
@@ -193,34 +292,107 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
         if tracer:
             tracer.queued(queue, begun, "wait", "wait", 0, other.queue, 1)
     else:
-        other.opened.wait(other.queue, tick)  # no queue can wait for another vendor's, so the host does
+        other.opened.wait(other.queue, tick)  # queues of different vendors cannot wait for each other: the host waits
 
 
 def default_stream(device: Device | str | int | None = None) -> Stream:
-    """The stream that a device has from the start. Opens the device. (`torch.cuda.default_stream`)"""
-    return default_of(current.opened_for(device))
+    """Return the default stream of a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream that is current in each thread until another is set.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.default_stream`. Opens the device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.default_stream("cpu").handle
+    0
+    """
+    return default_stream_for(current.opened_for(device))
 
 
-def default_of(opened: OpenDevice) -> Stream:
+def default_stream_for(opened: OpenDevice) -> Stream:
+    """Return the device's default stream."""
     if opened.default_stream is None:
-        opened.default_stream = standing_on(Stream, opened, opened.default_queue)
+        opened.default_stream = from_queue(Stream, opened, opened.default_queue)
     return opened.default_stream
 
 
-def stream_of(opened: OpenDevice) -> Stream:
-    """The stream that this thread's work on the device goes to. Forked or WrongState where it cannot be used."""
-    if opened.gone:
+def current_stream_for(opened: OpenDevice) -> Stream:
+    """Return this thread's current stream on the device. Raises Forked or WrongState if the device is unusable."""
+    if opened.unusable:
         opened.check()
-    return current.here().streams.get(opened) or default_of(opened)
+    return current.here().streams.get(opened) or default_stream_for(opened)
 
 
 def current_stream(device: Device | str | int | None = None) -> Stream:
-    """The stream that this thread's work on the device goes to. Opens the device. (`torch.cuda.current_stream`)"""
-    return current.stream_on(device, default_of)
+    """Return this thread's current stream on a device.
+
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Returns
+    -------
+    Stream
+        The stream that receives this thread's work on the device.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.current_stream`. Opens the device.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> with forebay.Stream("cpu") as stream:
+    ...     forebay.current_stream() == stream
+    True
+    """
+    return current.stream_on(device, default_stream_for)
 
 
 def set_stream(stream: Stream) -> None:
-    """Make the stream this thread's current one, and its device the current device. (`torch.cuda.set_stream`)"""
+    """Make a stream this thread's current stream, and its device the current device.
+
+    Parameters
+    ----------
+    stream : Stream
+        The stream to make current.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is not a Stream.
+    Forked
+        In a child of the process that opened the device.
+    WrongState
+        If the device's emulation has ended.
+
+    Notes
+    -----
+    As `torch.cuda.set_stream`.
+    """
     if not isinstance(stream, Stream):
         raise TypeError(f"expected a Stream, not {type(stream).__name__}")
     stream.opened.check()
@@ -228,8 +400,22 @@ def set_stream(stream: Stream) -> None:
 
 
 def synchronize(device: Device | str | int | None = None) -> None:
-    """Wait until all work on all streams of the device is done. Opens the device. (`torch.cuda.synchronize`)
+    """Wait until all work on all streams of a device has completed.
 
-    A failure of work that nobody heard of yet is raised here, once.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    DeviceError
+        If that work failed; each failure is raised once. With code 900 if an active graph capture forbids waiting.
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.synchronize`. Opens the device.
     """
     current.opened_for(device).synchronize()

@@ -1,4 +1,4 @@
-"""Whether a program wants to hear of calls that wait for a device, which cost it the time in which both could work."""
+"""Synchronisation debug mode: warn about calls that make the host wait for a device, or reject them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from forebay.errors import ForebayError, ForebayWarning, user_frame
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["ERROR", "OFF", "WARN", "mode", "set_mode", "waiting"]
+__all__ = ["ERROR", "OFF", "WARN", "check_wait", "mode", "set_mode"]
 
 OFF, WARN, ERROR = 0, 1, 2
-_SAID = "called a synchronizing CUDA operation"
+_MESSAGE = "called a synchronizing CUDA operation"
 
 mode = OFF
 
 
 def set_mode(new: int) -> None:
-    """OFF, WARN or ERROR, for all threads."""
+    """Set the mode of all threads: OFF, WARN or ERROR."""
     global mode  # noqa: PLW0603 -- one process has one mode, as PyTorch
     mode = new
 
 
-def waiting(opened: OpenDevice) -> None:
-    """The host is about to wait for the device: warn, or raise ForebayError before anything is done.
+def check_wait(opened: OpenDevice) -> None:
+    """Warn that the host is about to wait for the device, or raise ForebayError before any wait.
 
-    Nothing is said of devices whose memory the host reads anyway: there is no copy to wait for.
+    Skips devices whose memory is host-visible: there is no copy to wait for.
     """
     if mode == OFF or opened.port.props.host_visible:
         return
     if mode == ERROR:
-        raise ForebayError(_SAID)
-    warnings.warn(_SAID, ForebayWarning, stacklevel=user_frame()[1])
+        raise ForebayError(_MESSAGE)
+    warnings.warn(_MESSAGE, ForebayWarning, stacklevel=user_frame()[1])

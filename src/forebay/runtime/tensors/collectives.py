@@ -1,8 +1,8 @@
-"""Collective operations: several devices' tensors at once, each device's part in its own stream, ordered as NCCL's.
+"""Collective operations on tensors of several devices, ordered like NCCL's in one stream per rank.
 
-An operation begins when the streams of all ranks have come to it, and none of them goes on before it is done; the host
-never waits: NumPy does the arithmetic, in the queue of the first rank (queued_numpy.py). Ranks are added up
-in their order, 16-bit floats and smaller as float32. Tensors are contiguous, of one dtype, and checked by the caller; a
+An operation begins when the streams of all ranks have reached it, and blocks these streams until it completes. The host
+does not block: NumPy computes the result in the queue of the first rank (queued_numpy.py). Ranks are reduced in order;
+floats of 16 bits or fewer are accumulated as float32. The caller checks that tensors are contiguous and of one dtype. A
 rank's input may be its output.
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.runtime.streams.stream import Stream
-from forebay.runtime.tensors.queued_numpy import Arrays, together
+from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["Op", "all_gather", "all_reduce", "broadcast", "combined", "reduce", "reduce_scatter"]
+__all__ = ["Op", "all_gather", "all_reduce", "broadcast", "combine", "reduce", "reduce_scatter"]
 
 
 class Op(IntEnum):
-    """How elements are combined, under NCCL's numbers."""
+    """Reduction operations, with NCCL's numbers."""
 
     SUM = 0
     PROD = 1
@@ -32,34 +32,34 @@ class Op(IntEnum):
     AVG = 4
 
 
-# NaN is less than anything in a maximum, and greater in a minimum, as on a GPU.
+# fmax and fmin ignore NaN, as GPUs do.
 _FUNCTIONS = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MAX: np.fmax, Op.MIN: np.fmin, Op.AVG: np.add}
 
 
 def all_reduce(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, streams: Sequence[Stream]) -> None:
-    """Each output becomes the combination of all inputs."""
+    """Write the reduction of all inputs to each output."""
 
     def work(ins: Arrays, outs: Arrays) -> None:
         ins, outs = _flat(ins), _flat(outs)
-        total = combined(ins, op)
+        total = combine(ins, op)
         for out in outs:
             np.copyto(out, total, casting="unsafe")
 
-    together(streams, inputs, outputs, work, name="all_reduce")
+    run_on_arrays(streams, inputs, outputs, work, name="all_reduce")
 
 
 def reduce(inputs: Sequence[Tensor], output: Tensor, root: int, op: Op, streams: Sequence[Stream]) -> None:
-    """The output, which is of rank `root`, becomes the combination of all inputs."""
+    """Write the reduction of all inputs to the output, which belongs to rank `root`."""
 
     def work(ins: Arrays, outs: Arrays) -> None:
         ins, outs = _flat(ins), _flat(outs)
-        np.copyto(outs[0], combined(ins, op), casting="unsafe")
+        np.copyto(outs[0], combine(ins, op), casting="unsafe")
 
-    together(streams, inputs, [output], work, of=[root], name="reduce")
+    run_on_arrays(streams, inputs, [output], work, output_ranks=[root], name="reduce")
 
 
 def broadcast(tensors: Sequence[Tensor], root: int, streams: Sequence[Stream]) -> None:
-    """Each tensor becomes the root's."""
+    """Copy the root's tensor to all other tensors."""
 
     def work(ins: Arrays, outs: Arrays) -> None:
         ins, outs = _flat(ins), _flat(outs)
@@ -67,55 +67,55 @@ def broadcast(tensors: Sequence[Tensor], root: int, streams: Sequence[Stream]) -
             if rank != root:
                 np.copyto(out, ins[root])
 
-    together(streams, tensors, tensors, work, name="broadcast")
+    run_on_arrays(streams, tensors, tensors, work, name="broadcast")
 
 
 def all_gather(inputs: Sequence[Tensor], outputs: Sequence[Tensor], streams: Sequence[Stream]) -> None:
-    """Each output becomes all inputs, one behind the other."""
+    """Write the concatenation of all inputs to each output."""
 
     def work(ins: Arrays, outs: Arrays) -> None:
         ins, outs = _flat(ins), _flat(outs)
-        whole = np.concatenate(ins)
+        gathered = np.concatenate(ins)
         for out in outs:
-            np.copyto(out, whole)
+            np.copyto(out, gathered)
 
-    together(streams, inputs, outputs, work, name="all_gather")
+    run_on_arrays(streams, inputs, outputs, work, name="all_gather")
 
 
 def reduce_scatter(inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: Op, streams: Sequence[Stream]) -> None:
-    """Each output becomes its rank's part of the combination of all inputs."""
+    """Write each rank's part of the reduction of all inputs to the rank's output."""
 
     def work(ins: Arrays, outs: Arrays) -> None:
         ins, outs = _flat(ins), _flat(outs)
-        total = combined(ins, op)
+        total = combine(ins, op)
         for rank, out in enumerate(outs):
             np.copyto(out, total[rank * out.size : (rank + 1) * out.size], casting="unsafe")
 
-    together(streams, inputs, outputs, work, name="reduce_scatter")
+    run_on_arrays(streams, inputs, outputs, work, name="reduce_scatter")
 
 
-def combined(arrays: Arrays, op: Op) -> NDArray[Any]:
-    """A new array; of 16-bit floats, and smaller ones, it is of float32."""
+def combine(arrays: Arrays, op: Op) -> NDArray[Any]:
+    """Return the reduction of the arrays as a new array; float32 for floats of 16 bits or fewer."""
     dtype = arrays[0].dtype
-    if dtype.kind == "b":  # bytes, as NCCL counts them, of which any but 0 is true
-        return combined([array.view(np.uint8) for array in arrays], op).astype(bool)
-    wide = np.dtype(np.float32) if dtype.kind not in "iu" and dtype.itemsize <= 2 else dtype
+    if dtype.kind == "b":  # NCCL reduces bools as bytes; any nonzero byte is true
+        return combine([array.view(np.uint8) for array in arrays], op).astype(bool)
+    accumulator = np.dtype(np.float32) if dtype.kind not in "iu" and dtype.itemsize <= 2 else dtype
     function, ranks = _FUNCTIONS[op], len(arrays)
-    floats = wide.kind == "f"
-    share = wide.type(1 / ranks) if op is Op.AVG and floats else None
+    is_float = accumulator.kind == "f"
+    share = accumulator.type(1 / ranks) if op is Op.AVG and is_float else None
     with np.errstate(all="ignore"):
-        total: NDArray[Any] = np.array(arrays[0], wide)
+        total: NDArray[Any] = np.array(arrays[0], accumulator)
         if share is not None:
             total *= share
         for array in arrays[1:]:
-            function(total, array if share is None else array.astype(wide) * share, out=total, casting="unsafe")
-        if op is Op.AVG and not floats:
-            total = _divided(total, ranks)
+            function(total, array if share is None else array.astype(accumulator) * share, out=total, casting="unsafe")
+        if op is Op.AVG and not is_float:
+            total = _divide(total, ranks)
     return total
 
 
-def _divided(total: NDArray[Any], ranks: int) -> NDArray[Any]:
-    """Towards zero, as C divides."""
+def _divide(total: NDArray[Any], ranks: int) -> NDArray[Any]:
+    """Return the quotient rounded towards zero, as in C."""
     quotient: NDArray[Any] = total // ranks
     quotient += (total < 0) & (quotient * ranks != total)
     return quotient

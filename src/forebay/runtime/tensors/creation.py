@@ -1,4 +1,4 @@
-"""Making tensors, in PyTorch's spelling. Each allocates on the current stream of its device, and opens that device."""
+"""Functions that create tensors of given values or of existing memory. Over 400 lines because of their docstrings."""
 
 from __future__ import annotations
 
@@ -9,92 +9,496 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from forebay.device_spec import Device
-from forebay.dtypes import as_dtype
+from forebay.device_spec import CPU
+from forebay.dtypes import DTypeLike, as_dtype
+from forebay.layouts import contiguous_format, layout, memory_format, strided
 from forebay.runtime.devices import current
-from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block, array_at
-from forebay.runtime.streams.stream import default_of
-from forebay.runtime.tensors.tensor import Tensor, new_tensor
+from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
+from forebay.runtime.streams.stream import default_stream_for
+from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
+from forebay.runtime.tensors.pinned import pinned_array
+from forebay.runtime.tensors.tensor import Tensor, borrowed_tensor, new_tensor
 
-__all__ = ["allocate", "empty", "empty_pinned", "from_dlpack", "from_numpy", "full", "tensor", "zeros"]
+__all__ = [
+    "allocate",
+    "arange",
+    "as_tensor",
+    "empty",
+    "empty_pinned",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "ones",
+    "tensor",
+    "zeros",
+]
 
-_MOST_DIMENSIONS = 64  # NumPy's bound, and PyTorch's
 
+def allocate(nbytes: int, device: DeviceLike = None, *, usage: str = "") -> AnyBlock:
+    """Allocate a block of device memory on the device's current stream.
 
-def allocate(nbytes: int, device: Device | str | int | None = None, *, usage: str = "") -> AnyBlock:
-    """A raw Block of at least 1 byte on the device's current stream; dropping it gives the memory back.
+    Parameters
+    ----------
+    nbytes : int
+        The size in bytes; at least 1 byte is allocated.
+    device : device or str or int, optional
+        The device; the current one by default. It is opened.
+    usage : {"shared", "private", "scalar"}, optional
+        On MPS devices, the kind of buffer: shared with the host, private to the device, or a scalar that is reused
+        once the stream has passed it.
 
-    `.address`, `.size` (what was handed out), `.used_on(handle)`. Raises OutOfMemory, TypeError
-    for what is no int. (`caching_allocator_alloc`)
+    Returns
+    -------
+    Block
+        The block, with `address` and `size` in bytes. The memory is freed with the last reference to the block.
 
-    `usage`, of an MPS device: "shared" with the host, "private" to the device, or a "scalar", whose memory comes back
-    when the stream is done with it; Unsupported for others, ValueError for what is none of these.
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+    Unsupported
+        If `usage` is given and the device has no such buffers.
 
+    Notes
+    -----
+    As `torch.cuda.caching_allocator_alloc`, with an owner.
+
+    Examples
+    --------
     >>> import forebay
-    >>> forebay.allocate(1000, "host:0").size
+    >>> forebay.allocate(1000, "cpu").size
     1024
     """
-    nbytes, stream = operator.index(nbytes), current.stream_on(device, default_of)
+    nbytes, stream = operator.index(nbytes), current.stream_on(device, default_stream_for)
     if usage:
         return stream.opened.allocator.allocate_for(nbytes, stream.handle, usage)
     return allocate_block(stream.opened, nbytes, stream.handle)
 
 
 def empty(
-    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
+    *size: int | Sequence[int],
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = contiguous_format,
 ) -> Tensor:
-    """A tensor whose elements are whatever the memory held. (`torch.empty`)
+    """Create a tensor without initialising its elements.
 
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape: `empty(2, 3)` or `empty((2, 3))`.
+    out : Tensor, optional
+        A tensor of this shape to return instead of a new one.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise (`set_default_device`). It is opened.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory, which accelerators copy without blocking the host.
+    memory_format : memory_format, optional
+        Only `forebay.contiguous_format`.
+
+    Returns
+    -------
+    Tensor
+        The tensor, allocated on the current stream of its device.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+    RuntimeError
+        If `pin_memory` is given for another device than the CPU, or if there is no accelerator to pin memory.
+    Unsupported
+        If an option needs a tensor library.
+
+    Notes
+    -----
+    As `torch.empty`.
+
+    Examples
+    --------
     >>> import forebay
-    >>> forebay.empty(2, 3, dtype=forebay.uint8, device="host:0").nbytes
+    >>> forebay.empty(2, 3, dtype=forebay.uint8).nbytes
     6
     """
+    if requires_grad or layout is not strided or memory_format is not contiguous_format:
+        check_options("empty", layout, requires_grad, memory_format)
     kind = as_dtype(dtype)
-    return new_tensor(_shape(size, kind), kind, device)
+    if len(size) != 1 or (shape := size[0]).__class__ is not int:
+        shape = shape_of(size, kind)
+    else:
+        shape = (shape,) if shape >= 0 else shape_of(size, kind)
+    if out is not None:
+        check_out(
+            "empty", out, shape, None if dtype is None else kind, None if device is None else current.resolve(device)
+        )
+        return out
+    if pin_memory:
+        return _pinned(shape, kind, device)
+    return new_tensor(shape, kind, device)
 
 
 def zeros(
-    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
+    *size: int | Sequence[int],
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of zeros. (`torch.zeros`)"""
-    return empty(*size, dtype=dtype, device=device).zero_()
+    """Create a tensor of zeros.
+
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape: `zeros(2, 3)` or `zeros((2, 3))`.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+
+    Notes
+    -----
+    As `torch.zeros`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.zeros(3)
+    tensor([0., 0., 0.])
+    """
+    check_options("zeros", layout, requires_grad)
+    return empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory).zero_()
+
+
+def ones(
+    *size: int | Sequence[int],
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Create a tensor of ones.
+
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape: `ones(2, 3)` or `ones((2, 3))`.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+
+    Notes
+    -----
+    As `torch.ones`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.ones(2, 2, dtype=forebay.int64)
+    tensor([[1, 1],
+            [1, 1]])
+    """
+    check_options("ones", layout, requires_grad)
+    return empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory).fill_(1)
 
 
 def full(
     size: int | Sequence[int],
     fill_value: complex,
     *,
+    out: Tensor | None = None,
     dtype: DTypeLike | None = None,
-    device: Device | str | int | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of one value; its dtype, if none is given, is what `tensor(fill_value)` would have. (`torch.full`)"""
-    kind = _inferred(np.asarray(fill_value), fill_value) if dtype is None else dtype
-    return empty(size, dtype=kind, device=device).fill_(fill_value)
+    """Create a tensor with all elements equal.
+
+    Parameters
+    ----------
+    size : int or sequence of int
+        The shape.
+    fill_value : bool or int or float or complex
+        The value of each element.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; by default that of `tensor(fill_value)`.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+
+    Notes
+    -----
+    As `torch.full`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.full((3,), 7)
+    tensor([7, 7, 7])
+    """
+    check_options("full", layout, requires_grad)
+    kind = _inferred(np.asarray(fill_value), fill_value) if dtype is None and out is None else dtype
+    return empty(size, out=out, dtype=kind, device=device, pin_memory=pin_memory).fill_(fill_value)
+
+
+def arange(
+    start: float = 0,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    out: Tensor | None = None,
+    dtype: DTypeLike | None = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Create a tensor of evenly spaced values from `start` up to, but not including, `end`.
+
+    Parameters
+    ----------
+    start : int or float, optional
+        The first value; `arange(end)` begins at 0.
+    end : int or float
+        The bound.
+    step : int or float, optional
+        The difference of neighbours; 1 by default.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; int64 by default, float32 if an argument is a float.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        A tensor of one dimension.
+
+    Raises
+    ------
+    RuntimeError
+        If `step` is zero or has the wrong sign.
+
+    Notes
+    -----
+    As `torch.arange`. The host computes the values.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> forebay.arange(2, 8, 3)
+    tensor([2, 5])
+    """
+    check_options("arange", layout, requires_grad)
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (step > 0 and end < start) or (step < 0 and end > start):
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if dtype is None:
+        dtype = np.dtype("i8" if all(isinstance(each, int) for each in (start, end, step)) else "f4")
+    count = max(math.ceil((end - start) / step), 0)
+    values = (start + step * np.arange(count)).astype(as_dtype(dtype))
+    return empty(count, out=out, dtype=dtype, device=device, pin_memory=pin_memory).copy_(values)
 
 
 def tensor(
-    data: ArrayLike | Tensor, *, dtype: DTypeLike | None = None, device: Device | str | int | None = None
+    data: ArrayLike | Tensor,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A copy of the data on the device. Python's floats become float32, as in PyTorch; arrays keep their dtype.
+    """Create a tensor with a copy of data.
 
+    Parameters
+    ----------
+    data : array_like or Tensor
+        Numbers, nested sequences, an array or another tensor.
+    dtype : dtype, optional
+        The element type; by default that of arrays and tensors, float32 for Python's floats, int64 for its ints.
+    device : device or str or int, optional
+        The device; by default that of `data` if it is a tensor, else the default device of this thread.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The copy. The data may change afterwards.
+
+    Raises
+    ------
+    OutOfMemory
+        If the device has no memory for it.
+
+    Notes
+    -----
+    As `torch.tensor`.
+
+    Examples
+    --------
     >>> import forebay
     >>> forebay.tensor([[1, 2], [3, 4]]).dtype
-    dtype('int64')
+    forebay.int64
     """
+    check_options("tensor", None, requires_grad)
     if isinstance(data, Tensor):
         place = data.device if device is None else current.resolve(device)
-        return data.to(dtype=dtype, device=place, copy=True)
+        if not pin_memory:
+            return data.to(dtype=dtype, device=place, copy=True)
+        kind = data.numpy_dtype if dtype is None else dtype
+        return empty(data.shape, dtype=kind, device=place, pin_memory=True).copy_(data)
     array = np.asarray(data)
     kind = _inferred(array, data) if dtype is None else dtype
-    return empty(array.shape, dtype=kind, device=device).copy_(array)
+    return empty(array.shape, dtype=kind, device=device, pin_memory=pin_memory).copy_(array)
+
+
+def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
+    """Return data as a tensor, without a copy where none is needed.
+
+    Parameters
+    ----------
+    data : array_like or Tensor
+        A tensor, an array, a number or nested sequences.
+    dtype : dtype, optional
+        The element type; as for `tensor` by default.
+    device : device or str or int, optional
+        The device; by default that of a tensor, else the default device of this thread.
+
+    Returns
+    -------
+    Tensor
+        The tensor itself if it has the dtype and device already; a tensor that shares an array's memory on the CPU;
+        else a copy.
+
+    Notes
+    -----
+    As `torch.as_tensor`.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> numbers = forebay.ones(3)
+    >>> forebay.as_tensor(numbers) is numbers
+    True
+    """
+    if isinstance(data, Tensor):
+        return data.to(device=data.device if device is None else device, dtype=dtype)
+    if isinstance(data, np.ndarray) and data.flags.writeable and current.resolve_default(device) is CPU:
+        return from_numpy(data).to(dtype=dtype)
+    return tensor(data, dtype=dtype, device=device)
 
 
 def from_numpy(ndarray: NDArray[Any]) -> Tensor:
-    """A tensor of the host device that shares the array's memory and keeps it alive; nothing is copied.
+    """Return a CPU tensor that shares an array's memory.
 
-    Warns for an array that must not be written, TypeError for what is not an array. (`torch.from_numpy`)
+    Parameters
+    ----------
+    ndarray : numpy.ndarray
+        The array. The tensor keeps it alive.
+
+    Returns
+    -------
+    Tensor
+        A tensor of the same memory; nothing is copied.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an array, or a device cannot store its elements.
+    ValueError
+        If the strides are not multiples of the element size.
+
+    Warns
+    -----
+    UserWarning
+        If the array is read-only.
+
+    Notes
+    -----
+    As `torch.from_numpy`.
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")
@@ -103,52 +507,86 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
     dtype = as_dtype(ndarray.dtype)
     if any(step % dtype.itemsize for step in ndarray.strides):
         raise ValueError("the array's strides are not multiples of its element's size: copy it first")
-    opened = current.opened_for("host:0")
     address = ndarray.__array_interface__["data"][0]
-    storage = Storage(opened, ndarray.nbytes, address, ndarray)
+    storage = Storage(current.opened_for(CPU), ndarray.nbytes, address, ndarray)
     return Tensor(storage, dtype, ndarray.shape, ndarray.strides, address)
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """A tensor of the host device that shares the memory of anything that speaks DLPack on the CPU; no copy is made."""
+    """Return a CPU tensor that shares the memory of another library's CPU array.
+
+    Parameters
+    ----------
+    ext_tensor : object
+        An object with `__dlpack__`, on the CPU.
+
+    Returns
+    -------
+    Tensor
+        A tensor of the same memory; nothing is copied.
+
+    Raises
+    ------
+    BufferError
+        If the memory is not on the CPU.
+
+    Notes
+    -----
+    As `torch.from_dlpack`.
+    """
     return from_numpy(np.from_dlpack(ext_tensor))
 
 
-def empty_pinned(
-    *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | int | None = None
-) -> NDArray[Any]:
-    """A NumPy array in host memory that the device's queues copy from and to while the host goes on.
+def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, device: DeviceLike = None) -> NDArray[Any]:
+    """Create a NumPy array in page-locked host memory.
 
-    Its memory comes from a cache and goes back there with the last array (`forebay.memory.empty_host_cache`), once
-    copies that were queued are done. Raises Unsupported where the device lends none, DeviceError where the system locks
-    no more pages. (`torch.empty(..., pin_memory=True)`)
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    device : device or str or int, optional
+        The device that pins the memory; the current one by default.
+
+    Returns
+    -------
+    numpy.ndarray
+        An array that the device's queues copy from and to while the host continues. Its memory comes from a cache and
+        returns there after the last array and the last queued copy (`forebay.memory.empty_host_cache`).
+
+    Raises
+    ------
+    Unsupported
+        If the device has no pinned memory.
+    DeviceError
+        If the system locks no more pages.
+
+    Notes
+    -----
+    As `torch.empty(..., pin_memory=True)`, for NumPy.
     """
     kind = as_dtype(dtype)
-    shape = _shape(size, kind)
-    count = math.prod(shape)
-    if count == 0:
-        return np.empty(shape, kind)
-    block = current.opened_for(device).pinned.allocate(count * kind.itemsize)
-    return array_at(block.address, (count,), (kind.itemsize,), kind, block).reshape(shape)
+    return pinned_array(shape_of(size, kind), kind, current.opened_for(device).pinned)
 
 
-def _shape(size: tuple[int | Sequence[int], ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """PyTorch's two spellings, `empty(2, 3)` and `empty((2, 3))`, as a tuple of ints that are not negative."""
-    parts = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
-    if any(isinstance(part, (bool, str)) for part in parts):
-        raise TypeError(f"a size is made of ints, not {parts!r}")
-    shape = tuple(operator.index(part) for part in parts)  # type: ignore[arg-type]  # it is what finds out
-    if any(length < 0 for length in shape):
-        raise ValueError(f"a size must not be negative: {shape}")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(shape)}")
-    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= 1 << 63:
-        raise ValueError(f"no strides can be told for an empty tensor of shape {shape}")
-    return shape
+def _pinned(shape: Sequence[int], dtype: np.dtype[Any], device: DeviceLike) -> Tensor:
+    """Return a CPU tensor in memory that the current accelerator pins."""
+    place = current.resolve_default(device)
+    if place.kind != "cpu":
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    kind = current.accelerator_kind()
+    if kind is None:
+        raise RuntimeError(
+            "pin_memory=True requires a CUDA or other accelerator backend; no pinned memory allocator is available on "
+            "this system."
+        )
+    array = pinned_array(tuple(shape), dtype, current.opened_for(kind).pinned)
+    return borrowed_tensor(array, place)
 
 
 def _inferred(array: NDArray[Any], data: object) -> np.dtype[Any]:
-    """PyTorch's default floats are float32 (complex64), unless the data brings a dtype of its own."""
+    """Return float32 or complex64 for Python's floats and complex numbers, as PyTorch; else the data's own type."""
     if hasattr(data, "dtype"):
         return array.dtype
     return {"f": np.dtype("f4"), "c": np.dtype("c8")}.get(array.dtype.kind, array.dtype)

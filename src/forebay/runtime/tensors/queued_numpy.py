@@ -1,6 +1,6 @@
-"""What NumPy computes on tensors in their devices' queues: in order with what streams do, and the host does not wait.
+"""NumPy functions on tensors, run in a device's queue in stream order without blocking the host.
 
-The memory must be what queued functions may touch: `DeviceProps.host_visible` or `queue_visible`.
+The memory must be accessible to queued functions: `DeviceProps.host_visible` or `queue_visible`.
 """
 
 from __future__ import annotations
@@ -13,62 +13,62 @@ from numpy.typing import NDArray
 
 from forebay.errors import Unsupported
 from forebay.runtime.base import observers
-from forebay.runtime.base.queue_capabilities import launches
+from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.memory.storage import array_at
-from forebay.runtime.memory.transfer import expect, using
+from forebay.runtime.memory.transfer import ensure_backed, keep_alive
 from forebay.runtime.streams.stream import Stream
 from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["Arrays", "together"]
+__all__ = ["Arrays", "run_on_arrays"]
 
 Arrays = list[NDArray[Any]]
 
 
-def together(
+def run_on_arrays(
     streams: Sequence[Stream],
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     work: Callable[[Arrays, Arrays], None],
     *,
-    of: Sequence[int] | None = None,
+    output_ranks: Sequence[int] | None = None,
     name: str = "",
 ) -> None:
-    """Queue the work on the tensors' arrays in the first stream's queue, so that every stream is in step with it.
+    """Queue `work` on the tensors' arrays in the first stream's queue, ordered with all streams.
 
-    Input number i is used on stream number i, and output number i on stream `of[i]`, or i. Raises Unsupported where
-    queued functions may not touch the memory. `name` is for who listens (forebay.runtime.base.observers).
+    Input i is used on stream i, output i on stream `output_ranks[i]` (default i). `name` is reported to observers.
+    Raises Unsupported if queued functions cannot access the memory.
     """
-    doing = streams[0]
-    queue = doing.queue
-    if not launches(queue) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
-        raise Unsupported(f"{doing.device} and others do no arithmetic in their queues", ability="Launches")
+    first = streams[0]
+    queue = first.queue
+    if not can_launch(queue) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
+        raise Unsupported(f"{first.device} cannot run NumPy functions on this memory", ability="Launches")
     used = [*zip(inputs, streams, strict=True)]
-    used += zip(outputs, streams if of is None else [streams[rank] for rank in of], strict=True)
-    kept = doing.is_capturing()  # what a graph repeats must stay
-    ins, outs = ([_array(tensor, kept=kept) for tensor in tensors] for tensors in (inputs, outputs))
-    others = [stream for stream in dict.fromkeys(streams) if stream != doing]
-    expect(queue, *outs)
+    used += zip(outputs, streams if output_ranks is None else [streams[rank] for rank in output_ranks], strict=True)
+    retain = first.is_capturing()  # a graph must keep what it replays
+    ins, outs = ([_array(tensor, retain=retain) for tensor in tensors] for tensors in (inputs, outputs))
+    others = [stream for stream in dict.fromkeys(streams) if stream != first]
+    ensure_backed(queue, *outs)
     with ExitStack() as steps:
         for tensor, stream in used:
             tensor.record_stream(stream)
-            steps.enter_context(using(stream, tensor.storage))
+            steps.enter_context(keep_alive(stream, tensor.storage))
         for other in others:
-            doing.wait_stream(other)
+            first.wait_stream(other)
         tracer = observers.tracer
         begun = tracer.queueing(queue) if tracer else None
         queue.call(lambda: work(ins, outs))
         if tracer:
             tracer.queued(queue, begun, "call", name, sum(each.nbytes for each in outs))
         try:
-            for listener in observers.of_launches:
-                listener.launched(doing, name, tuple(inputs), tuple(outputs))
+            for listener in observers.launch_observers:
+                listener.launched(first, name, tuple(inputs), tuple(outputs))
         finally:
             for other in others:
-                other.wait_stream(doing)
+                other.wait_stream(first)
 
 
-def _array(tensor: Tensor, *, kept: bool) -> NDArray[Any]:
-    """It keeps nothing alive, if it need not: the streams' order does."""
-    if kept:
+def _array(tensor: Tensor, *, retain: bool) -> NDArray[Any]:
+    """Return the tensor's array. Without `retain` the array owns nothing: stream order keeps the memory alive."""
+    if retain:
         return tensor.raw_array()
-    return array_at(tensor.data_ptr(), tensor.shape, tensor.byte_strides, tensor.dtype, None)
+    return array_at(tensor.data_ptr(), tensor.shape, tensor.byte_strides, tensor.numpy_dtype, None)

@@ -1,47 +1,117 @@
-"""Making tensors of random numbers, in PyTorch's spelling: those that PyTorch's kernels draw on a GPU."""
+"""Functions that create tensors of random numbers, equal to those that PyTorch draws on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from forebay.device_spec import Device
+from forebay.dtypes import DTypeLike
+from forebay.layouts import layout, memory_format, preserve_format, strided
 from forebay.runtime.random.generator import Generator
-from forebay.runtime.random.launch_geometry import slowest_first
 from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.creation_like import new_like
+from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["bernoulli", "exponential", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"]
-
-_Place = Device | str | int | None
 
 
 def rand(
     *size: int | Sequence[int],
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of numbers from 0 on, below 1. (`torch.rand`)
+    """Create a tensor of uniform random numbers in [0, 1).
 
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.rand` on a GPU: the CPU device draws the same numbers as an emulated GPU.
+
+    Examples
+    --------
     >>> import forebay
     >>> _ = forebay.manual_seed(0)
-    >>> [round(number, 4) for number in forebay.rand(3, device="host:0").tolist()]
-    [0.399, 0.5167, 0.0249]
+    >>> forebay.rand(3)
+    tensor([0.3990, 0.5167, 0.0249])
     """
-    return empty(*size, dtype=dtype, device=device).uniform_(generator=generator)
+    check_options("rand", layout, requires_grad)
+    made = empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory)
+    return made.uniform_(generator=generator)
 
 
 def randn(
     *size: int | Sequence[int],
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of numbers of the standard normal distribution. (`torch.randn`)"""
-    return empty(*size, dtype=dtype, device=device).normal_(generator=generator)
+    """Create a tensor of random numbers of the standard normal distribution.
+
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.randn` on a GPU.
+    """
+    check_options("randn", layout, requires_grad)
+    made = empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory)
+    return made.normal_(generator=generator)
 
 
 def exponential(
@@ -49,9 +119,28 @@ def exponential(
     lambd: float = 1.0,
     generator: Generator | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    device: DeviceLike = None,
 ) -> Tensor:
-    """A tensor of numbers of the exponential distribution with rate `lambd`, none of them 0."""
+    """Create a tensor of random numbers of an exponential distribution; none is 0.
+
+    Parameters
+    ----------
+    *size : int or sequence of int
+        The shape.
+    lambd : float, optional
+        The rate; 1 by default.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    dtype : dtype, optional
+        The element type; float32 by default.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+    """
     return empty(*size, dtype=dtype, device=device).exponential_(lambd, generator=generator)
 
 
@@ -61,10 +150,48 @@ def randint(
     size: Sequence[int] | None = None,
     *,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout = strided,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of integers from `low` on, below `high`; `randint(high, size)` begins at 0. int64. (`torch.randint`)"""
+    """Create a tensor of uniform random integers in [low, high).
+
+    Parameters
+    ----------
+    low : int, optional
+        The smallest value; `randint(high, size)` begins at 0.
+    high : int
+        The bound, which is not drawn.
+    size : sequence of int
+        The shape.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+    dtype : dtype, optional
+        The element type; int64 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        The device; the default device of this thread otherwise.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.randint` on a GPU.
+    """
+    check_options("randint", layout, requires_grad)
     if size is None and isinstance(high, Sequence):
         size, high = high, None
     if not isinstance(size, Sequence) or isinstance(size, str):
@@ -73,69 +200,188 @@ def randint(
         raise TypeError(f"randint(): argument 'high' must be int, not {type(high).__name__}")
     if high is None:
         low, high = 0, low
-    made = empty(tuple(size), dtype=np.int64 if dtype is None else dtype, device=device)
+    kind = np.int64 if dtype is None and out is None else dtype
+    made = empty(tuple(size), out=out, dtype=kind, device=device, pin_memory=pin_memory)
     return made.random_(low, high, generator=generator)
 
 
-def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:  # noqa: A002 -- PyTorch's name
-    """Ones with the probabilities that the tensor holds, else zeros, in a new tensor like it. (`torch.bernoulli`)
+def bernoulli(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    p: float | None = None,
+    *,
+    generator: Generator | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Create a tensor of ones, each with a probability, and zeros.
 
-    `p` stands for all of them. What is no probability fails when the work is waited for.
+    Parameters
+    ----------
+    input : Tensor
+        The probability of each element; the result has its shape, dtype and device.
+    p : float, optional
+        One probability for all elements instead.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    out : Tensor, optional
+        A tensor of this shape to fill instead of a new one.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.bernoulli` on a GPU. A probability outside [0, 1] fails when the work is synchronised.
     """
-    made = empty(input.shape, dtype=input.dtype, device=input.device)
+    made = empty(input.shape, out=out, dtype=input.numpy_dtype, device=input.device)
     return made.bernoulli_(input if p is None else p, generator=generator)
 
 
 def rand_like(
-    input: Tensor,  # noqa: A002 -- PyTorch's name
+    input: Tensor,  # noqa: A002 - PyTorch's name
     *,
     generator: Generator | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
 ) -> Tensor:
-    """As `rand`, with the tensor's shape, dtype, device and order of its dimensions in memory. (`torch.rand_like`)
+    """Create a tensor of uniform random numbers in [0, 1), like another tensor.
 
-    The order matters: the same seed gives transposed tensors the same numbers, transposed.
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.rand_like`. The order of dimensions matters: the same seed gives a transposed tensor the same numbers,
+    transposed.
     """
-    return _empty_like("rand_like", input, dtype, device).uniform_(generator=generator)
+    check_options("rand_like", layout, requires_grad, memory_format)
+    made = new_like("rand_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.uniform_(generator=generator)
 
 
 def randn_like(
-    input: Tensor,  # noqa: A002 -- PyTorch's name
+    input: Tensor,  # noqa: A002 - PyTorch's name
     *,
     generator: Generator | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
 ) -> Tensor:
-    """As `randn`, with what `rand_like` takes from the tensor. (`torch.randn_like`)"""
-    return _empty_like("randn_like", input, dtype, device).normal_(generator=generator)
+    """Create a tensor of random numbers of the standard normal distribution, like another tensor.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.randn_like`.
+    """
+    check_options("randn_like", layout, requires_grad, memory_format)
+    made = new_like("randn_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.normal_(generator=generator)
 
 
 def randint_like(
-    input: Tensor,  # noqa: A002 -- PyTorch's name
+    input: Tensor,  # noqa: A002 - PyTorch's name
     low: int | None = None,
     high: int | None = None,
     *,
     generator: Generator | None = None,
     dtype: DTypeLike | None = None,
-    device: _Place = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
 ) -> Tensor:
-    """As `randint`, with what `rand_like` takes from the tensor: also its dtype. (`torch.randint_like`)"""
+    """Create a tensor of uniform random integers in [low, high), like another tensor.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    low : int, optional
+        The smallest value; `randint_like(input, high)` begins at 0.
+    high : int
+        The bound, which is not drawn.
+    generator : Generator, optional
+        The generator; that of the tensor's device by default.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor; its fill is queued on the current stream of its device.
+
+    Notes
+    -----
+    As `torch.randint_like`.
+    """
+    check_options("randint_like", layout, requires_grad, memory_format)
     if high is None:
         low, high = 0, low
     if high is None:
         raise TypeError("randint_like() missing 1 required positional argument: 'high'")
-    return _empty_like("randint_like", input, dtype, device).random_(low or 0, high, generator=generator)
-
-
-def _empty_like(function: str, like: Tensor, dtype: DTypeLike | None, device: _Place) -> Tensor:
-    """A tensor without gaps whose dimensions lie in memory in the other's order, and that is empty."""
-    if not isinstance(like, Tensor):
-        raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
-    order = slowest_first(like.shape, like.byte_strides)
-    made = empty(
-        tuple(like.shape[dim] for dim in order),
-        dtype=like.dtype if dtype is None else dtype,
-        device=like.device if device is None else device,
-    )
-    return made.permute(*np.argsort(order).tolist()) if order != sorted(order) else made
+    made = new_like("randint_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.random_(low or 0, high, generator=generator)

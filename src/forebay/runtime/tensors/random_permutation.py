@@ -1,6 +1,6 @@
-"""Random permutations as PyTorch makes them on a GPU: random keys are sorted, and equal ones shuffled among themselves.
+"""Random permutations by PyTorch's GPU algorithm: sort random keys, then shuffle runs of equal keys.
 
-From its sources, and from what its launches take and allocate; nobody published numbers to compare them with.
+Derived from PyTorch's sources and from its observed launches and allocations; there are no published values to compare.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import DTypeLike, NDArray
 from forebay.device_spec import Device
 from forebay.dtypes import as_dtype
 from forebay.runtime.base import observers
-from forebay.runtime.base.queue_capabilities import launches
-from forebay.runtime.base.torch_types import missing, named, torch_type
+from forebay.runtime.base.queue_capabilities import can_launch
+from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
 from forebay.runtime.memory import transfer
 from forebay.runtime.random import fill
 from forebay.runtime.random.generator import Generator
-from forebay.runtime.streams.stream import stream_of
+from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import empty
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["key_bits", "permutation", "philox", "randperm"]
 
-_MOST = (1 << 31) - 1  # what PyTorch's sort counts
-_CAST_NAMES = {"bool": "bool", "int32": "int", "float16": "c10::Half"}  # others as C calls them, int8_t
-_WORD = 0xFFFFFFFF
+_INT32_MAX = (1 << 31) - 1  # the limit of PyTorch's sort
+_CAST_NAMES = {"bool": "bool", "int32": "int", "float16": "c10::Half"}  # other dtypes by their C names, as int8_t
+_MASK = 0xFFFFFFFF
 
 
 def randperm(
@@ -38,42 +38,69 @@ def randperm(
     dtype: DTypeLike | None = None,
     device: Device | str | int | None = None,
 ) -> Tensor:
-    """The integers from 0 on, below `n`, in random order; int64 unless a dtype is given. (`torch.randperm`)
+    """Return the integers from 0 to `n` - 1 in random order.
 
-    Raises RuntimeError for a dtype that has not all of them, or for more than 2**31 - 1.
+    Parameters
+    ----------
+    n : int
+        Number of elements; at most 2**31 - 1.
+    generator : Generator, optional
+        The generator; the device's default one by default.
+    dtype : dtype, optional
+        int64 by default.
+    device : device or str or int, optional
+        The device; the current one by default.
 
+    Returns
+    -------
+    Tensor
+        A 1-D tensor of `n` elements.
+
+    Raises
+    ------
+    TypeError
+        If `n` is not an int.
+    RuntimeError
+        If `n` is negative or too large, or if the dtype cannot represent all the integers.
+
+    Notes
+    -----
+    As `torch.randperm` on a GPU. Opens the device.
+
+    Examples
+    --------
     >>> import forebay
-    >>> sorted(forebay.randperm(5, device="host:0").tolist())
+    >>> sorted(forebay.randperm(5, device="cpu").tolist())
     [0, 1, 2, 3, 4]
     """
     if isinstance(n, (bool, np.bool_)):
         raise TypeError(f"randperm(): argument 'n' must be int, not {type(n).__name__}")
-    count, kind = operator.index(n), as_dtype(np.int64 if dtype is None else dtype)
+    count, as_type = operator.index(n), as_dtype(np.int64 if dtype is None else dtype)
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
-    _check_type(count, kind)
-    made = empty((count,), dtype=kind, device=device)
-    if kind.kind in "bc" or named(kind) in {"", "uint16", "uint32", "uint64"}:
-        raise missing(f"arange_{made.device.kind}", kind)
+    _check_dtype(count, as_type)
+    made = empty((count,), dtype=as_type, device=device)
+    if as_type.kind in "bc" or torch_name(as_type) in {"", "uint16", "uint32", "uint64"}:
+        raise not_implemented(f"arange_{made.device.kind}", as_type)
     if count:
         _shuffle(made, generator)
     return made
 
 
-def _check_type(count: int, dtype: np.dtype[Any]) -> None:
-    """That the dtype has all the numbers, in PyTorch's words."""
+def _check_dtype(count: int, dtype: np.dtype[Any]) -> None:
+    """Raise PyTorch's RuntimeError unless the dtype can represent all the integers."""
     digits = torch_type(dtype).digits
     if digits:
-        most = float(np.finfo(dtype).max) if dtype.name == "float16" else math.inf
+        largest = float(np.finfo(dtype).max) if dtype.name == "float16" else math.inf
     else:
-        most = np.iinfo(dtype).max if dtype.kind in "iu" else math.inf
-    if count - 1 > most:
+        largest = np.iinfo(dtype).max if dtype.kind in "iu" else math.inf
+    if count - 1 > largest:
         name = _CAST_NAMES.get(dtype.name, f"{dtype.name}_t")
         raise RuntimeError(f"value cannot be converted to type {name} without overflow")
     if digits and dtype.name != "bfloat16" and count > (1 << digits) + 1:
         bound = str((1 << digits) + 1) if digits == 11 else f"2^{digits}+1"
         raise RuntimeError(f"n cannot be greater than {bound} for {torch_type(dtype).name} type.")
-    if count > _MOST:
+    if count > _INT32_MAX:
         raise RuntimeError("cub sort does not support sorting more than INT_MAX elements")
 
 
@@ -83,41 +110,41 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     width = 32 if bits <= 32 else 64
     keys = empty((count,), dtype=f"int{width}", device=target.device)
     fill.integers(keys, -1 << (width - 1), (1 << (width - 1)) - 1, generator)
-    if target.dtype.name == "bfloat16":  # that is when PyTorch finds out
-        raise missing(f"randperm_out_{target.device.kind}", target.dtype)
-    seed, offset = fill.generator_for(target, generator)[0].take(count)
+    if target.numpy_dtype.name == "bfloat16":  # PyTorch raises this after drawing the keys
+        raise not_implemented(f"randperm_out_{target.device.kind}", target.numpy_dtype)
+    seed, offset = fill.generator_for(target, generator)[0].advance(count)
     opened = target.storage.opened
-    queue, props = stream_of(opened).queue, opened.port.props
-    if (props.host_visible or props.queue_visible) and launches(queue):
+    queue, props = current_stream_for(opened).queue, opened.port.props
+    if (props.host_visible or props.queue_visible) and can_launch(queue):
         drawn, array = keys.raw_array(), target.raw_array()
-        transfer.expect(queue, array)
+        transfer.ensure_backed(queue, array)
         tracer = observers.tracer
         begun = tracer.queueing(queue) if tracer else None
         queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
         if tracer:
             tracer.queued(queue, begun, "call", "randperm", target.nbytes)
-        for listener in observers.of_launches:
-            listener.launched(stream_of(opened), "randperm", (keys,), (target,))
+        for listener in observers.launch_observers:
+            listener.launched(current_stream_for(opened), "randperm", (keys,), (target,))
     else:
         target.copy_(permutation(transfer.read(keys), bits, seed, offset))
 
 
 def key_bits(count: int) -> int:
-    """How many bits of the keys are sorted by: so many that no two are equal in nine of ten permutations."""
+    """Return the number of key bits to sort by: enough for unique keys in 90 % of permutations."""
     n = float(count)
     return min(64, math.ceil(math.log2(n - (6 * n * n + 1) / (math.log(0.9) * 12))))
 
 
 def permutation(keys: NDArray[Any], bits: int, seed: int, offset: int) -> NDArray[np.int64]:
-    """Where the keys go in the order of their low bits; equal ones are shuffled by Philox, by whom is said there.
+    """Return the permutation that sorts the keys by their low bits, with runs of equal keys shuffled by Philox.
 
-    A run of equal keys is shuffled by the thread of its first place, from its last element on.
+    The thread of a run's first position shuffles the run, starting with its last element.
     """
-    order, low = _sorted(keys, bits)
-    equal = np.flatnonzero(low[1:] == low[:-1])  # to the next
-    first = equal[np.flatnonzero(np.diff(equal, prepend=-2) != 1)]
-    for start in first.tolist():
-        end = start + int(np.searchsorted(low[start:], low[start], side="right"))
+    order, low_bits = _argsort(keys, bits)
+    equal = np.flatnonzero(low_bits[1:] == low_bits[:-1])  # to the next element
+    run_starts = equal[np.flatnonzero(np.diff(equal, prepend=-2) != 1)]
+    for start in run_starts.tolist():
+        end = start + int(np.searchsorted(low_bits[start:], low_bits[start], side="right"))
         for turn, last in enumerate(range(end - 1, start, -1)):
             word = philox(seed, start, offset // 4 + turn // 4)[turn % 4]
             other = start + word % (last - start + 1)
@@ -125,27 +152,32 @@ def permutation(keys: NDArray[Any], bits: int, seed: int, offset: int) -> NDArra
     return order
 
 
-def _sorted(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The places of the keys in the order of their low bits, equal ones in their own; and those bits in that order."""
+def _argsort(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the stable argsort of the keys by their low bits, and the sorted low bits."""
     low = keys.view(f"u{keys.itemsize}").astype(np.uint64)
-    if bits == 8 * keys.itemsize:  # all of them: then the negative ones are the smaller
+    if bits == 8 * keys.itemsize:  # all bits: signed order, so negative keys come first
         low ^= np.uint64(1 << (bits - 1))
     else:
         low &= np.uint64((1 << bits) - 1)
-    places = max(len(low) - 1, 1).bit_length()
-    if bits + places > 64:
+    index_bits = max(len(low) - 1, 1).bit_length()
+    if bits + index_bits > 64:
         order: NDArray[np.int64] = np.argsort(low, kind="stable")
         return order, low[order]
-    both = low << np.uint64(places) | np.arange(len(low), dtype=np.uint64)  # three times as fast
+    both = low << np.uint64(index_bits) | np.arange(len(low), dtype=np.uint64)  # three times as fast as argsort
     both.sort()
-    return (both & np.uint64((1 << places) - 1)).astype(np.int64), both >> np.uint64(places)
+    return (both & np.uint64((1 << index_bits) - 1)).astype(np.int64), both >> np.uint64(index_bits)
 
 
 def philox(seed: int, subsequence: int, draw: int) -> tuple[int, int, int, int]:
-    """The four words of one call, in Python: for the few that no kernel draws, and to check those that do."""
-    a, b, c, d = draw & _WORD, draw >> 32 & _WORD, subsequence & _WORD, subsequence >> 32 & _WORD
-    for turn in range(10):
-        k, h = seed + turn * 0x9E3779B9 & _WORD, (seed >> 32) + turn * 0xBB67AE85 & _WORD
+    """Return the four words of one Philox call. A Python reference for few words and for checking the kernels."""
+    a, b, c, d = (
+        draw & _MASK,
+        draw >> 32 & _MASK,
+        subsequence & _MASK,
+        subsequence >> 32 & _MASK,
+    )
+    for round_ in range(10):
+        k, h = seed + round_ * 0x9E3779B9 & _MASK, (seed >> 32) + round_ * 0xBB67AE85 & _MASK
         p, q = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b, c, d = q >> 32 ^ b ^ k, q & _WORD, p >> 32 ^ d ^ h, p & _WORD
+        a, b, c, d = q >> 32 ^ b ^ k, q & _MASK, p >> 32 ^ d ^ h, p & _MASK
     return a, b, c, d

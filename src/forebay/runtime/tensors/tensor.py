@@ -1,34 +1,49 @@
-"""Tensor: typed, shaped device memory. It moves, fills and lends bytes; arithmetic belongs to whoever borrows them."""
+"""The Tensor class: typed, shaped device memory. Over 400 lines, because PyTorch's class has many methods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from forebay import backends
 from forebay._core import Exporter
-from forebay.device_spec import Device
-from forebay.dtypes import as_dtype
+from forebay.device_spec import NO_ACCELERATOR, Device, default_device
+from forebay.dtypes import DType, DTypeLike, as_dtype
+from forebay.dtypes import of as dtype_of
+from forebay.layouts import Size
 from forebay.runtime.devices import current
 from forebay.runtime.memory import transfer
-from forebay.runtime.memory.storage import Storage, array_at, record_use
-from forebay.runtime.memory.strided_copy import is_unbroken
+from forebay.runtime.memory.storage import Storage, array_at, pinned_block, record_use
+from forebay.runtime.memory.strided_copy import is_c_contiguous
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
+from forebay.runtime.tensors.pinned import pinned_array
 
-__all__ = ["Tensor", "new_tensor"]
+__all__ = ["Tensor", "borrowed_tensor", "new_tensor"]
 
 
 class Tensor(Exporter):
-    """A view of device memory; made by `forebay.empty`, `zeros`, `full`, `tensor`, `from_numpy` and `from_dlpack`.
+    """A typed, shaped view of device memory.
 
-    What it does is queued on the device's current stream, in order with all else there; `numpy`, `tolist`, `item` and
-    the protocols (buffer, `__array_interface__`, DLPack) wait for that stream first. (`torch.Tensor`)
+    Factories such as `forebay.empty` and `forebay.tensor` create tensors. There is no arithmetic: NumPy, CuPy and other
+    libraries share the memory through the buffer protocol, `__array_interface__` and DLPack.
+
+    Notes
+    -----
+    As `torch.Tensor`. Operations are queued on the current stream of the device, in order with its other work;
+    `numpy`, `tolist`, `item`, `repr` and the protocols wait for that stream first.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> numbers = forebay.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> numbers[:, 1].tolist()
+    [2.0, 4.0]
     """
 
     __hash__ = object.__hash__
@@ -36,66 +51,120 @@ class Tensor(Exporter):
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], address: int
     ) -> None:
-        self.storage = storage  # the runtime's own, like `raw_array`
+        self.storage = storage  # internal to the runtime, like `raw_array`
         self.byte_strides = strides
         self._address = address
-        self.dtype = dtype
-        self.shape = shape
+        self.numpy_dtype = dtype
+        self.shape = shape if shape.__class__ is Size else Size(shape)
 
-    # What and where it is.
+    # Properties.
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return dtype_of(self.numpy_dtype)
 
     @property
     def device(self) -> Device:
+        """The device of the memory."""
         return self.storage.opened.device
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return self.dtype.itemsize
+        return self.numpy_dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     @property
     def is_cuda(self) -> bool:
-        """Whether its device is of kind cuda."""
+        """True on a CUDA device."""
         return self.device.kind == "cuda"
 
+    @property
+    def is_cpu(self) -> bool:
+        """True on a CPU device."""
+        return self.device.kind == "cpu"
+
+    @property
+    def is_mps(self) -> bool:
+        """True on an MPS device."""
+        return self.device.kind == "mps"
+
     def get_device(self) -> int:
-        """The index of its device; -1 on the host's."""
-        return -1 if self.device.kind == "host" else self.device.index or 0
+        """Return the index of the device; -1 for the CPU."""
+        return -1 if self.device.kind == "cpu" else self.device.index or 0
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
 
     def numel(self) -> int:
-        """How many elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Return the bytes of one element."""
         return self.itemsize
 
-    def size(self, dim: int | None = None) -> tuple[int, ...] | int:
+    @overload
+    def size(self, dim: None = None) -> Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> Size | int:
+        """Return the shape, or the length of one dimension.
+
+        Parameters
+        ----------
+        dim : int, optional
+            The dimension; all by default.
+
+        Returns
+        -------
+        Size or int
+            The shape or the length.
+        """
         return self.shape if dim is None else self.shape[dim]
 
+    @overload
+    def stride(self, dim: None = None) -> tuple[int, ...]: ...
+    @overload
+    def stride(self, dim: int) -> int: ...
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """Steps in elements."""
+        """Return the distance between neighbours along each dimension, or along one.
+
+        Parameters
+        ----------
+        dim : int, optional
+            The dimension; all by default.
+
+        Returns
+        -------
+        tuple of int or int
+            Distances in elements.
+        """
         steps = tuple(step // max(self.itemsize, 1) for step in self.byte_strides)
         return steps if dim is None else steps[dim]
 
     def storage_offset(self) -> int:
-        """Elements between the start of the memory and the first element."""
+        """Return the number of elements between the start of the memory and the first element."""
         return (self._address - self.storage.address) // max(self.itemsize, 1)
 
     def data_ptr(self) -> int:
-        """The address of the first element; 0 when there is none."""
+        """Return the address of the first element; 0 for an empty tensor."""
         return self._address if self.numel() else 0
 
     def is_contiguous(self) -> bool:
-        return is_unbroken(self.shape, self.byte_strides, self.dtype.itemsize)
+        """Return True if the elements are adjacent in memory, the last dimension fastest."""
+        return is_c_contiguous(self.shape, self.byte_strides, self.numpy_dtype.itemsize)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -108,24 +177,29 @@ class Tensor(Exporter):
         return (self[i] for i in range(self.shape[0]))
 
     def __bool__(self) -> bool:
-        """Whether the only element is not zero, as `item` tells it; ValueError when there is not just one."""
+        """Return True if the only element is not zero; ValueError if there is not exactly one."""
         return bool(self.item())
 
     def __repr__(self) -> str:
-        return f"<forebay.Tensor shape={self.shape} dtype={self.dtype} device={self.device}>"
+        from forebay.runtime.tensors.tensor_repr import tensor_text
 
-    # Views: NumPy does the arithmetic on addresses and strides, and reads nothing.
+        return tensor_text(self)
+
+    # Views. NumPy computes addresses and strides; no element is read.
 
     def raw_array(self) -> NDArray[Any]:
-        """This memory as NumPy sees it. Its elements may be read only where the host can, and after synchronizing."""
-        return array_at(self._address, self.shape, self.byte_strides, self.dtype, self.storage)
+        """Return this memory as a NumPy array.
+
+        Its elements may be read only if the host can read the device's memory, and after synchronisation.
+        """
+        return array_at(self._address, self.shape, self.byte_strides, self.numpy_dtype, self.storage)
 
     def _view(self, array: NDArray[Any]) -> Tensor:
         address = array.__array_interface__["data"][0] if array.size else self._address
         return Tensor(self.storage, array.dtype, array.shape, array.strides, address)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Ints, slices, None and Ellipsis; always a view. IndexError for anything else: gathering is arithmetic."""
+        """Return a view for ints, slices, None and Ellipsis; IndexError for others, which would need a gather."""
         parts = index if isinstance(index, tuple) else (index,)
         for part in parts:
             if not (part is None or part is Ellipsis or isinstance(part, (slice, SupportsIndex))) or isinstance(
@@ -136,7 +210,7 @@ class Tensor(Exporter):
         return self._view(self.raw_array()[parts if whole else (*parts, ...)])
 
     def __setitem__(self, index: Any, value: Tensor | ArrayLike) -> None:
-        """Copy the value there, broadcast and converted."""
+        """Copy the value to a view, broadcast and converted."""
         part = self[index]
         if isinstance(value, (int, float, complex)):
             part.fill_(value)
@@ -144,16 +218,29 @@ class Tensor(Exporter):
             part.copy_(value)
 
     def view(self, *shape: Any) -> Tensor:
-        """The same memory under another shape (`view(2, -1)`) or another dtype (`view(forebay.uint8)`).
+        """Return the same memory with another shape or another dtype.
 
-        Raises ValueError where only a copy could have that shape, or could be of that dtype.
+        Parameters
+        ----------
+        *shape : int or sequence of int or dtype
+            The shape, in which one -1 is inferred, or the dtype.
+
+        Returns
+        -------
+        Tensor
+            The view.
+
+        Raises
+        ------
+        ValueError
+            If only a copy could have that shape or dtype.
         """
         if len(shape) == 1 and (
             isinstance(shape[0], (type, str)) or not isinstance(shape[0], (SupportsIndex, Sequence))
         ):
             found = self._view(self.raw_array().view(as_dtype(shape[0])))
             if any(step % found.itemsize for step in found.byte_strides):
-                raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of dtype {found.dtype}")
+                raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of {found.dtype}")
             return found
         wanted = _one_or_many(shape)
         if any(length < -1 for length in wanted):  # NumPy takes them for -1
@@ -161,10 +248,21 @@ class Tensor(Exporter):
         try:
             return self._view(self.raw_array().reshape(wanted, copy=False))
         except ValueError as error:
-            raise ValueError(f"a tensor of shape {self.shape} has no view of shape {wanted}: {error}") from None
+            raise ValueError(f"a tensor of shape {tuple(self.shape)} has no view of shape {wanted}: {error}") from None
 
     def reshape(self, *shape: Any) -> Tensor:
-        """A view of that shape where there can be one, else a copy."""
+        """Return a view of another shape if there is one, else a copy.
+
+        Parameters
+        ----------
+        *shape : int or sequence of int
+            The shape, in which one -1 is inferred.
+
+        Returns
+        -------
+        Tensor
+            The view or the copy.
+        """
         wanted = _one_or_many(shape)
         return (self if self.is_contiguous() or self._viewable(wanted) else self.contiguous()).view(wanted)
 
@@ -176,80 +274,229 @@ class Tensor(Exporter):
         return True
 
     def flatten(self) -> Tensor:
+        """Return a tensor of one dimension; a view if possible."""
         return self.reshape(-1)
 
     def permute(self, *dims: Any) -> Tensor:
+        """Return a view with its dimensions in another order.
+
+        Parameters
+        ----------
+        *dims : int or sequence of int
+            The dimensions in their new order.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
         array, order = self.raw_array(), _one_or_many(dims)
         return self._view(array.transpose(order) if order or self.shape else array)
 
-    def transpose(self, first: int, second: int) -> Tensor:
-        return self._view(self.raw_array().swapaxes(first, second))
+    def transpose(self, dim0: int, dim1: int) -> Tensor:
+        """Return a view with two dimensions swapped.
+
+        Parameters
+        ----------
+        dim0, dim1 : int
+            The dimensions.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
+        return self._view(self.raw_array().swapaxes(dim0, dim1))
 
     def squeeze(self, dim: int | None = None) -> Tensor:
-        """Without the dimensions of length 1, or without that one if its length is 1."""
+        """Return a view without dimensions of length 1.
+
+        Parameters
+        ----------
+        dim : int, optional
+            The only dimension to remove, if its length is 1; all by default.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
         array = self.raw_array()
         return self._view(array if dim is not None and self.shape[dim] != 1 else array.squeeze(dim))
 
     def unsqueeze(self, dim: int) -> Tensor:
+        """Return a view with one more dimension, of length 1.
+
+        Parameters
+        ----------
+        dim : int
+            The position of the new dimension.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
         return self._view(np.expand_dims(self.raw_array(), dim))
 
     def expand(self, *shape: Any) -> Tensor:
-        """The same memory read again along dimensions of length 1; -1 keeps a dimension as it is."""
+        """Return a view that repeats dimensions of length 1.
+
+        Parameters
+        ----------
+        *shape : int or sequence of int
+            The shape; -1 keeps the length of a dimension.
+
+        Returns
+        -------
+        Tensor
+            The view; repeated elements share memory.
+        """
         wanted = _one_or_many(shape)
-        kept = (1,) * (len(wanted) - self.ndim) + self.shape
+        kept = (1,) * (len(wanted) - self.ndim) + tuple(self.shape)
         lengths = tuple(now if length == -1 else length for length, now in zip(wanted, kept, strict=False))
         return self._view(np.broadcast_to(self.raw_array(), lengths if len(kept) == len(wanted) else wanted))
 
-    # Moving and filling.
+    # Copies and fills.
 
-    def copy_(self, source: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
-        """Copy from a tensor of any device or anything NumPy understands, broadcast and converted as NumPy does.
+    def copy_(self, src: Tensor | ArrayLike, non_blocking: bool = False) -> Tensor:
+        """Copy elements into this tensor, broadcast and converted as NumPy does.
 
-        Between devices of a kind the host never waits. From host memory it waits, unless `non_blocking`: then pinned
-        memory (`empty_pinned`) must not change until the stream is done, and other memory is copied aside first, but
-        for a device whose memory the host reads. Gives this tensor.
+        Parameters
+        ----------
+        src : Tensor or array_like
+            The source, on any device or in host memory.
+        non_blocking : bool, optional
+            True to return before host memory has been read: pinned memory must then not change until the stream has
+            completed the copy, and other memory is staged first.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Notes
+        -----
+        As `torch.Tensor.copy_`. Copies between devices of one kind never block the host.
         """
-        if isinstance(source, Tensor):
-            if source is not self:
-                transfer.copy_tensor(self, source, non_blocking=non_blocking)
+        if isinstance(src, Tensor):
+            if src is not self:
+                transfer.copy_tensor(self, src, non_blocking=non_blocking)
         else:
-            transfer.copy_array(self, np.asarray(source), non_blocking=non_blocking)
+            transfer.copy_array(self, np.asarray(src), non_blocking=non_blocking)
         return self
 
     def fill_(self, value: complex) -> Tensor:
-        """Set every element. Gives this tensor."""
+        """Set every element to a value.
+
+        Parameters
+        ----------
+        value : bool or int or float or complex
+            The value.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         transfer.fill(self, value)
         return self
 
     def zero_(self) -> Tensor:
-        """Set every element to zero. Gives this tensor."""
-        transfer.fill(self, np.zeros((), self.dtype)[()])
+        """Set every element to zero and return this tensor."""
+        transfer.fill(self, np.zeros((), self.numpy_dtype)[()])
         return self
 
-    # Random numbers: see forebay.rand and the others, which are made of these.
+    # Random fills.
 
     def uniform_(self, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
-        """Numbers from `from_` on, below `to`. Gives this tensor, as all of these."""
+        """Fill with uniform random numbers in `[from_, to)`.
+
+        Parameters
+        ----------
+        from_, to : float, optional
+            The bounds; 0 and 1 by default.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         random_fill.uniform(self, from_, to, generator)
         return self
 
     def normal_(self, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
-        """Numbers of the normal distribution."""
+        """Fill with random numbers of a normal distribution.
+
+        Parameters
+        ----------
+        mean, std : float, optional
+            The mean and the standard deviation; 0 and 1 by default.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         random_fill.normal(self, mean, std, generator)
         return self
 
     def exponential_(self, lambd: float = 1, *, generator: Generator | None = None) -> Tensor:
-        """Numbers of the exponential distribution, none of them 0."""
+        """Fill with random numbers of an exponential distribution; none is 0.
+
+        Parameters
+        ----------
+        lambd : float, optional
+            The rate; 1 by default.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         random_fill.exponential(self, lambd, generator)
         return self
 
     def bernoulli_(self, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
-        """Ones with probability `p`, else zeros; a tensor has a probability for each."""
+        """Fill with ones, each with a probability, and zeros.
+
+        Parameters
+        ----------
+        p : float or Tensor, optional
+            The probability of a one, or one probability for each element.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         random_fill.bernoulli(self, p, generator)
         return self
 
     def random_(self, *bounds: int | None, generator: Generator | None = None) -> Tensor:
-        """Integers: `random_()` all from 0 on, `random_(to)` those below, `random_(from, to)`; `to` may be None."""
+        """Fill with uniform random integers.
+
+        Parameters
+        ----------
+        *bounds : int
+            Nothing for all values of the dtype from 0; `to` for [0, to); `from, to` for [from, to), where `to` may be
+            None.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
         if len(bounds) > 2 or bounds[:1] == (None,):
             raise TypeError(f"random_() takes nothing, `to`, or `from` and `to`, not {bounds!r}")
         if bounds:
@@ -260,11 +507,11 @@ class Tensor(Exporter):
         return self
 
     def clone(self) -> Tensor:
-        """A contiguous copy on the same device."""
-        return new_tensor(self.shape, self.dtype, self.device).copy_(self)
+        """Return a contiguous copy on the same device."""
+        return new_tensor(self.shape, self.numpy_dtype, self.device).copy_(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of its elements a copy; but see `forebay.interop.multiprocessing`."""
+        """Pickle a copy of the elements; `forebay.interop.multiprocessing` shares the memory instead."""
         return _from_elements, (transfer.read(self), self.device)
 
     def __copy__(self) -> Tensor:
@@ -274,67 +521,171 @@ class Tensor(Exporter):
         return self.clone()
 
     def contiguous(self) -> Tensor:
+        """Return this tensor if it is contiguous, else a contiguous copy."""
         return self if self.is_contiguous() else self.clone()
 
     def to(
         self,
-        target: Device | str | int | DTypeLike | None = None,
+        target: Device | str | int | DTypeLike | Tensor | None = None,
         dtype: DTypeLike | None = None,
-        *,
-        device: Device | str | int | None = None,
         non_blocking: bool = False,
         copy: bool = False,
+        *,
+        device: Device | str | int | None = None,
     ) -> Tensor:
-        """This tensor on another device, or with another dtype, or both; itself when nothing changes and not `copy`.
+        """Return this tensor with another device, another dtype, or both.
 
-        `target` is a device or a dtype; a string that could be either is a device.
+        Parameters
+        ----------
+        target : device or str or int or dtype or Tensor, optional
+            A device, a dtype, or a tensor that has both. A string that could be either is a device.
+        dtype : dtype, optional
+            The element type, if `target` is a device.
+        non_blocking : bool, optional
+            As for `copy_`.
+        copy : bool, optional
+            True to copy even if nothing changes.
+        device : device or str or int, optional
+            The device, as a keyword.
+
+        Returns
+        -------
+        Tensor
+            This tensor if nothing changes, else a copy.
+
+        Notes
+        -----
+        As `torch.Tensor.to`.
         """
-        if isinstance(target, (Device, int)) or (isinstance(target, str) and _names_device(target)):
+        if isinstance(target, Tensor):
+            device, dtype = target.device, target.numpy_dtype
+        elif isinstance(target, (Device, int)) or (isinstance(target, str) and _names_device(target)):
             device = target
         elif target is not None:
             dtype = target
         place = self.device if device is None else current.resolve(device)
-        kind, moved = self.dtype if dtype is None else as_dtype(dtype), self
-        if place == self.device and kind == self.dtype:
+        kind, moved = self.numpy_dtype if dtype is None else as_dtype(dtype), self
+        if place == self.device and kind == self.numpy_dtype:
             return self.clone() if copy else self
-        if place != self.device and kind != self.dtype and self.storage.host_visible:  # convert where it can be done
+        if (
+            place != self.device and kind != self.numpy_dtype and self.storage.host_visible
+        ):  # convert where it can be done
             moved = moved.to(dtype=kind)
         if place != self.device:
-            moved = new_tensor(self.shape, moved.dtype, place).copy_(moved, non_blocking)
-        return moved if moved.dtype == kind else new_tensor(self.shape, kind, place).copy_(moved)
+            moved = new_tensor(self.shape, moved.numpy_dtype, place).copy_(moved, non_blocking)
+        return moved if moved.numpy_dtype == kind else new_tensor(self.shape, kind, place).copy_(moved)
 
     def cpu(self) -> Tensor:
-        """This tensor on the host device; itself when it is there."""
-        return self if self.device.kind == "host" else self.to("host:0")
+        """Return this tensor on the CPU; itself if it is there."""
+        return self if self.device.kind == "cpu" else self.to("cpu")
+
+    def cuda(self, device: Device | str | int | None = None, non_blocking: bool = False) -> Tensor:
+        """Return this tensor on a CUDA device; itself if it is there.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The CUDA device; the current one by default.
+        non_blocking : bool, optional
+            As for `copy_`.
+
+        Returns
+        -------
+        Tensor
+            This tensor or a copy.
+
+        Raises
+        ------
+        RuntimeError
+            If `device` is of another kind.
+
+        Notes
+        -----
+        As `torch.Tensor.cuda`.
+        """
+        if device is None:
+            place = Device("cuda")
+        else:
+            place = Device("cuda", device) if isinstance(device, int) else Device(device)
+        if place.kind != "cuda":
+            raise RuntimeError(f"Invalid device, must be cuda device, but got {place}")
+        return self.to(place, non_blocking=non_blocking)
+
+    def is_pinned(self) -> bool:
+        """Return True if the elements are in pinned (page-locked) host memory."""
+        return pinned_block(self.storage.owner) is not None
+
+    def pin_memory(self) -> Tensor:
+        """Return this CPU tensor in pinned memory; itself if it is there.
+
+        Returns
+        -------
+        Tensor
+            This tensor or a contiguous copy, which accelerators copy without blocking the host.
+
+        Raises
+        ------
+        RuntimeError
+            If the tensor is not on the CPU, or if there is no accelerator.
+
+        Notes
+        -----
+        As `torch.Tensor.pin_memory`.
+        """
+        if self.is_pinned():
+            return self
+        if self.device.kind != "cpu":
+            raise RuntimeError(f"cannot pin 'forebay.{self.device.kind}' tensor: only dense CPU tensors can be pinned")
+        kind = current.accelerator_kind()
+        if kind is None:
+            raise RuntimeError(NO_ACCELERATOR)
+        array = pinned_array(tuple(self.shape), self.numpy_dtype, current.opened_for(kind).pinned)
+        return borrowed_tensor(array, self.device).copy_(self)
 
     def record_stream(self, stream: Stream) -> None:
-        """Tell the allocator that the stream uses this memory, which then is not reused before the stream is done.
+        """Report to the allocator that a stream uses this memory, so that a free is deferred until it is done.
 
-        Does nothing for memory that others own, but for `empty_pinned`'s. (`torch.Tensor.record_stream`)
+        Parameters
+        ----------
+        stream : Stream
+            A stream of the same device.
+
+        Notes
+        -----
+        As `torch.Tensor.record_stream`. Memory of other owners is not affected, except pinned memory.
         """
         record_use(self.storage, stream)
 
-    # Lending.
+    # Sharing with other libraries.
 
     def numpy(self) -> NDArray[Any]:
-        """The same memory as a NumPy array, after waiting for the current stream; the array keeps the memory alive.
+        """Return the same memory as a NumPy array, after waiting for the current stream.
 
-        Raises TypeError where the host cannot read the device's memory.
+        Returns
+        -------
+        numpy.ndarray
+            An array that keeps the memory alive.
+
+        Raises
+        ------
+        TypeError
+            If the host cannot read the device's memory.
         """
         if not self.storage.host_visible:
             raise TypeError(self._no_host_memory())
         return transfer.read(self)
 
     def tolist(self) -> Any:
+        """Return the elements as nested lists, after waiting for the current stream."""
         return transfer.read(self).tolist()
 
     def item(self) -> Any:
-        """The only element, as Python's own type; ValueError when there is not just one."""
+        """Return the only element as a Python number; ValueError if there is not exactly one."""
         if self.numel() != 1:
             raise ValueError(f"a tensor with {self.numel()} elements cannot be converted to a scalar")
         return transfer.read(self).item()
 
-    # What each protocol raises is what whoever asks for it understands, and goes on to the next.
+    # Each protocol raises the exception after which its consumers try the next protocol.
 
     def _export(self) -> NDArray[Any]:
         if not self.storage.host_visible:
@@ -351,17 +702,17 @@ class Tensor(Exporter):
     def __array_interface__(self) -> dict[str, Any]:
         if not self.storage.host_visible:
             raise AttributeError(self._no_host_memory())
-        if self.dtype.isbuiltin == _REGISTERED:  # the interface has no word for it: NumPy then asks for `__array__`
-            raise AttributeError(f"__array_interface__ cannot tell of {self.dtype}")
+        if self.numpy_dtype.isbuiltin == _REGISTERED:  # the interface cannot name it: NumPy then asks for `__array__`
+            raise AttributeError(f"__array_interface__ cannot name {self.numpy_dtype}")
         return transfer.read(self).__array_interface__
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **wishes: Any) -> Any:
-        """A DLPack capsule of the same memory, after waiting for the current stream. (DLPack 1.0, Array API 2024.12)"""
-        wishes.pop("stream", None)  # the work is done, so any stream may use it
-        return self._export().__dlpack__(**wishes)
+    def __dlpack__(self, **options: Any) -> Any:
+        """Return a DLPack capsule of the memory, after waiting for the stream. (DLPack 1.0, Array API 2024.12)"""
+        options.pop("stream", None)  # the work is complete, so any stream may use the memory
+        return self._export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if not self.storage.host_visible:
@@ -369,13 +720,16 @@ class Tensor(Exporter):
         return 1, 0  # the CPU
 
 
-_REGISTERED = 2  # of a dtype that a package added, as ml_dtypes does
+_REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
 
 def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
-    """A contiguous tensor of whatever the memory held, allocated on the current stream."""
-    stream = current_stream(device)
-    shape = tuple(shape)
+    """Return an uninitialised contiguous tensor, allocated on the current stream of its device.
+
+    None is the default device of the calling thread.
+    """
+    stream = current_stream(default_device() if device is None else device)
+    shape = tuple(shape) if shape.__class__ is not Size else shape
     nbytes = math.prod(shape) * dtype.itemsize
     storage = Storage.allocate(stream.opened, nbytes, stream.handle)
     strides = [dtype.itemsize]
@@ -384,12 +738,19 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
     return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
 
 
+def borrowed_tensor(array: NDArray[Any], device: Device) -> Tensor:
+    """Return a tensor of a CPU device over an array's memory, which the tensor keeps alive."""
+    address = array.__array_interface__["data"][0]
+    storage = Storage(current.opened_for(device), array.nbytes, address, array)
+    return Tensor(storage, array.dtype, array.shape, array.strides, address)
+
+
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
     return new_tensor(array.shape, array.dtype, device).copy_(array)
 
 
 def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """PyTorch's two spellings, `view(2, 3)` and `view((2, 3))`."""
+    """Return the shape that `view(2, 3)` or `view((2, 3))` spells."""
     return tuple(parts[0]) if len(parts) == 1 and isinstance(parts[0], Sequence) else parts
 
 

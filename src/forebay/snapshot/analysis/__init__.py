@@ -1,1 +1,1 @@
-"""Questions to a snapshot: totals by site, memory over time."""
+"""Snapshot analysis: totals by allocation site and memory over time."""

@@ -1,4 +1,4 @@
-"""Who holds the memory: sites, totals, the summary and the segments, as frozen values."""
+"""Memory use of a snapshot: by allocation site, in total, and by segment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Action, Frame, Snapshot, State
-from forebay.snapshot.sites import label_of, site_of
+from forebay.snapshot.sites import find_sites, label_of
 
 __all__ = [
     "Layout",
@@ -27,19 +27,49 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """What one site holds at one moment."""
+    """Live memory of one allocation site at one moment.
+
+    Parameters
+    ----------
+    label : str
+        The site as text, see `forebay.snapshot.sites.label_of`.
+    frame : Frame
+        The site.
+    live_bytes : int
+        Requested bytes of its live allocations.
+    count : int
+        Number of its live allocations.
+    largest : int
+        Bytes of its largest live allocation.
+    share : float
+        Fraction of all live bytes, from 0 to 1.
+    """
 
     label: str
     frame: Frame
     live_bytes: int
     count: int
     largest: int
-    share: float  # of all live bytes, 0 to 1
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
 class SiteTotal:
-    """What one site did over the whole history; the mean lifetime is None if no end of it was seen."""
+    """Totals of one allocation site over the whole history.
+
+    Parameters
+    ----------
+    label : str
+        The site as text, see `forebay.snapshot.sites.label_of`.
+    frame : Frame
+        The site.
+    allocations : int
+        Number of allocations.
+    total_bytes : int
+        Sum of the requested bytes.
+    mean_lifetime_ns : float or None
+        Mean lifetime in nanoseconds of the allocations that were freed; None if none was.
+    """
 
     label: str
     frame: Frame
@@ -50,7 +80,21 @@ class SiteTotal:
 
 @dataclass(frozen=True, slots=True)
 class Oom:
-    """One time the device was full; `at` is the moment after it."""
+    """One out-of-memory event.
+
+    Parameters
+    ----------
+    at : int
+        The moment after the event.
+    time_ns : int
+        Unix time in nanoseconds.
+    wanted : int
+        Rounded bytes of the request.
+    device_free : int
+        Free bytes of the device.
+    label : str
+        The allocation site as text.
+    """
 
     at: int
     time_ns: int
@@ -61,26 +105,72 @@ class Oom:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The whole snapshot in a few numbers of bytes and times."""
+    """Key figures of a snapshot. Sizes are in bytes.
 
-    peak: int  # most allocated at one moment of the history
-    peak_ever: int  # the same since the counters were reset, if the statistics say so; else the peak
+    Parameters
+    ----------
+    peak : int
+        Maximum of the requested bytes of live blocks during the history.
+    peak_ever : int
+        The same since the statistics were reset; `peak` if the statistics do not include it.
+    current : int
+        Requested bytes of live blocks at the end.
+    reserved : int
+        Bytes in segments at the end.
+    peak_reserved : int
+        Maximum of the bytes in segments.
+    allocations : int
+        Allocations, from the statistics or else the history.
+    frees : int
+        Frees, from the statistics or else the history.
+    per_second : float
+        Allocations per second of run time, or else of the time spanned by the history; 0 if that time is 0.
+    span_ns : int
+        Nanoseconds spanned by the history.
+    largest_free : int
+        Largest free block.
+    fragmentation : float
+        1 - `largest_free` / all free bytes in segments: 0 for a single free block, near 1 for many small ones.
+    ooms : int
+        Number of out-of-memory events.
+    lost : int
+        History entries dropped by the ring buffer.
+    """
+
+    peak: int
+    peak_ever: int
     current: int
     reserved: int
     peak_reserved: int
-    allocations: int  # as counted, or else TAKE entries
-    frees: int  # as counted, or else GIVE entries
-    per_second: float  # allocations / seconds the program ran, or else that the history spans; 0 if that is no time
+    allocations: int
+    frees: int
+    per_second: float
     span_ns: int
-    largest_free: int  # largest piece inside the segments that the next take could have
-    fragmentation: float  # 1 - largest free piece / all free bytes in segments: 0 is one piece, towards 1 is dust
+    largest_free: int
+    fragmentation: float
     ooms: int
     lost: int
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One segment: bytes in blocks that are in use (live or awaiting), free bytes, and the largest free piece."""
+    """Use of one segment. Sizes are in bytes.
+
+    Parameters
+    ----------
+    address : int
+        Start of the segment.
+    nbytes : int
+        Size of the segment.
+    used : int
+        Bytes in blocks that are live or whose free is pending.
+    free : int
+        Bytes in free blocks.
+    largest : int
+        Size of the largest free block.
+    pieces : int
+        Number of blocks.
+    """
 
     address: int
     nbytes: int
@@ -91,63 +181,115 @@ class Layout:
 
 
 def sites(snapshot: Snapshot, at: int | None = None, *, timeline: Timeline | None = None) -> list[SiteUse]:
-    """Who holds what at a moment (the peak, if none is named), most bytes first."""
+    """Return the live memory of each allocation site at one moment.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    at : int, optional
+        The moment; the peak by default.
+    timeline : Timeline, optional
+        The result of `reconstruct(snapshot)`, if already known.
+
+    Returns
+    -------
+    list of SiteUse
+        Sites with live memory, most bytes first.
+    """
     timeline = timeline or reconstruct(snapshot)
-    held, known = timeline.allocations, site_of(snapshot)
+    held, site_table = timeline.allocations, find_sites(snapshot)
     live = held.live_at(timeline.peak if at is None else at)
-    site, nbytes = known.of_stack[held.stack[live]], held.nbytes[live]
-    total, count, largest = _by_group(site, nbytes, len(known.frames))
+    site, nbytes = site_table.of_stack[held.stack[live]], held.nbytes[live]
+    total, count, largest = _by_group(site, nbytes, len(site_table.frames))
     everything = max(1, int(nbytes.sum()))
     found = [
         SiteUse(label_of(frame), frame, int(total[i]), int(count[i]), int(largest[i]), int(total[i]) / everything)
-        for i, frame in enumerate(known.frames)
+        for i, frame in enumerate(site_table.frames)
         if count[i]
     ]
     return sorted(found, key=lambda use: (-use.live_bytes, use.label))
 
 
 def totals(snapshot: Snapshot, *, timeline: Timeline | None = None) -> list[SiteTotal]:
-    """What every site allocated while the history ran, most bytes first."""
+    """Return the totals of each allocation site over the history.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    timeline : Timeline, optional
+        The result of `reconstruct(snapshot)`, if already known.
+
+    Returns
+    -------
+    list of SiteTotal
+        Sites that allocated during the history, most bytes first.
+    """
     timeline = timeline or reconstruct(snapshot)
-    held, known = timeline.allocations, site_of(snapshot)
+    held, site_table = timeline.allocations, find_sites(snapshot)
     began = held.start > 0
-    site, lived = known.of_stack[held.stack[began]], timeline.lifetimes_ns()[began]
-    total, count, _ = _by_group(site, held.nbytes[began], len(known.frames))
-    ended = np.bincount(site[lived >= 0], minlength=len(known.frames))
-    time = np.bincount(site[lived >= 0], weights=lived[lived >= 0], minlength=len(known.frames))
+    site, lived = site_table.of_stack[held.stack[began]], timeline.lifetimes_ns()[began]
+    total, count, _ = _by_group(site, held.nbytes[began], len(site_table.frames))
+    ended = np.bincount(site[lived >= 0], minlength=len(site_table.frames))
+    time = np.bincount(site[lived >= 0], weights=lived[lived >= 0], minlength=len(site_table.frames))
     found = [
         SiteTotal(label_of(frame), frame, int(count[i]), int(total[i]), time[i] / ended[i] if ended[i] else None)
-        for i, frame in enumerate(known.frames)
+        for i, frame in enumerate(site_table.frames)
         if count[i]
     ]
     return sorted(found, key=lambda whole: (-whole.total_bytes, whole.label))
 
 
 def ooms(snapshot: Snapshot) -> list[Oom]:
-    """Every time the device was full, oldest first."""
-    known = site_of(snapshot)
+    """Return the out-of-memory events.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    list of Oom
+        The events, oldest first.
+    """
+    site_table = find_sites(snapshot)
     return [
         Oom(
             at=int(row) + 1,
             time_ns=int(snapshot.trace["time_ns"][row]),
             wanted=int(snapshot.trace["nbytes"][row]),
             device_free=int(snapshot.trace["address"][row]),
-            label=label_of(known.frames[known.of_stack[snapshot.trace["stack"][row]]]),
+            label=label_of(site_table.frames[site_table.of_stack[snapshot.trace["stack"][row]]]),
         )
         for row in np.flatnonzero(snapshot.trace["action"] == Action.OOM)
     ]
 
 
 def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
-    """The numbers that a person wants first; without a history, those that the allocator counted."""
+    """Return the key figures of a snapshot.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot. Without a history, the figures are from its statistics.
+    timeline : Timeline, optional
+        The result of `reconstruct(snapshot)`, if already known.
+
+    Returns
+    -------
+    Summary
+        The key figures.
+    """
     timeline = timeline or reconstruct(snapshot)
     counts = np.bincount(snapshot.trace["action"], minlength=max(Action) + 1)
     free = snapshot.blocks["nbytes"][snapshot.blocks["state"] == State.FREE].astype(np.int64)
     largest = int(free.max(initial=0))
     peak, span = int(timeline.allocated[timeline.peak]), int(timeline.time_ns[-1] - timeline.time_ns[0])
     stats, seconds = snapshot.stats, snapshot.notes.get("seconds", span / 1e9)
-    # The ring may have dropped entries, the counters have not; without a history they are all there is.
-    allocations = max(int(counts[Action.TAKE]), stats.get("allocation.all.allocated", 0))
+    # Unlike the ring buffer, the statistics drop nothing; without a history they are the only source.
+    allocations = max(int(counts[Action.ALLOC]), stats.get("allocation.all.allocated", 0))
     recorded = len(snapshot.trace) > 0
     peak_ever = max(peak, stats.get("requested_bytes.all.peak", 0))
     return Summary(
@@ -157,7 +299,7 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         reserved=int(timeline.reserved[-1]),
         peak_reserved=max(int(timeline.reserved.max()), 0 if recorded else stats.get("reserved_bytes.all.peak", 0)),
         allocations=allocations,
-        frees=max(int(counts[Action.GIVE]), stats.get("allocation.all.freed", 0)),
+        frees=max(int(counts[Action.FREE_REQUESTED]), stats.get("allocation.all.freed", 0)),
         per_second=allocations / seconds if seconds > 0 else 0.0,
         span_ns=max(0, span),
         largest_free=largest,
@@ -168,14 +310,25 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
 
 
 def layout(snapshot: Snapshot) -> list[Layout]:
-    """How full every segment is, by address."""
-    blocks, many = snapshot.blocks, len(snapshot.segments)
+    """Return the use of each segment.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    list of Layout
+        One item for each segment, by address.
+    """
+    blocks, segments = snapshot.blocks, len(snapshot.segments)
     free = blocks["state"] == State.FREE
-    idle, _, largest = _by_group(blocks["segment"][free], blocks["nbytes"][free], many)
-    busy, _, _ = _by_group(blocks["segment"][~free], blocks["nbytes"][~free], many)
-    pieces = np.bincount(blocks["segment"], minlength=many)
+    unused, _, largest = _by_group(blocks["segment"][free], blocks["nbytes"][free], segments)
+    used, _, _ = _by_group(blocks["segment"][~free], blocks["nbytes"][~free], segments)
+    pieces = np.bincount(blocks["segment"], minlength=segments)
     return [
-        Layout(int(s["address"]), int(s["nbytes"]), int(busy[i]), int(idle[i]), int(largest[i]), int(pieces[i]))
+        Layout(int(s["address"]), int(s["nbytes"]), int(used[i]), int(unused[i]), int(largest[i]), int(pieces[i]))
         for i, s in enumerate(snapshot.segments)
     ]
 
@@ -183,7 +336,7 @@ def layout(snapshot: Snapshot) -> list[Layout]:
 def _by_group(
     group: NDArray[np.integer], nbytes: NDArray[np.integer], groups: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Sum, count and largest of every group; in integers, as floats would lose bytes above 2^53."""
+    """Return sum, count and maximum of each group, in integers: floats would lose bytes above 2^53."""
     total, largest = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     np.add.at(total, group, nbytes.astype(np.int64))
     np.maximum.at(largest, group, nbytes.astype(np.int64))

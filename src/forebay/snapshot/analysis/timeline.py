@@ -1,8 +1,8 @@
-"""What was allocated when: the history turned into curves and lifetimes, with no loop over its entries.
+"""Memory over time: allocated and reserved bytes and allocation lifetimes, computed without a loop over the history.
 
-A *moment* is a number of entries: moment 0 is before the first, moment m after the first m, moment n the end. The final
-state is known exactly (the blocks and segments), the ring may have lost the beginning; so where the two disagree the
-final state wins and the past is worked out backwards from it.
+A *moment* is a number of entries: moment 0 is before the first entry, moment m after the first m, moment n the end.
+The final state (blocks and segments) is exact, but the ring buffer may have dropped the oldest entries. Where the two
+disagree the final state is authoritative, and earlier moments are computed backwards from it.
 """
 
 from __future__ import annotations
@@ -16,40 +16,83 @@ from forebay.snapshot.model import Action, Snapshot, State
 
 __all__ = ["NEVER_SEEN", "Allocations", "Timeline", "reconstruct"]
 
-NEVER_SEEN = -1  # the stack of an allocation that was made before recording and is known by its end alone
+NEVER_SEEN = -1  # the stack of an allocation made before recording began, of which only the free is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """Every allocation the snapshot knows of, a row each; live at moment m if `start <= m < end`."""
+    """All allocations that a snapshot knows, one row each. A row is live at moment m if `start <= m < end`.
 
-    start: NDArray[np.int64]  # 0: taken before the history began
-    end: NDArray[np.int64]  # n + 1: still live at the end
-    nbytes: NDArray[np.int64]  # as requested
-    stack: NDArray[np.int64]  # row of Snapshot.stacks, or NEVER_SEEN
+    Parameters
+    ----------
+    start : numpy.ndarray
+        Moment of the allocation; 0 if it was made before the history began.
+    end : numpy.ndarray
+        Moment of the free; n + 1 if the allocation is live at the end.
+    nbytes : numpy.ndarray
+        Requested bytes.
+    stack : numpy.ndarray
+        Rows of `Snapshot.stacks`, or `NEVER_SEEN`.
+    """
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    stack: NDArray[np.int64]
 
     def live_at(self, moment: int) -> NDArray[np.intp]:
-        """Rows of the allocations that are live at a moment."""
+        """Return the rows of the allocations that are live at a moment.
+
+        Parameters
+        ----------
+        moment : int
+            A number of history entries.
+
+        Returns
+        -------
+        numpy.ndarray
+            Row indices, ascending.
+        """
         return np.flatnonzero((self.start <= moment) & (moment < self.end))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Allocated and reserved bytes at every moment; all three arrays have one element more than the history."""
+    """Allocated and reserved bytes at every moment.
+
+    Parameters
+    ----------
+    time_ns : numpy.ndarray
+        Unix time of each moment in nanoseconds. Like the next two arrays, one element longer than the history.
+    allocated : numpy.ndarray
+        Requested bytes of live blocks at each moment. A block stops counting when its free is requested.
+    reserved : numpy.ndarray
+        Bytes in segments at each moment.
+    allocations : Allocations
+        The allocations.
+    peak : int
+        The first moment with the maximum of `allocated`.
+    """
 
     time_ns: NDArray[np.int64]
-    allocated: NDArray[np.int64]  # requested bytes of blocks between TAKE and GIVE
+    allocated: NDArray[np.int64]
     reserved: NDArray[np.int64]
     allocations: Allocations
-    peak: int  # the first moment at which the most was allocated
+    peak: int
 
     @property
     def moments(self) -> int:
-        """Moments 0 to n: how many there are."""
+        """The number of moments: the length of the history plus one."""
         return len(self.allocated)
 
     def lifetimes_ns(self) -> NDArray[np.int64]:
-        """How long each allocation lived, -1 where its beginning or its end was not seen."""
+        """Return the lifetime of each allocation.
+
+        Returns
+        -------
+        numpy.ndarray
+            Nanoseconds, in the order of `allocations`; -1 if the allocation or its free was not recorded.
+        """
         held = self.allocations
         seen = (held.start > 0) & (held.end < self.moments)
         ends = np.minimum(held.end, self.moments - 1)
@@ -57,72 +100,92 @@ class Timeline:
 
 
 def reconstruct(snapshot: Snapshot) -> Timeline:
-    """Work the history out; a million entries take under a second."""
+    """Reconstruct memory over time from a snapshot.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    Timeline
+        The timeline; a single moment if the snapshot has no history.
+
+    Notes
+    -----
+    A million entries take less than a second.
+    """
     trace, entries = snapshot.trace, len(snapshot.trace)
-    held = _pair(snapshot)
+    held = _match_allocations(snapshot)
     changes = np.zeros(entries + 2, np.int64)
     np.add.at(changes, held.start, held.nbytes)
     np.subtract.at(changes, held.end, held.nbytes)
     allocated = np.cumsum(changes[: entries + 1])
 
     sizes = trace["nbytes"].astype(np.int64)
-    came, went = ((Action.RESERVE, Action.MAP), (Action.RELEASE, Action.UNMAP))
-    grown = np.where(np.isin(trace["action"], came), sizes, 0) - np.where(np.isin(trace["action"], went), sizes, 0)
+    grows, shrinks = ((Action.RESERVE, Action.MAP), (Action.RELEASE, Action.UNMAP))
+    growth = np.where(np.isin(trace["action"], grows), sizes, 0) - np.where(np.isin(trace["action"], shrinks), sizes, 0)
     final = int(snapshot.segments["nbytes"].sum())
     reserved = np.full(entries + 1, final, np.int64)
-    reserved[:-1] -= np.cumsum(grown[::-1])[::-1]  # final minus everything that came after
+    reserved[:-1] -= np.cumsum(growth[::-1])[::-1]  # final minus all later changes
 
     times = trace["time_ns"].astype(np.int64)
     first = times[:1] if entries else np.array([snapshot.taken_at_ns], np.int64)
     return Timeline(
         time_ns=np.concatenate([first, times]),
         allocated=allocated,
-        reserved=np.maximum(reserved, 0),  # a history with gaps may claim to release what it never reserved
+        reserved=np.maximum(reserved, 0),  # a history with gaps may release segments that it never reserved
         allocations=held,
         peak=int(np.argmax(allocated)),
     )
 
 
-def _pair(snapshot: Snapshot) -> Allocations:
-    """Match every TAKE with the GIVE that ends it: of one address, the next in order.
+def _match_allocations(snapshot: Snapshot) -> Allocations:
+    """Match each allocation entry with its free: the next entry for the same address.
 
-    What has no partner: a GIVE was taken before the history began. A TAKE is the block that is live at its address in
-    the end; else its GIVE was not recorded, and it counts until its address is taken again, or nearly to the end.
+    A free without an allocation belongs to a block allocated before the history began. An allocation without a free is
+    the final live block at its address. If there is no such block, its free was not recorded: it counts until the
+    address is allocated again, or until the last moment but one.
     """
     trace, entries = snapshot.trace, len(snapshot.trace)
-    rows = np.flatnonzero((trace["action"] == Action.TAKE) | (trace["action"] == Action.GIVE))
+    rows = np.flatnonzero((trace["action"] == Action.ALLOC) | (trace["action"] == Action.FREE_REQUESTED))
     rows = rows[np.argsort(trace["address"][rows], kind="stable")]
-    address, taken = trace["address"][rows], trace["action"][rows] == Action.TAKE
-    same = np.zeros(len(rows) + 1, bool)  # same[i]: rows i-1 and i are about one address
+    address, is_alloc = trace["address"][rows], trace["action"][rows] == Action.ALLOC
+    same = np.zeros(len(rows) + 1, bool)  # same[i]: rows i-1 and i have the same address
     same[1:-1] = address[1:] == address[:-1]
 
-    takes = np.flatnonzero(taken)
-    start = rows[takes] + 1
-    following = np.append(rows, 0)[takes + 1] + 1
-    end = np.where(same[takes + 1], following, entries)
-    orphans = np.flatnonzero(~taken & ~(same[:-1] & np.concatenate([[False], taken[:-1]])))
+    allocs = np.flatnonzero(is_alloc)
+    start = rows[allocs] + 1
+    following = np.append(rows, 0)[allocs + 1] + 1
+    end = np.where(same[allocs + 1], following, entries)
+    unmatched_frees = np.flatnonzero(~is_alloc & ~(same[:-1] & np.concatenate([[False], is_alloc[:-1]])))
 
     live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
-    last = takes[~same[takes + 1]]  # the last word on its address is a TAKE, so rows[last] is in address order
+    last = allocs[~same[allocs + 1]]  # the last entry of its address is an allocation; sorted by address
     where = np.searchsorted(address[last], live["address"])
     match = where < len(last)
     match[match] = address[last][where[match]] == live["address"][match]
     match[match] &= trace["nbytes"][rows[last[where[match]]]] == live["requested"][match]
-    end[np.searchsorted(takes, last[where[match]])] = entries + 1
+    end[np.searchsorted(allocs, last[where[match]])] = entries + 1
     older = live[~match]
 
-    gives = rows[orphans]
+    frees = rows[unmatched_frees]
     sizes = trace["nbytes"].astype(np.int64)
     return Allocations(
-        start=np.concatenate([start, np.zeros(len(gives) + len(older), np.int64)]),
-        end=np.concatenate([end, gives + 1, np.full(len(older), entries + 1)]),
-        nbytes=np.concatenate([sizes[rows[takes]], sizes[gives], older["requested"].astype(np.int64)]),
+        start=np.concatenate([start, np.zeros(len(frees) + len(older), np.int64)]),
+        end=np.concatenate([end, frees + 1, np.full(len(older), entries + 1)]),
+        nbytes=np.concatenate([sizes[rows[allocs]], sizes[frees], older["requested"].astype(np.int64)]),
         stack=np.concatenate(
-            [trace["stack"][rows[takes]].astype(np.int64), np.full(len(gives), NEVER_SEEN), _stacks(older["stack"])]
+            [
+                trace["stack"][rows[allocs]].astype(np.int64),
+                np.full(len(frees), NEVER_SEEN),
+                _known_stacks(older["stack"]),
+            ]
         ),
     )
 
 
-def _stacks(column: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """A block that was live before recording began and has no stack is as unknown as a lone GIVE."""
+def _known_stacks(column: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Map row 0 (no stack) of blocks that were live before recording began to NEVER_SEEN."""
     return np.where(column == 0, NEVER_SEEN, column.astype(np.int64))

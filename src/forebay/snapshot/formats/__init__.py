@@ -1,1 +1,1 @@
-"""Snapshot files: the columnar format of this project and PyTorch's pickle."""
+"""Snapshot file formats: forebay's columnar zip and PyTorch's pickle."""

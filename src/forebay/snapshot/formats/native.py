@@ -1,8 +1,9 @@
-"""Snapshots on disk: a zip of one plain .npy per column and a manifest.json, readable without forebay.
+"""forebay's snapshot format: a zip of one plain .npy file per column and a manifest.json, readable without forebay.
 
-`trace/time_ns.npy` is the column `time_ns` of `Snapshot.trace`, and so on. Measured with a million entries: a column
-each at deflate level 1 is 6 to 9 MB against 40 MB stored, and takes a quarter of a second each way. Reading trusts
-nothing: nothing is unpickled, no member is named by the file, and no size is believed before it has been compared.
+`trace/time_ns.npy` is the column `time_ns` of `Snapshot.trace`, and so on. Measured with a million entries: one member
+per column at deflate level 1 takes 6 to 9 MB instead of 40 MB uncompressed, and a quarter of a second each way. The
+reader treats files as untrusted: it unpickles nothing, opens only members with known names, and compares every size
+with the file before it allocates memory.
 """
 
 from __future__ import annotations
@@ -20,38 +21,78 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from forebay.atomic_write import in_place_of
+from forebay.atomic_write import atomic_write
 from forebay.errors import ForebayError
 from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, VERSION, Action, Snapshot, State
 
 __all__ = ["BadSnapshot", "Progress", "check", "read", "write"]
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 _FORMAT = "forebay-snapshot"
 _TABLES = {"segments": SEGMENT, "blocks": BLOCK, "trace": ENTRY, "stacks": STACK, "frames": FRAME}
-_NEW = {"segments/home": 2, "segments/growing": 2, "trace/home": 2, "trace/note": 2}  # the versions they came with
+_SINCE = {"segments/home": 2, "segments/growing": 2, "trace/home": 2, "trace/note": 2}  # first version with the column
 _CHUNK = 1 << 22
-_LARGEST_RATIO = 400  # a real history packs 4 to 50 times; deflate's own limit, which bombs use, is 1032
-_ALWAYS_FINE = 16 << 20  # unpacked bytes that no machine minds, whatever the ratio
-_HALF = 1 << 62  # two of anything below it still fit a signed 64-bit number
+_MAX_RATIO = 400  # real histories compress 4 to 50 times; deflate's limit, which zip bombs reach, is 1032
+_MAX_UNCHECKED = 16 << 20  # uncompressed bytes accepted at any ratio
+_MAX_VALUE = 1 << 62  # the sum of two smaller values fits a signed 64-bit integer
 
 
 class BadSnapshot(ForebayError, ValueError):
-    """The file (or the snapshot to be written) is cut short, foreign, or says something impossible."""
+    """A snapshot file, or a snapshot to be written, is truncated, in another format, or inconsistent."""
 
 
 def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Write the snapshot; the path holds a whole file or what it held before, whatever happens on the way."""
+    """Write a snapshot to a file.
+
+    The file is replaced atomically: after an error, `path` holds what it held before.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    path : str or os.PathLike
+        The file to write.
+    progress : callable, optional
+        Called as `progress(bytes_done, bytes_total)`.
+
+    Raises
+    ------
+    BadSnapshot
+        If the snapshot is inconsistent.
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    The same snapshot always results in the same bytes.
+    """
     check(snapshot)
-    with in_place_of(Path(path)) as file:
+    with atomic_write(Path(path)) as file:
         _pack(snapshot, file, progress)
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snapshot:
-    """The snapshot in a file that anybody may have made; raises BadSnapshot, or OSError if it cannot be opened.
+    """Read a snapshot from an untrusted file.
 
-    Columns that an older version did not have are zero.
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A file from `write`.
+    progress : callable, optional
+        Called as `progress(bytes_done, bytes_total)`.
+
+    Returns
+    -------
+    Snapshot
+        The snapshot. Columns that an older version of the format lacks are zero.
+
+    Raises
+    ------
+    BadSnapshot
+        If the file is truncated, in another format, or inconsistent.
+    OSError
+        If the file cannot be opened.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -61,58 +102,72 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snap
             check(snapshot)
         except BadSnapshot as error:
             raise BadSnapshot(f"{path}: {error}") from error.__cause__
-        # zipfile raises the last two for what it cannot unpack: foreign methods, passwords.
+        # zipfile raises the last two for unsupported compression methods and for encryption.
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-            raise BadSnapshot(f"{path}: not a forebay snapshot, or cut short: {error}") from error
+            raise BadSnapshot(f"{path}: not a forebay snapshot, or truncated: {error}") from error
     return snapshot
 
 
 def check(snapshot: Snapshot) -> None:
-    """Raise BadSnapshot unless every index points somewhere, stacks are trees and sizes can be added up."""
+    """Check that a snapshot is consistent.
+
+    Every index must be valid, stacks must be trees, blocks must lie in their segments, and sums of sizes must not
+    overflow.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Raises
+    ------
+    BadSnapshot
+        If the snapshot is inconsistent.
+    """
     s = snapshot
     for name, dtype in _TABLES.items():
         column = getattr(s, name)
-        _demand(column.ndim == 1 and column.dtype == dtype, f"{name} has another dtype than the schema's")
-    stacks = max(1, len(s.stacks))  # index 0 is "no stack" even where there are none at all
+        _require(column.ndim == 1 and column.dtype == dtype, f"{name} does not have the dtype of the schema")
+    stacks = max(1, len(s.stacks))  # index 0 means "no stack" even if the table is empty
     for name, table, field, limit in (
-        ("segment", s.segments, "stack", stacks),
-        ("block", s.blocks, "stack", stacks),
-        ("block", s.blocks, "segment", len(s.segments)),
-        ("entry", s.trace, "stack", stacks),
-        ("stack", s.stacks[1:], "frame", len(s.frames)),
-        ("frame", s.frames, "file", len(s.strings)),
-        ("frame", s.frames, "name", len(s.strings)),
-        ("entry", s.trace, "note", len(s.labels) + 1),
+        ("a segment", s.segments, "stack", stacks),
+        ("a block", s.blocks, "stack", stacks),
+        ("a block", s.blocks, "segment", len(s.segments)),
+        ("an entry", s.trace, "stack", stacks),
+        ("a stack", s.stacks[1:], "frame", len(s.frames)),
+        ("a frame", s.frames, "file", len(s.strings)),
+        ("a frame", s.frames, "name", len(s.strings)),
+        ("an entry", s.trace, "note", len(s.labels) + 1),
     ):
-        _demand(bool((table[field] < limit).all()), f"the {field} of a {name} points outside its table")
-    _demand(bool((s.stacks["parent"][1:] < np.arange(1, stacks)).all()), "a stack's parent does not come before it")
-    _demand(bool((s.blocks["state"] <= max(State)).all()), "a block is in no known state")
+        _require(bool((table[field] < limit).all()), f"the {field} of {name} is not in its table")
+    _require(bool((s.stacks["parent"][1:] < np.arange(1, stacks)).all()), "a stack's parent does not precede it")
+    _require(bool((s.blocks["state"] <= max(State)).all()), "a block has an unknown state")
     actions = s.trace["action"]
-    _demand(bool(((actions >= min(Action)) & (actions <= max(Action))).all()), "an entry has no known action")
-    _demand(bool((s.trace["time_ns"] < _HALF).all()), "an entry's time is out of range")
-    for name, table in (("segment", s.segments), ("block", s.blocks), ("entry", s.trace[actions != Action.OOM])):
-        _demand(bool((table["address"] < _HALF).all()), f"the address of a {name} is out of range")
-        _demand(float(table["nbytes"].sum(dtype=np.float64)) < _HALF, f"the {name} sizes are out of range")
-    _demand(float(s.blocks["requested"].sum(dtype=np.float64)) < _HALF, "the requested sizes are out of range")
+    _require(bool(((actions >= min(Action)) & (actions <= max(Action))).all()), "an entry has an unknown action")
+    _require(bool((s.trace["time_ns"] < _MAX_VALUE).all()), "an entry's time is out of range")
+    for name, table in (("segments", s.segments), ("blocks", s.blocks), ("trace", s.trace[actions != Action.OOM])):
+        _require(bool((table["address"] < _MAX_VALUE).all()), f"an address in {name} is out of range")
+        _require(float(table["nbytes"].sum(dtype=np.float64)) < _MAX_VALUE, f"the sizes in {name} are out of range")
+    _require(float(s.blocks["requested"].sum(dtype=np.float64)) < _MAX_VALUE, "the requested sizes are out of range")
     for name, table in (("segments", s.segments), ("blocks", s.blocks)):
         ends = table["address"] + table["nbytes"]
-        _demand(bool((ends[:-1] <= table["address"][1:]).all()), f"the {name} overlap or are not in order")
+        _require(bool((ends[:-1] <= table["address"][1:]).all()), f"the {name} overlap or are not sorted by address")
     home = s.segments[s.blocks["segment"]]
     inside = (s.blocks["address"] >= home["address"]) & (
         s.blocks["address"] + s.blocks["nbytes"] <= home["address"] + home["nbytes"]
     )
-    _demand(bool(inside.all()), "a block lies outside its segment")
+    _require(bool(inside.all()), "a block lies outside its segment")
 
 
-def _demand(condition: bool, otherwise: str) -> None:
+def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise BadSnapshot(otherwise)
+        raise BadSnapshot(message)
 
 
 def _columns(version: int = VERSION) -> Iterator[tuple[str, str, str, np.dtype[Any]]]:
     for table, dtype in _TABLES.items():
         for column in dtype.names or ():
-            if _NEW.get(f"{table}/{column}", 1) <= version:
+            if _SINCE.get(f"{table}/{column}", 1) <= version:
                 yield f"{table}/{column}.npy", table, column, dtype[column].newbyteorder("<")
 
 
@@ -148,7 +203,7 @@ def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> Non
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """A member without a date, so that the same snapshot makes the same file."""
+    """Return a member without a date, so that the same snapshot results in the same file."""
     info = zipfile.ZipInfo(name)
     info.compress_type = zipfile.ZIP_DEFLATED
     info._compresslevel = 1  # type: ignore[attr-defined]  # noqa: SLF001 - public from 3.13, as compress_level
@@ -157,18 +212,18 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 def _unpack(archive: zipfile.ZipFile, packed: int, progress: Progress | None) -> Snapshot:
     members = {info.filename: info for info in archive.infolist()}
-    _demand("manifest.json" in members, "not a forebay snapshot: there is no manifest.json")
+    _require("manifest.json" in members, "not a forebay snapshot: manifest.json is missing")
     unpacked = sum(info.file_size for info in archive.infolist())
-    _demand(
+    _require(
         all(info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members.values()),
-        "a member is packed in a foreign way",
+        "a member has an unsupported compression method",
     )
-    _demand(unpacked <= max(_ALWAYS_FINE, packed * _LARGEST_RATIO), f"it claims to unpack to {unpacked} bytes")
+    _require(unpacked <= max(_MAX_UNCHECKED, packed * _MAX_RATIO), f"it claims to unpack to {unpacked} bytes")
     manifest = _manifest(archive.read(members["manifest.json"]))
     columns = list(_columns(manifest["version"]))
     names = {name for name, *_ in columns} | {"manifest.json"}
-    _demand(len(archive.infolist()) == len(names), "a member is missing, foreign or there twice")
-    _demand(members.keys() == names, f"members are missing or foreign: {sorted(members.keys() ^ names)[:3]}")
+    _require(len(archive.infolist()) == len(names), "a member is missing, unknown or duplicated")
+    _require(members.keys() == names, f"members are missing or unknown: {sorted(members.keys() ^ names)[:3]}")
 
     sizes = _sizes(manifest["rows"], members, columns)
     tables: dict[str, Any] = {name: np.zeros(rows, _TABLES[name]) for name, rows in sizes.items()}
@@ -194,27 +249,31 @@ def _unpack(archive: zipfile.ZipFile, packed: int, progress: Progress | None) ->
 
 
 def _manifest(raw: bytes) -> dict[str, Any]:
-    """The manifest, every value of the type that the schema says."""
+    """Parse the manifest and check the type of every value."""
     try:
         manifest: dict[str, Any] = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BadSnapshot(f"manifest.json is not JSON: {error}") from error
-    _demand(isinstance(manifest, dict) and manifest.get("format") == _FORMAT, "not a forebay snapshot")
+    _require(isinstance(manifest, dict) and manifest.get("format") == _FORMAT, "not a forebay snapshot")
     version: Any = manifest.get("version")
-    _demand(type(version) is int and version > 0, "the version is not a number")
-    _demand(version <= VERSION, f"written by a newer forebay (version {version}; this one reads up to {VERSION})")
+    _require(type(version) is int and version > 0, "the version is not a positive integer")
+    _require(version <= VERSION, f"written by a newer forebay (version {version}; this one reads up to {VERSION})")
     if version < 2:
         manifest["labels"] = []
     kinds = {"device": str, "rows": dict, "strings": list, "stats": dict, "notes": dict, "labels": list}
     for name, kind in kinds.items():
-        _demand(type(manifest.get(name)) is kind, f"{name} is missing or not a {kind.__name__}")
+        _require(type(manifest.get(name)) is kind, f"{name} is missing or not a {kind.__name__}")
     numbers = {name: manifest.get(name) for name in ("capacity", "taken_at_ns", "lost")}
     for name, value in (*numbers.items(), *manifest["rows"].items(), *manifest["stats"].items()):
-        _demand(type(value) is int and abs(value) < 1 << 63, f"{name} is missing or not a 64-bit number")
-    _demand(all(type(text) is str for text in manifest["strings"]), "a string is not a string")
+        _require(type(value) is int and abs(value) < 1 << 63, f"{name} is missing or not a 64-bit integer")
+    _require(all(type(text) is str for text in manifest["strings"]), "an item of strings is not a string")
     for label in manifest["labels"]:
-        _demand(type(label) is list and [type(text) for text in label] == [str, str], "a label is not two strings")
-    _demand(min(manifest["capacity"], manifest["taken_at_ns"], manifest["lost"]) >= 0, "a negative size, time or count")
+        _require(
+            type(label) is list and [type(text) for text in label] == [str, str], "a label is not a pair of strings"
+        )
+    _require(
+        min(manifest["capacity"], manifest["taken_at_ns"], manifest["lost"]) >= 0, "a size, time or count is negative"
+    )
     return manifest
 
 
@@ -223,27 +282,27 @@ def _sizes(
     members: Mapping[str, zipfile.ZipInfo],
     columns: list[tuple[str, str, str, np.dtype[Any]]],
 ) -> dict[str, int]:
-    """Rows of every table; no more than its members' bytes can hold, so that nothing is made before it is there."""
-    _demand(rows.keys() == _TABLES.keys(), "the manifest does not say how long the tables are")
+    """Return the rows of every table, limited by the size of its members, so that no larger array is allocated."""
+    _require(rows.keys() == _TABLES.keys(), "the manifest does not list the lengths of the tables")
     for name, table, _, dtype in columns:
-        _demand(0 <= rows[table] * dtype.itemsize <= members[name].file_size, f"{name} is cut short")
+        _require(0 <= rows[table] * dtype.itemsize <= members[name].file_size, f"{name} is truncated")
     return dict(rows)
 
 
 def _values(source: IO[bytes], name: str, dtype: np.dtype[Any], rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The values of one member, piece by piece, with the row of the first."""
+    """Yield the values of one member in chunks, each with the row of its first value."""
     try:
-        _demand(npy.read_magic(source) == (1, 0), f"{name} is in another .npy version")
-        shape, by_column, found = npy.read_array_header_1_0(source)
-    except Exception as error:  # numpy's header parser fails in many ways, and every one means the same
-        raise BadSnapshot(f"{name} has a broken .npy header: {error}") from error
-    _demand(
-        (shape, by_column, found) == ((rows,), False, dtype), f"{name} holds {found} {shape}, not {dtype} ({rows},)"
+        _require(npy.read_magic(source) == (1, 0), f"{name} has an unsupported .npy version")
+        shape, fortran_order, found = npy.read_array_header_1_0(source)
+    except Exception as error:  # NumPy's header parser raises many types of exceptions
+        raise BadSnapshot(f"{name} has an invalid .npy header: {error}") from error
+    _require(
+        (shape, fortran_order, found) == ((rows,), False, dtype), f"{name} holds {found} {shape}, not {dtype} ({rows},)"
     )
     at = 0
     while at < rows:
-        piece = source.read(min(_CHUNK, (rows - at) * dtype.itemsize))
-        _demand(bool(piece) and len(piece) % dtype.itemsize == 0, f"{name} is cut short")
-        yield at, np.frombuffer(piece, dtype)
-        at += len(piece) // dtype.itemsize
-    _demand(not source.read(1), f"{name} is longer than the manifest says")
+        chunk = source.read(min(_CHUNK, (rows - at) * dtype.itemsize))
+        _require(bool(chunk) and len(chunk) % dtype.itemsize == 0, f"{name} is truncated")
+        yield at, np.frombuffer(chunk, dtype)
+        at += len(chunk) // dtype.itemsize
+    _require(not source.read(1), f"{name} is longer than the manifest states")

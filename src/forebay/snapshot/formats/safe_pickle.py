@@ -1,8 +1,8 @@
-"""Pickles of plain data from strangers: read before they are loaded, so that nothing can run or take much memory.
+"""Safe loading of untrusted pickles: every opcode is checked before the data is unpickled.
 
-A pickle is a program. `load` takes only those whose every instruction makes a plain value, and refuses numbers of the
-memo that would make the unpickler reserve gigabytes for nothing. Regular expressions read the instructions, several of
-them a step: a million entries take less than their unpickling does.
+A pickle is a program. `load` accepts it only if every opcode creates a plain value, and rejects memo indices that would
+make the unpickler allocate gigabytes. Regular expressions match runs of opcodes: the check of a million entries takes
+less time than unpickling them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Any, NoReturn
 
 from forebay.snapshot.formats.native import BadSnapshot
 
-__all__ = ["begins_like_one", "load"]
+__all__ = ["load", "looks_like_pickle"]
 
 _STOP = b"."
-# What has its length before it: an instruction, and how many bytes the length has.
-_TEXTS = {b"X": 4, b"\x8c": 1, b"\x8d": 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+# Opcodes followed by a length prefix, and the size of the prefix in bytes.
+_LENGTH_PREFIXED = {b"X": 4, b"\x8c": 1, b"\x8d": 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
 _FORBIDDEN = {
-    b"c": "names a global", b"\x93": "names a global", b"i": "names a class", b"o": "makes an object",
-    b"R": "calls a function", b"b": "sets an object's state", b"\x81": "makes an object", b"\x92": "makes an object",
-    b"P": "names something outside", b"Q": "names something outside", b"\x82": "names an extension",
-    b"\x83": "names an extension", b"\x84": "names an extension", b"\x96": "holds a byte array",
-    b"\x97": "has buffers outside", b"B": "holds bytes", b"C": "holds bytes", b"\x8e": "holds bytes",
+    b"c": "names a global", b"\x93": "names a global", b"i": "names a class", b"o": "creates an object",
+    b"R": "calls a function", b"b": "sets an object's state", b"\x81": "creates an object",
+    b"\x92": "creates an object", b"P": "has a persistent id", b"Q": "has a persistent id",
+    b"\x82": "names an extension", b"\x83": "names an extension", b"\x84": "names an extension",
+    b"\x96": "holds a byte array", b"\x97": "has out-of-band buffers", b"B": "holds bytes",
+    b"C": "holds bytes", b"\x8e": "holds bytes",
 }  # fmt: skip
 
 
-def begins_like_one(head: bytes) -> bool:
-    """Whether a file that begins so may be a pickle of lists and dicts, of any protocol."""
+def looks_like_pickle(head: bytes) -> bool:
+    """Return True if a file with these first bytes may be a pickle of lists and dicts, in any protocol."""
     return head[:1] in (b"\x80", b"(", b"]", b"}") and head[:2] != b"(c"
 
 
 def load(data: bytes) -> Any:
-    """The value; raises BadSnapshot for what is cut short, foreign, or would do more than make plain values.
+    """Unpickle plain data. Raises BadSnapshot if the pickle is truncated, invalid, or would run or import anything.
 
     >>> load(pickle.dumps({"a": [1, 2.5, None, "text"]}))
     {'a': [1, 2.5, None, 'text']}
@@ -43,58 +44,58 @@ def load(data: bytes) -> Any:
     Traceback (most recent call last):
     forebay.snapshot.formats.native.BadSnapshot: not plain data: at byte 30 it names a global
     """
-    _read_instructions(data)
-    collecting = gc.isenabled()
-    gc.disable()  # a million dicts, and no garbage among them
+    _check_opcodes(data)
+    gc_enabled = gc.isenabled()
+    gc.disable()  # collections would scan a million dicts and find no garbage
     try:
-        return _Plain(io.BytesIO(data), encoding="utf-8").load()
+        return _PlainUnpickler(io.BytesIO(data), encoding="utf-8").load()
     except BadSnapshot:
         raise
-    except Exception as error:  # the unpickler fails in many ways, and every one means the same
-        raise BadSnapshot(f"a broken pickle: {str(error) or type(error).__name__}") from error
+    except Exception as error:  # the unpickler raises many types of exceptions
+        raise BadSnapshot(f"invalid pickle: {str(error) or type(error).__name__}") from error
     finally:
-        if collecting:
+        if gc_enabled:
             gc.enable()
 
 
-class _Plain(pickle.Unpickler):
-    """A second lock behind the first."""
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that rejects globals and persistent ids, in case the opcode check misses one."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise BadSnapshot(f"not plain data: it names the global {module}.{name}")
 
     def persistent_load(self, _: Any) -> NoReturn:
-        raise BadSnapshot("not plain data: it names something outside")
+        raise BadSnapshot("not plain data: it has a persistent id")
 
 
-def _read_instructions(data: bytes) -> None:
-    """Raise BadSnapshot unless every instruction up to the end is a harmless one."""
-    fixed = _fixed(len(data)).match
+def _check_opcodes(data: bytes) -> None:
+    """Raise BadSnapshot unless every opcode up to STOP creates a plain value."""
+    fixed_run = _fixed_length_run(len(data)).match
     at, size = 0, len(data)
     while at < size:
-        if found := fixed(data, at):
+        if found := fixed_run(data, at):
             at = found.end()
-        instruction = data[at : at + 1]
-        if instruction == _STOP:
+        opcode = data[at : at + 1]
+        if opcode == _STOP:
             return
-        if not instruction:
+        if not opcode:
             break
-        if (width := _TEXTS.get(instruction)) is None:
-            _refuse(data, at)
+        if (width := _LENGTH_PREFIXED.get(opcode)) is None:
+            _reject(data, at)
         at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")
-    raise BadSnapshot("cut short: the pickle has no end")
+    raise BadSnapshot("truncated: the pickle has no STOP opcode")
 
 
-def _refuse(data: bytes, at: int) -> NoReturn:
-    what = _FORBIDDEN.get(data[at : at + 1])
-    if what is None:
-        raise BadSnapshot(f"a broken or foreign pickle: at byte {at} is the instruction {data[at]:#04x}")
-    raise BadSnapshot(f"not plain data: at byte {at} it {what}")
+def _reject(data: bytes, at: int) -> NoReturn:
+    reason = _FORBIDDEN.get(data[at : at + 1])
+    if reason is None:
+        raise BadSnapshot(f"invalid pickle: unknown opcode {data[at]:#04x} at byte {at}")
+    raise BadSnapshot(f"not plain data: at byte {at} it {reason}")
 
 
-def _fixed(size: int) -> re.Pattern[bytes]:
-    """A run of instructions whose length does not depend on what they say, in a pickle of that many bytes."""
-    most = max(256, 1 << size.bit_length())  # no pickle remembers more values than it has bytes
+def _fixed_length_run(size: int) -> re.Pattern[bytes]:
+    """Return a pattern for a run of opcodes of fixed length, in a pickle of `size` bytes."""
+    most = max(256, 1 << size.bit_length())  # a pickle memoizes at most one value per byte
     short = b"".join(
         b"." if most >= 1 << 8 * (byte + 1) else b"[\\x00-\\x%02x]" % max(0, (most - 1 >> 8 * byte))
         for byte in range(4)
@@ -106,7 +107,7 @@ def _fixed(size: int) -> re.Pattern[bytes]:
         rb"|\x8a(?:\x00|\x01.|\x02..|\x03.{3}|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"  # LONG1
         rb"|r" + short + rb"|\x95.{8}|\x80[\x00-\x05]"  # LONG_BINPUT, FRAME, PROTO
         rb"|p[0-9]{1,%d}\n"
-        % len(str(size // 4))  # PUT: whoever is remembered takes 4 bytes or more
+        % len(str(size // 4))  # PUT: every memoized value takes at least 4 bytes
         + rb"|g[0-9]{1,10}\n|[IL]-?[0-9]{1,20}L?\n|F[-+.0-9a-z]{1,40}\n|V[^\n]*\n"  # GET, INT, LONG, FLOAT, UNICODE
         rb")*+",
         re.DOTALL,

@@ -1,1 +1,1 @@
-"""Replay of a recorded history through the allocator: verification and what-if."""
+"""Replay of a recorded history through the allocator: verification and what-if analysis."""

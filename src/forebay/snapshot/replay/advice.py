@@ -1,4 +1,4 @@
-"""Which setting would have saved a request that found no memory: shown by a replay, or not claimed."""
+"""Suggests settings that avoid an out-of-memory error. Each suggestion is verified by a replay of the history."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import numpy as np
 from forebay.snapshot.model import Action, Snapshot
 from forebay.snapshot.replay.engine import History
 
-__all__ = ["ENTRIES", "SECONDS", "lines"]
+__all__ = ["ENTRIES", "SECONDS", "suggest_settings"]
 
-ENTRIES = 200_000  # of the history are replayed, the newest
-SECONDS = 0.3  # for everything
+ENTRIES = 200_000  # newest entries of the history that are replayed
+SECONDS = 0.3  # time limit for all replays
 
 
-def lines(snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | None, growable: bool) -> list[str]:
-    """For the error's text: a setting under which the last request that ran out of memory fits. Empty if none is shown.
+def suggest_settings(
+    snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | None, growable: bool
+) -> list[str]:
+    """Return a line for the error text with settings under which the last failed request succeeds; empty if none.
 
-    The replay under the settings of now must run out at that very request, or it is not the same story and proves
-    nothing. `limit` is the most that may be reserved, `growable` whether segments can grow here.
+    The replay with the current settings must fail at the same request; otherwise it does not reproduce the error and
+    proves nothing. `limit` is the maximum of reserved bytes, `growable` enables expandable segments.
     """
-    until = time.monotonic() + SECONDS
-    full = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
-    if not len(full):
+    deadline = time.monotonic() + SECONDS
+    oom_rows = np.flatnonzero(snapshot.trace["action"] == Action.OOM)
+    if not len(oom_rows):
         return []
-    # What came behind it, another thread's doing, is not part of the story.
-    first, end = max(0, int(full[-1]) + 1 - ENTRIES), len(snapshot.trace)
-    history = History(replace(snapshot, trace=snapshot.trace[first:end]))
-    request = int(full[-1]) - first
+    # Entries after the error, made by other threads, are part of the final state and must be undone, too.
+    first = max(0, int(oom_rows[-1]) + 1 - ENTRIES)
+    history = History(replace(snapshot, trace=snapshot.trace[first:]))
+    request = int(oom_rows[-1]) - first
 
     def fits(settings: str) -> bool | None:
-        left = until - time.monotonic()
+        left = deadline - time.monotonic()
         if left <= 0:
             return None
         outcome = history.run(settings, capacity, other_used=other_used, limit=limit, seconds=left)
@@ -40,11 +42,10 @@ def lines(snapshot: Snapshot, *, capacity: int, other_used: int, limit: int | No
             return None
         return request not in outcome.refused
 
-    now = history.recorded.text
-    if fits(now) is not False:
+    if fits(history.recorded.text) is not False:
         return []
-    for settings in history.recorded.others(growable=growable, limited=limit is not None):
+    for settings in history.recorded.alternatives(growable=growable, limited=limit is not None):
         if fits(settings):
-            told = f"the {history.events:,} recorded events, replayed, leave room for it"
-            return [f"  Under {history.recorded.told(settings)} {told}."]
+            events, variables = f"{history.events:,} recorded events", history.recorded.as_environment(settings)
+            return [f"  With {variables} the request succeeds when the {events} are replayed."]
     return []

@@ -1,7 +1,7 @@
-"""A history through the allocator again: is it the same one, and what would other settings have made of it?
+"""Replay of a recorded history: verification (`check`) and simulation with other settings (`what_if`).
 
-`check` places every allocation anew and compares with the recording. `what_if` gives the same requests to an allocator
-with other settings, or with other memory, over a simulated device.
+`check` places every allocation anew and compares the addresses with the recording. `what_if` repeats the requests on a
+simulated device with other allocator settings or another memory capacity.
 """
 
 from __future__ import annotations
@@ -15,130 +15,215 @@ from numpy.typing import NDArray
 from forebay.errors import Unsupported
 from forebay.simulate import Device
 from forebay.snapshot.model import Action, Snapshot, State
-from forebay.snapshot.replay.initial_state import Block, start_of
-from forebay.snapshot.replay.recorded_heaps import recorded_of
-from forebay.snapshot.replay.recorded_settings import Recorded
-from forebay.snapshot.replay.verify import Check, Difference, Progress, follow
+from forebay.snapshot.replay.initial_state import LiveBlock, reconstruct_initial_state
+from forebay.snapshot.replay.recorded_heaps import recorded_settings_of
+from forebay.snapshot.replay.recorded_settings import RecordedSettings
+from forebay.snapshot.replay.verify import Check, Difference, Progress, verify
 
 __all__ = ["BEFORE", "Check", "Difference", "History", "Outcome", "check", "what_if"]
 
-BEFORE = -1  # the "entry" of what was live when the history began
+BEFORE = -1  # the "entry" of blocks that were live before the history began
 _CHUNK = 1 << 14
-_SMALLEST_UNLIMITED, _LARGEST_UNLIMITED = 64 << 30, 4 << 40
-_WAITED = 16  # beside the actions: GIVEN, of a block that had to wait for other queues
-_MOST_BYTES = 1 << 60
-_CAME = (Action.RESERVE, Action.MAP)
-_WENT = (Action.RELEASE, Action.UNMAP)
+_MIN_UNLIMITED, _MAX_UNLIMITED = 64 << 30, 4 << 40
+_DEFERRED_FREE = 16  # in addition to Action: a completed free that had to wait for other queues
+_MAX_BYTES = 1 << 60
+_GROW = (Action.RESERVE, Action.MAP)
+_SHRINK = (Action.RELEASE, Action.UNMAP)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a history under some settings; sizes in bytes.
+    """Result of replaying a history. Sizes are in bytes.
 
-    `refused` are the entries that found no memory, from 0 (BEFORE: what was live when it began). The replay ends at the
-    first of them that is an allocation (`stopped`), as the program would not have come further; what failed when it was
-    recorded, too, does not end it.
+    Parameters
+    ----------
+    settings : str
+        The allocator settings.
+    memory : int or None
+        Memory of the simulated device; None if unlimited.
+    peak_allocated : int
+        Maximum of the bytes in live blocks.
+    peak_reserved : int
+        Maximum of the bytes in segments.
+    device_allocs : int
+        Calls that allocated device memory.
+    device_frees : int
+        Calls that freed device memory.
+    refused : tuple of int
+        Indices of the entries that ran out of memory, from 0; -1 (`BEFORE`) stands for the blocks that were live before
+        the history began.
+    stopped : bool
+        True if the replay ended at an allocation that ran out of memory, where the program could not have continued.
+        Requests that also failed in the recording do not end the replay.
+    complete : bool, optional
+        False if the time limit ended the replay; True by default.
     """
 
     settings: str
-    memory: int | None  # None: without a limit
+    memory: int | None
     peak_allocated: int
     peak_reserved: int
     device_allocs: int
     device_frees: int
     refused: tuple[int, ...]
     stopped: bool
-    complete: bool = True  # False: the time was over
+    complete: bool = True
 
     @property
     def ran_out(self) -> int | None:
-        """The first entry that found no memory."""
+        """The first entry that ran out of memory; None if there is none."""
         return self.refused[0] if self.refused else None
 
 
 def check(snapshot: Snapshot, progress: Progress | None = None) -> Check:
-    """Place every allocation of the history anew, from the state in which it began, and compare.
+    """Place every allocation of a history anew and compare the addresses with the recording.
 
-    Equal free blocks are ranked as the version that recorded it did, as far as the file tells; if not all agree, the
-    other way is tried as well, and the better one counts. Unsupported for memory that came as heaps.
+    The replay begins with the state in which the history began. Equal free blocks are ranked by the rule of the PyTorch
+    version that made the recording, as far as the file shows it. If an address differs, the other rule is tried too,
+    and the better result is returned.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The recording.
+    progress : callable, optional
+        Called as `progress(entries_done, entries_total)`.
+
+    Returns
+    -------
+    Check
+        The result.
+
+    Raises
+    ------
+    Unsupported
+        If the device allocates in heaps, as MPS devices do.
+
+    Examples
+    --------
+    >>> from forebay import simulate
+    >>> from forebay.snapshot.formats import torch_pickle
+    >>> gpu = simulate.Device(1 << 30)
+    >>> gpu.record_history()
+    >>> gpu.free(gpu.allocate(1 << 20))
+    >>> (snapshot,) = torch_pickle.snapshots(gpu.snapshot())
+    >>> check(snapshot).equal
+    True
     """
-    recorded = recorded_of(snapshot)
+    recorded = recorded_settings_of(snapshot)
     if recorded.heaps:
-        raise Unsupported(f"the memory of {snapshot.device} came as heaps: addresses are compared in segments only")
-    start = start_of(snapshot, recorded)
-    first = follow(snapshot, recorded, start, by_arrival=recorded.by_arrival, progress=progress)
+        raise Unsupported(f"cannot check {snapshot.device}: it allocates in heaps, and only segments can be compared")
+    initial = reconstruct_initial_state(snapshot, recorded)
+    first = verify(snapshot, recorded, initial, by_arrival=recorded.by_arrival, progress=progress)
     if first.equal:
         return first
-    second = follow(snapshot, recorded, start, by_arrival=not recorded.by_arrival, progress=progress)
-    return max(first, second, key=lambda found: found.placed)
+    second = verify(snapshot, recorded, initial, by_arrival=not recorded.by_arrival, progress=progress)
+    return max(first, second, key=lambda result: result.placed)
 
 
 def what_if(
     snapshot: Snapshot, settings: str | None = None, memory: int | None = None, progress: Progress | None = None
 ) -> Outcome:
-    """The history under other settings (None: those of the recording) and with so much memory.
+    """Replay a history with other allocator settings or another memory capacity.
 
-    Without `memory` it is the capacity of the snapshot's device; where that is not known, what the device had when it
-    was full; else without a limit. What was live when the history began is allocated first. Raises ValueError for bad
-    settings.
+    Blocks that were live before the history began are allocated first.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The recording.
+    settings : str, optional
+        Settings in the format of FOREBAY_ALLOC_CONF; those of the recording by default.
+    memory : int, optional
+        Memory of the simulated device in bytes. By default the capacity of the recorded device; if that is unknown, the
+        capacity inferred from the last out-of-memory event; without such an event unlimited.
+    progress : callable, optional
+        Called as `progress(entries_done, entries_total)`.
+
+    Returns
+    -------
+    Outcome
+        The result.
+
+    Raises
+    ------
+    ValueError
+        If the settings are invalid.
     """
     history = History(snapshot)
     return history.run(settings, history.memory if memory is None else memory, progress=progress)
 
 
 class History:
-    """A history made ready for several runs.
+    """A history prepared for several replays.
 
-    `peak_allocated`, `peak_reserved`, `device_allocs` and `device_frees` are as recorded, `events` is the number of
-    allocations and frees, `memory` what the device had (None where that is not known).
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The recording.
+
+    Attributes
+    ----------
+    recorded : RecordedSettings
+        The settings of the recording.
+    entries : int
+        Number of history entries.
+    events : int
+        Number of allocations and frees.
+    memory : int or None
+        Memory of the recorded device in bytes; None if unknown.
+    peak_allocated, peak_reserved : int
+        Recorded maxima in bytes.
+    device_allocs, device_frees : int
+        Recorded calls that allocated or freed device memory.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.recorded = recorded = recorded_of(snapshot)
+        self.recorded = recorded = recorded_settings_of(snapshot)
         self._trace = trace = snapshot.trace
         self.entries = len(trace)
         self._reserved = _reserved(snapshot)
         self.peak_reserved = int(self._reserved.max())
         self.peak_allocated = int(_allocated(snapshot, recorded).max())
-        self.device_allocs = int(np.isin(trace["action"], _CAME).sum())
-        self.device_frees = int(np.isin(trace["action"], _WENT).sum())
-        self.memory = snapshot.capacity or self._when_full() or None
-        self._start = start_of(snapshot, recorded).blocks
+        self.device_allocs = int(np.isin(trace["action"], _GROW).sum())
+        self.device_frees = int(np.isin(trace["action"], _SHRINK).sum())
+        self.memory = snapshot.capacity or self._memory_at_last_oom() or None
+        self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
         self._columns = self._prepare()
-        self.events = int(np.isin(trace["action"], (Action.TAKE, Action.GIVEN)).sum())
+        self.events = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
-    def _when_full(self) -> int:
-        """What was reserved and what was free, together, the last time memory ran out."""
-        full = np.flatnonzero(self._trace["action"] == Action.OOM)
-        return int(self._reserved[full[-1]]) + int(self._trace["address"][full[-1]]) if len(full) else 0
+    def _memory_at_last_oom(self) -> int:
+        """Return reserved plus free bytes at the last out-of-memory event; 0 if there was none."""
+        oom_rows = np.flatnonzero(self._trace["action"] == Action.OOM)
+        return int(self._reserved[oom_rows[-1]]) + int(self._trace["address"][oom_rows[-1]]) if len(oom_rows) else 0
 
     def _prepare(self) -> list[list[int]]:
-        """The columns of the entries that count: each one's number, action, address, size, queue and home."""
+        """Return the columns of the entries to replay: index, action, address, size, queue and private pool id."""
         trace = self._trace
         action, address = trace["action"], trace["address"]
-        possible = (trace["nbytes"] > 0) & (trace["nbytes"] < _MOST_BYTES)
-        asks = possible & np.isin(action, (Action.TAKE, Action.OOM))
-        gives, given = action == Action.GIVE, action == Action.GIVEN
-        at_once = gives[:-1] & given[1:] & (address[:-1] == address[1:])
-        waits = gives & ~np.append(at_once, False)[: len(trace)]
-        waited = given & ~np.insert(at_once, 0, False)[: len(trace)]
-        kept = asks | given | waits
-        kept[self._emptied()] = True
-        code = np.where(waited, _WAITED, action)
+        possible = (trace["nbytes"] > 0) & (trace["nbytes"] < _MAX_BYTES)
+        requests = possible & np.isin(action, (Action.ALLOC, Action.OOM))
+        free_requested, free_completed = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
+        immediate = free_requested[:-1] & free_completed[1:] & (address[:-1] == address[1:])
+        deferred_request = free_requested & ~np.append(immediate, False)[: len(trace)]
+        deferred_completion = free_completed & ~np.insert(immediate, 0, False)[: len(trace)]
+        kept = requests | free_completed | deferred_request
+        kept[self._empty_cache_rows()] = True
+        code = np.where(deferred_completion, _DEFERRED_FREE, action)
         rows = np.flatnonzero(kept)
         columns = (rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "home")))
         return [column.tolist() for column in columns]
 
-    def _emptied(self) -> NDArray[np.intp]:
-        """The last entries of each empty_cache(): segments that went without need."""
-        if self.recorded.collects:  # the allocator gives some back by itself
+    def _empty_cache_rows(self) -> NDArray[np.intp]:
+        """Return the last entry of each empty_cache(): releases that no request required."""
+        if self.recorded.collects_garbage:  # cannot be distinguished from garbage collection
             return np.zeros(0, np.intp)
         trace, before = self._trace, self._reserved
-        first, last = _ends(np.isin(trace["action"], _WENT))
+        first, last = _ends(np.isin(trace["action"], _SHRINK))
         if self.memory is None:
             return last
         following = trace[np.minimum(last + 1, len(trace) - 1)]
-        wanted = np.where(np.isin(following["action"], (*_CAME, Action.OOM)), following["nbytes"], 0).astype(np.int64)
+        wanted = np.where(np.isin(following["action"], (*_GROW, Action.OOM)), following["nbytes"], 0).astype(np.int64)
         return last[before[first] + wanted <= self.memory]
 
     def run(
@@ -151,25 +236,47 @@ class History:
         seconds: float | None = None,
         progress: Progress | None = None,
     ) -> Outcome:
-        """Under these settings (None: those of the recording) on a device with so much memory (None: enough).
+        """Replay the history on a simulated device.
 
-        Others use `other_used` of it, and no more than `limit` may be reserved. It gives up after `seconds`, and the
-        outcome is not `complete` then.
+        Parameters
+        ----------
+        settings : str, optional
+            Settings in the format of FOREBAY_ALLOC_CONF; those of the recording by default.
+        memory : int, optional
+            Memory of the device in bytes; unlimited by default.
+        other_used : int, optional
+            Bytes of it that other processes use; 0 by default.
+        limit : int, optional
+            Maximum of reserved bytes; `memory` by default.
+        seconds : float, optional
+            Time limit, after which the outcome is not `complete`; unlimited by default.
+        progress : callable, optional
+            Called as `progress(entries_done, entries_total)`.
+
+        Returns
+        -------
+        Outcome
+            The result.
+
+        Raises
+        ------
+        ValueError
+            If the settings are invalid.
         """
         text = self.recorded.text if settings is None else settings
-        unlimited = min(max(_SMALLEST_UNLIMITED, 8 * self.peak_reserved), _LARGEST_UNLIMITED)
+        unlimited = min(max(_MIN_UNLIMITED, 8 * self.peak_reserved), _MAX_UNLIMITED)
         total = unlimited if memory is None else memory
         device = self.recorded.device(total, text, other_used)
-        device.allocator.explains = False  # nobody reads it
+        device.allocator.explains_oom = False  # the error texts are not used
         if limit is not None:
             device.set_memory_fraction(limit / total)
         run = _Run(device)
-        run.begin(self._start)
-        until = None if seconds is None else time.monotonic() + seconds
+        run.allocate_initial(self._initial_blocks)
+        deadline = None if seconds is None else time.monotonic() + seconds
         rows = len(self._columns[0])
         done = 0
-        while done < rows and not run.stopped and (until is None or time.monotonic() < until):
-            run.rows(*(column[done : done + _CHUNK] for column in self._columns))
+        while done < rows and not run.stopped and (deadline is None or time.monotonic() < deadline):
+            run.replay(*(column[done : done + _CHUNK] for column in self._columns))
             done = min(done + _CHUNK, rows)
             if progress is not None:
                 progress(done, rows)
@@ -187,107 +294,107 @@ class History:
 
 
 class _Run:
-    """One allocator, and the blocks that it gave, by their recorded address."""
+    """One replay: a simulated device and its live blocks by recorded address."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._live: dict[int, object] = {}
-        self._waiting: dict[int, object] = {}  # given back, while other queues are at work on them
+        self._pending_frees: dict[int, object] = {}  # freed, but still in use by other queues
         self._pools: dict[int, tuple[int, int]] = {}
         self.refused: list[int] = []
         self.stopped = False
 
-    def begin(self, blocks: list[Block]) -> None:
-        """What was there before."""
+    def allocate_initial(self, blocks: list[LiveBlock]) -> None:
+        """Allocate the blocks that were live before the history began."""
         try:
             for block in blocks:
-                self._live[block.address] = self._allocate(block.requested, block.queue, block.home)
+                self._live[block.address] = self._allocate(block.requested, block.queue, block.pool_id)
         except MemoryError:
-            self._refuse(BEFORE)
+            self._stop(BEFORE)
         self._device.reset_accumulated_stats()
 
-    def rows(self, *columns: list[int]) -> None:
-        """A portion of the history."""
+    def replay(self, *columns: list[int]) -> None:
+        """Replay a chunk of the history."""
         live, free, allocate = self._live, self._live.pop, self._device.allocator.allocate
         rows = zip(*columns, strict=True)
         while not self.stopped:
             try:
-                for entry, action, address, nbytes, queue, home in rows:
-                    if action == 3:  # Action.GIVEN: to look the name up costs as much as the rest
+                for entry, action, address, nbytes, queue, pool_id in rows:
+                    if action == 3:  # free_completed; looking up the enum member would double the cost
                         free(address, None)
-                    elif action == 1 and home == 0:  # Action.TAKE
+                    elif action == 1 and pool_id == 0:  # alloc
                         live[address] = allocate(nbytes, queue)
                     else:
-                        self._do(entry, action, address, nbytes, queue, home)
+                        self._apply(entry, action, address, nbytes, queue, pool_id)
             except MemoryError:
-                self._again(entry, address, nbytes, queue, home)
+                self._retry(entry, address, nbytes, queue, pool_id)
             else:
                 return
 
-    def _do(self, entry: int, action: int, address: int, nbytes: int, queue: int, home: int) -> None:
-        if action == Action.TAKE:
-            self._live[address] = self._allocate(nbytes, queue, home)
-        elif action == Action.GIVE:
-            self._waiting[address] = self._live.pop(address, None)
-        elif action == _WAITED:
-            self._waiting.pop(address, None)
+    def _apply(self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+        if action == Action.ALLOC:
+            self._live[address] = self._allocate(nbytes, queue, pool_id)
+        elif action == Action.FREE_REQUESTED:
+            self._pending_frees[address] = self._live.pop(address, None)
+        elif action == _DEFERRED_FREE:
+            self._pending_frees.pop(address, None)
         elif action == Action.OOM:
             try:
-                self._allocate(nbytes, queue, home)
+                self._allocate(nbytes, queue, pool_id)
             except MemoryError:
                 self.refused.append(entry)
         else:
             self._device.empty_cache()
 
-    def _again(self, entry: int, address: int, nbytes: int, queue: int, home: int) -> None:
-        """An allocator that is out of memory would have waited for other queues first."""
-        self._waiting.clear()
+    def _retry(self, entry: int, address: int, nbytes: int, queue: int, pool_id: int) -> None:
+        """Complete deferred frees and allocate again, as an allocator does before it raises."""
+        self._pending_frees.clear()
         try:
-            self._live[address] = self._allocate(nbytes, queue, home)
+            self._live[address] = self._allocate(nbytes, queue, pool_id)
         except MemoryError:
-            self._refuse(entry)
+            self._stop(entry)
 
-    def _refuse(self, entry: int) -> None:
+    def _stop(self, entry: int) -> None:
         self.refused.append(entry)
         self.stopped = True
 
-    def _allocate(self, nbytes: int, queue: int, home: int) -> object:
-        if home == 0:
+    def _allocate(self, nbytes: int, queue: int, pool_id: int) -> object:
+        if pool_id == 0:
             return self._device.allocator.allocate(nbytes, queue)
-        if home not in self._pools:
-            self._pools[home] = self._device.new_pool()
-        with self._device.use_pool(self._pools[home]):
+        if pool_id not in self._pools:
+            self._pools[pool_id] = self._device.new_pool()
+        with self._device.use_pool(self._pools[pool_id]):
             return self._device.allocator.allocate(nbytes, queue)
 
 
 def _reserved(snapshot: Snapshot) -> NDArray[np.int64]:
-    """Bytes reserved before each entry, and in the end."""
+    """Return the reserved bytes before each entry and at the end."""
     trace = snapshot.trace
     sizes = trace["nbytes"].astype(np.int64)
-    grown = np.where(np.isin(trace["action"], _CAME), sizes, 0) - np.where(np.isin(trace["action"], _WENT), sizes, 0)
-    return _backwards(int(snapshot.segments["nbytes"].sum()), grown)
+    growth = np.where(np.isin(trace["action"], _GROW), sizes, 0) - np.where(np.isin(trace["action"], _SHRINK), sizes, 0)
+    return _levels(int(snapshot.segments["nbytes"].sum()), growth)
 
 
-def _allocated(snapshot: Snapshot, recorded: Recorded) -> NDArray[np.int64]:
-    """Bytes in blocks in use, the same way."""
+def _allocated(snapshot: Snapshot, recorded: RecordedSettings) -> NDArray[np.int64]:
+    """Return the bytes in live blocks before each entry and at the end."""
     trace = snapshot.trace
-    moved = np.isin(trace["action"], (Action.TAKE, Action.GIVE))
+    moved = np.isin(trace["action"], (Action.ALLOC, Action.FREE_REQUESTED))
     sizes = np.zeros(len(trace), np.int64)
     sizes[moved] = recorded.rounded(trace["nbytes"][moved]).astype(np.int64)
-    sizes[trace["action"] == Action.GIVE] *= -1
+    sizes[trace["action"] == Action.FREE_REQUESTED] *= -1
     live = snapshot.blocks["requested"][snapshot.blocks["state"] == State.LIVE]
-    return _backwards(int(recorded.rounded(live).sum()), sizes)
+    return _levels(int(recorded.rounded(live).sum()), sizes)
 
 
-def _backwards(final: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The end is known for sure, the beginning may be lost."""
+def _levels(final: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sum the changes backwards from the final level, which is exact; the oldest entries may be missing."""
     levels = np.full(len(changes) + 1, final, np.int64)
     levels[:-1] -= np.cumsum(changes[::-1])[::-1]
     return np.maximum(levels, 0)
 
 
 def _ends(flags: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The first and the last of each run."""
+    """Return the first and the last index of each run of True."""
     padded = np.concatenate([[False], flags, [False]]).astype(np.int8)
     steps = np.diff(padded)
     return np.flatnonzero(steps == 1), np.flatnonzero(steps == -1) - 1

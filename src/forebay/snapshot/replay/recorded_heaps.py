@@ -1,4 +1,4 @@
-"""How a recording's memory came: as segments, whose settings `recorded_settings` works out, or as heaps."""
+"""Settings of a recording from a device that allocates in heaps."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from forebay.config import HIGH_WATERMARK, LOW_WATERMARK
 from forebay.errors import ForebayError
 from forebay.simulate import Device
 from forebay.snapshot.model import Snapshot
-from forebay.snapshot.replay.recorded_settings import Recorded
+from forebay.snapshot.replay.recorded_settings import RecordedSettings
 from forebay.spi import Heaps
-from forebay.watermarks import HIGHEST, Watermarks
+from forebay.watermarks import MAX_RATIO, Watermarks
 
-__all__ = ["RecordedHeaps", "recorded_of"]
+__all__ = ["RecordedHeapSettings", "recorded_settings_of"]
 
-_LOWER = (1.0, 0.7, 0.4, 0.1)  # low watermarks
+_LOW_WATERMARKS = (1.0, 0.7, 0.4, 0.1)
 
 
-def recorded_of(snapshot: Snapshot) -> Recorded:
-    """What the snapshot notes, or what its entries give away."""
+def recorded_settings_of(snapshot: Snapshot) -> RecordedSettings:
+    """Return the settings of a recording: those of heaps if the snapshot notes heaps, else those of segments."""
     noted = snapshot.notes.get("heaps")
     if isinstance(noted, Mapping):
-        with suppress(TypeError, ValueError):  # then it was written by something else
-            return RecordedHeaps(snapshot, Heaps(**noted))
-    return Recorded(snapshot)
+        with suppress(TypeError, ValueError):  # notes that another program wrote
+            return RecordedHeapSettings(snapshot, Heaps(**noted))
+    return RecordedSettings(snapshot)
 
 
-class RecordedHeaps(Recorded):
-    """Of a device whose memory came as heaps. `text` is what `Watermarks.of_text` reads: "high_watermark_ratio:1.7"."""
+class RecordedHeapSettings(RecordedSettings):
+    """Settings of a heap allocator. `text` is in the format of `Watermarks.from_text`: "high_watermark_ratio:1.7"."""
 
     heaps = True
     _small_segment = 8 << 20
@@ -39,12 +39,12 @@ class RecordedHeaps(Recorded):
         noted = snapshot.notes.get("watermarks")
         self.known = isinstance(noted, str)
         try:
-            marks = Watermarks.of_text(heaps, noted if isinstance(noted, str) else "")
+            marks = Watermarks.from_text(heaps, noted if isinstance(noted, str) else "")
         except (ValueError, ForebayError):
-            self.known, marks = False, Watermarks.of_text(heaps, "")
+            self.known, marks = False, Watermarks.from_text(heaps, "")
         self._marks, self.text = marks, str(marks)
         self._pool = self.device(2 * heaps.recommended, self.text, 0).allocator
-        self.grows = self.collects = self.fine = False
+        self.expandable = self.collects_garbage = self.fine_segments = False
         self.max_split, self.large_segment = self._pool.settings.max_split_size, 0
         self.by_arrival = True
         self._trace = snapshot.trace
@@ -52,17 +52,17 @@ class RecordedHeaps(Recorded):
     def device(self, total: int, settings: str, other_used: int) -> Device:
         return Device(total, settings, other_used, heaps=self._heaps)
 
-    def others(self, *, growable: bool, limited: bool) -> Iterator[str]:  # noqa: ARG002 -- heaps do not, and always are
-        """Memory counts as short earlier, so that heaps are smaller and garbage goes; then more of it may be had."""
-        for low in _LOWER:
+    def alternatives(self, *, growable: bool, limited: bool) -> Iterator[str]:  # noqa: ARG002 -- fixed for heaps
+        """Yield lower low watermarks (smaller heaps, earlier garbage collection), then higher limits."""
+        for low in _LOW_WATERMARKS:
             if low < self._marks.low:
                 yield str(replace(self._marks, low=low))
-        for high in (HIGHEST, 0.0):
-            if 0 < self._marks.high < (high or HIGHEST + 1):
+        for high in (MAX_RATIO, 0.0):
+            if 0 < self._marks.high < (high or MAX_RATIO + 1):
                 yield str(replace(self._marks, high=high))
 
-    def told(self, settings: str) -> str:
-        new, now = Watermarks.of_text(self._heaps, settings), self._marks
-        high = [f"{HIGH_WATERMARK.name}={new.high}"] if new.high != now.high else []
-        low = [f"{LOW_WATERMARK.name}={new.low}"] if new.low != now.low else []
+    def as_environment(self, settings: str) -> str:
+        new, current = Watermarks.from_text(self._heaps, settings), self._marks
+        high = [f"{HIGH_WATERMARK.name}={new.high}"] if new.high != current.high else []
+        low = [f"{LOW_WATERMARK.name}={new.low}"] if new.low != current.low else []
         return " ".join([*high, *low])

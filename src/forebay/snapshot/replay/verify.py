@@ -1,6 +1,6 @@
-"""A recorded history, followed: the allocator chooses each block anew, and the recording says whether it chose so.
+"""Verification of a recorded history: the allocator places each allocation anew, and the addresses are compared.
 
-Segments come, go and lie as recorded; what is asked of the allocator is where in them a request goes.
+Segments are reserved and released as recorded. The allocator only decides where in them a request is placed.
 """
 
 from __future__ import annotations
@@ -18,25 +18,39 @@ from numpy.typing import NDArray
 from forebay.byte_sizes import format_bytes
 from forebay.simulate import Device
 from forebay.snapshot.model import BLOCK, Action, Snapshot, State
-from forebay.snapshot.replay.address_space import Space
-from forebay.snapshot.replay.initial_state import LOOSE, Block, Start
-from forebay.snapshot.replay.recorded_settings import Recorded
+from forebay.snapshot.replay.address_space import Reservation
+from forebay.snapshot.replay.initial_state import MAX_EXTENSION, InitialState, LiveBlock
+from forebay.snapshot.replay.recorded_settings import RecordedSettings
 
-__all__ = ["Check", "Difference", "Progress", "follow"]
+__all__ = ["Check", "Difference", "Progress", "verify"]
 
-Progress = Callable[[int, int], None]  # entries done, entries in all
+Progress = Callable[[int, int], None]  # entries done, entries in total
 
-_ANY = 1 << 40  # bytes of a device that is asked for none
-_MOST_BYTES = 1 << 60
-_QUANTUM = 512  # sizes of blocks are multiples of it
+_CAPACITY = 1 << 40  # of the simulated device, whose memory is never requested
+_MAX_BYTES = 1 << 60
+_QUANTUM = 512  # block sizes are multiples of this
 _CHUNK = 1 << 14
-_ROUNDS = 20
-_MENDED = 10_000  # differences after which it is pointless
+_MAX_PASSES = 20
+_MAX_CORRECTIONS = 10_000  # differences after which correcting the allocator is pointless
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An allocation that went elsewhere; `entry` counts from 0, `placed` is None where there was no room for it."""
+    """An allocation that was placed at another address than recorded.
+
+    Parameters
+    ----------
+    entry : int
+        Index of the history entry, from 0.
+    nbytes : int
+        Requested bytes.
+    queue : int
+        The stream id.
+    recorded : int
+        The recorded address.
+    placed : int or None
+        The address in the replay; None if there was no free block for it.
+    """
 
     entry: int
     nbytes: int
@@ -45,61 +59,79 @@ class Difference:
     placed: int | None
 
     def __str__(self) -> str:
-        where = "found no room" if self.placed is None else f"went to {self.placed:#x}"
+        where = "not placed" if self.placed is None else f"placed at {self.placed:#x}"
         return (
             f"entry {self.entry:,}: {format_bytes(self.nbytes)} for stream {self.queue} {where}, "
-            f"and was recorded at {self.recorded:#x}"
+            f"recorded at {self.recorded:#x}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How many allocations the replay placed as recorded, and the first that it did not.
+    """Result of `check`: how many allocations the replay placed as recorded.
 
-    `by_arrival`: of equal free blocks that of the oldest segment goes first, as since PyTorch 2.10; else that at the
-    lowest address.
+    Parameters
+    ----------
+    placed : int
+        Allocations placed at their recorded address.
+    total : int
+        Allocations in the history.
+    by_arrival : bool
+        True if among equal free blocks the one in the oldest segment is chosen, as since PyTorch 2.10; False if the one
+        at the lowest address is chosen.
+    first : Difference or None
+        The first allocation that was placed at another address; None if there is none.
+    learned : int, optional
+        Facts about the initial state that were inferred from the recorded addresses; 0 by default.
     """
 
     placed: int
     total: int
     by_arrival: bool
     first: Difference | None
-    learned: int = 0  # things about the state at the beginning that only the choices tell
+    learned: int = 0
 
     @property
     def equal(self) -> bool:
+        """True if all allocations were placed as recorded."""
         return self.placed == self.total
 
 
-def follow(
-    snapshot: Snapshot, recorded: Recorded, start: Start, *, by_arrival: bool, progress: Progress | None = None
+def verify(
+    snapshot: Snapshot,
+    recorded: RecordedSettings,
+    initial: InitialState,
+    *,
+    by_arrival: bool,
+    progress: Progress | None = None,
 ) -> Check:
-    """Replay every entry from that state.
+    """Replay all entries from the initial state and compare the addresses.
 
-    Two things a file does not tell of the state in which its history began: which of two segments is older, and how far
-    some blocks reached. A choice that differs tells one or the other, and the replay is done again with it.
+    A file lacks two facts about the initial state: which of two segments is older, and the exact end of some blocks. A
+    difference may reveal one of them; the replay is then repeated with it.
     """
-    learned = _Learned()
-    found: list[Check] = []
-    news = True
-    while news and len(found) < _ROUNDS and learned.consistent():
-        run = _Follower(snapshot, recorded, start, by_arrival, learned)
-        found.append(run.follow(progress))
-        news = run.news and not found[-1].equal
-    return max(found, key=lambda check: check.placed)
+    inferred = _InferredFacts()
+    results: list[Check] = []
+    has_news = True
+    while has_news and len(results) < _MAX_PASSES and inferred.consistent():
+        run = _Pass(snapshot, recorded, initial, by_arrival, inferred)
+        results.append(run.replay(progress))
+        has_news = run.has_news and not results[-1].equal
+    return max(results, key=lambda check: check.placed)
 
 
 @dataclass(slots=True)
-class _Learned:
-    """About the state at the beginning."""
+class _InferredFacts:
+    """Facts about the initial state that the recorded addresses reveal."""
 
-    older: dict[int, set[int]] = field(default_factory=dict)  # of a segment, those that are older
-    longer: dict[int, int] = field(default_factory=dict)  # of a block, where it ends
+    older: dict[int, set[int]] = field(default_factory=dict)  # for each segment, the segments that are older
+    longer: dict[int, int] = field(default_factory=dict)  # for each block address, its size
 
     def count(self) -> int:
         return sum(map(len, self.older.values())) + len(self.longer)
 
     def consistent(self) -> bool:
+        """Return True if the ages of segments are not circular."""
         try:
             TopologicalSorter(self.older).prepare()
         except CycleError:
@@ -107,217 +139,224 @@ class _Learned:
         return True
 
 
-class _Follower:
-    """One pass. `news`: it learned something."""
+class _Pass:
+    """One replay of the history. `has_news` is set when it inferred a new fact."""
 
     def __init__(
-        self, snapshot: Snapshot, recorded: Recorded, start: Start, by_arrival: bool, learned: _Learned
+        self,
+        snapshot: Snapshot,
+        recorded: RecordedSettings,
+        initial: InitialState,
+        by_arrival: bool,
+        inferred: _InferredFacts,
     ) -> None:
         self._trace = trace = snapshot.trace
-        self._spaces, self._by_arrival, self._learned = start.spaces, by_arrival, learned
-        blocks = [row._replace(nbytes=learned.longer.get(row.address, row.nbytes)) for row in start.blocks]
-        self._loose = {row.address + row.nbytes: row for row in blocks if row.loose}
-        device = Device(_ANY, "expandable_segments:True")  # blocks of any size can be laid
+        self._spaces, self._by_arrival, self._inferred = initial.spaces, by_arrival, inferred
+        blocks = [row._replace(nbytes=inferred.longer.get(row.address, row.nbytes)) for row in initial.blocks]
+        self._extensible = {row.address + row.nbytes: row for row in blocks if row.extensible_until}
+        device = Device(_CAPACITY, "expandable_segments:True")  # so that blocks of any size can be placed
         self._pool = device.allocator
-        homes = np.union1d(snapshot.segments["home"], trace["home"])
-        for home in homes[homes != 0].tolist():
-            self._pool.make_home(home)
-        self._blocks = self._lay(start, blocks)
-        device.apply_settings(f"expandable_segments:{recorded.grows}" + (recorded.text and f",{recorded.text}"))
+        pool_ids = np.union1d(snapshot.segments["home"], trace["home"])
+        for pool_id in pool_ids[pool_ids != 0].tolist():
+            self._pool.create_partition(pool_id)
+        self._blocks = self._place_initial(initial, blocks)
+        device.apply_settings(f"expandable_segments:{recorded.expandable}" + (recorded.text and f",{recorded.text}"))
         reserves = np.flatnonzero(trace["action"] == Action.RESERVE)
-        self._small = dict(zip(reserves.tolist(), recorded.kinds(reserves), strict=True))
-        # Where the segments of the beginning lie, as long as they are there.
-        self._old = {row[0]: row[0] + row[1] for row in start.segments}
-        self._old |= {space.address: space.end for space in start.spaces.first}
-        self._grows = recorded.grows
-        self._mended = 0
-        self._came = 0  # where memory came for the allocation that follows
-        self.news = False
+        self._small = dict(zip(reserves.tolist(), recorded.are_small(reserves), strict=True))
+        # Start and end of the initial segments that still exist.
+        self._old = {row[0]: row[0] + row[1] for row in initial.segments}
+        self._old |= {space.address: space.end for space in initial.spaces.first}
+        self._expandable = recorded.expandable
+        self._corrections = 0
+        self._new_memory = 0  # address of memory added for the next allocation
+        self.has_news = False
 
-    def follow(self, progress: Progress | None) -> Check:
+    def replay(self, progress: Progress | None) -> Check:
         names = ("action", "address", "nbytes", "queue", "home")
         placed = total = 0
-        first, known = None, self._learned.count()
-        take, blocks = self._pool.take, self._blocks
-        give = blocks.pop
+        first, facts = None, self._inferred.count()
+        allocate, blocks = self._pool.try_allocate, self._blocks
+        free = blocks.pop
         for begin in range(0, len(self._trace), _CHUNK):
             chunk = self._trace[begin : begin + _CHUNK]
             rows = zip(range(begin, begin + _CHUNK), *(chunk[name].tolist() for name in names), strict=False)
-            for entry, action, address, nbytes, queue, home in rows:
-                if action == 3:  # Action.GIVEN: to look the name up costs as much as the rest
-                    give(address, None)
-                elif action == 1:  # Action.TAKE
+            for entry, action, address, nbytes, queue, pool_id in rows:
+                if action == 3:  # free_completed; looking up the enum member would double the cost
+                    free(address, None)
+                elif action == 1:  # alloc
                     total += 1
-                    if not 0 < nbytes < _MOST_BYTES:
+                    if not 0 < nbytes < _MAX_BYTES:
                         block = None
-                    elif self._came:
-                        block = self._take_what_came(nbytes)
+                    elif self._new_memory:
+                        block = self._allocate_in_new_memory(nbytes)
                     else:
-                        block = take(nbytes, queue, home)
-                        if block is None and self._grows:
-                            block = self._take_before_bare(nbytes, queue, home)
+                        block = allocate(nbytes, queue, pool_id)
+                        if block is None and self._expandable:
+                            block = self._allocate_before_unmapped(nbytes, queue, pool_id)
                     where, blocks[address] = None if block is None else block.address, block
-                    del block  # whoever holds a block keeps it from being free
+                    del block  # a reference would keep the block live
                     if where == address:
                         placed += 1
                         continue
                     first = first or Difference(entry, nbytes, queue, address, where)
-                    self._differs(entry, address, nbytes, where)
+                    self._correct(entry, address, nbytes, where)
                 else:
-                    self._move(entry, action, address, nbytes, queue, home)
+                    self._apply_segment_entry(entry, action, address, nbytes, queue, pool_id)
             if progress is not None:
                 progress(min(begin + _CHUNK, len(self._trace)), len(self._trace))
-        return Check(placed, total, self._by_arrival, first, known)
+        return Check(placed, total, self._by_arrival, first, facts)
 
-    def _move(self, entry: int, action: int, address: int, nbytes: int, queue: int, home: int) -> None:
-        """Segments come and go."""
-        pool, self._came = self._pool, 0
+    def _apply_segment_entry(
+        self, entry: int, action: int, address: int, nbytes: int, queue: int, pool_id: int
+    ) -> None:
+        """Reserve, release, map or unmap as recorded."""
+        pool, self._new_memory = self._pool, 0
         if action == Action.RESERVE:
-            if self._adopt(address, nbytes, queue, self._small[entry], home):
-                self._came = address
+            if self._adopt(address, nbytes, queue, self._small[entry], pool_id):
+                self._new_memory = address
         elif action == Action.RELEASE:
             pool.evict(address)
             self._old.pop(address, None)
         elif action == Action.MAP:
             if (space := self._spaces.opened.get(entry)) is not None:
-                self._open(space)
-            if pool.come(address, nbytes):
-                pool.came(address, 0)
-                self._came = address
+                self._adopt_space(space)
+            if pool.begin_commit(address, nbytes):
+                pool.commit_done(address, 0)
+                self._new_memory = address
         elif action == Action.UNMAP:
-            if pool.leave(address, nbytes):
-                pool.left(address)
+            if pool.begin_decommit(address, nbytes):
+                pool.decommit_done(address)
             if (space := self._spaces.closed.get(entry)) is not None:
-                pool.evict_space(space.address)
+                pool.evict_expandable(space.address)
                 self._old.pop(space.address, None)
 
-    def _take_what_came(self, nbytes: int) -> Any:
-        """Memory came for this request, which gets it: best fit is not asked again."""
-        came, self._came = self._came, 0
-        block = self._pool.take_at(came, nbytes)
-        if (
-            block is None and (there := _free_at(self._table(), came)) is not None
-        ):  # pages join what is free before them
-            block = self._pool.take_at(there[0], nbytes)
+    def _allocate_in_new_memory(self, nbytes: int) -> Any:
+        """Allocate in the memory added for this request, without another best-fit search."""
+        address, self._new_memory = self._new_memory, 0
+        block = self._pool.allocate_at(address, nbytes)
+        if block is None and (merged := _free_at(self._table(), address)) is not None:
+            block = self._pool.allocate_at(merged[0], nbytes)  # new pages merge with the free block before them
         return block
 
-    def _take_before_bare(self, nbytes: int, queue: int, home: int) -> Any:
-        """Who asks for pages and needs none, as what is free before them is enough, gets that."""
-        address, missing = self._pool.room(nbytes, queue, home)
+    def _allocate_before_unmapped(self, nbytes: int, queue: int, pool_id: int) -> Any:
+        """Allocate from the free block before unmapped pages, if it is large enough without them."""
+        address, missing = self._pool.choose_pages(nbytes, queue, pool_id)
         if missing:
-            self._pool.stayed(address)
+            self._pool.rollback(address)
             return None
-        return self._pool.take_at(address, nbytes) if address else None
+        return self._pool.allocate_at(address, nbytes) if address else None
 
     def _table(self) -> NDArray[np.void]:
         return np.frombuffer(self._pool.tables(trace=False)[1], BLOCK)
 
-    def _adopt(self, address: int, nbytes: int, queue: int, small: bool, home: int) -> bool:
+    def _adopt(self, address: int, nbytes: int, queue: int, small: bool, pool_id: int) -> bool:
         try:
-            self._pool.adopt(address, nbytes, queue, small, None if self._by_arrival else address, home)
-        except ValueError:  # on top of another: what goes wrong then is told
+            self._pool.adopt(address, nbytes, queue, small, None if self._by_arrival else address, pool_id)
+        except ValueError:  # overlaps another segment: the resulting differences are reported
             return False
         return True
 
-    def _open(self, space: Space) -> None:
+    def _adopt_space(self, space: Reservation) -> None:
         with suppress(ValueError):
-            self._pool.adopt_space(space.address, space.end - space.address, self._spaces.page, *space.owner)
+            self._pool.adopt_expandable(space.address, space.end - space.address, self._spaces.page, *space.owner)
 
-    def _lay(self, start: Start, blocks: list[Block]) -> dict[int, object]:
-        """Segments and blocks where the start says; gives the blocks by address."""
-        areas = list(start.spaces.pages)
-        segments = {row[0]: row for row in start.segments}
-        spaces = {space.address: space for space in start.spaces.first}
-        for address in _by_age(sorted([*segments, *spaces]), self._learned.older):
+    def _place_initial(self, initial: InitialState, blocks: list[LiveBlock]) -> dict[int, object]:
+        """Place the initial segments and blocks. Returns the blocks by address."""
+        areas = list(initial.spaces.pages)
+        segments = {row[0]: row for row in initial.segments}
+        spaces = {space.address: space for space in initial.spaces.first}
+        for address in _by_age(sorted([*segments, *spaces]), self._inferred.older):
             if (space := spaces.get(address)) is not None:
-                self._open(space)
+                self._adopt_space(space)
             elif self._adopt(*segments[address]):
                 areas.append(segments[address][:2])
-        for address, nbytes in start.spaces.pages:
-            if self._pool.come(address, nbytes):
-                self._pool.came(address, 0)
+        for address, nbytes in initial.spaces.pages:
+            if self._pool.begin_commit(address, nbytes):
+                self._pool.commit_done(address, 0)
         return _carve(self._pool, sorted(areas), blocks)
 
-    def _differs(self, entry: int, address: int, nbytes: int, where: int | None) -> None:
-        """Put the block where the recording has it, if that is free, so that one difference does not cause others."""
+    def _correct(self, entry: int, address: int, nbytes: int, where: int | None) -> None:
+        """Move the block to its recorded address, if that is free, so that one difference does not cause others."""
         self._blocks.pop(address, None)
-        self._mended += 1
-        if self._mended > _MENDED or not 0 < nbytes < _MOST_BYTES:
+        self._corrections += 1
+        if self._corrections > _MAX_CORRECTIONS or not 0 < nbytes < _MAX_BYTES:
             return
         table = self._table()
-        there = _free_at(table, address)
-        ours = None if where is None else _free_at(table, where)
-        if ours is not None and ours[0] == where:
-            self._learn_end(entry, nbytes, *ours)
-            if there is not None and there == (address, ours[1]):
-                self._learn_age(address, where)
-        if there is None:
+        recorded = _free_at(table, address)
+        chosen = None if where is None else _free_at(table, where)
+        if chosen is not None and chosen[0] == where:
+            self._infer_end(entry, nbytes, *chosen)
+            if recorded is not None and recorded == (address, chosen[1]):
+                self._infer_age(address, where)
+        if recorded is None:
             return
-        start, _ = there
-        filler = self._pool.take_at(start, address - start) if address > start else None
-        if (block := self._pool.take_at(address, nbytes)) is not None:
+        start, _ = recorded
+        filler = self._pool.allocate_at(start, address - start) if address > start else None
+        if (block := self._pool.allocate_at(address, nbytes)) is not None:
             self._blocks[address] = block
         del filler
 
-    def _learn_end(self, entry: int, nbytes: int, where: int, size: int) -> None:
-        """What seemed to be free there was too small, if who lies before may reach further."""
-        before = self._loose.get(where)
-        if before is None or entry >= before.loose:
+    def _infer_end(self, entry: int, nbytes: int, where: int, size: int) -> None:
+        """Infer that the block before `where` is longer, as the free block there was too small for the request."""
+        before = self._extensible.get(where)
+        if before is None or entry >= before.extensible_until:
             return
-        end = where + size - self._pool.rounded(nbytes) + _QUANTUM
-        if end - before.address <= self._pool.rounded(before.requested) + LOOSE:
-            self._learned.longer[before.address] = end - before.address
-            self.news = True
+        end = where + size - self._pool.block_size(nbytes) + _QUANTUM
+        if end - before.address <= self._pool.block_size(before.requested) + MAX_EXTENSION:
+            self._inferred.longer[before.address] = end - before.address
+            self.has_news = True
 
-    def _learn_age(self, older: int, younger: int) -> None:
-        """The segment with the one address is older than that with the other, if both were there at the beginning."""
-        pair = [next((at for at, end in self._old.items() if at <= there < end), None) for there in (older, younger)]
-        old, young = pair
-        if not self._by_arrival or old is None or young is None or old == young:
+    def _infer_age(self, older_address: int, younger_address: int) -> None:
+        """Infer that the segment of the first address is older, if both segments existed at the beginning."""
+        older, younger = (
+            next((start for start, end in self._old.items() if start <= address < end), None)
+            for address in (older_address, younger_address)
+        )
+        if not self._by_arrival or older is None or younger is None or older == younger:
             return
-        known = self._learned.older.setdefault(young, set())
-        self.news |= old not in known
-        known.add(old)
+        known = self._inferred.older.setdefault(younger, set())
+        self.has_news |= older not in known
+        known.add(older)
 
 
 def _by_age(addresses: list[int], older: dict[int, set[int]]) -> list[int]:
-    """Lower ones are older, unless something else is known."""
-    there = set(addresses)
-    missing = {address: older[address] & there for address in older}
+    """Sort segments from old to young: by address, unless `older` requires another order."""
+    existing = set(addresses)
+    missing = {address: older[address] & existing for address in older}
     ready = [address for address in addresses if not missing.get(address)]
     heapify(ready)
     order = []
     while ready:
         order.append(address := heappop(ready))
-        for younger, waits in missing.items():
-            if address in waits:
-                waits.remove(address)
-                if not waits:
+        for younger, predecessors in missing.items():
+            if address in predecessors:
+                predecessors.remove(address)
+                if not predecessors:
                     heappush(ready, younger)
     return order
 
 
-def _carve(pool: Any, areas: Iterable[tuple[int, int]], rows: list[Block]) -> dict[int, object]:
-    """Take those blocks out of the areas; gives them by address."""
+def _carve(pool: Any, areas: Iterable[tuple[int, int]], rows: list[LiveBlock]) -> dict[int, object]:
+    """Allocate the blocks at their addresses in the areas. Returns the blocks by address."""
     blocks: dict[int, object] = {}
     fillers = []
-    waiting = iter([*rows, (1 << 64, 0)])
-    address, nbytes, *_ = next(waiting)
+    remaining = iter([*rows, (1 << 64, 0)])
+    address, nbytes, *_ = next(remaining)
     for area, length in areas:
         at = area
         while address < area + length:
             if address >= at:
                 if address > at:
-                    fillers.append(pool.take_at(at, address - at))
-                blocks[address] = pool.take_at(address, nbytes)
+                    fillers.append(pool.allocate_at(at, address - at))
+                blocks[address] = pool.allocate_at(address, nbytes)
                 at = address + nbytes
-            address, nbytes, *_ = next(waiting)
+            address, nbytes, *_ = next(remaining)
     fillers.clear()
     return blocks
 
 
 def _free_at(table: NDArray[np.void], address: int) -> tuple[int, int] | None:
-    """Address and size of the free block in which this address lies."""
+    """Return address and size of the free block that contains the address, or None."""
     at = int(np.searchsorted(table["address"], address, "right")) - 1
     if at < 0 or table["state"][at] != State.FREE or address >= int(table["address"][at] + table["nbytes"][at]):
         return None

@@ -1,1 +1,1 @@
-"""Renderings of a snapshot: HTML page, terminal text, flame graph, PyTorch's text."""
+"""Snapshot reports: HTML page, terminal tables, flame graph, and PyTorch's text formats."""

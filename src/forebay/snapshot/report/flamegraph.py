@@ -1,6 +1,6 @@
-"""Who allocated what as a flame graph: an SVG that needs no network and no other program, same bytes for the same text.
+"""Flame graphs of memory by allocation stack, as self-contained SVG files. The same input gives the same bytes.
 
-It is drawn from folded stacks, a line each: frames from the outside in, joined by ";", a space, and how many bytes.
+The input is folded stacks, one per line: frames from the outermost to the innermost, joined by ";", a space, and bytes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
-from forebay.snapshot.report.page.view import foreign
+from forebay.snapshot.report.page.view import escape_text
 
-__all__ = ["block_frames", "draw", "fold", "of_segments", "of_streams"]
+__all__ = ["block_frames", "draw", "fold", "fold_segments", "fold_streams"]
 
-_FRAME = re.compile(r"^.*:\d+:(?=.)")  # its file and line
+_FILE_AND_LINE = re.compile(r"^.*:\d+:(?=.)")  # the file and line of a frame
 _WIDTH, _ROW, _MARGIN, _TOP = 1200.0, 18, 12.0, 64
-_LETTER = 6.65  # width of one, at 11 px
-_LEAST = 0.3  # px: what is narrower cannot be seen
+_CHAR_WIDTH = 6.65  # px, at font size 11 px
+_MIN_WIDTH = 0.3  # px; narrower boxes are invisible
 _HUES = (28, 12, 40, 350, 20, 48, 5, 34)
 _COLORS = 2 * len(_HUES)
 
 
 def _palette(saturation: int, light: int) -> str:
-    """Each hue in two depths."""
-    colors = ((hue, light + 8 * deep) for deep in range(2) for hue in _HUES)
-    return " ".join(f".c{at}{{fill:hsl({hue} {saturation}% {depth}%)}}" for at, (hue, depth) in enumerate(colors))
+    """Return CSS rules for each hue in two shades."""
+    colors = ((hue, light + 8 * shade) for shade in range(2) for hue in _HUES)
+    return " ".join(
+        f".c{at}{{fill:hsl({hue} {saturation}% {lightness}%)}}" for at, (hue, lightness) in enumerate(colors)
+    )
 
 
 _STYLE = f"""
@@ -43,41 +45,41 @@ text {{ fill: var(--ink); }} .soft {{ fill: var(--soft); }} .label {{ fill: var(
 }}
 """
 
-_NO_FUNCTIONS = (
+_HIDDEN_FUNCTIONS = (
     "unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp", "_start", "__libc_start_main", "PyEval_",
     "PyObject_", "PyFunction_",
 )  # fmt: skip
-_NO_FILES = (
+_HIDDEN_FILES = (
     "core/boxing", "/Register", "/Redispatch", "pythonrun.c", "Modules/main.c", "Objects/call.c",
     "Objects/methodobject.c", "pycore_ceval.h", "ceval.c", "cpython/abstract.h",
 )  # fmt: skip
 
 
-def of_segments(snapshot: Mapping[str, Any]) -> str:
-    """The folded stacks of a snapshot in PyTorch's schema, segment by segment."""
+def fold_segments(snapshot: Mapping[str, Any]) -> str:
+    """Return the folded stacks of a snapshot in PyTorch's schema, by segment."""
     return "".join(fold(f"stream_{row['stream']};seg_{row['address']}", row["blocks"]) for row in snapshot["segments"])
 
 
-def of_streams(snapshot: Mapping[str, Any]) -> str:
-    """The folded stacks of a snapshot in PyTorch's schema, stream by stream."""
+def fold_streams(snapshot: Mapping[str, Any]) -> str:
+    """Return the folded stacks of a snapshot in PyTorch's schema, by stream."""
     return "".join(fold(f"stream_{row['stream']}", row["blocks"]) for row in snapshot["segments"])
 
 
 def fold(prefix: str, blocks: Iterable[Mapping[str, Any]]) -> str:
-    """The lines of some blocks: each with its state and stack, what rounding added to it as a gap."""
+    """Return the folded lines of blocks: state, stack and bytes, and the bytes added by rounding as "<gaps>"."""
     lines = []
     for block in blocks:
-        start, told = f"{prefix};{block['state']}", 0
-        for stack, nbytes in _holdings(block):
+        start, total = f"{prefix};{block['state']}", 0
+        for stack, nbytes in _stacks_and_bytes(block):
             lines.append(f"{start};{stack} {nbytes}\n")
-            told += nbytes
-        if gap := block["size"] - told:
+            total += nbytes
+        if gap := block["size"] - total:
             lines.append(f"{start};<gaps> {gap}\n")
     return "".join(lines)
 
 
 def block_frames(block: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
-    """Where a block was allocated and how many bytes were asked for, in snapshots of all versions."""
+    """Return the allocation stack and the requested bytes of a block, in snapshots of all versions."""
     if "frames" in block:
         return block["frames"], block["requested_size"]
     if "history" in block:
@@ -86,14 +88,14 @@ def block_frames(block: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]],
     return [], block.get("requested_size", block["size"])
 
 
-def _holdings(block: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """A stack in words and its bytes; blocks of snapshots before 2.1 may have several."""
+def _stacks_and_bytes(block: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the folded stack and bytes of a block; before PyTorch 2.1 a block may have several."""
     if "history" not in block:
         frames, nbytes = block_frames(block)
         yield _stack(frames), nbytes
         return
-    for past in block["history"]:
-        yield _stack(past["frames"]) if "frames" in past else "<no-context>", past["real_size"]
+    for event in block["history"]:
+        yield _stack(event["frames"]) if "frames" in event else "<no-context>", event["real_size"]
 
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -102,14 +104,14 @@ def _stack(frames: Sequence[Mapping[str, Any]]) -> str:
     return ";".join(
         f"{frame['filename'].rpartition('/')[2]}:{frame['line']}:{frame['name']}"
         for frame in reversed(frames)
-        if not any(part in frame["name"] for part in _NO_FUNCTIONS)
-        and not any(part in frame["filename"] for part in _NO_FILES)
+        if not any(part in frame["name"] for part in _HIDDEN_FUNCTIONS)
+        and not any(part in frame["filename"] for part in _HIDDEN_FILES)
     )
 
 
 @dataclass(slots=True)
 class _Box:
-    """Stacks that begin alike."""
+    """A box of the graph: all stacks with the same outer frames."""
 
     name: str
     nbytes: int = 0
@@ -123,7 +125,7 @@ class _Box:
 
 
 def draw(folded: str) -> str:
-    """The SVG. Boxes stand on those that called them; each says its name and bytes to the mouse."""
+    """Return the SVG. Each box is above its caller's; its name and bytes are shown as a tooltip."""
     root = _Box("all")
     for line in folded.splitlines():
         stack, _, number = line.rpartition(" ")
@@ -135,12 +137,12 @@ def draw(folded: str) -> str:
             box = box.inside.setdefault(name, _Box(name))
             box.nbytes += nbytes
     height = _TOP + (root.depth() + 1) * _ROW + 16
-    words = f"{format_bytes(root.nbytes)} in all" if root.nbytes else "There is no memory to show."
+    subtitle = f"{format_bytes(root.nbytes)} in total" if root.nbytes else "There is no memory to show."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height}" width="{_WIDTH:g}" '
-        f'height="{height}" role="img">\n<title>Memory by where it was allocated</title>\n<style>{_STYLE}</style>\n'
-        f'<text class="title" x="{_MARGIN:g}" y="28">Memory by where it was allocated</text>\n'
-        f'<text class="soft" x="{_MARGIN:g}" y="47">{words}</text>\n'
+        f'height="{height}" role="img">\n<title>Memory by allocation stack</title>\n<style>{_STYLE}</style>\n'
+        f'<text class="title" x="{_MARGIN:g}" y="28">Memory by allocation stack</text>\n'
+        f'<text class="soft" x="{_MARGIN:g}" y="47">{subtitle}</text>\n'
         + ("".join(_boxes(root, height - 16 - _ROW)) if root.nbytes else "")
         + "</svg>\n"
     )
@@ -148,45 +150,45 @@ def draw(folded: str) -> str:
 
 def _boxes(root: _Box, bottom: float) -> Iterator[str]:
     scale = (_WIDTH - 2 * _MARGIN) / root.nbytes
-    waiting = [(root, _MARGIN, bottom, "root")]
-    while waiting:
-        box, left, top, kind = waiting.pop()
+    pending = [(root, _MARGIN, bottom, "root")]
+    while pending:
+        box, left, top, kind = pending.pop()
         width = box.nbytes * scale
-        if width < _LEAST:
+        if width < _MIN_WIDTH:
             continue
         yield _box(box, left, top, width, kind, box.nbytes / root.nbytes)
         for name in sorted(box.inside):
             inner = box.inside[name]
             idle = kind == "idle" or name in ("inactive", "<gaps>")
-            waiting.append((inner, left, top - _ROW, "idle" if idle else "used"))
+            pending.append((inner, left, top - _ROW, "idle" if idle else "used"))
             left += inner.nbytes * scale
 
 
 def _box(box: _Box, left: float, top: float, width: float, kind: str, share: float) -> str:
     name = _clean(box.name)
-    said = f"{name}: {format_bytes(box.nbytes)}, {share:.1%}"
-    paint = kind if kind != "used" else _color(box.name)
-    room = int((width - 6) / _LETTER)
+    tooltip = f"{name}: {format_bytes(box.nbytes)}, {share:.1%}"
+    color = kind if kind != "used" else _color(box.name)
+    max_chars = int((width - 6) / _CHAR_WIDTH)
     text = ""
-    if room >= 3:
+    if max_chars >= 3:
         ink = ' class="label"' if kind == "used" else ""
-        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{_clean(_shortened(box.name, room))}</text>'
-    place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_ROW}" rx="1.5"'
-    return f'<g><title>{said}</title><rect class="{paint}" {place}/>{text}</g>\n'
+        text = f'<text{ink} x="{left + 3:.1f}" y="{top + 12.5:.1f}">{_clean(_shortened(box.name, max_chars))}</text>'
+    position = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_ROW}" rx="1.5"'
+    return f'<g><title>{tooltip}</title><rect class="{color}" {position}/>{text}</g>\n'
 
 
 def _clean(text: str) -> str:
-    """Text that XML may hold, where its letters mean nothing."""
-    return foreign(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+    """Escape text for XML and replace characters that XML forbids."""
+    return escape_text(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
 
 
-def _shortened(name: str, room: int) -> str:
-    """What fits: of a frame rather its function than its file."""
-    if len(name) > room:
-        name = _FRAME.sub("", name)
-    return name if len(name) <= room else f"{name[: room - 1]}…"
+def _shortened(name: str, max_chars: int) -> str:
+    """Shorten a name to `max_chars` characters: first remove the file, then cut the end."""
+    if len(name) > max_chars:
+        name = _FILE_AND_LINE.sub("", name)
+    return name if len(name) <= max_chars else f"{name[: max_chars - 1]}…"
 
 
 def _color(name: str) -> str:
-    """Of a name always the same."""
+    """Return the CSS class of the color of a name, the same in every graph."""
     return f"c{zlib.crc32(name.encode('utf-8', 'replace')) % _COLORS}"

@@ -1,7 +1,7 @@
-"""A snapshot as one HTML file: no network, no date of writing, the same bytes for the same snapshot.
+"""The HTML report of a snapshot: one self-contained file without a date, the same bytes for the same snapshot.
 
-Everything that can be seen is drawn here, so the page says the same without JavaScript; the script adds looking closer
-and sorting. Text from a snapshot has one way into the page, `foreign`, and the page's policy lets one script run.
+All content is rendered here and does not need JavaScript; the script adds tooltips and sorting. Text from a snapshot
+enters the page only through `escape_text`, and the content security policy permits only the report's own script.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from forebay.byte_sizes import format_bytes
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.page import plot, segments, tables
-from forebay.snapshot.report.page.view import View, foreign, look, part_of
+from forebay.snapshot.report.page.view import View, escape_text, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
-from forebay.snapshot.sites import PLUMBING
+from forebay.snapshot.sites import LIBRARY_PACKAGES
 
 __all__ = ["write"]
 
@@ -29,27 +29,27 @@ _PARTS = ("html", "css", "js")
 
 
 def write(snapshot: Snapshot, out: TextIO) -> None:
-    """Write the report; open the file with encoding="utf-8"."""
-    view = look(snapshot)
+    """Write the report to a file opened with encoding="utf-8"."""
+    view = make_view(snapshot)
     parts = {
         name: files("forebay.snapshot.report.page").joinpath(f"report.{name}").read_text("utf-8") for name in _PARTS
     }
     digest = base64.b64encode(hashlib.sha256(parts["js"].encode()).digest()).decode()
-    drawing, data = plot.section(view)
-    data["pieces"], boxes = segments.section(view)
+    plot_html, data = plot.section(view)
+    data["pieces"], segments_html = segments.section(view)
     page = Template(parts["html"]).substitute(
         script_hash=f"sha256-{digest}",
         style=parts["css"],
         script=parts["js"],
-        title=foreign(f"Memory of {snapshot.device} · forebay"),
-        heading=foreign(f"Memory of {snapshot.device}"),
-        program=foreign(_command(snapshot)),
+        title=escape_text(f"Memory of {snapshot.device} · forebay"),
+        heading=escape_text(f"Memory of {snapshot.device}"),
+        program=escape_text(_command(snapshot)),
         facts=_facts(view),
         alarms=_alarms(view),
         tiles=_tiles(view),
-        sections=drawing + tables.at_peak(view) + boxes + tables.whole_run(view),
+        sections=plot_html + tables.at_peak(view) + segments_html + tables.whole_run(view),
         footer=_footer(view),
-        # "<" would end the script element; every other character is either safe or already \u-escaped.
+        # "<" could end the script element; all other characters are safe or already \u-escaped.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
     out.write(page)
@@ -64,7 +64,9 @@ def _facts(view: View) -> str:
         facts["history"] = f"{format_duration(numbers.span_ns)}, {len(snapshot.trace):,} {entries}"
     if snapshot.capacity:
         facts["device"] = format_bytes(snapshot.capacity)
-    return "".join(f"<div><dt>{foreign(name)}</dt><dd>{foreign(value)}</dd></div>" for name, value in facts.items())
+    return "".join(
+        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in facts.items()
+    )
 
 
 def _alarms(view: View) -> str:
@@ -72,45 +74,44 @@ def _alarms(view: View) -> str:
     parts = []
     if found := summary.ooms(snapshot):
         last = found[-1]
-        idle = int(timeline.reserved[last.at] - timeline.allocated[last.at])
+        unused = int(timeline.reserved[last.at] - timeline.allocated[last.at])
         when = f"{format_duration(last.time_ns - int(timeline.time_ns[0]))} into the history"
-        who = "The program" if last.label.startswith("(") else view.short(last.label)
-        words = (
-            f"{who} wanted {format_bytes(last.wanted)}, {when}. The device had "
-            f"{format_bytes(last.device_free)} free of {format_bytes(snapshot.capacity)}; {format_bytes(max(0, idle))} "
-            "was reserved here but not allocated"
+        where = "The program" if last.label.startswith("(") else view.short(last.label)
+        text = (
+            f"{where} requested {format_bytes(last.wanted)}, {when}. Of {format_bytes(snapshot.capacity)}, "
+            f"{format_bytes(last.device_free)} was free on the device and {format_bytes(max(0, unused))} was reserved "
+            "but not allocated"
         )
-        words += ": enough, had it been free and in one piece." if idle >= last.wanted else "."
+        text += ", which would have been enough in one free block." if unused >= last.wanted else "."
         if last.device_free >= last.wanted:
-            words += (
-                " What was free on the device was enough for the block, but not for the segment it would come from."
-            )
-        many = f" {len(found):,} times; the last:" if len(found) > 1 else ""
-        parts.append(f'<section class="alarm"><h2>Out of memory{many}</h2><p>{foreign(words)}</p></section>')
+            text += " The free device memory was enough for the block, but not for a new segment."
+        count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
+        parts.append(f'<section class="alarm"><h2>Out of memory{count}</h2><p>{escape_text(text)}</p></section>')
     if numbers.lost:
-        parts.append(f'<p class="remark">The history is a ring: its first {numbers.lost:,} entries are gone.</p>')
+        text = f"The ring buffer dropped the first {numbers.lost:,} entries of the history."
+        parts.append(f'<p class="remark">{text}</p>')
     if numbers.peak_ever > numbers.peak and view.recorded:
-        words = f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history."
-        parts.append(f'<p class="remark">{words}</p>')
+        text = f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history."
+        parts.append(f'<p class="remark">{text}</p>')
     return "\n".join(parts)
 
 
 def _tiles(view: View) -> str:
     numbers, snapshot = view.numbers, view.snapshot
     capacity = f"{numbers.peak / snapshot.capacity:.0%} of the device" if snapshot.capacity else ""
-    used = f"{numbers.current / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing held"
-    many = f"{numbers.ooms:,} time{'s' * (numbers.ooms > 1)}" if numbers.ooms else "never"
-    busy = f"{numbers.allocations:,} taken, {numbers.frees:,} freed"
+    used = f"{numbers.current / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing reserved"
+    ooms = f"{numbers.ooms:,} time{'s' * (numbers.ooms > 1)}" if numbers.ooms else "never"
+    counts = f"{numbers.allocations:,} allocated, {numbers.frees:,} freed"
     tiles = [
         ("Peak allocated", format_bytes(numbers.peak), capacity, ""),
-        ("Allocated now", format_bytes(numbers.current), part_of(numbers.current, numbers.peak, "of the peak"), ""),
+        ("Allocated now", format_bytes(numbers.current), percentage(numbers.current, numbers.peak, "of the peak"), ""),
         ("Reserved now", format_bytes(numbers.reserved), used, ""),
-        ("Allocations", f"{format_rate(numbers.per_second)} /s", busy, ""),
-        ("Largest free piece", format_bytes(numbers.largest_free), f"fragmentation {numbers.fragmentation:.0%}", ""),
-        ("Out of memory", many, "in this history", "bad" * (numbers.ooms > 0)),
+        ("Allocations", f"{format_rate(numbers.per_second)} /s", counts, ""),
+        ("Largest free block", format_bytes(numbers.largest_free), f"fragmentation {numbers.fragmentation:.0%}", ""),
+        ("Out of memory", ooms, "in this history", "bad" * (numbers.ooms > 0)),
     ]
     if not view.recorded:
-        tiles[5] = ("History", "none", "totals, and what is held now", "")
+        tiles[5] = ("History", "none", "totals and final state only", "")
         if not snapshot.stats:
             tiles[0] = ("Peak reserved", format_bytes(numbers.peak_reserved), "", "")
             tiles[3] = ("Allocations", f"{len(view.timeline.allocations.start):,}", "live now", "")
@@ -127,16 +128,17 @@ def _unit(value: str) -> str:
 
 def _footer(view: View) -> str:
     notes = {name: value for name, value in sorted(view.snapshot.notes.items()) if name != "program"}
-    words = " · ".join(f"{name} {value}" for name, value in notes.items())
-    how = (
-        "Allocated is what the program asked for and has not given back; reserved is what forebay holds of the "
-        f"device. A site is the innermost line outside {', '.join(PLUMBING[:-1])} and {PLUMBING[-1]}. Fragmentation "
-        "is the part of the free bytes in segments that lies outside the largest free piece."
+    metadata = " · ".join(f"{name} {value}" for name, value in notes.items())
+    libraries = f"{', '.join(LIBRARY_PACKAGES[:-1])} and {LIBRARY_PACKAGES[-1]}"
+    definitions = (
+        "Allocated: bytes that the program requested and has not freed. Reserved: device memory that forebay holds in "
+        f"segments. Site: the innermost stack frame outside {libraries}. Fragmentation: the share of the free bytes in "
+        "segments that is not in the largest free block."
     )
-    return f"<p>{foreign(words)}</p><p>{foreign(how)}</p>"
+    return f"<p>{escape_text(metadata)}</p><p>{escape_text(definitions)}</p>"
 
 
 def _command(snapshot: Snapshot) -> str:
-    """What ran, as it would be typed."""
+    """Return the command line of the program."""
     program = snapshot.notes.get("program", "")
     return program if isinstance(program, str) else shlex.join(str(word) for word in program)

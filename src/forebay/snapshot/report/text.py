@@ -1,4 +1,4 @@
-"""What a terminal shows at the end of a run: the summary, the sites at the peak, and the out-of-memory panel."""
+"""The terminal report of a run: the summary, the sites at the peak, and the out-of-memory panel."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from forebay.byte_sizes import format_bytes
 from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Snapshot
-from forebay.snapshot.sites import relative
+from forebay.snapshot.sites import strip_common_folder
 
-__all__ = ["NOTHING", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
+__all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
-NOTHING = "The program made no array of the size that is served (128 KiB and more, by default)."
+NO_ALLOCATIONS = "The program allocated no array of the size served by the device (128 KiB or more by default)."
 _BAR = 8  # cells
-_WIDE = 100  # cells; a narrower terminal shows the site rather than the bar and the largest block
+_WIDE = 100  # cells; narrower terminals omit the bar and the largest block
 
 
 def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
-    """Everything together, ready for `Console.print` to a terminal of that many cells."""
+    """Return the whole report for `Console.print`, to a terminal of `width` cells."""
     timeline = reconstruct(snapshot)
     parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device)]
     if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
-        parts += ["", Text(NOTHING, "dim")]
+        parts += ["", Text(NO_ALLOCATIONS, "dim")]
     elif len(timeline.allocations.start):
         parts += ["", top_sites(snapshot, rows=rows, width=width, timeline=timeline)]
     if panel := oom_panel(snapshot):
@@ -37,7 +37,7 @@ def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> Rendera
 
 
 def summary_table(numbers: Summary, device: str) -> Table:
-    """The numbers in two columns of name and value; both fit into 80 cells."""
+    """Return the summary as two columns of names and values, at most 80 cells wide."""
     table = _table(f"Memory of {device}")
     table.add_column("allocated", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -45,13 +45,13 @@ def summary_table(numbers: Summary, device: str) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_row("peak", Text(format_bytes(numbers.peak), "bold"), "  peak", format_bytes(numbers.peak_reserved))
     table.add_row("now", format_bytes(numbers.current), "  now", format_bytes(numbers.reserved))
-    table.add_row("allocations", f"{numbers.allocations:,}", "  largest free piece", format_bytes(numbers.largest_free))
+    table.add_row("allocations", f"{numbers.allocations:,}", "  largest free block", format_bytes(numbers.largest_free))
     table.add_row("frees", f"{numbers.frees:,}", "  fragmentation", f"{numbers.fragmentation:.0%}")
-    full = Text(f"{numbers.ooms:,}", "bold red" if numbers.ooms else "")
-    table.add_row("allocations/s", format_rate(numbers.per_second), "  out of memory", full)
+    ooms_cell = Text(f"{numbers.ooms:,}", "bold red" if numbers.ooms else "")
+    table.add_row("allocations/s", format_rate(numbers.per_second), "  out of memory", ooms_cell)
     notes = []
     if numbers.lost:
-        notes.append(f"The first {numbers.lost:,} entries of the history were dropped: its ring was full.")
+        notes.append(f"The ring buffer dropped the first {numbers.lost:,} entries of the history.")
     if numbers.peak_ever > numbers.peak:
         notes.append(f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history.")
     if notes:
@@ -60,11 +60,11 @@ def summary_table(numbers: Summary, device: str) -> Table:
 
 
 def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timeline: Timeline | None = None) -> Table:
-    """Who held what at the peak. A place too long for the terminal loses its folders, then the end of its function."""
+    """Return the live memory at the peak by site. Long sites lose their folders, then the end of the function name."""
     uses = sites(snapshot, timeline=timeline)
     shown, rest = uses[:rows], uses[rows:]
-    home, labels = relative([use.label for use in shown])
-    table = _table("Top allocation sites at the peak" if len(snapshot.trace) else "Held at the end, by site")
+    folder, labels = strip_common_folder([use.label for use in shown])
+    table = _table("Top allocation sites at the peak" if len(snapshot.trace) else "Live at the end, by site")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     if width >= _WIDE:
@@ -72,48 +72,48 @@ def top_sites(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE, timelin
     table.add_column("count", justify="right", no_wrap=True)
     if width >= _WIDE:
         table.add_column("largest", justify="right", no_wrap=True)
-    table.add_column("site")  # not no_wrap: the one column that gives way in a narrow terminal
+    table.add_column("site")  # not no_wrap: the only column that shrinks in a narrow terminal
 
-    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, place: RenderableType) -> None:
-        wide = [bar, f"{count:,}", format_bytes(largest)] if width >= _WIDE else [f"{count:,}"]
-        table.add_row(format_bytes(nbytes), f"{share:.1%}", *wide, place)
+    def row(nbytes: int, share: float, count: int, largest: int, bar: Text, site: RenderableType) -> None:
+        middle = [bar, f"{count:,}", format_bytes(largest)] if width >= _WIDE else [f"{count:,}"]
+        table.add_row(format_bytes(nbytes), f"{share:.1%}", *middle, site)
 
     most = uses[0].live_bytes if uses else 0
     for use, label in zip(shown, labels, strict=True):
         bar = Text("━" * max(1, round(_BAR * use.live_bytes / most)) if most else "", "cyan")
-        row(use.live_bytes, use.share, use.count, use.largest, bar, _Place(label, use.frame.name))
+        row(use.live_bytes, use.share, use.count, use.largest, bar, _Site(label, use.frame.name))
     if rest:
         others = Text(f"{len(rest):,} other site{'s' * (len(rest) > 1)}", "dim")
         total, share = sum(use.live_bytes for use in rest), sum(use.share for use in rest)
         row(total, share, sum(use.count for use in rest), max(use.largest for use in rest), Text(), others)
-    if home:
-        table.caption = Text(f"files are in {home}", "dim", overflow="fold")
+    if folder:
+        table.caption = Text(f"files are in {folder}", "dim", overflow="fold")
     return table
 
 
 def oom_panel(snapshot: Snapshot) -> Panel | None:
-    """The last time the device was full, or None if it never was."""
+    """Return a panel for the last out-of-memory event, or None if there was none."""
     if not (found := ooms(snapshot)):
         return None
     last = found[-1]
     lines = Text.assemble(
-        ("wanted       ", "dim"), (format_bytes(last.wanted), "bold"), f"  at {last.label}\n",
+        ("requested    ", "dim"), (format_bytes(last.wanted), "bold"), f"  at {last.label}\n",
         ("device free  ", "dim"), f"{format_bytes(last.device_free)} of {format_bytes(snapshot.capacity)}",
     )  # fmt: skip
     if last.device_free >= last.wanted:
-        lines.append("\nenough for the block, but not for the segment it would come from", "dim")
+        lines.append("\nenough for the block, but not for a new segment", "dim")
     if len(found) > 1:
-        lines.append(f"\nthe last of {len(found):,}", "dim")
-    return Panel(lines, title=Text(f"{snapshot.device} was out of memory"), title_align="left", border_style="red")
+        lines.append(f"\nthe last of {len(found):,} events", "dim")
+    return Panel(lines, title=Text(f"{snapshot.device} ran out of memory"), title_align="left", border_style="red")
 
 
 def format_rate(per_second: float) -> str:
-    """Three digits that matter: `1,234`, `12.3`, `0.123`."""
+    """Format with three significant digits: `1,234`, `12.3`, `0.123`."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def format_duration(ns: float) -> str:
-    """The largest fitting unit and three digits: `12.3 ms`, `4.00 s`, `3 min 20 s`."""
+    """Format nanoseconds in the largest suitable unit with three digits: `12.3 ms`, `4.00 s`, `3 min 20 s`."""
     for unit, size in (("ns", 1), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
         value = ns / size
         if value < 999.5 if unit != "s" else value < 119.5:
@@ -129,8 +129,8 @@ def _table(title: str) -> Table:
     return Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left", caption_justify="left", pad_edge=False)
 
 
-class _Place:
-    """`folder/file.py:12 function`, cut where it does not fit: folders from the left, else the function's end."""
+class _Site:
+    """`folder/file.py:12 function`, shortened to fit: folders from the left, then the end of the function name."""
 
     def __init__(self, label: str, function: str) -> None:
         self.label = label
@@ -141,7 +141,7 @@ class _Place:
         return Measurement(min(width, 16), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label, room = self.label, options.max_width
-        while cell_len(label) > room and "/" in label[: len(label) - len(self.label) + len(self.file)]:
+        label, width = self.label, options.max_width
+        while cell_len(label) > width and "/" in label[: len(label) - len(self.label) + len(self.file)]:
             label = label.partition("/")[2]
         yield Text(label, no_wrap=True, overflow="ellipsis")

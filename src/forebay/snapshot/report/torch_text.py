@@ -1,4 +1,4 @@
-"""Snapshots in PyTorch's schema as text for a terminal, in the words of `torch.cuda._memory_viz`."""
+"""Text reports of snapshots in PyTorch's schema, identical to those of `torch.cuda._memory_viz`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILLED = "0123456789*"
 
 
 def format_size(num: float) -> str:
-    """With one decimal and the unit right behind it: "20.0MiB"."""
+    """Format a size with one decimal and the unit: "20.0MiB"."""
     for unit in ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi"):
         if abs(num) < 1024:
             return f"{num:3.1f}{unit}B"
@@ -24,7 +24,7 @@ def format_size(num: float) -> str:
 
 
 class Bytes:
-    """A number of bytes that shows itself with a unit."""
+    """A number of bytes whose repr has a unit."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -49,26 +49,27 @@ Legend:
 
 
 def active_bytes(seg: Mapping[str, Any]) -> int:
-    """In blocks of the segment that are in use."""
+    """Return the bytes in live blocks of a segment."""
     return sum(block["size"] for block in seg["blocks"] if block["state"] == "active_allocated")
 
 
 def segments_text(data: Mapping[str, Any]) -> str:
-    """How the segments are filled: a line for each of 20 MiB or more, a letter for each 20 MiB of it, and the totals.
+    """Return one line for each segment of 20 MiB or more, with one character per 20 MiB, and the totals.
 
-    AssertionError for blocks that do not fill their segments.
+    Raises AssertionError if the blocks of a segment do not fill it.
     """
     lines = [f"Summary of segments >= {Bytes(PAGE_SIZE)} in size"]
     reserved = allocated = outside = inside = 0
     for seg in sorted(data["segments"], key=lambda row: (row["total_size"], active_bytes(row))):
         used = list(_used(seg))
-        mine = sum(nbytes for _, nbytes, _ in used)
-        rounding = sum(size for _, _, size in used) - mine
-        free = sum(block["size"] for block in seg["blocks"]) - mine - rounding
+        requested = sum(nbytes for _, nbytes, _ in used)
+        rounding = sum(size for _, _, size in used) - requested
+        free = sum(block["size"] for block in seg["blocks"]) - requested - rounding
         total = seg["total_size"]
-        if free + rounding + mine != total:
-            raise AssertionError(f"Segment size mismatch: {free} + {rounding} + {mine} != {total}")
-        reserved, allocated, outside, inside = reserved + total, allocated + mine, outside + free, inside + rounding
+        if free + rounding + requested != total:
+            raise AssertionError(f"Segment size mismatch: {free} + {rounding} + {requested} != {total}")
+        reserved, allocated = reserved + total, allocated + requested
+        outside, inside = outside + free, inside + rounding
         if total >= PAGE_SIZE:
             stream = f" stream_{seg['stream']}" if seg["stream"] else ""
             lines.append(f"[{_pages(total, used)}] {Bytes(total)} allocated, {_free(free, rounding)} free{stream}")
@@ -82,7 +83,7 @@ def segments_text(data: Mapping[str, Any]) -> str:
 
 
 def _used(seg: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
-    """Where in the segment each block in use begins, how many bytes were asked for, and how many it has."""
+    """Yield the offset, requested bytes and size of each live block of a segment."""
     at = 0
     for block in seg["blocks"]:
         if block["state"] == "active_allocated":
@@ -108,24 +109,24 @@ def _free(outside: int, inside: int) -> str:
 
 
 def trace_text(data: Mapping[str, Any]) -> str:
-    """The history as if it were a program: names for blocks and segments, `del` where they go."""
+    """Return the history as a pseudo-program that names blocks and segments and deletes them with `del`."""
     return "".join(
-        f"Device {device} ----------------\n{_Story(data['segments'], entries).text()}"
+        f"Device {device} ----------------\n{_TraceProgram(data['segments'], entries).text()}"
         for device, entries in enumerate(data["device_traces"])
         if entries
     )
 
 
-class _Story:
-    """One device's history, told from its beginning."""
+class _TraceProgram:
+    """The history of one device as a pseudo-program."""
 
     def __init__(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> None:
         self._segments = segments
         self._entries = entries
-        self._taken: list[tuple[str, int, int]] = []  # segments of the history: name, address, size
+        self._allocated_segments: list[tuple[str, int, int]] = []  # name, address, size
         self._segment_names: dict[int, str] = {}
         self._block_names: dict[int, str] = {}
-        self._named = 0
+        self._names_used = 0
         self._total = 0
 
     def text(self) -> str:
@@ -138,8 +139,8 @@ class _Story:
             case "alloc":
                 self._total += entry["size"]
                 name = self._block_names[address] = self._name()
-                place, begin = self._place(address)
-                return f"{name} = {place}[{address - begin}:{size}]"
+                segment, begin = self._segment_of(address)
+                return f"{name} = {segment}[{address - begin}:{size}]"
             case "free_requested":
                 return f"del {self._block_names.get(address, address)} # {size}"
             case "free_completed":
@@ -147,7 +148,7 @@ class _Story:
                 return f"# free completed for {self._block_names.get(address, address)} {size}"
             case "segment_alloc":
                 name = self._segment_names[address] = self._name()
-                self._taken.append((name, address, entry["size"]))
+                self._allocated_segments.append((name, address, entry["size"]))
                 return f"{name} = cudaMalloc({address}, {size})"
             case "segment_free":
                 return f"cudaFree({self._segment_names.get(address, address)}) # {size}"
@@ -158,39 +159,39 @@ class _Story:
         return str(entry)
 
     def _name(self) -> str:
-        """A to z, then a1 to z1, and so on."""
-        again, letter = divmod(self._named, 26)
-        self._named += 1
-        return chr(ord("a") + letter) + (str(again) if again else "")
+        """Return the next name: a to z, then a1 to z1, and so on."""
+        suffix, letter = divmod(self._names_used, 26)
+        self._names_used += 1
+        return chr(ord("a") + letter) + (str(suffix) if suffix else "")
 
-    def _place(self, address: int) -> tuple[str, int]:
-        """The segment that it lies in, and where that begins."""
-        known = [(f"seg_{at}", row["address"], row["allocated_size"]) for at, row in enumerate(self._segments)]
-        for name, begin, size in (*self._taken, *known):
+    def _segment_of(self, address: int) -> tuple[str, int]:
+        """Return name and start of the segment that contains the address."""
+        final = [(f"seg_{at}", row["address"], row["allocated_size"]) for at, row in enumerate(self._segments)]
+        for name, begin, size in (*self._allocated_segments, *final):
             if begin <= address < begin + size:
                 return name, begin
         return "MEM", 0
 
 
 def unfreed(data: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot without the entries of blocks that came and went in its history. It is changed, and given."""
+    """Remove the entries of blocks that were both allocated and freed in the history. Changes and returns `data`."""
     for device, entries in enumerate(data["device_traces"]):
-        left = set(range(len(entries)))
-        taken: dict[int, int] = {}  # by address: which entry
-        asked: set[int] = set()
+        kept = set(range(len(entries)))
+        alloc_entries: dict[int, int] = {}  # by address
+        free_requested: set[int] = set()
         for at, entry in enumerate(entries):
             address = entry.get("addr", 0)
             match entry["action"]:
                 case "alloc":
-                    taken[address] = at
+                    alloc_entries[address] = at
                 case "free_requested":
-                    asked.add(address)
-                    if address in taken:
-                        left -= {at, taken.pop(address)}
-                case "free_completed" if address in asked:
-                    asked.discard(address)
-                    left.discard(at)
+                    free_requested.add(address)
+                    if address in alloc_entries:
+                        kept -= {at, alloc_entries.pop(address)}
+                case "free_completed" if address in free_requested:
+                    free_requested.discard(address)
+                    kept.discard(at)
                 case "free_completed":
                     sys.stdout.write(f"free_completed without free_requested: {entry}\n")
-        data["device_traces"][device] = [entry for at, entry in enumerate(entries) if at in left]
+        data["device_traces"][device] = [entry for at, entry in enumerate(entries) if at in kept]
     return data

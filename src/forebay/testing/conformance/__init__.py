@@ -1,11 +1,12 @@
-"""The suite that every backend must pass: what `forebay.spi` asks of it, and what programs ask of the runtime over it.
+"""The conformance suite for backends: the contract of `forebay.spi`, and the runtime on top of the backend.
 
-A vendor's whole test file:
+A vendor's test file consists of two lines:
 
     from forebay.testing.conformance import *
     pytest_plugins = ["forebay.testing.plugin"]
 
-A test that needs an ability is skipped where the port or its queues lack it, never because of a name.
+A test that needs an ability is skipped if neither the port nor its queues have the ability, whatever the device kind.
+`forebay.testing.conformance.helpers` holds helpers that are useful in vendors' own tests.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pytest
 
 pytest.register_assert_rewrite(
     *(
-        f"{__name__}.{noun}"
-        for noun in [
+        f"{__name__}.{module}"
+        for module in [
             "captures",
             "driver",
             "growable",
@@ -28,17 +29,17 @@ pytest.register_assert_rewrite(
             "runtime_graphs",
             "runtime_memory",
             "runtime_events",
-            "runtime_ends",
+            "runtime_lifecycle",
             "runtime_random",
             "runtime_streams",
-            "scenes",
+            "helpers",
             "shares",
             "timing",
         ]
     )
 )
 
-from forebay.testing.conformance import (  # noqa: E402 - what is rewritten must not be imported before
+from forebay.testing.conformance import (  # noqa: E402 - assertions of imported modules cannot be rewritten
     captures,
     driver,
     growable,
@@ -48,16 +49,16 @@ from forebay.testing.conformance import (  # noqa: E402 - what is rewritten must
     queues,
     reopens,
     resizable,
-    runtime_ends,
     runtime_events,
     runtime_graphs,
+    runtime_lifecycle,
     runtime_memory,
     runtime_random,
     runtime_streams,
     shares,
     timing,
 )
-from forebay.testing.conformance.captures import *  # noqa: E402, F403 - each module's list is its part of the suite
+from forebay.testing.conformance.captures import *  # noqa: E402, F403 - the `__all__` of each module is its part of the suite
 from forebay.testing.conformance.driver import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.growable import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.launches import *  # noqa: E402, F403 - as above
@@ -66,9 +67,9 @@ from forebay.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.queues import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.resizable import *  # noqa: E402, F403 - as above
-from forebay.testing.conformance.runtime_ends import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_graphs import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.runtime_lifecycle import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_memory import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
@@ -88,7 +89,7 @@ __all__ += resizable.__all__
 __all__ += runtime_graphs.__all__
 __all__ += runtime_memory.__all__
 __all__ += runtime_events.__all__
-__all__ += runtime_ends.__all__
+__all__ += runtime_lifecycle.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += shares.__all__

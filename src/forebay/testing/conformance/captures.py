@@ -1,4 +1,4 @@
-"""Captures: what is recorded instead of done, what comes of it when it is launched, and what cannot be recorded."""
+"""Tests of the ability Captures: recording work instead of running it, launching it, and the errors of captures."""
 
 from __future__ import annotations
 
@@ -8,46 +8,51 @@ from typing import Protocol, cast
 import pytest
 
 from forebay.errors import DeviceError, WrongState
-from forebay.spi import Captures, Draw, Launches, Port, Queue, Randoms
-from forebay.testing.conformance.scenes import Scratch, drain, needs, not_imaginary, read
+from forebay.spi import Captures, Draw, Launches, Port, Queue, RandomNumbers
+from forebay.testing.conformance.helpers import Scratch, drain, needs, needs_memory, read_back
 
 __all__ = [
-    "test_a_broken_recording_takes_nothing_more",
-    "test_a_launch_repeats_what_was_recorded",
-    "test_a_loop_goes_on_until_its_byte_is_zero",
-    "test_a_queue_takes_part_by_waiting",
-    "test_a_recorded_draw_gets_its_numbers_at_the_launch",
-    "test_a_recording_ends_where_and_by_whom_it_began",
-    "test_a_recording_within_a_recording",
-    "test_an_abandoned_recording_leaves_the_queue_at_work",
-    "test_launches_on_two_queues_do_not_overlap",
-    "test_nothing_is_done_while_it_is_recorded",
-    "test_what_is_not_joined_is_told",
-    "test_what_outside_a_recording_cannot_be_waited_for",
+    "test_abandoned_capture_leaves_queue_usable",
+    "test_capture_must_end_on_its_queue_and_thread",
+    "test_captured_work_does_not_run",
+    "test_invalidated_capture_rejects_work",
+    "test_launch_inside_capture_is_recorded",
+    "test_launch_repeats_recorded_work",
+    "test_launches_of_one_recording_do_not_overlap",
+    "test_queue_joins_capture_by_waiting",
+    "test_recorded_draw_uses_seed_and_offset_of_launch",
+    "test_unjoined_queue_fails_the_capture",
+    "test_waits_across_capture_boundary_raise",
+    "test_while_loop_runs_until_its_condition_is_zero",
 ]
 
-_IN_VAIN = 0.1  # seconds
+_OVERLAP_TIMEOUT = 0.1  # seconds
 
-_UNSUPPORTED, _BROKEN, _MERGE, _UNMATCHED, _UNJOINED, _ISOLATED, _CAPTURED, _WRONG_THREAD = *range(900, 906), 907, 908
-
-
-class _Recorder(Captures, Queue, Protocol):
-    """A queue that can record."""
-
-
-def _recorder(port: Port) -> _Recorder:
-    return cast("_Recorder", port.queue())
+# CUDA error codes of stream capture
+_UNSUPPORTED, _INVALIDATED, _MERGE, _UNMATCHED, _UNJOINED, _ISOLATION, _CAPTURED_EVENT, _WRONG_THREAD = (
+    *range(900, 906),
+    907,
+    908,
+)
 
 
-def _recording(port: Port) -> _Recorder:
-    """A queue that does."""
-    queue = _recorder(port)
+class _CapturingQueue(Captures, Queue, Protocol):
+    """A queue with the ability Captures."""
+
+
+def _new_queue(port: Port) -> _CapturingQueue:
+    return cast("_CapturingQueue", port.queue())
+
+
+def _new_capture(port: Port) -> _CapturingQueue:
+    """Return a queue on which a capture has begun."""
+    queue = _new_queue(port)
     queue.begin_capture()
     return queue
 
 
 def _code_of(call: object, *arguments: object) -> int:
-    """The number of the error that the call raises."""
+    """Return the code of the DeviceError that the call raises."""
     assert callable(call)
     with pytest.raises(DeviceError) as raised:
         call(*arguments)
@@ -55,9 +60,9 @@ def _code_of(call: object, *arguments: object) -> int:
 
 
 @needs(Captures)
-@not_imaginary
-def test_nothing_is_done_while_it_is_recorded(port: Port) -> None:
-    memory, queue = Scratch(port, b"before"), _recorder(port)
+@needs_memory
+def test_captured_work_does_not_run(port: Port) -> None:
+    memory, queue = Scratch(port, b"before"), _new_queue(port)
     assert queue.capture is None
     recorded = queue.begin_capture()
     assert queue.capture is recorded
@@ -66,28 +71,28 @@ def test_nothing_is_done_while_it_is_recorded(port: Port) -> None:
     assert queue.signal() < 0
     assert queue.end_capture() is recorded
     assert queue.capture is None
-    assert [piece.what for piece in recorded.work] == ["fill"]
-    assert read(queue, memory) == b"before"
+    assert [piece.op for piece in recorded.work] == ["fill"]
+    assert read_back(queue, memory) == b"before"
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_launch_repeats_what_was_recorded(port: Port) -> None:
-    memory, queue = Scratch(port, b"abcdefgh"), _recorder(port)
+@needs_memory
+def test_launch_repeats_recorded_work(port: Port) -> None:
+    memory, queue = Scratch(port, b"abcdefgh"), _new_queue(port)
     recorded = queue.begin_capture()
-    queue.copy(memory.address + 1, memory.address, 1)  # each comes after the one before
+    queue.copy(memory.address + 1, memory.address, 1)  # each copy depends on the one before
     queue.copy(memory.address + 2, memory.address + 1, 1)
     queue.end_capture()
     for first in b"xy":
         queue.fill(memory.address, first, 1)
         recorded.launch(queue)
-        assert read(queue, memory) == bytes([first] * 3) + b"defgh"
+        assert read_back(queue, memory) == bytes([first] * 3) + b"defgh"
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_queue_takes_part_by_waiting(port: Port) -> None:
-    memory, one, other = Scratch(port, bytes(3)), _recording(port), _recorder(port)
+@needs_memory
+def test_queue_joins_capture_by_waiting(port: Port) -> None:
+    memory, one, other = Scratch(port, bytes(3)), _new_capture(port), _new_queue(port)
     one.fill(memory.address, 1, 1)
     other.wait_for(one, one.signal())
     recorded = other.capture
@@ -99,16 +104,16 @@ def test_a_queue_takes_part_by_waiting(port: Port) -> None:
     one.copy(memory.address, memory.address + 1, 1)
     one.end_capture()
     assert other.capture is None
-    assert [set(piece.after) for piece in recorded.work] == [set(), {0}, {0}, {1, 2}]
+    assert [set(piece.dependencies) for piece in recorded.work] == [set(), {0}, {0}, {1, 2}]
     recorded.launch(port.queue())
-    third = _recorder(port)
+    third = _new_queue(port)
     recorded.launch(third)
-    assert read(third, memory) == b"\2\2\3"
+    assert read_back(third, memory) == b"\2\2\3"
 
 
 @needs(Captures)
-def test_what_is_not_joined_is_told(port: Port) -> None:
-    memory, one, other = Scratch(port, bytes(2)), _recording(port), _recorder(port)
+def test_unjoined_queue_fails_the_capture(port: Port) -> None:
+    memory, one, other = Scratch(port, bytes(2)), _new_capture(port), _new_queue(port)
     other.wait_for(one, one.signal())
     other.fill(memory.address, 1, 1)
     assert _code_of(one.end_capture) == _UNJOINED
@@ -118,36 +123,36 @@ def test_what_is_not_joined_is_told(port: Port) -> None:
 
 
 @needs(Captures)
-def test_what_outside_a_recording_cannot_be_waited_for(port: Port) -> None:
-    outside, one, other = _recorder(port), _recording(port), _recording(port)
+def test_waits_across_capture_boundary_raise(port: Port) -> None:
+    outside, one, other = _new_queue(port), _new_capture(port), _new_capture(port)
     tick = one.signal()
-    assert _code_of(one.wait_for, outside, outside.signal()) == _ISOLATED
-    assert _code_of(one.signal) == _BROKEN
-    third = _recording(port)
+    assert _code_of(one.wait_for, outside, outside.signal()) == _ISOLATION
+    assert _code_of(one.signal) == _INVALIDATED
+    third = _new_capture(port)
     assert _code_of(third.wait_for, other, other.signal()) == _MERGE
     for queue in (one, other, third):
-        assert _code_of(queue.end_capture) == _BROKEN
-    assert _code_of(outside.wait_for, one, tick) == _CAPTURED
-    assert _code_of(outside.wait, tick) == _CAPTURED
+        assert _code_of(queue.end_capture) == _INVALIDATED
+    assert _code_of(outside.wait_for, one, tick) == _CAPTURED_EVENT
+    assert _code_of(outside.wait, tick) == _CAPTURED_EVENT
     assert outside.idle() or outside.reached() >= 0
 
 
 @needs(Captures)
-@pytest.mark.parametrize("asked", ["idle", "wait"])
-def test_a_broken_recording_takes_nothing_more(port: Port, asked: str) -> None:
-    memory, queue = Scratch(port, bytes(1)), _recording(port)
+@pytest.mark.parametrize("query", ["idle", "wait"])
+def test_invalidated_capture_rejects_work(port: Port, query: str) -> None:
+    memory, queue = Scratch(port, bytes(1)), _new_capture(port)
     tick = queue.signal()
-    assert _code_of(queue.idle if asked == "idle" else lambda: queue.wait(tick)) == _UNSUPPORTED
-    assert _code_of(queue.fill, memory.address, 1, 1) == _BROKEN
-    assert _code_of(queue.end_capture) == _BROKEN
+    assert _code_of(queue.idle if query == "idle" else lambda: queue.wait(tick)) == _UNSUPPORTED
+    assert _code_of(queue.fill, memory.address, 1, 1) == _INVALIDATED
+    assert _code_of(queue.end_capture) == _INVALIDATED
     assert queue.capture is None
     queue.fill(memory.address, 1, 1)
     drain(queue)
 
 
 @needs(Captures)
-def test_a_recording_ends_where_and_by_whom_it_began(port: Port) -> None:
-    one, other = _recording(port), _recorder(port)
+def test_capture_must_end_on_its_queue_and_thread(port: Port) -> None:
+    one, other = _new_capture(port), _new_queue(port)
     codes = list[int]()
     thread = threading.Thread(target=lambda: codes.append(_code_of(one.end_capture)))
     thread.start()
@@ -155,17 +160,17 @@ def test_a_recording_ends_where_and_by_whom_it_began(port: Port) -> None:
     assert codes == [_WRONG_THREAD]
     other.wait_for(one, one.signal())
     assert _code_of(other.end_capture) == _UNMATCHED
-    assert _code_of(one.end_capture) == _BROKEN
+    assert _code_of(one.end_capture) == _INVALIDATED
     with pytest.raises(DeviceError):
-        one.end_capture()  # there is none any more
+        one.end_capture()  # the capture has ended
     with pytest.raises(DeviceError):
-        _recording(port).begin_capture()  # there is one
+        _new_capture(port).begin_capture()  # a capture is active
 
 
 @needs(Captures)
-@not_imaginary
-def test_an_abandoned_recording_leaves_the_queue_at_work(port: Port) -> None:
-    memory, queue = Scratch(port, b"a"), _recording(port)
+@needs_memory
+def test_abandoned_capture_leaves_queue_usable(port: Port) -> None:
+    memory, queue = Scratch(port, b"a"), _new_capture(port)
     recorded = queue.capture
     queue.fill(memory.address, ord("b"), 1)
     queue.abandon_capture()
@@ -173,24 +178,24 @@ def test_an_abandoned_recording_leaves_the_queue_at_work(port: Port) -> None:
     assert recorded is not None
     with pytest.raises((WrongState, DeviceError)):
         recorded.launch(queue)
-    assert read(queue, memory) == b"a"
-    assert _recording(port).close()
+    assert read_back(queue, memory) == b"a"
+    assert _new_capture(port).close()
     port.close()
 
 
 @needs(Captures, Launches)
-@not_imaginary
-def test_launches_on_two_queues_do_not_overlap(port: Port) -> None:
-    """The first launch waits for the second one in vain, which is elsewhere, and waits for it."""
-    second, seen, queue, other = threading.Event(), list[str](), _recorder(port), _recorder(port)
+@needs_memory
+def test_launches_of_one_recording_do_not_overlap(port: Port) -> None:
+    """The first launch waits for the second one to begin, which must time out: launches of one recording are serial."""
+    second_began, seen, queue, other = threading.Event(), list[str](), _new_queue(port), _new_queue(port)
     assert isinstance(queue, Launches)
 
     def begin() -> None:
         if seen:
-            second.set()
+            second_began.set()
         seen.append("begun")
-        if len(seen) == 1 and second.wait(_IN_VAIN):
-            seen.append("the other one has begun")
+        if len(seen) == 1 and second_began.wait(_OVERLAP_TIMEOUT):
+            seen.append("overlap")
 
     recorded = queue.begin_capture()
     queue.call(begin)
@@ -203,9 +208,9 @@ def test_launches_on_two_queues_do_not_overlap(port: Port) -> None:
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_recording_within_a_recording(port: Port) -> None:
-    memory, queue = Scratch(port, b"abc"), _recorder(port)
+@needs_memory
+def test_launch_inside_capture_is_recorded(port: Port) -> None:
+    memory, queue = Scratch(port, b"abc"), _new_queue(port)
     inner = queue.begin_capture()
     queue.copy(memory.address + 1, memory.address, 1)
     queue.end_capture()
@@ -214,22 +219,22 @@ def test_a_recording_within_a_recording(port: Port) -> None:
     inner.launch(queue)
     queue.copy(memory.address + 2, memory.address + 1, 1)
     queue.end_capture()
-    assert [piece.after for piece in outer.work] == [(), (0,), (1,)]
+    assert [piece.dependencies for piece in outer.work] == [(), (0,), (1,)]
     outer.launch(queue)
-    assert read(queue, memory) == b"xxx"
+    assert read_back(queue, memory) == b"xxx"
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_loop_goes_on_until_its_byte_is_zero(port: Port) -> None:
-    """Two rows are moved on by one byte each time; behind the loop stands a part that is not done."""
-    memory, queue = Scratch(port, b"\1\1\1\0\0\0\0\0abcdefgh"), _recording(port)
+@needs_memory
+def test_while_loop_runs_until_its_condition_is_zero(port: Port) -> None:
+    """Each iteration shifts two rows by one byte. Of the two conditionals after the loop only the second one runs."""
+    memory, queue = Scratch(port, b"\1\1\1\0\0\0\0\0abcdefgh"), _new_capture(port)
     recorded, base = queue.capture, memory.address
     assert recorded is not None
     recorded.begin_while(queue, base)
     queue.copy(base, base + 1, 4)
     queue.copy(base + 8, base + 9, 4)
-    recorded.set_again(queue, base)
+    recorded.update_condition(queue, base)
     recorded.end_body(queue)
     recorded.begin_if(queue, base)
     queue.fill(base + 15, 0, 1)
@@ -241,15 +246,15 @@ def test_a_loop_goes_on_until_its_byte_is_zero(port: Port) -> None:
         recorded.end_body(queue)
     queue.end_capture()
     recorded.launch(queue)
-    found = read(queue, memory)
+    found = read_back(queue, memory)
     assert (found[0], found[8:9], found[14:]) == (0, b"d", b"Gh")
 
 
-@needs(Captures, Randoms)
-@not_imaginary
-def test_a_recorded_draw_gets_its_numbers_at_the_launch(port: Port) -> None:
-    memory, queue = Scratch(port, bytes(64)), _recorder(port)
-    assert isinstance(queue, Randoms)
+@needs(Captures, RandomNumbers)
+@needs_memory
+def test_recorded_draw_uses_seed_and_offset_of_launch(port: Port) -> None:
+    memory, queue = Scratch(port, bytes(64)), _new_queue(port)
+    assert isinstance(queue, RandomNumbers)
     plan = Draw("uniform", "float32", memory.address, 4, (), 0, 4, 256, (0.0, 1.0, 1.0))
     recorded = queue.begin_capture()
     queue.draw(plan)
@@ -257,5 +262,5 @@ def test_a_recorded_draw_gets_its_numbers_at_the_launch(port: Port) -> None:
     for seed, offset in ((1, 0), (2, 8)):
         recorded.launch(queue, [(seed, offset)])
         queue.draw(plan._replace(address=memory.address + 32, seed=seed, offset=offset + 4))
-        found = read(queue, memory)
+        found = read_back(queue, memory)
         assert found[:16] == found[32:48] != bytes(16)

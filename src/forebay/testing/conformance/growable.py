@@ -1,4 +1,4 @@
-"""Growable: address space whose pages get memory later, and lose it again."""
+"""Tests of the ability Growable: reserved address space whose pages are committed and decommitted."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import Growable, Port, Reopens
-from forebay.testing.conformance.scenes import BAD_SIZES, MIB, drain, in_child, needs, not_imaginary
+from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, in_child, needs, needs_memory
 
 __all__ = [
-    "test_a_closed_port_grows_no_more",
-    "test_a_forked_child_leaves_the_pages_alone",
-    "test_a_space_that_has_memory_is_not_released",
-    "test_address_space_is_no_memory",
-    "test_memory_that_comes_again_is_like_new",
-    "test_only_whole_pages_of_a_space_come_and_go",
-    "test_pages_come_and_go_in_any_portions",
-    "test_pages_that_are_there_keep_what_they_hold",
-    "test_several_threads_grow_one_space",
-    "test_to_go_a_way_twice_is_to_go_it_once",
-    "test_what_does_not_fit_does_not_come_in_part",
+    "test_closed_port_rejects_growable_calls",
+    "test_commit_and_decommit_accept_any_page_ranges",
+    "test_commit_and_decommit_are_idempotent",
+    "test_commit_is_all_or_nothing",
+    "test_committed_pages_retain_data",
+    "test_concurrent_commit_and_decommit",
+    "test_forked_child_cannot_change_pages",
+    "test_growable_calls_reject_invalid_ranges",
+    "test_recommitted_pages_are_zero",
+    "test_release_space_with_committed_pages_raises",
+    "test_reserve_space_uses_no_memory",
 ]
 
 _PAGE = 2 * MIB
 
 
 @needs(Growable)
-def test_address_space_is_no_memory(port: Port) -> None:
+def test_reserve_space_uses_no_memory(port: Port) -> None:
     assert isinstance(port, Growable)
     before = free, total = port.memory_info()
     sizes = [-(-total // _PAGE + 1) * _PAGE, 20 * MIB]
@@ -46,7 +46,7 @@ def test_address_space_is_no_memory(port: Port) -> None:
 
 
 @needs(Growable)
-def test_pages_come_and_go_in_any_portions(port: Port) -> None:
+def test_commit_and_decommit_accept_any_page_ranges(port: Port) -> None:
     assert isinstance(port, Growable)
     free, total = port.memory_info()
     space = port.reserve_space(8 * _PAGE, _PAGE)
@@ -64,7 +64,7 @@ def test_pages_come_and_go_in_any_portions(port: Port) -> None:
 
 
 @needs(Growable)
-def test_to_go_a_way_twice_is_to_go_it_once(port: Port) -> None:
+def test_commit_and_decommit_are_idempotent(port: Port) -> None:
     assert isinstance(port, Growable)
     free, total = port.memory_info()
     space = port.reserve_space(8 * _PAGE, _PAGE)
@@ -78,7 +78,7 @@ def test_to_go_a_way_twice_is_to_go_it_once(port: Port) -> None:
 
 
 @needs(Growable)
-def test_what_does_not_fit_does_not_come_in_part(port: Port) -> None:
+def test_commit_is_all_or_nothing(port: Port) -> None:
     assert isinstance(port, Growable)
     free, total = port.memory_info()
     page = -(-free // _PAGE) * _PAGE
@@ -92,11 +92,11 @@ def test_what_does_not_fit_does_not_come_in_part(port: Port) -> None:
 
 
 @needs(Growable)
-def test_only_whole_pages_of_a_space_come_and_go(port: Port) -> None:
+def test_growable_calls_reject_invalid_ranges(port: Port) -> None:
     assert isinstance(port, Growable)
     space, segment = port.reserve_space(4 * _PAGE, _PAGE), port.reserve(4 * _PAGE)
-    gone = port.reserve_space(_PAGE, _PAGE)
-    port.release_space(gone)
+    released = port.reserve_space(_PAGE, _PAGE)
+    port.release_space(released)
     before = port.memory_info()
     for call in (port.commit, port.decommit):
         for address, nbytes in [
@@ -107,10 +107,10 @@ def test_only_whole_pages_of_a_space_come_and_go(port: Port) -> None:
         ]:
             with pytest.raises((ValueError, TypeError, DeviceError)):
                 call(address, nbytes)
-        for address in (space - _PAGE, space + 3 * _PAGE, gone, segment, 0):
+        for address in (space - _PAGE, space + 3 * _PAGE, released, segment, 0):
             with pytest.raises(DeviceError):
                 call(address, 2 * _PAGE)
-    for address in (space + _PAGE, gone, segment, 0):
+    for address in (space + _PAGE, released, segment, 0):
         with pytest.raises(DeviceError):
             port.release_space(address)
     with pytest.raises(DeviceError):
@@ -122,7 +122,7 @@ def test_only_whole_pages_of_a_space_come_and_go(port: Port) -> None:
 
 
 @needs(Growable)
-def test_a_space_that_has_memory_is_not_released(port: Port) -> None:
+def test_release_space_with_committed_pages_raises(port: Port) -> None:
     assert isinstance(port, Growable)
     space = port.reserve_space(4 * _PAGE, _PAGE)
     port.commit(space + 3 * _PAGE, _PAGE)
@@ -135,9 +135,9 @@ def test_a_space_that_has_memory_is_not_released(port: Port) -> None:
 
 
 @needs(Growable)
-@not_imaginary
-def test_pages_that_are_there_keep_what_they_hold(port: Port) -> None:
-    """Whatever comes or goes beside them."""
+@needs_memory
+def test_committed_pages_retain_data(port: Port) -> None:
+    """Committing and decommitting neighbouring pages changes nothing."""
     assert isinstance(port, Growable)
     space, queue = port.reserve_space(8 * _PAGE, _PAGE), port.queue()
     port.commit(space, 4 * _PAGE)
@@ -154,11 +154,11 @@ def test_pages_that_are_there_keep_what_they_hold(port: Port) -> None:
 
 
 @needs(Growable)
-@not_imaginary
-def test_memory_that_comes_again_is_like_new(port: Port) -> None:
+@needs_memory
+def test_recommitted_pages_are_zero(port: Port) -> None:
     assert isinstance(port, Growable)
     if not port.props.zero_pages:
-        pytest.skip("what new memory of this device holds is anybody's guess")
+        pytest.skip("the contents of new memory of this device are undefined")
     space = port.reserve_space(2 * _PAGE, _PAGE)
     for value in (7, 9):
         port.commit(space, 2 * _PAGE)
@@ -168,25 +168,25 @@ def test_memory_that_comes_again_is_like_new(port: Port) -> None:
 
 
 @needs(Growable)
-def test_several_threads_grow_one_space(port: Port) -> None:
+def test_concurrent_commit_and_decommit(port: Port) -> None:
     assert isinstance(port, Growable)
     growable: Growable = port
     before = port.memory_info()
     space = port.reserve_space(64 * _PAGE, _PAGE)
 
-    def use(i: int) -> None:
+    def commit_and_decommit(i: int) -> None:
         for _ in range(20):
             growable.commit(space + i * 8 * _PAGE, 8 * _PAGE)
             growable.decommit(space + i * 8 * _PAGE, 5 * _PAGE)
             growable.decommit(space + (i * 8 + 5) * _PAGE, 3 * _PAGE)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(use, range(8)))
+        list(pool.map(commit_and_decommit, range(8)))
     assert port.memory_info() == before
     port.release_space(space)
 
 
-def _uses(port: Growable, space: int) -> list[Callable[[], object]]:
+def _calls(port: Growable, space: int) -> list[Callable[[], object]]:
     return [
         lambda: port.reserve_space(_PAGE, _PAGE),
         lambda: port.commit(space, _PAGE),
@@ -196,18 +196,18 @@ def _uses(port: Growable, space: int) -> list[Callable[[], object]]:
 
 
 @needs(Growable)
-def test_a_closed_port_grows_no_more(port: Port) -> None:
+def test_closed_port_rejects_growable_calls(port: Port) -> None:
     assert isinstance(port, Growable)
     space = port.reserve_space(4 * _PAGE, _PAGE)
     port.commit(space, _PAGE)
     port.close()
-    for use in _uses(port, space):
+    for call in _calls(port, space):
         with pytest.raises(WrongState):
-            use()
+            call()
 
 
 @needs(Growable, Reopens)
-def test_a_forked_child_leaves_the_pages_alone(port: Port) -> None:
+def test_forked_child_cannot_change_pages(port: Port) -> None:
     assert isinstance(port, Growable)
     growable: Growable = port
     space = port.reserve_space(4 * _PAGE, _PAGE)
@@ -216,9 +216,9 @@ def test_a_forked_child_leaves_the_pages_alone(port: Port) -> None:
     def check() -> None:
         assert isinstance(port, Reopens)
         port.abandon()
-        for use in _uses(growable, space):
+        for call in _calls(growable, space):
             with pytest.raises(Forked):
-                use()
+                call()
 
     assert in_child(check) == ""
     port.decommit(space, _PAGE)

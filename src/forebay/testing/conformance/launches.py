@@ -1,4 +1,4 @@
-"""Launches: host functions among the work, what they make provable, and how their failures are told."""
+"""Tests of the ability Launches: host functions in queues, and the ordering and failures that they make observable."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import Launches, Port, Queue
-from forebay.testing.conformance.scenes import (
+from forebay.testing.conformance.helpers import (
     MIB,
     Gate,
     NativeGate,
     Scratch,
     drain,
-    native,
+    libc_address,
     needs,
-    not_imaginary,
-    read,
+    needs_memory,
+    read_back,
 )
 
 __all__ = [
-    "test_a_callable_that_raises_is_told_once",
-    "test_a_host_wait_lets_other_threads_go_on",
-    "test_a_native_function_that_fails_is_told_once",
-    "test_a_queue_behind_a_gate_is_not_idle",
-    "test_a_waiting_queue_does_not_hold_up_others",
+    "test_blocked_queue_is_not_idle",
     "test_callables_run_in_order",
-    "test_closing_a_port_runs_what_is_queued",
-    "test_copies_go_on_while_python_computes",
-    "test_what_cannot_be_called_is_refused",
+    "test_copies_progress_while_python_computes",
+    "test_exception_in_callable_is_raised_once",
+    "test_host_wait_does_not_block_other_threads",
+    "test_invalid_functions_are_rejected",
+    "test_native_function_error_is_raised_once",
+    "test_port_close_completes_queued_work",
+    "test_waiting_queue_does_not_block_other_queues",
 ]
 
 
@@ -45,11 +45,11 @@ def test_callables_run_in_order(port: Port) -> None:
 
 
 @needs(Launches)
-def test_what_cannot_be_called_is_refused(port: Port) -> None:
+def test_invalid_functions_are_rejected(port: Port) -> None:
     queue = port.queue()
     assert isinstance(queue, Launches)
     with pytest.raises(TypeError):
-        queue.call(7)  # type: ignore[arg-type]  # that is the test
+        queue.call(7)  # type: ignore[arg-type]  # deliberately invalid
     with pytest.raises(ValueError, match="function"):
         queue.call_native(0, 0)
     assert queue.idle()
@@ -57,11 +57,11 @@ def test_what_cannot_be_called_is_refused(port: Port) -> None:
     with pytest.raises(WrongState):
         queue.call(print)
     with pytest.raises(WrongState):
-        queue.call_native(native("abs"), 0)
+        queue.call_native(libc_address("abs"), 0)
 
 
 @needs(Launches)
-def test_a_queue_behind_a_gate_is_not_idle(port: Port) -> None:
+def test_blocked_queue_is_not_idle(port: Port) -> None:
     queue, gate = port.queue(), Gate()
     assert isinstance(queue, Launches)
     queue.call(gate)
@@ -74,9 +74,9 @@ def test_a_queue_behind_a_gate_is_not_idle(port: Port) -> None:
 
 
 @needs(Launches)
-@not_imaginary
-def test_copies_go_on_while_python_computes(port: Port) -> None:
-    """The work is held by a native gate until Python is surely busy; then it is done although Python never waits."""
+@needs_memory
+def test_copies_progress_while_python_computes(port: Port) -> None:
+    """A native gate blocks the work until Python is busy. The work then completes although Python never waits."""
     queue, gate = port.queue(), NativeGate()
     assert isinstance(queue, Launches)
     src, dst = Scratch(port, b"\x05" * 4 * MIB), Scratch(port, bytes(4 * MIB))
@@ -89,27 +89,27 @@ def test_copies_go_on_while_python_computes(port: Port) -> None:
     while queue.reached() < tick:
         assert sum(range(100)) == 4950
         assert time.monotonic() < limit
-    assert read(queue, dst) == b"\x05" * 4 * MIB
+    assert read_back(queue, dst) == b"\x05" * 4 * MIB
 
 
 @needs(Launches)
-def test_a_waiting_queue_does_not_hold_up_others(port: Port) -> None:
+def test_waiting_queue_does_not_block_other_queues(port: Port) -> None:
     first, second, third, gate = port.queue(), port.queue(), port.queue(), Gate()
     assert isinstance(first, Launches)
     first.call(gate)
     tick = first.signal()
     second.wait_for(first, tick)
-    behind = second.signal()
+    blocked = second.signal()
     drain(third)
-    assert second.reached() < behind
+    assert second.reached() < blocked
     gate.open()
-    second.wait(behind)
+    second.wait(blocked)
     assert first.reached() == tick
 
 
 @needs(Launches)
-@not_imaginary
-def test_a_host_wait_lets_other_threads_go_on(port: Port) -> None:
+@needs_memory
+def test_host_wait_does_not_block_other_threads(port: Port) -> None:
     queue, gate, waiting = port.queue(), NativeGate(), threading.Event()
     assert isinstance(queue, Launches)
     queue.call_native(gate.function, gate.argument)
@@ -131,7 +131,7 @@ def test_a_host_wait_lets_other_threads_go_on(port: Port) -> None:
 
 
 @needs(Launches)
-def test_a_callable_that_raises_is_told_once(port: Port) -> None:
+def test_exception_in_callable_is_raised_once(port: Port) -> None:
     queue, error, later = port.queue(), LookupError("seven"), list[int]()
 
     def fail() -> None:
@@ -140,26 +140,26 @@ def test_a_callable_that_raises_is_told_once(port: Port) -> None:
     assert isinstance(queue, Launches)
     queue.call(fail)
     queue.call(lambda: later.append(1))
-    told = _failure(queue)
-    assert told.__cause__ is error
-    assert "seven" in str(told)
+    raised = _failure(queue)
+    assert raised.__cause__ is error
+    assert "seven" in str(raised)
     assert later == [1]
     drain(queue)
 
 
 @needs(Launches)
-def test_a_native_function_that_fails_is_told_once(port: Port) -> None:
+def test_native_function_error_is_raised_once(port: Port) -> None:
     queue = port.queue()
     assert isinstance(queue, Launches)
-    queue.call_native(native("abs"), 0)
+    queue.call_native(libc_address("abs"), 0)
     drain(queue)
-    queue.call_native(native("abs"), 7)
+    queue.call_native(libc_address("abs"), 7)
     assert _failure(queue).code == 7
     drain(queue)
 
 
 @needs(Launches)
-def test_closing_a_port_runs_what_is_queued(port: Port) -> None:
+def test_port_close_completes_queued_work(port: Port) -> None:
     queues, seen = [port.queue() for _ in range(3)], list[int]()
     for queue in queues:
         assert isinstance(queue, Launches)
@@ -169,6 +169,7 @@ def test_closing_a_port_runs_what_is_queued(port: Port) -> None:
 
 
 def _failure(queue: Queue) -> DeviceError:
+    """Return the error that the next wait raises."""
     tick = queue.signal()
     with pytest.raises(DeviceError) as caught:
         queue.wait(tick)

@@ -1,4 +1,4 @@
-"""PinnedHost: host memory that queues copy from and to without the host waiting."""
+"""Tests of the ability PinnedHost: page-locked host memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import pytest
 
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import PinnedHost, Port
-from forebay.testing.conformance.scenes import BAD_SIZES, drain, needs, not_imaginary
+from forebay.testing.conformance.helpers import BAD_SIZES, drain, needs, needs_memory
 
 __all__ = [
-    "test_a_closed_port_pins_nothing",
-    "test_a_refused_pin_size",
-    "test_only_what_pin_gave_is_unpinned",
-    "test_pinned_memory_goes_there_and_back",
-    "test_pinned_memory_is_not_the_devices",
+    "test_closed_port_rejects_pin",
+    "test_pin_rejects_invalid_sizes",
+    "test_pinned_memory_is_not_counted_as_device_memory",
+    "test_pinned_memory_round_trip",
+    "test_unpin_rejects_addresses_not_pinned",
 ]
 
-_SIZE = 16 << 10  # small: some systems allow little
+_SIZE = 16 << 10  # small: some systems limit locked memory
 
 
 @needs(PinnedHost)
-def test_pinned_memory_is_not_the_devices(port: Port) -> None:
+def test_pinned_memory_is_not_counted_as_device_memory(port: Port) -> None:
     assert isinstance(port, PinnedHost)
     before = port.memory_info()
     address = port.pin(_SIZE)
@@ -33,30 +33,30 @@ def test_pinned_memory_is_not_the_devices(port: Port) -> None:
 
 
 @needs(PinnedHost)
-@not_imaginary
-def test_pinned_memory_goes_there_and_back(port: Port) -> None:
+@needs_memory
+def test_pinned_memory_round_trip(port: Port) -> None:
     assert isinstance(port, PinnedHost)
     queue, memory = port.queue(), port.reserve(_SIZE)
-    there, back = port.pin(_SIZE), port.pin(_SIZE)
-    ctypes.memset(there, 0x2A, _SIZE)
-    queue.copy(memory, there, _SIZE)
-    queue.copy(back, memory, _SIZE)
+    source, target = port.pin(_SIZE), port.pin(_SIZE)
+    ctypes.memset(source, 0x2A, _SIZE)
+    queue.copy(memory, source, _SIZE)
+    queue.copy(target, memory, _SIZE)
     drain(queue)
-    assert ctypes.string_at(back, _SIZE) == b"\x2a" * _SIZE
+    assert ctypes.string_at(target, _SIZE) == b"\x2a" * _SIZE
 
 
 @needs(PinnedHost)
-def test_only_what_pin_gave_is_unpinned(port: Port) -> None:
+def test_unpin_rejects_addresses_not_pinned(port: Port) -> None:
     assert isinstance(port, PinnedHost)
     address, memory = port.pin(_SIZE), port.reserve(_SIZE)
     port.unpin(address)
-    for foreign in (address, memory, 0):
+    for unpinned in (address, memory, 0):
         with pytest.raises(DeviceError):
-            port.unpin(foreign)
+            port.unpin(unpinned)
 
 
 @needs(PinnedHost)
-def test_a_refused_pin_size(port: Port) -> None:
+def test_pin_rejects_invalid_sizes(port: Port) -> None:
     assert isinstance(port, PinnedHost)
     for nbytes in BAD_SIZES:
         with pytest.raises((ValueError, TypeError)):
@@ -64,7 +64,7 @@ def test_a_refused_pin_size(port: Port) -> None:
 
 
 @needs(PinnedHost)
-def test_a_closed_port_pins_nothing(port: Port) -> None:
+def test_closed_port_rejects_pin(port: Port) -> None:
     assert isinstance(port, PinnedHost)
     port.pin(_SIZE)
     port.close()

@@ -1,4 +1,4 @@
-"""Queue: order, ticks, waiting, closing."""
+"""Tests of Queue: order, ticks, waits, close."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import pytest
 
 from forebay.errors import WrongState
 from forebay.spi import Port
-from forebay.testing.conformance.scenes import BAD_SIZES, MIB, Scratch, drain, not_imaginary, read
+from forebay.testing.conformance.helpers import BAD_SIZES, MIB, Scratch, drain, needs_memory, read_back
 
 __all__ = [
-    "test_a_closed_queue_takes_no_work",
-    "test_a_new_queue_has_done_all_it_has_to_do",
-    "test_a_queue_gets_on_by_itself",
-    "test_a_queue_waits_for_another",
-    "test_closing_a_queue_finishes_what_is_queued",
-    "test_copies_may_overlap",
-    "test_handles_name_queues",
-    "test_many_queues_at_once",
-    "test_priority_is_a_hint",
-    "test_queues_that_wait_for_each_other_in_turn",
-    "test_refused_work_leaves_the_queue_as_it_was",
-    "test_the_last_tick_means_that_all_is_done",
+    "test_chain_of_many_queues_completes",
+    "test_closed_queue_rejects_work",
+    "test_copy_and_fill_reject_invalid_arguments",
+    "test_new_queue_is_idle",
+    "test_overlapping_copies_are_correct",
+    "test_queue_accepts_any_priority",
+    "test_queue_close_completes_queued_work",
+    "test_queue_handles_are_unique",
+    "test_queue_is_idle_after_last_tick",
+    "test_queue_progresses_without_host_waits",
+    "test_queue_waits_for_another_queue",
+    "test_queues_wait_for_each_other_alternately",
     "test_ticks_count_from_one",
-    "test_two_threads_queue_work",
-    "test_waiting_for_a_tick_that_was_not_signalled_is_refused",
-    "test_work_is_done_in_order",
+    "test_two_threads_share_a_queue",
+    "test_waiting_for_unsignalled_tick_raises",
+    "test_work_runs_in_order",
 ]
 
 _KIB = 1 << 10
 
 
-def test_handles_name_queues(port: Port) -> None:
+def test_queue_handles_are_unique(port: Port) -> None:
     queues = [port.queue() for _ in range(4)]
     queues[2].close()
     queues.append(port.queue())
@@ -43,12 +43,12 @@ def test_handles_name_queues(port: Port) -> None:
     assert len({queue.handle for queue in queues}) == 5
 
 
-def test_priority_is_a_hint(port: Port) -> None:
+def test_queue_accepts_any_priority(port: Port) -> None:
     for priority in (-1000, -1, 0, 1, 1000):
         drain(port.queue(priority))
 
 
-def test_a_new_queue_has_done_all_it_has_to_do(port: Port) -> None:
+def test_new_queue_is_idle(port: Port) -> None:
     queue = port.queue()
     assert queue.reached() == 0
     assert queue.idle()
@@ -65,7 +65,7 @@ def test_ticks_count_from_one(port: Port) -> None:
     assert queue.reached() == 5
 
 
-def test_the_last_tick_means_that_all_is_done(port: Port) -> None:
+def test_queue_is_idle_after_last_tick(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(MIB)
     for _ in range(100):
         queue.fill(scratch, 7, MIB)
@@ -73,30 +73,30 @@ def test_the_last_tick_means_that_all_is_done(port: Port) -> None:
         assert queue.idle()
 
 
-@not_imaginary
-def test_work_is_done_in_order(port: Port) -> None:
+@needs_memory
+def test_work_runs_in_order(port: Port) -> None:
     queue, scratch = port.queue(), Scratch(port, bytes(_KIB))
     for i in range(200):
         queue.fill(scratch.address, i, _KIB)
         queue.copy(scratch.address + _KIB // 2, scratch.address, _KIB // 4)
         queue.fill(scratch.address, 255 - i, _KIB // 4)
     quarter = _KIB // 4
-    assert read(queue, scratch) == bytes([56]) * quarter + bytes([199]) * 3 * quarter
+    assert read_back(queue, scratch) == bytes([56]) * quarter + bytes([199]) * 3 * quarter
 
 
-@not_imaginary
-def test_copies_may_overlap(port: Port) -> None:
+@needs_memory
+def test_overlapping_copies_are_correct(port: Port) -> None:
     data = bytes(range(200))
     queue, scratch = port.queue(), Scratch(port, data)
     queue.copy(scratch.address + 3, scratch.address, 150)
-    assert read(queue, scratch) == data[:3] + data[:150] + data[153:]
+    assert read_back(queue, scratch) == data[:3] + data[:150] + data[153:]
     queue.copy(scratch.address, scratch.address + 3, 150)
-    assert read(queue, scratch) == data[:150] + data[147:150] + data[153:]
+    assert read_back(queue, scratch) == data[:150] + data[147:150] + data[153:]
 
 
-@not_imaginary
-def test_a_queue_gets_on_by_itself(port: Port) -> None:
-    """Nobody waits: the host only looks."""
+@needs_memory
+def test_queue_progresses_without_host_waits(port: Port) -> None:
+    """The host polls and never waits."""
     queue, scratch = port.queue(), port.reserve(16 * MIB)
     queue.fill(scratch, 1, 16 * MIB)
     tick, limit = queue.signal(), time.monotonic() + 20
@@ -105,29 +105,29 @@ def test_a_queue_gets_on_by_itself(port: Port) -> None:
     assert queue.idle()
 
 
-@not_imaginary
-def test_a_queue_waits_for_another(port: Port) -> None:
+@needs_memory
+def test_queue_waits_for_another_queue(port: Port) -> None:
     first, second = port.queue(), port.queue()
     src, dst = Scratch(port, b"\x00" * 16 * MIB), Scratch(port, bytes(16 * MIB))
     first.fill(src.address, 7, 16 * MIB)
     second.wait_for(first, first.signal())
     second.copy(dst.address, src.address, 16 * MIB)
-    assert read(second, dst) == b"\x07" * 16 * MIB
+    assert read_back(second, dst) == b"\x07" * 16 * MIB
 
 
-def test_queues_that_wait_for_each_other_in_turn(port: Port) -> None:
+def test_queues_wait_for_each_other_alternately(port: Port) -> None:
     first, second = port.queue(), port.queue()
     tick = second.signal()
     for _ in range(200):
         first.wait_for(second, tick)
         second.wait_for(first, first.signal())
-        second.wait_for(second, tick)  # its own past: nothing to wait for
+        second.wait_for(second, tick)  # a reached tick of the queue itself: no effect
         tick = second.signal()
     second.wait(tick)
     assert first.reached() == 200
 
 
-def test_waiting_for_a_tick_that_was_not_signalled_is_refused(port: Port) -> None:
+def test_waiting_for_unsignalled_tick_raises(port: Port) -> None:
     first, second = port.queue(), port.queue()
     tick = first.signal()
     with pytest.raises(WrongState):
@@ -139,7 +139,7 @@ def test_waiting_for_a_tick_that_was_not_signalled_is_refused(port: Port) -> Non
     assert first.reached() == tick
 
 
-def test_many_queues_at_once(port: Port) -> None:
+def test_chain_of_many_queues_completes(port: Port) -> None:
     queues = [port.queue() for _ in range(64)]
     queues[0].signal()
     for before, queue in pairwise(queues):
@@ -151,7 +151,7 @@ def test_many_queues_at_once(port: Port) -> None:
         assert queue.close()
 
 
-def test_two_threads_queue_work(port: Port) -> None:
+def test_two_threads_share_a_queue(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(MIB)
 
     def work(byte: int) -> list[int]:
@@ -169,7 +169,7 @@ def test_two_threads_queue_work(port: Port) -> None:
 
 
 @pytest.mark.parametrize("nbytes", BAD_SIZES)
-def test_refused_work_leaves_the_queue_as_it_was(port: Port, nbytes: int) -> None:
+def test_copy_and_fill_reject_invalid_arguments(port: Port, nbytes: int) -> None:
     queue, scratch = port.queue(), port.reserve(MIB)
     wrong: list[tuple[Any, ...]] = [(scratch, scratch, nbytes), (0, scratch, 8), (scratch, 0, 8), (None, scratch, 8)]
     for arguments in wrong:
@@ -184,17 +184,17 @@ def test_refused_work_leaves_the_queue_as_it_was(port: Port, nbytes: int) -> Non
     queue.wait(1)
 
 
-@not_imaginary
-def test_closing_a_queue_finishes_what_is_queued(port: Port) -> None:
+@needs_memory
+def test_queue_close_completes_queued_work(port: Port) -> None:
     queue, scratch = port.queue(), Scratch(port, bytes(8 * MIB))
     queue.fill(scratch.address, 9, 8 * MIB)
     tick = queue.signal()
     assert queue.close()
     assert queue.reached() == tick
-    assert read(port.queue(), scratch) == b"\x09" * 8 * MIB
+    assert read_back(port.queue(), scratch) == b"\x09" * 8 * MIB
 
 
-def test_a_closed_queue_takes_no_work(port: Port) -> None:
+def test_closed_queue_rejects_work(port: Port) -> None:
     queue, other, scratch = port.queue(), port.queue(), port.reserve(MIB)
     tick = queue.signal()
     assert queue.close()

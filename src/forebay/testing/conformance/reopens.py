@@ -1,4 +1,4 @@
-"""Reopens: what a forked child may do with a device that its parent had opened."""
+"""Tests of the ability Reopens: a forked child abandons the port of its parent and reopens the device."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import pytest
 
 from forebay.errors import Forked
 from forebay.spi import Driver, Launches, Port, Reopens
-from forebay.testing.conformance.scenes import MIB, Gate, drain, in_child, needs
+from forebay.testing.conformance.helpers import MIB, Gate, drain, in_child, needs
 
-__all__ = ["test_a_child_of_a_busy_process", "test_a_child_opens_the_device_anew", "test_an_abandoned_port_says_so"]
+__all__ = [
+    "test_abandoned_port_raises_forked",
+    "test_child_abandons_port_with_pending_work",
+    "test_child_reopens_device",
+]
 
 
 @needs(Reopens)
-def test_an_abandoned_port_says_so(port: Port) -> None:
+def test_abandoned_port_raises_forked(port: Port) -> None:
     queue, other, scratch = port.queue(), port.queue(), port.reserve(MIB)
     tick = queue.signal()
     queue.wait(tick)
@@ -20,7 +24,7 @@ def test_an_abandoned_port_says_so(port: Port) -> None:
     def check() -> None:
         assert isinstance(port, Reopens)
         port.abandon()
-        for use in (
+        for call in (
             lambda: port.reserve(MIB),
             lambda: port.release(scratch),
             port.memory_info,
@@ -31,7 +35,7 @@ def test_an_abandoned_port_says_so(port: Port) -> None:
             lambda: queue.wait_for(other, 0),
         ):
             with pytest.raises(Forked):
-                use()
+                call()
         queue.close()
         port.close()
 
@@ -40,7 +44,7 @@ def test_an_abandoned_port_says_so(port: Port) -> None:
 
 
 @needs(Reopens)
-def test_a_child_opens_the_device_anew(port: Port, driver: Driver) -> None:
+def test_child_reopens_device(port: Port, driver: Driver) -> None:
     queue, scratch = port.queue(), port.reserve(MIB)
     queue.fill(scratch, 1, MIB)
     drain(queue)
@@ -48,19 +52,19 @@ def test_a_child_opens_the_device_anew(port: Port, driver: Driver) -> None:
     def check() -> None:
         assert isinstance(port, Reopens)
         port.abandon()
-        again = driver.open(port.props.index)
-        assert again.memory_info()[0] == again.props.total_bytes
-        fresh, memory = again.queue(), again.reserve(MIB)
-        fresh.copy(memory, memory + MIB // 2, 64)
-        drain(fresh)
-        again.close()
+        reopened = driver.open(port.props.index)
+        assert reopened.memory_info()[0] == reopened.props.total_bytes
+        new_queue, memory = reopened.queue(), reopened.reserve(MIB)
+        new_queue.copy(memory, memory + MIB // 2, 64)
+        drain(new_queue)
+        reopened.close()
 
     assert in_child(check) == ""
     drain(queue)
 
 
 @needs(Reopens, Launches)
-def test_a_child_of_a_busy_process(port: Port) -> None:
+def test_child_abandons_port_with_pending_work(port: Port) -> None:
     queue, gate = port.queue(), Gate()
     assert isinstance(queue, Launches)
     queue.call(gate)
@@ -74,7 +78,7 @@ def test_a_child_of_a_busy_process(port: Port) -> None:
         queue.close()
         port.close()
 
-    told = in_child(check)
+    failure = in_child(check)
     gate.open()
     queue.wait(1)
-    assert told == ""
+    assert failure == ""

@@ -1,4 +1,4 @@
-"""Resizable: a capacity that can be set, and is kept exactly."""
+"""Tests of the ability Resizable: an exact, settable capacity."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 from forebay.errors import OutOfMemory, WrongState
 from forebay.spi import Port, Resizable
-from forebay.testing.conformance.scenes import BAD_SIZES, MIB, needs
+from forebay.testing.conformance.helpers import BAD_SIZES, MIB, needs
 
 __all__ = [
-    "test_a_capacity_is_filled_to_the_last_byte",
-    "test_a_capacity_is_not_set_below_what_is_reserved",
-    "test_a_refused_capacity_changes_nothing",
+    "test_capacity_is_exact",
+    "test_set_capacity_below_reserved_memory_raises",
+    "test_set_capacity_rejects_invalid_sizes",
 ]
 
 
 @needs(Resizable)
-def test_a_capacity_is_filled_to_the_last_byte(port: Port) -> None:
+def test_capacity_is_exact(port: Port) -> None:
     assert isinstance(port, Resizable)
     port.set_capacity(10 * MIB)
     assert port.memory_info() == (10 * MIB, 10 * MIB)
@@ -34,7 +34,7 @@ def test_a_capacity_is_filled_to_the_last_byte(port: Port) -> None:
 
 
 @needs(Resizable)
-def test_a_capacity_is_not_set_below_what_is_reserved(port: Port) -> None:
+def test_set_capacity_below_reserved_memory_raises(port: Port) -> None:
     assert isinstance(port, Resizable)
     port.reserve(4 * MIB)
     before = port.memory_info()
@@ -46,7 +46,7 @@ def test_a_capacity_is_not_set_below_what_is_reserved(port: Port) -> None:
 
 
 @needs(Resizable)
-def test_a_refused_capacity_changes_nothing(port: Port) -> None:
+def test_set_capacity_rejects_invalid_sizes(port: Port) -> None:
     assert isinstance(port, Resizable)
     before = port.memory_info()
     for nbytes in BAD_SIZES:

@@ -1,24 +1,25 @@
-"""Events of the runtime: points on streams that are asked about, waited for and timed."""
+"""Tests of runtime events: query, wait, re-recording, elapsed time."""
 
 from __future__ import annotations
 
 import pytest
 
 import forebay
-from forebay import Device, Event, Stream
+from forebay import Event, Stream
+from forebay.device_spec import Device
 from forebay.spi import Launches, Timing
-from forebay.testing.conformance.scenes import MIB, Gate, call, needs, neighbour
+from forebay.testing.conformance.helpers import MIB, Gate, call, needs, other_device
 
 __all__ = [
-    "test_a_moved_event_is_where_it_is_now",
-    "test_an_event_never_recorded_holds_nobody_up",
-    "test_an_event_stays_on_its_device",
-    "test_milliseconds_between_events",
-    "test_what_cannot_be_timed",
+    "test_elapsed_time_between_events",
+    "test_elapsed_time_requires_completed_timing_events",
+    "test_event_is_bound_to_its_first_device",
+    "test_rerecorded_event_refers_to_last_recording",
+    "test_unrecorded_event_does_not_block",
 ]
 
 
-def test_an_event_never_recorded_holds_nobody_up(device: Device) -> None:
+def test_unrecorded_event_does_not_block(device: Device) -> None:
     event = Event()
     assert event.query()
     event.synchronize()
@@ -27,7 +28,7 @@ def test_an_event_never_recorded_holds_nobody_up(device: Device) -> None:
 
 
 @needs(Launches)
-def test_a_moved_event_is_where_it_is_now(device: Device) -> None:
+def test_rerecorded_event_refers_to_last_recording(device: Device) -> None:
     event, early, late, gate = Event(), Stream(device), Stream(device), Gate()
     event.record(early)
     event.synchronize()
@@ -36,15 +37,15 @@ def test_a_moved_event_is_where_it_is_now(device: Device) -> None:
     assert not event.query()
     early.wait_event(event)
     event.record(early)
-    assert not event.query()  # as that stream waits for where the event was
+    assert not event.query()  # the stream waits for the previous recording
     gate.open()
     event.synchronize()
     assert event.query()
     assert late.query()
 
 
-def test_an_event_stays_on_its_device(device: Device) -> None:
-    other = neighbour(device)
+def test_event_is_bound_to_its_first_device(device: Device) -> None:
+    other = other_device(device)
     event = Stream(device).record_event()
     with pytest.raises(RuntimeError, match=rf"^Event device {device} does not match recording stream's device {other}"):
         event.record(Stream(other))
@@ -53,7 +54,7 @@ def test_an_event_stays_on_its_device(device: Device) -> None:
 
 
 @needs(Timing)
-def test_milliseconds_between_events(device: Device) -> None:
+def test_elapsed_time_between_events(device: Device) -> None:
     start, end = Event(enable_timing=True), Event(enable_timing=True)
     stream, target = Stream(device), forebay.empty(MIB, dtype="uint8", device=device)
     start.record(stream)
@@ -67,7 +68,7 @@ def test_milliseconds_between_events(device: Device) -> None:
 
 
 @needs(Timing, Launches)
-def test_what_cannot_be_timed(device: Device) -> None:
+def test_elapsed_time_requires_completed_timing_events(device: Device) -> None:
     stream, plain, timed, gate = Stream(device), Event(), Event(enable_timing=True), Gate()
     with pytest.raises(ValueError, match="must be created with argument 'enable_timing=True'"):
         timed.elapsed_time(plain)

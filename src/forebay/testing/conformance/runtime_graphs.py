@@ -1,4 +1,4 @@
-"""Graphs of the runtime, on any kind of device whose queues can record: captured once, replayed, ended, gone wrong."""
+"""Tests of runtime graphs on devices whose queues have the ability Captures: capture, replay, memory, errors."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from collections.abc import Callable
 import pytest
 
 import forebay
-from forebay import Device, DeviceError, Stream, Tensor
+from forebay import DeviceError, Stream, Tensor
 from forebay import memory as mem
+from forebay.device_spec import Device
 from forebay.runtime.graphs.graph import Graph
-from forebay.spi import Captures, Launches, Randoms
-from forebay.testing.conformance.scenes import MIB, needs, not_imaginary
+from forebay.spi import Captures, Launches, RandomNumbers
+from forebay.testing.conformance.helpers import MIB, needs, needs_memory
 
 __all__ = [
-    "test_a_broken_capture_leaves_the_stream_usable",
-    "test_a_graph_keeps_what_it_made_until_it_goes",
-    "test_a_graph_replays_on_any_stream",
-    "test_a_replay_reads_what_is_there_then",
-    "test_each_replay_draws_new_numbers",
-    "test_nothing_runs_while_it_is_captured",
-    "test_streams_fork_and_join_in_a_capture",
-    "test_what_a_capture_forbids",
-    "test_what_is_no_graph_is_not_replayed",
+    "test_captured_tensor_work_does_not_run",
+    "test_each_replay_draws_new_random_numbers",
+    "test_failed_capture_leaves_stream_usable",
+    "test_graph_owns_its_memory_until_deleted",
+    "test_graph_replays_on_any_stream",
+    "test_invalid_replay_and_capture_raise",
+    "test_replay_reads_current_inputs",
+    "test_streams_fork_and_join_in_capture",
+    "test_synchronization_during_capture_raises",
 ]
 
 
-def _captured(device: Device, work: Callable[[], object]) -> Graph:
+def _capture(device: Device, work: Callable[[], object]) -> Graph:
+    """Return a graph of the work, captured on a new stream."""
     graph = Graph()
     with Stream(device):
         graph.capture_begin()
@@ -37,21 +39,21 @@ def _captured(device: Device, work: Callable[[], object]) -> Graph:
 
 
 def _filled(device: Device, value: int) -> Tensor:
-    """Bytes, as every queue can fill them."""
+    """Return a tensor of bytes, which queues of every backend can fill."""
     return forebay.empty(8, dtype="uint8", device=device).fill_(value)
 
 
-def _ready(device: Device) -> None:
-    """What was made on the default stream is there for those that capture."""
+def _synchronize(device: Device) -> None:
+    """Complete the work of the default stream, on which the inputs of the captures are created."""
     forebay.synchronize(device)
 
 
 @needs(Captures)
-@not_imaginary
-def test_nothing_runs_while_it_is_captured(device: Device) -> None:
+@needs_memory
+def test_captured_tensor_work_does_not_run(device: Device) -> None:
     numbers = _filled(device, 1)
-    _ready(device)
-    graph = _captured(device, lambda: numbers.fill_(7))
+    _synchronize(device)
+    graph = _capture(device, lambda: numbers.fill_(7))
     assert numbers.tolist() == [1] * 8
     for _ in range(2):
         numbers.fill_(2)
@@ -60,23 +62,23 @@ def test_nothing_runs_while_it_is_captured(device: Device) -> None:
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_replay_reads_what_is_there_then(device: Device) -> None:
-    given, out = _filled(device, 0), _filled(device, 0)
-    _ready(device)
-    graph = _captured(device, lambda: out.copy_(given))
+@needs_memory
+def test_replay_reads_current_inputs(device: Device) -> None:
+    source, target = _filled(device, 0), _filled(device, 0)
+    _synchronize(device)
+    graph = _capture(device, lambda: target.copy_(source))
     for value in (3, 4):
-        given.fill_(value)
+        source.fill_(value)
         graph.replay()
-        assert out.tolist() == [value] * 8
+        assert target.tolist() == [value] * 8
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_graph_replays_on_any_stream(device: Device) -> None:
+@needs_memory
+def test_graph_replays_on_any_stream(device: Device) -> None:
     numbers = _filled(device, 0)
-    _ready(device)
-    graph = _captured(device, lambda: numbers.fill_(9))
+    _synchronize(device)
+    graph = _capture(device, lambda: numbers.fill_(9))
     with Stream(device) as stream:
         graph.replay()
         stream.synchronize()
@@ -84,10 +86,10 @@ def test_a_graph_replays_on_any_stream(device: Device) -> None:
 
 
 @needs(Captures)
-@not_imaginary
-def test_streams_fork_and_join_in_a_capture(device: Device) -> None:
+@needs_memory
+def test_streams_fork_and_join_in_capture(device: Device) -> None:
     one, other, graph = _filled(device, 0), _filled(device, 0), Graph()
-    _ready(device)
+    _synchronize(device)
     side = Stream(device)
     with Stream(device) as stream:
         graph.capture_begin()
@@ -101,14 +103,14 @@ def test_streams_fork_and_join_in_a_capture(device: Device) -> None:
     assert other.tolist() == [5] * 8
 
 
-@needs(Captures, Randoms)
-@not_imaginary
-def test_each_replay_draws_new_numbers(device: Device) -> None:
+@needs(Captures, RandomNumbers)
+@needs_memory
+def test_each_replay_draws_new_random_numbers(device: Device) -> None:
     eager = forebay.Generator(device).manual_seed(3)
     expected = [forebay.rand(4, device=device, generator=eager).tolist() for _ in range(2)]
     drawn, generator = forebay.empty(4, device=device), forebay.Generator(device).manual_seed(3)
-    _ready(device)
-    graph = _captured(device, lambda: drawn.uniform_(generator=generator))
+    _synchronize(device)
+    graph = _capture(device, lambda: drawn.uniform_(generator=generator))
     found = []
     for _ in range(2):
         graph.replay()
@@ -118,14 +120,14 @@ def test_each_replay_draws_new_numbers(device: Device) -> None:
 
 
 @needs(Captures)
-@not_imaginary
-def test_a_graph_keeps_what_it_made_until_it_goes(device: Device) -> None:
+@needs_memory
+def test_graph_owns_its_memory_until_deleted(device: Device) -> None:
     mem.empty_cache(device)
-    reserved, made = mem.memory_reserved(device), []
-    graph = _captured(device, lambda: made.append(forebay.empty(MIB, dtype="uint8", device=device).fill_(6)))
+    reserved, tensors = mem.memory_reserved(device), []
+    graph = _capture(device, lambda: tensors.append(forebay.empty(MIB, dtype="uint8", device=device).fill_(6)))
     graph.replay()
-    assert made[0][:3].tolist() == [6] * 3
-    made.clear()
+    assert tensors[0][:3].tolist() == [6] * 3
+    tensors.clear()
     mem.empty_cache(device)
     assert mem.memory_reserved(device) > reserved
     del graph
@@ -138,7 +140,7 @@ def test_a_graph_keeps_what_it_made_until_it_goes(device: Device) -> None:
 @pytest.mark.parametrize(
     "forbidden", [Stream.synchronize, Stream.query, lambda stream: forebay.synchronize(stream.device)]
 )
-def test_what_a_capture_forbids(device: Device, forbidden: Callable[[Stream], object]) -> None:
+def test_synchronization_during_capture_raises(device: Device, forbidden: Callable[[Stream], object]) -> None:
     graph = Graph()
     with Stream(device) as stream:
         graph.capture_begin()
@@ -153,19 +155,19 @@ def test_what_a_capture_forbids(device: Device, forbidden: Callable[[Stream], ob
 
 
 @needs(Captures, Launches)
-@not_imaginary
-def test_a_broken_capture_leaves_the_stream_usable(device: Device) -> None:
+@needs_memory
+def test_failed_capture_leaves_stream_usable(device: Device) -> None:
     numbers = _filled(device, 0)
-    _ready(device)
+    _synchronize(device)
     reserved = mem.memory_reserved(device)
     for _ in range(3):
         graph = Graph()
         with Stream(device) as stream:
             graph.capture_begin()
-            kept = forebay.empty(MIB, dtype="uint8", device=device)
+            tensor = forebay.empty(MIB, dtype="uint8", device=device)
             with pytest.raises(DeviceError):
                 stream.synchronize()
-            del kept
+            del tensor
             with pytest.raises(DeviceError):
                 graph.capture_end()
             graph.reset()
@@ -178,7 +180,7 @@ def test_a_broken_capture_leaves_the_stream_usable(device: Device) -> None:
 
 
 @needs(Captures)
-def test_what_is_no_graph_is_not_replayed(device: Device) -> None:
+def test_invalid_replay_and_capture_raise(device: Device) -> None:
     with Stream(device), pytest.raises(RuntimeError):
         Graph().replay()
     with forebay.default_stream(device), pytest.raises(RuntimeError, match="non-default stream"):

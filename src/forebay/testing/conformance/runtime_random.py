@@ -1,4 +1,4 @@
-"""Random numbers of the runtime: seeds, states and fills, whose numbers are the same on every kind of device."""
+"""Tests of runtime random numbers: seeds, states, and fills, which are identical on all device kinds."""
 
 from __future__ import annotations
 
@@ -10,56 +10,59 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import Device, Generator, Tensor, random
-from forebay.runtime.random.generator_states import form_of
+from forebay import Generator, Tensor, random
+from forebay.device_spec import Device
+from forebay.runtime.random.generator_states import format_of
 from forebay.runtime.random.launch_geometry import geometry_of
-from forebay.testing.conformance.scenes import in_new_process, not_imaginary, port_of
+from forebay.testing.conformance.helpers import needs_memory, port_of, run_in_new_process
 
 __all__ = [
-    "test_a_device_draws_by_its_own_geometry",
-    "test_a_fill_is_in_the_order_of_its_stream",
-    "test_a_generator_is_of_a_kind",
-    "test_a_generator_of_its_own_leaves_the_devices_alone",
-    "test_a_state_is_where_it_goes_on",
-    "test_drawing_moves_the_offset",
-    "test_every_kind_draws_the_same",
-    "test_nothing_is_drawn_for_nothing",
-    "test_seeds_of_before_the_first_use",
-    "test_the_offset_moves_in_whole_calls",
-    "test_the_published_numbers",
-    "test_the_same_seed_gives_the_same",
-    "test_two_threads_share_no_numbers",
-    "test_what_is_between_the_elements_stays",
+    "test_bernoulli_with_tensor_advances_offset_by_whole_calls",
+    "test_default_launch_geometry_is_that_of_the_device",
+    "test_draws_advance_the_offset",
+    "test_draws_match_published_values",
+    "test_draws_match_the_cpu_device",
+    "test_empty_tensor_does_not_advance_the_offset",
+    "test_generator_must_match_device_kind",
+    "test_random_fill_is_stream_ordered",
+    "test_rng_state_restores_the_sequence",
+    "test_same_seed_repeats_the_draws",
+    "test_seed_set_before_first_use_applies",
+    "test_separate_generator_does_not_advance_default_generator",
+    "test_strided_fill_preserves_other_elements",
+    "test_threads_draw_distinct_numbers",
 ]
 
 _FLOATS = ("float16", "float32", "float64")
 _INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
-def _chance_of(target: Tensor) -> str:
-    """In which nothing needs to be converted."""
+def _probability_dtype(target: Tensor) -> str:
+    """Return the dtype in which bernoulli_ takes probabilities without conversion."""
     return "float64" if target.dtype == np.float64 else "float32"
 
 
-_LAWS: dict[str, tuple[Callable[[Tensor, Generator], Tensor], tuple[str, ...]]] = {
+_DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor, Generator], Tensor], tuple[str, ...]]] = {
     "uniform": (lambda target, generator: target.uniform_(-1, 3, generator=generator), _FLOATS),
     "normal": (
         lambda target, generator: target.normal_(1, 2, generator=generator),
         (*_FLOATS, "complex64", "complex128"),
     ),
     "exponential": (lambda target, generator: target.exponential_(2, generator=generator), _FLOATS),
-    "coins": (lambda target, generator: target.bernoulli_(0.3, generator=generator), (*_FLOATS, *_INTEGERS)),
+    "bernoulli": (lambda target, generator: target.bernoulli_(0.3, generator=generator), (*_FLOATS, *_INTEGERS)),
     "integers": (lambda target, generator: target.random_(generator=generator), (*_FLOATS, *_INTEGERS)),
-    "a range": (lambda target, generator: target.random_(0, 2, generator=generator), (*_FLOATS, *_INTEGERS)),
+    "integer range": (lambda target, generator: target.random_(0, 2, generator=generator), (*_FLOATS, *_INTEGERS)),
     "all bits": (lambda target, generator: target.random_(-(1 << 63), None, generator=generator), ("int64",)),
-    "chances": (
+    "bernoulli with tensor": (
         lambda target, generator: target.bernoulli_(
-            forebay.full(target.shape, 0.3, dtype=_chance_of(target), device=target.device), generator=generator
+            forebay.full(target.shape, 0.3, dtype=_probability_dtype(target), device=target.device), generator=generator
         ),
         (*_FLOATS, *_INTEGERS),
     ),
 }
-_FILLS = [pytest.param(law, dtype, id=f"{law}-{dtype}") for law, (_, dtypes) in _LAWS.items() for dtype in dtypes]
+_FILLS = [
+    pytest.param(name, dtype, id=f"{name}-{dtype}") for name, (_, dtypes) in _DISTRIBUTIONS.items() for dtype in dtypes
+]
 
 
 def _drawn(device: Device, generator: Generator | None = None, count: int = 40) -> list[float]:
@@ -70,8 +73,8 @@ def _drawn(device: Device, generator: Generator | None = None, count: int = 40) 
 # ---- Seeds, states and offsets
 
 
-@not_imaginary
-def test_the_same_seed_gives_the_same(device: Device) -> None:
+@needs_memory
+def test_same_seed_repeats_the_draws(device: Device) -> None:
     random.manual_seed(11, device)
     assert random.initial_seed(device) == 11
     first, second = _drawn(device), _drawn(device)
@@ -83,7 +86,7 @@ def test_the_same_seed_gives_the_same(device: Device) -> None:
     assert _drawn(device, Generator(device).manual_seed(11)) == first
 
 
-def test_drawing_moves_the_offset(device: Device) -> None:
+def test_draws_advance_the_offset(device: Device) -> None:
     generator = random.manual_seed(5, device)
     assert (generator.initial_seed(), generator.get_offset()) == (5, 0)
     forebay.rand(10, device=device)
@@ -96,21 +99,21 @@ def test_drawing_moves_the_offset(device: Device) -> None:
     assert random.manual_seed(5, device).get_offset() == 0
 
 
-@not_imaginary
-def test_the_offset_moves_in_whole_calls(device: Device) -> None:
-    """Where each element has a chance of its own ten words are taken: three calls of four."""
+@needs_memory
+def test_bernoulli_with_tensor_advances_offset_by_whole_calls(device: Device) -> None:
+    """With a probability per element, ten random words are used: three Philox calls of four words each."""
     generator, target = Generator(device), forebay.zeros(5, device=device)
     target.bernoulli_(forebay.full((5,), 0.5, device=device), generator=generator)
     assert generator.get_offset() == 12
 
 
-@not_imaginary
-def test_a_state_is_where_it_goes_on(device: Device) -> None:
+@needs_memory
+def test_rng_state_restores_the_sequence(device: Device) -> None:
     random.manual_seed(-1, device)
     _drawn(device)
     state = random.get_rng_state(device)
     assert state.dtype == np.uint8
-    assert state.tobytes() == form_of(device.kind).pack((1 << 64) - 1, 4)
+    assert state.tobytes() == format_of(device.kind).pack((1 << 64) - 1, 4)
     expected = _drawn(device)
     _drawn(device)
     random.set_rng_state(state, device)
@@ -122,70 +125,70 @@ def test_a_state_is_where_it_goes_on(device: Device) -> None:
         random.set_rng_state(state[:15], device)
 
 
-@not_imaginary
-def test_a_generator_of_its_own_leaves_the_devices_alone(device: Device) -> None:
+@needs_memory
+def test_separate_generator_does_not_advance_default_generator(device: Device) -> None:
     state, own = random.get_rng_state(device), Generator(device)
     first = _drawn(device, own)
     assert _drawn(device, own) != first
     np.testing.assert_array_equal(random.get_rng_state(device), state)
-    assert _drawn(device, Generator(device)) == first  # a new one's seed is always the same
+    assert _drawn(device, Generator(device)) == first  # new generators have the same seed
 
 
-def test_a_generator_is_of_a_kind(device: Device) -> None:
-    target, other = forebay.empty(3, device=device), Generator("elsewhere:0")
-    words = f"Expected a '{device.kind}' device type for generator but found 'elsewhere'"
-    with pytest.raises(RuntimeError, match=words):
+def test_generator_must_match_device_kind(device: Device) -> None:
+    target, other = forebay.empty(3, device=device), Generator("meta:0")
+    message = f"Expected a '{device.kind}' device type for generator but found 'meta'"
+    with pytest.raises(RuntimeError, match=message):
         target.uniform_(generator=other)
     with pytest.raises(TypeError, match="generator must be"):
-        target.uniform_(generator=7)  # type: ignore[arg-type]  # that is the test
+        target.uniform_(generator=7)  # type: ignore[arg-type]  # deliberately invalid
     assert other.get_offset() == 0
 
 
-@not_imaginary
-def test_seeds_of_before_the_first_use(device: Device) -> None:
+@needs_memory
+def test_seed_set_before_first_use_applies(device: Device) -> None:
     program = "{}; print(forebay.rand(40, device=name).tolist())"
     expected = f"{_drawn(device, Generator(device).manual_seed(7))}\n"
     for seed in ("manual_seed(7)", "random.manual_seed(7, name)", "random.manual_seed_all(7, name.split(':')[0])"):
-        assert in_new_process(device, program.format(f"forebay.{seed}")) == expected, seed
+        assert run_in_new_process(device, program.format(f"forebay.{seed}")) == expected, seed
 
 
-# ---- Numbers
+# ---- Values
 
 
-@not_imaginary
-def test_the_published_numbers(device: Device) -> None:
-    """The first ones on every GPU for seed 0, as PyTorch's users print them (pytorch#47347, and many)."""
+@needs_memory
+def test_draws_match_published_values(device: Device) -> None:
+    """The first values for seed 0 on every GPU, as users of PyTorch report them (pytorch#47347 and others)."""
     found = forebay.rand(8, device=device, generator=Generator(device).manual_seed(0)).tolist()
     assert found == pytest.approx([0.3990, 0.5167, 0.0249, 0.9401, 0.9459, 0.7967, 0.4150, 0.8203], abs=5e-5)
 
 
-@pytest.mark.parametrize(("law", "dtype"), _FILLS)
-@not_imaginary
-def test_every_kind_draws_the_same(device: Device, law: str, dtype: str) -> None:
-    """More elements than a small GPU has threads, in steps: what the host has, the device has as well."""
-    fill, _ = _LAWS[law]
+@pytest.mark.parametrize(("distribution", "dtype"), _FILLS)
+@needs_memory
+def test_draws_match_the_cpu_device(device: Device, distribution: str, dtype: str) -> None:
+    """Fill more elements than a small GPU has threads, with strides, on the device and on the CPU device."""
+    fill, _ = _DISTRIBUTIONS[distribution]
     found: list[np.ndarray[Any, Any]] = []
-    for place in (device, Device("host:0")):
+    for place in (device, Device("cpu")):
         target = forebay.zeros(3, 50, 41, dtype=dtype, device=place)
         fill(target, Generator(place, geometry=(1, 256)).manual_seed(99))
         fill(target[1:, ::2, 1:-1], Generator(place, geometry="a100").manual_seed(99).set_offset(8))
         found.append(np.array(target.cpu().numpy()))
-    ours, by_host = found
-    np.testing.assert_array_equal(ours, by_host)
-    assert len(np.unique(ours)) > 1
+    on_device, on_cpu = found
+    np.testing.assert_array_equal(on_device, on_cpu)
+    assert len(np.unique(on_device)) > 1
 
 
-@not_imaginary
-def test_a_device_draws_by_its_own_geometry(device: Device) -> None:
-    own = geometry_of(port_of(device).props)
-    count = own.threads * 4 + 100
+@needs_memory
+def test_default_launch_geometry_is_that_of_the_device(device: Device) -> None:
+    geometry = geometry_of(port_of(device).props)
+    count = geometry.threads * 4 + 100
     found = forebay.rand(count, device=device, generator=Generator(device).manual_seed(3)).cpu().numpy()
-    by_host = Generator("host", geometry=own).manual_seed(3)
-    np.testing.assert_array_equal(found, forebay.rand(count, device="host:0", generator=by_host).numpy())
+    cpu_generator = Generator("cpu", geometry=geometry).manual_seed(3)
+    np.testing.assert_array_equal(found, forebay.rand(count, device="cpu", generator=cpu_generator).numpy())
 
 
-@not_imaginary
-def test_what_is_between_the_elements_stays(device: Device) -> None:
+@needs_memory
+def test_strided_fill_preserves_other_elements(device: Device) -> None:
     target = forebay.full((6, 8), 5.0, device=device)
     target[1::2, ::3].uniform_()
     found = target.cpu().numpy()
@@ -197,7 +200,7 @@ def test_what_is_between_the_elements_stays(device: Device) -> None:
     assert (target.cpu().numpy() > 50).all()
 
 
-def test_nothing_is_drawn_for_nothing(device: Device) -> None:
+def test_empty_tensor_does_not_advance_the_offset(device: Device) -> None:
     generator = random.manual_seed(1, device)
     for empty in (forebay.empty(0, device=device), forebay.empty(3, 0, 2, dtype="int64", device=device)):
         assert empty.random_() is empty
@@ -205,8 +208,8 @@ def test_nothing_is_drawn_for_nothing(device: Device) -> None:
     assert generator.get_offset() == 0
 
 
-@not_imaginary
-def test_a_fill_is_in_the_order_of_its_stream(device: Device) -> None:
+@needs_memory
+def test_random_fill_is_stream_ordered(device: Device) -> None:
     target = forebay.empty(1000, device=device)
     with forebay.Stream(device) as stream:
         for _ in range(20):
@@ -219,8 +222,8 @@ def test_a_fill_is_in_the_order_of_its_stream(device: Device) -> None:
     assert set(target.tolist()) == {7}
 
 
-@not_imaginary
-def test_two_threads_share_no_numbers(device: Device) -> None:
+@needs_memory
+def test_threads_draw_distinct_numbers(device: Device) -> None:
     random.manual_seed(21, device)
     expected = sorted(tuple(_drawn(device, count=4)) for _ in range(100))
     random.manual_seed(21, device)
@@ -229,5 +232,5 @@ def test_two_threads_share_no_numbers(device: Device) -> None:
         return [tuple(_drawn(device, count=4)) for _ in range(50)]
 
     with ThreadPoolExecutor(2) as threads:
-        found = sorted(each for both in threads.map(work, range(2)) for each in both)
+        found = sorted(draw for draws in threads.map(work, range(2)) for draw in draws)
     assert found == expected

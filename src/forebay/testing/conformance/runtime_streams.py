@@ -1,4 +1,4 @@
-"""Streams of the runtime, as a program sees them on any kind of device: which there are, order, which is current."""
+"""Tests of runtime streams on any device kind: creation, ordering, the current stream."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay import Device, Event, ForebayError, Stream, WrongState
+from forebay import Event, ForebayError, Stream, WrongState
+from forebay.device_spec import Device
 from forebay.spi import Launches
-from forebay.testing.conformance.scenes import Gate, call, needs, neighbour, port_of
+from forebay.testing.conformance.helpers import Gate, call, needs, other_device, port_of
 
 __all__ = [
-    "test_a_stream_is_current_inside_its_block",
-    "test_a_stream_left_by_an_error_is_left",
-    "test_a_stream_of_another_device_is_current_inside",
-    "test_a_stream_that_was_not_entered_cannot_be_left",
-    "test_a_stream_waits_for_an_event",
-    "test_a_stream_waits_for_another",
-    "test_every_priority_works",
-    "test_new_streams_are_apart_or_come_in_turn",
-    "test_streams_are_not_in_each_others_way",
+    "test_current_stream_is_per_thread",
+    "test_default_stream_is_current_initially",
+    "test_exception_restores_the_previous_stream",
+    "test_exit_without_enter_raises",
+    "test_invalid_streams_and_priorities_are_rejected",
+    "test_new_streams_are_distinct_or_pooled",
+    "test_stream_accepts_any_priority",
+    "test_stream_is_current_inside_with_block",
+    "test_stream_runs_work_in_order",
+    "test_stream_waits_for_another_stream",
+    "test_stream_waits_for_event",
     "test_streams_of_two_devices_wait_for_each_other",
-    "test_streams_that_wait_in_turn",
-    "test_synchronize_waits_for_every_stream",
-    "test_the_current_stream_is_the_threads_own",
-    "test_the_default_stream_is_there_from_the_start",
-    "test_two_threads_use_one_stream",
-    "test_what_is_no_stream",
-    "test_work_of_a_stream_is_done_in_order",
+    "test_streams_run_independently",
+    "test_streams_wait_for_each_other_alternately",
+    "test_synchronize_waits_for_all_streams",
+    "test_two_threads_share_a_stream",
+    "test_with_block_switches_the_device",
 ]
 
 
-# ---- Which streams there are
+# ---- Creation
 
 
-def test_the_default_stream_is_there_from_the_start(device: Device) -> None:
+def test_default_stream_is_current_initially(device: Device) -> None:
     default = forebay.default_stream(device)
     assert (default.handle, default.stream_id, default.device) == (0, 0, device)
     assert forebay.current_stream() == forebay.current_stream(device) == default
@@ -44,7 +45,7 @@ def test_the_default_stream_is_there_from_the_start(device: Device) -> None:
     assert default.query()
 
 
-def test_new_streams_are_apart_or_come_in_turn(device: Device) -> None:
+def test_new_streams_are_distinct_or_pooled(device: Device) -> None:
     size = port_of(device).props.pooled_streams
     streams = [Stream(device) for _ in range((size or 40) + 1)]
     assert len({stream.stream_id for stream in streams}) == (size or 41)
@@ -55,7 +56,7 @@ def test_new_streams_are_apart_or_come_in_turn(device: Device) -> None:
 
 @pytest.mark.parametrize("priority", [0, -1, -3, -100, 5, 10**6])
 @needs(Launches)
-def test_every_priority_works(device: Device, priority: int) -> None:
+def test_stream_accepts_any_priority(device: Device, priority: int) -> None:
     stream, done = Stream(device, priority=priority), list[int]()
     assert stream.handle
     call(stream, lambda: done.append(1))
@@ -64,18 +65,18 @@ def test_every_priority_works(device: Device, priority: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, 1.5, "high", None])
-def test_what_is_no_stream(device: Device, wrong: Any) -> None:
-    beyond = Device(device.kind, forebay.device_count(device.kind))
-    for use, error in (
+def test_invalid_streams_and_priorities_are_rejected(device: Device, wrong: Any) -> None:
+    missing = Device(device.kind, forebay.device_count(device.kind))
+    for call_invalid, error in (
         (lambda: Stream(device, priority=wrong), TypeError),
         (lambda: forebay.set_stream(wrong), TypeError),
-        (lambda: Event().record((wrong,)), TypeError),  # type: ignore[arg-type]  # that is the test
-        (lambda: Stream(beyond), ForebayError),
-        (lambda: forebay.current_stream(beyond), ForebayError),
-        (lambda: Stream("no device"), ValueError),
+        (lambda: Event().record((wrong,)), TypeError),  # type: ignore[arg-type]  # deliberately invalid
+        (lambda: Stream(missing), ForebayError),
+        (lambda: forebay.current_stream(missing), ForebayError),
+        (lambda: Stream("no device"), RuntimeError),
     ):
         with pytest.raises(error):
-            use()
+            call_invalid()
     assert forebay.current_device() == device
     assert forebay.current_stream() == forebay.default_stream(device)
 
@@ -84,7 +85,7 @@ def test_what_is_no_stream(device: Device, wrong: Any) -> None:
 
 
 @needs(Launches)
-def test_work_of_a_stream_is_done_in_order(device: Device) -> None:
+def test_stream_runs_work_in_order(device: Device) -> None:
     stream, gate, done = Stream(device), Gate(), list[int]()
     call(stream, gate)
     for number in range(100):
@@ -98,25 +99,25 @@ def test_work_of_a_stream_is_done_in_order(device: Device) -> None:
 
 
 @needs(Launches)
-def test_streams_are_not_in_each_others_way(device: Device) -> None:
-    held, free, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(held, gate)
+def test_streams_run_independently(device: Device) -> None:
+    blocked, free, gate, done = Stream(device), Stream(device), Gate(), list[str]()
+    call(blocked, gate)
     call(free, lambda: done.append("free"))
     free.synchronize()
     assert done == ["free"]
-    assert not held.query()
+    assert not blocked.query()
     gate.open()
-    held.synchronize()
+    blocked.synchronize()
 
 
 @needs(Launches)
-def test_a_stream_waits_for_another(device: Device) -> None:
+def test_stream_waits_for_another_stream(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
     call(first, gate)
     call(first, lambda: done.append("first"))
     second.wait_stream(first)
     call(second, lambda: done.append("second"))
-    first.wait_stream(first)  # itself: nothing to wait for
+    first.wait_stream(first)  # no effect
     assert not second.query()
     gate.open()
     second.synchronize()
@@ -125,15 +126,15 @@ def test_a_stream_waits_for_another(device: Device) -> None:
 
 
 @needs(Launches)
-def test_a_stream_waits_for_an_event(device: Device) -> None:
+def test_stream_waits_for_event(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
     call(first, gate)
     call(first, lambda: done.append("before"))
     event = first.record_event()
-    call(first, lambda: done.append("behind"))
+    call(first, lambda: done.append("after"))
     second.wait_event(event)
     with second:
-        event.wait()  # of the current stream; twice is once
+        event.wait()  # on the current stream; a repeated wait has no effect
     call(second, lambda: done.append("second"))
     assert not event.query()
     assert not second.query()
@@ -144,7 +145,7 @@ def test_a_stream_waits_for_an_event(device: Device) -> None:
     first.synchronize()
 
 
-def test_streams_that_wait_in_turn(device: Device) -> None:
+def test_streams_wait_for_each_other_alternately(device: Device) -> None:
     first, second, event = Stream(device), Stream(device), Event()
     for _ in range(200):
         event.record(first)
@@ -155,7 +156,7 @@ def test_streams_that_wait_in_turn(device: Device) -> None:
 
 
 @needs(Launches)
-def test_synchronize_waits_for_every_stream(device: Device) -> None:
+def test_synchronize_waits_for_all_streams(device: Device) -> None:
     streams, done = [Stream(device) for _ in range(4)], list[int]()
     for stream in streams:
         call(stream, lambda: done.append(1))
@@ -165,7 +166,7 @@ def test_synchronize_waits_for_every_stream(device: Device) -> None:
 
 
 @needs(Launches)
-def test_two_threads_use_one_stream(device: Device) -> None:
+def test_two_threads_share_a_stream(device: Device) -> None:
     stream, done = Stream(device), list[int]()
 
     def work(number: int) -> None:
@@ -181,7 +182,7 @@ def test_two_threads_use_one_stream(device: Device) -> None:
 
 @needs(Launches)
 def test_streams_of_two_devices_wait_for_each_other(device: Device) -> None:
-    here, there, gate, done = Stream(device), Stream(neighbour(device)), Gate(), list[str]()
+    here, there, gate, done = Stream(device), Stream(other_device(device)), Gate(), list[str]()
     call(here, gate)
     call(here, lambda: done.append("here"))
     there.wait_stream(here)
@@ -195,10 +196,10 @@ def test_streams_of_two_devices_wait_for_each_other(device: Device) -> None:
     assert there.query()
 
 
-# ---- What is current
+# ---- The current stream
 
 
-def test_a_stream_is_current_inside_its_block(device: Device) -> None:
+def test_stream_is_current_inside_with_block(device: Device) -> None:
     outer, inner, default = Stream(device), Stream(device), forebay.default_stream(device)
     seen = []
     with outer:
@@ -217,15 +218,15 @@ def test_a_stream_is_current_inside_its_block(device: Device) -> None:
     forebay.set_stream(default)
 
 
-def test_a_stream_left_by_an_error_is_left(device: Device) -> None:
+def test_exception_restores_the_previous_stream(device: Device) -> None:
     stream = Stream(device)
-    with pytest.raises(KeyError, match="in between"), stream:
-        raise KeyError("in between")
+    with pytest.raises(KeyError, match="raised inside"), stream:
+        raise KeyError("raised inside")
     assert forebay.current_stream() == forebay.default_stream(device)
 
 
-def test_a_stream_of_another_device_is_current_inside(device: Device) -> None:
-    other = neighbour(device)
+def test_with_block_switches_the_device(device: Device) -> None:
+    other = other_device(device)
     with Stream(other) as stream:
         assert forebay.current_device() == other
         assert forebay.current_stream() == forebay.current_stream(other) == stream
@@ -234,7 +235,7 @@ def test_a_stream_of_another_device_is_current_inside(device: Device) -> None:
     assert forebay.current_stream(other) == forebay.default_stream(other)
 
 
-def test_a_stream_that_was_not_entered_cannot_be_left(device: Device) -> None:
+def test_exit_without_enter_raises(device: Device) -> None:
     stream = Stream(device)
     with pytest.raises(WrongState, match="was not entered by this thread"):
         stream.__exit__(None, None, None)
@@ -242,7 +243,7 @@ def test_a_stream_that_was_not_entered_cannot_be_left(device: Device) -> None:
         assert isinstance(thread.submit(stream.__exit__, None, None, None).exception(20), WrongState)
 
 
-def test_the_current_stream_is_the_threads_own(device: Device) -> None:
+def test_current_stream_is_per_thread(device: Device) -> None:
     stream, default = Stream(device), forebay.default_stream(device)
     with stream, ThreadPoolExecutor(1) as thread:
         assert thread.submit(forebay.current_stream, device).result(20) == default

@@ -1,4 +1,4 @@
-"""Shares: memory and events of several processes, as far as one process sees of it."""
+"""Tests of the ability Shares, as far as one process can test it: shared memory and shared events."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import pytest
 
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import Port, Shares
-from forebay.testing.conformance.scenes import MIB, Scratch, drain, needs, not_imaginary, read
+from forebay.testing.conformance.helpers import MIB, Scratch, drain, needs, needs_memory, read_back
 
 __all__ = [
-    "test_a_closed_port_shares_nothing",
-    "test_a_made_up_handle_opens_nothing",
-    "test_a_mark_is_reached_in_its_queues_order",
-    "test_a_queue_waits_for_a_mark",
-    "test_one_segment_has_one_handle",
-    "test_only_reserved_memory_is_shared",
-    "test_shared_memory_keeps_what_is_in_it",
+    "test_closed_port_rejects_share_and_make_mark",
+    "test_each_segment_has_one_handle",
+    "test_invalid_shared_handles_are_rejected",
+    "test_queue_waits_for_shared_mark",
+    "test_share_rejects_unreserved_addresses",
+    "test_shared_marks_are_reached_in_queue_order",
+    "test_sharing_preserves_data",
 ]
 
 
 @needs(Shares)
-def test_one_segment_has_one_handle(port: Port) -> None:
+def test_each_segment_has_one_handle(port: Port) -> None:
     assert isinstance(port, Shares)
     one, other = port.reserve(2 * MIB), port.reserve(2 * MIB)
     handle, offset = port.share(one)
@@ -34,8 +34,8 @@ def test_one_segment_has_one_handle(port: Port) -> None:
 
 
 @needs(Shares)
-@not_imaginary
-def test_shared_memory_keeps_what_is_in_it(port: Port) -> None:
+@needs_memory
+def test_sharing_preserves_data(port: Port) -> None:
     assert isinstance(port, Shares)
     data = os.urandom(3 * MIB + 5)
     scratch = Scratch(port, data)
@@ -43,31 +43,31 @@ def test_shared_memory_keeps_what_is_in_it(port: Port) -> None:
     port.share(scratch.address)
     assert port.memory_info() == free
     queue = port.queue()
-    assert read(queue, scratch) == data
+    assert read_back(queue, scratch) == data
     queue.fill(scratch.address, 1, 100)
-    assert read(queue, scratch) == b"\1" * 100 + data[100:]
+    assert read_back(queue, scratch) == b"\1" * 100 + data[100:]
     port.release(scratch.address)
 
 
 @needs(Shares)
-def test_only_reserved_memory_is_shared(port: Port) -> None:
+def test_share_rejects_unreserved_addresses(port: Port) -> None:
     assert isinstance(port, Shares)
     address = port.reserve(2 * MIB)
     port.release(address)
-    for foreign in (address, 1 << 50):
+    for unreserved in (address, 1 << 50):
         with pytest.raises(DeviceError):
-            port.share(foreign)
+            port.share(unreserved)
 
 
 @needs(Shares)
-def test_a_made_up_handle_opens_nothing(port: Port) -> None:
+def test_invalid_shared_handles_are_rejected(port: Port) -> None:
     assert isinstance(port, Shares)
     for handle in (bytes(64), os.urandom(64), b"short"):
         with pytest.raises(DeviceError):
             port.open_shared(handle)
         with pytest.raises(DeviceError):
             port.open_mark(handle)
-    with pytest.raises(DeviceError):  # one's own
+    with pytest.raises(DeviceError):  # a handle of this process
         port.open_shared(port.share(port.reserve(2 * MIB))[0])
     with pytest.raises(DeviceError):
         port.open_mark(port.make_mark().handle)
@@ -76,7 +76,7 @@ def test_a_made_up_handle_opens_nothing(port: Port) -> None:
 
 
 @needs(Shares)
-def test_a_mark_is_reached_in_its_queues_order(port: Port) -> None:
+def test_shared_marks_are_reached_in_queue_order(port: Port) -> None:
     assert isinstance(port, Shares)
     mark, queue = port.make_mark(), port.queue()
     assert len(mark.handle) == 64
@@ -91,19 +91,19 @@ def test_a_mark_is_reached_in_its_queues_order(port: Port) -> None:
 
 
 @needs(Shares)
-def test_a_queue_waits_for_a_mark(port: Port) -> None:
+def test_queue_waits_for_shared_mark(port: Port) -> None:
     assert isinstance(port, Shares)
     mark, one, other = port.make_mark(), port.queue(), port.queue()
-    word = mark.record(one)
-    mark.wait_for(other, word)
+    recording = mark.record(one)
+    mark.wait_for(other, recording)
     drain(other)
-    assert mark.reached(word)
+    assert mark.reached(recording)
     mark.wait_for(other, 0)  # nothing to wait for
     drain(other)
 
 
 @needs(Shares)
-def test_a_closed_port_shares_nothing(port: Port) -> None:
+def test_closed_port_rejects_share_and_make_mark(port: Port) -> None:
     assert isinstance(port, Shares)
     address = port.reserve(2 * MIB)
     port.close()

@@ -1,4 +1,4 @@
-"""Timing: ticks whose moment is kept."""
+"""Tests of the abilities Timing and ExecutionLog: timestamps of ticks, start and end times of work."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import time
 import pytest
 
 from forebay.errors import WrongState
-from forebay.spi import Launches, Logs, Port, Timing
-from forebay.testing.conformance.scenes import MIB, Gate, drain, needs, not_imaginary
+from forebay.spi import ExecutionLog, Launches, Port, Timing
+from forebay.testing.conformance.helpers import MIB, Gate, drain, needs, needs_memory
 
 __all__ = [
-    "test_a_log_knows_what_is_not_done_yet",
-    "test_a_log_knows_when_work_ran",
-    "test_a_mark_is_a_tick",
-    "test_marks_of_different_queues_compare",
-    "test_time_is_in_milliseconds",
-    "test_time_passes_between_marks",
-    "test_time_up_to_a_mark_not_reached_is_refused",
+    "test_elapsed_time_between_queues",
+    "test_elapsed_time_is_in_milliseconds",
+    "test_elapsed_time_is_positive_and_antisymmetric",
+    "test_elapsed_time_to_unreached_mark_raises",
+    "test_log_reports_running_work",
+    "test_log_reports_start_and_end_of_work",
+    "test_mark_is_a_tick",
 ]
 
 _LIMIT = 20  # seconds
-_BUSY = 0.005
+_BUSY = 0.005  # seconds
 
 
 @needs(Timing)
-def test_a_mark_is_a_tick(port: Port) -> None:
+def test_mark_is_a_tick(port: Port) -> None:
     queue = port.queue()
     assert isinstance(queue, Timing)
     assert [queue.signal(), queue.mark().tick, queue.signal()] == [1, 2, 3]
@@ -35,7 +35,7 @@ def test_a_mark_is_a_tick(port: Port) -> None:
 
 
 @needs(Timing)
-def test_time_passes_between_marks(port: Port) -> None:
+def test_elapsed_time_is_positive_and_antisymmetric(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(16 * MIB)
     assert isinstance(queue, Timing)
     start = queue.mark()
@@ -49,10 +49,10 @@ def test_time_passes_between_marks(port: Port) -> None:
 
 
 @needs(Timing, Launches)
-@not_imaginary
-def test_time_is_in_milliseconds(port: Port) -> None:
-    """More than a function's between two marks, and less than the host's around them."""
-    queue, took = port.queue(), list[float]()
+@needs_memory
+def test_elapsed_time_is_in_milliseconds(port: Port) -> None:
+    """The elapsed time lies between the duration of the function between the marks and the time the host measures."""
+    queue, durations = port.queue(), list[float]()
     assert isinstance(queue, Timing)
     assert isinstance(queue, Launches)
     queue.wait(queue.signal())
@@ -61,19 +61,21 @@ def test_time_is_in_milliseconds(port: Port) -> None:
         since = time.perf_counter()
         while time.perf_counter() - since < _BUSY:
             pass
-        took.append(time.perf_counter() - since)
+        durations.append(time.perf_counter() - since)
 
     since = time.perf_counter()
     start = queue.mark()
     queue.call(work)
     end = queue.mark()
     queue.wait(end.tick)
-    most = time.perf_counter() - since
-    assert took[0] * 0.9 < queue.elapsed_ms(start, end) / 1000 < most * 1.1  # clocks may differ a little
+    upper_bound = time.perf_counter() - since
+    assert (
+        durations[0] * 0.9 < queue.elapsed_ms(start, end) / 1000 < upper_bound * 1.1
+    )  # tolerance for different clocks
 
 
 @needs(Timing)
-def test_marks_of_different_queues_compare(port: Port) -> None:
+def test_elapsed_time_between_queues(port: Port) -> None:
     first, second = port.queue(), port.queue()
     assert isinstance(first, Timing)
     assert isinstance(second, Timing)
@@ -85,7 +87,7 @@ def test_marks_of_different_queues_compare(port: Port) -> None:
 
 
 @needs(Timing, Launches)
-def test_time_up_to_a_mark_not_reached_is_refused(port: Port) -> None:
+def test_elapsed_time_to_unreached_mark_raises(port: Port) -> None:
     queue, gate = port.queue(), Gate()
     assert isinstance(queue, Timing)
     assert isinstance(queue, Launches)
@@ -100,31 +102,31 @@ def test_time_up_to_a_mark_not_reached_is_refused(port: Port) -> None:
     assert queue.elapsed_ms(start, end) >= 0
 
 
-@needs(Logs)
-def test_a_log_knows_when_work_ran(port: Port) -> None:
+@needs(ExecutionLog)
+def test_log_reports_start_and_end_of_work(port: Port) -> None:
     queue, scratch = port.queue(), port.reserve(16 * MIB)
-    assert isinstance(queue, Logs)
+    assert isinstance(queue, ExecutionLog)
     queue.fill(scratch, 1, 16 * MIB)
-    before, log, short = queue.given(), queue.log(10), queue.log(1)
-    asked = time.perf_counter_ns()
+    before, log, short_log = queue.last_work_number(), queue.log(10), queue.log(1)
+    start = time.perf_counter_ns()
     for byte in (2, 3):
         queue.fill(scratch, byte, 16 * MIB)
         queue.wait(queue.signal())
     after = time.perf_counter_ns()
-    assert queue.given() == before + 2
+    assert queue.last_work_number() == before + 2
     times = [*log(before + 1), *log(before + 2)]
-    assert [asked, *times, after] == sorted([asked, *times, after])
+    assert [start, *times, after] == sorted([start, *times, after])
     assert times[1] > times[0] > 0
     assert log(before + 3) == (0, 0)
-    assert (short(before + 1), short(before + 2)) == ((0, 0), log(before + 2))
+    assert (short_log(before + 1), short_log(before + 2)) == ((0, 0), log(before + 2))
     queue.close()
     assert [*log(before + 1), *log(before + 2)] == times
 
 
-@needs(Logs, Launches)
-def test_a_log_knows_what_is_not_done_yet(port: Port) -> None:
+@needs(ExecutionLog, Launches)
+def test_log_reports_running_work(port: Port) -> None:
     queue, gate, entered = port.queue(), Gate(), threading.Event()
-    assert isinstance(queue, Logs)
+    assert isinstance(queue, ExecutionLog)
     assert isinstance(queue, Launches)
     log = queue.log(10)
 
@@ -133,7 +135,7 @@ def test_a_log_knows_what_is_not_done_yet(port: Port) -> None:
         gate()
 
     queue.call(work)
-    number = queue.given()
+    number = queue.last_work_number()
     assert entered.wait(_LIMIT)
     begun, ended = log(number)
     assert begun > 0 == ended

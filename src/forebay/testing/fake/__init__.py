@@ -1,4 +1,4 @@
-"""A fake backend for tests: no memory, a clock that the test advances, scripted failures."""
+"""A fake backend for tests: no memory, no threads, a virtual clock that the test advances, scripted failures."""
 
 from forebay.testing.fake.backend import FakeDriver, FakePort
 from forebay.testing.fake.clock import FakeClock, FakeMark

@@ -1,10 +1,10 @@
-"""A backend with no memory and no threads, whose clock the test cranks: the smallest one that keeps the contract.
+"""The fake driver and port: a backend without memory and threads, whose virtual clock the test advances.
 
-Queued work is done only when the test says so. `port.clock.advance(ns)` does all that ends within that time;
-`queue.finish()`, `queue.finish(tick)`, `port.finish_all()` and every wait do what they need and nothing else. Work that
-waits for another queue lets that queue's work be done first. Since only what was signalled can be waited for, this
-always ends. Every call is written to `port.calls`, and any call and any work can be made to fail. Work that touches
-memory of the port which is not reserved any more fails by itself.
+Queued work runs only on request. `port.clock.advance(ns)` runs all work that ends within that time; `queue.finish()`,
+`queue.finish(tick)`, `port.finish_all()` and every wait run exactly the work that they need, including work of other
+queues that it waits for. Only signalled ticks can be waited for, so this always terminates. `port.calls` logs every
+call, and each call and each piece of work can be made to fail. Work that accesses memory that is no longer reserved
+fails with a DeviceError.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.address_allocator import Addresses
+from forebay.address_allocator import AddressAllocator
 from forebay.backends.common.arguments import integer_of, size_of
-from forebay.backends.common.page_ledger import Space, Spaces, space_of
+from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
@@ -24,17 +24,35 @@ from forebay.testing.fake.queue import FakeQueue
 
 __all__ = ["FakeClock", "FakeDriver", "FakeMark", "FakePort", "FakeQueue"]
 
-# Where no program has memory, and still below 2^53, which is as far as a JSON reader can count.
-_BASE, _ROOM = 1 << 48, 1 << 43
+# Above all user-space addresses, and below 2^53, the largest integer that JSON readers represent exactly.
+_BASE, _RANGE_BYTES = 1 << 48, 1 << 43
 
 
 class FakeDriver:
-    """`count` fake devices on one clock; `ports` are those that were opened, in order."""
+    """Driver of fake devices that share one clock.
+
+    Parameters
+    ----------
+    count : int, default 1
+        Number of devices.
+    total : int, default 1073741824
+        Memory of each device in bytes.
+    kind : str, default "fake"
+        Device kind.
+
+    Examples
+    --------
+    >>> driver = FakeDriver(count=2)
+    >>> driver.open(1).props.index
+    1
+    >>> driver.ports[0].calls
+    []
+    """
 
     def __init__(self, count: int = 1, total: int = 1 << 30, *, kind: str = "fake") -> None:
         self.kind = kind
         self.clock = FakeClock()
-        self.ports: list[FakePort] = []
+        self.ports: list[FakePort] = []  # all opened ports, in order
         self._count = count
         self._total = total
 
@@ -52,9 +70,35 @@ class FakeDriver:
 
 
 class FakePort:
-    """A device that is not there. `calls` are tuples: the method, the handle if it was a queue's, the arguments."""
+    """An open fake device, with all abilities of a port that need no hardware.
 
-    imaginary = True  # its addresses have no memory behind them
+    `calls` logs the calls as tuples: the method name, the handle if it is a method of a queue, and the arguments.
+    `command_ns` is the virtual duration of a copy, a fill or a call.
+
+    Parameters
+    ----------
+    total : int, default 1073741824
+        Memory in bytes.
+    index : int, default 0
+        Device index.
+    kind : str, default "fake"
+        Device kind.
+    clock : FakeClock, optional
+        The virtual clock; a new one by default.
+
+    Examples
+    --------
+    >>> port = FakePort()
+    >>> queue, address = port.queue(), port.reserve(1 << 20)
+    >>> queue.fill(address, 0, 8)
+    >>> queue.signal(), queue.reached()
+    (1, 0)
+    >>> port.clock.advance(port.command_ns)
+    >>> queue.reached()
+    1
+    """
+
+    unbacked = True  # no memory behind the addresses, see forebay.testing.conformance
 
     def __init__(
         self, total: int = 1 << 30, index: int = 0, *, kind: str = "fake", clock: FakeClock | None = None
@@ -62,16 +106,16 @@ class FakePort:
         self.props = DeviceProps(kind, index, "fake device", size_of(total, "total"))
         self.name = f"{kind}:{index}"
         self.clock = clock or FakeClock()
-        self.command_ns = 1000  # how long a copy, a fill or a call takes
+        self.command_ns = 1000
         self.calls: list[tuple[object, ...]] = []
         self._faults = Faults()
         self._work_faults = Faults()
         self._capacity = total
         self._reserved = 0
-        self._memory, self._host_memory, self._room = (
-            Addresses(_BASE + (3 * index + i) * _ROOM, _ROOM) for i in range(3)
+        self._memory, self._host_memory, self._space_addresses = (
+            AddressAllocator(_BASE + (3 * index + i) * _RANGE_BYTES, _RANGE_BYTES) for i in range(3)
         )
-        self._spaces = Spaces(self.name)
+        self._spaces = PageLedger(self.name)
         self._queues: dict[int, FakeQueue] = {}
         self._handles = 0
         self._closed = False
@@ -82,14 +126,14 @@ class FakePort:
         with self.enter("reserve", nbytes):
             if nbytes > self._capacity - self.reserved:
                 raise self._full(nbytes, "reserve")
-            address = self._memory.take(nbytes)
+            address = self._memory.allocate(nbytes)
             self._reserved += nbytes
             return address
 
     def release(self, address: int) -> None:
         address = integer_of(address, "address")
         with self.enter("release", address):
-            self._reserved -= self._given_back(self._memory, address, "release")
+            self._reserved -= self._free(self._memory, address, "release")
 
     @property
     def reserved(self) -> int:
@@ -113,7 +157,7 @@ class FakePort:
                 queue.close()
             self._memory.clear()
             self._host_memory.clear()
-            self._room.clear()
+            self._space_addresses.clear()
             self._spaces.clear()
             self._closed = True
 
@@ -122,38 +166,38 @@ class FakePort:
     def pin(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         with self.enter("pin", nbytes):
-            return self._host_memory.take(nbytes)
+            return self._host_memory.allocate(nbytes)
 
     def unpin(self, address: int) -> None:
         address = integer_of(address, "address")
         with self.enter("unpin", address):
-            self._given_back(self._host_memory, address, "unpin")
+            self._free(self._host_memory, address, "unpin")
 
     def reserve_space(self, nbytes: int, page: int) -> int:
-        nbytes, page = space_of(nbytes, page)
+        nbytes, page = check_space_arguments(nbytes, page)
         with self.enter("reserve_space", nbytes, page):
             try:
-                address = self._room.take(nbytes)
+                address = self._space_addresses.allocate(nbytes)
             except MemoryError:
                 raise self._full(nbytes, "reserve_space") from None
-            self._spaces.add(Space(address, nbytes, page))
+            self._spaces.add(AddressSpace(address, nbytes, page))
             return address
 
     def release_space(self, address: int) -> None:
         address = integer_of(address, "address")
         with self.enter("release_space", address):
-            self._room.give(self._spaces.take_out(address).address)
+            self._space_addresses.free(self._spaces.remove_empty(address).address)
 
     def commit(self, address: int, nbytes: int) -> None:
         with self.enter("commit", address, nbytes):
-            space, address, nbytes = self._spaces.part("commit", address, nbytes)
-            if nbytes - space.held_in(address, nbytes) > self._capacity - self.reserved:
+            space, address, nbytes = self._spaces.find_range("commit", address, nbytes)
+            if nbytes - space.committed_in(address, nbytes) > self._capacity - self.reserved:
                 raise self._full(nbytes, "commit")
             self._spaces.write(space, address, nbytes, held=True)
 
     def decommit(self, address: int, nbytes: int) -> None:
         with self.enter("decommit", address, nbytes):
-            space, address, nbytes = self._spaces.part("decommit", address, nbytes)
+            space, address, nbytes = self._spaces.find_range("decommit", address, nbytes)
             self._spaces.write(space, address, nbytes, held=False)
 
     def set_capacity(self, nbytes: int) -> None:
@@ -168,30 +212,99 @@ class FakePort:
         for queue in self._queues.values():
             queue.abandon()
 
-    # The crank
+    # Test control
 
     def finish_all(self) -> None:
-        """Does all that is queued on this port."""
+        """Run all queued work of the port."""
         for queue in list(self._queues.values()):
             queue.finish()
 
     def fail(self, call: str, *, after: int = 0, error: Exception | None = None) -> Fault:
-        """Makes one call of that name fail, once `after` more have succeeded."""
+        """Make a later call of one method fail.
+
+        Parameters
+        ----------
+        call : str
+            Name of the method.
+        after : int, default 0
+            Number of calls of the method that still succeed.
+        error : Exception, optional
+            The error to raise; a DeviceError with code 1 by default.
+
+        Returns
+        -------
+        Fault
+            The failure; its `hit` turns True when it is raised.
+
+        Raises
+        ------
+        ValueError
+            If `after` is negative.
+
+        Examples
+        --------
+        >>> port = FakePort()
+        >>> fault = port.fail("reserve", after=1)
+        >>> _ = port.reserve(512)
+        >>> port.reserve(512)
+        Traceback (most recent call last):
+        forebay.DeviceError: fake:0: scripted failure of reserve
+        >>> fault.hit
+        True
+        """
         return self._faults.add(Fault(call, after, error or self._scripted(call)))
 
     def fail_call(self, n: int, *, error: Exception | None = None) -> Fault:
-        """Makes the n-th call from now fail, whichever it is; 1 is the next."""
+        """Make the n-th call from now fail, whatever its method.
+
+        Parameters
+        ----------
+        n : int
+            Number of the call; 1 is the next.
+        error : Exception, optional
+            The error to raise; a DeviceError with code 1 by default.
+
+        Returns
+        -------
+        Fault
+            The failure.
+
+        Raises
+        ------
+        ValueError
+            If `n` is less than 1.
+        """
         return self._faults.add(Fault("", n - 1, error or self._scripted("call")))
 
     def fail_work(self, call: str, *, after: int = 0, error: Exception | None = None) -> Fault:
-        """Makes work fail when it is done, not when it is queued: the queue's next wait tells it."""
+        """Make queued work fail when it runs. The next wait of its queue raises the error.
+
+        Parameters
+        ----------
+        call : str
+            Name of the method that queues the work: "copy", "fill", "call" or "call_native".
+        after : int, default 0
+            Number of pieces of such work that still succeed.
+        error : Exception, optional
+            The error; a DeviceError with code 1 by default.
+
+        Returns
+        -------
+        Fault
+            The failure.
+
+        Raises
+        ------
+        ValueError
+            If `after` is negative.
+        """
         return self._work_faults.add(Fault(call, after, error or self._scripted(call)))
 
-    # For its queues
+    # Called by the port's queues
 
     @contextmanager
     def enter(self, call: str, *arguments: object, closed: bool = False) -> Iterator[None]:
-        """Every call goes through here: is it allowed, write it down, should it fail."""
+        """Check that a call is allowed, log it, raise its scripted error, and hold the clock's lock until the end."""
         with self.clock.lock:
             if self._forked:
                 raise Forked(f"{self.name} was opened before this process was forked")
@@ -204,23 +317,24 @@ class FakePort:
             yield
 
     def check_work(self, call: str, touches: tuple[tuple[int, int], ...]) -> None:
-        """What goes wrong when work is done: what the test wanted, or memory that is gone."""
+        """Raise the scripted error of work that runs now, or a DeviceError if it accesses unreserved memory."""
         if error := self._work_faults.due(call):
             raise error
         for address, nbytes in touches:
-            if any(memory.lost(address, nbytes) for memory in (self._memory, self._host_memory, self._room)) or (
-                (space := self._spaces.at(address, nbytes)) and space.lacks(address, nbytes)
-            ):
+            if any(
+                memory.outside_allocation(address, nbytes)
+                for memory in (self._memory, self._host_memory, self._space_addresses)
+            ) or ((space := self._spaces.at(address, nbytes)) and space.has_uncommitted(address, nbytes)):
                 message = f"{self.name}: {call} of {nbytes} bytes at {address:#x}, which are not reserved"
                 raise DeviceError(message, code=2, call=call, device=self.name)
 
-    def forget(self, handle: int) -> None:
+    def remove_queue(self, handle: int) -> None:
         self._queues.pop(handle, None)
 
     def _full(self, nbytes: int, call: str) -> OutOfMemory:
         free = self._capacity - self.reserved
         return OutOfMemory(
-            f"{self.name}: wanted {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(self._capacity)}",
+            f"{self.name}: {format_bytes(nbytes)} requested, {format_bytes(free)} free",
             wanted=nbytes,
             free=free,
             reserved=self.reserved,
@@ -229,10 +343,10 @@ class FakePort:
             device=self.name,
         )
 
-    def _given_back(self, addresses: Addresses, address: int, call: str) -> int:
-        nbytes = addresses.give(address)
+    def _free(self, addresses: AddressAllocator, address: int, call: str) -> int:
+        nbytes = addresses.free(address)
         if nbytes is None:
-            message = f"{self.name}: nothing that can be given back is at {address:#x}"
+            message = f"{self.name}: no allocation at {address:#x}"
             raise DeviceError(message, code=1, call=call, device=self.name)
         return nbytes
 

@@ -1,4 +1,4 @@
-"""Virtual time, and work that takes some: a small simulation, done step by step."""
+"""Virtual time of the fake backend: a discrete simulation of in-order timelines of work."""
 
 from __future__ import annotations
 
@@ -10,30 +10,61 @@ from dataclasses import dataclass
 from forebay.backends.common.arguments import index_of
 from forebay.errors import WrongState
 
-__all__ = ["Command", "FakeClock", "FakeMark", "Line"]
+__all__ = ["Command", "FakeClock", "FakeMark", "Timeline"]
 
 
 class FakeClock:
-    """Nanoseconds, the same for all lines of work on it. `lock` is of everything that shares the clock."""
+    """Virtual clock of all timelines of one driver.
+
+    `now` is the virtual time in nanoseconds. `lock` protects everything that shares the clock.
+    """
 
     def __init__(self) -> None:
         self.now = 0
         self.lock = threading.RLock()
-        self.lines: list[Line] = []
+        self.timelines: list[Timeline] = []
 
     def advance(self, ns: int) -> None:
-        """Lets time go by, and does all work that ends within it, in the order in which it ends."""
+        """Advance the time, running all work that ends within it in order of its end.
+
+        Parameters
+        ----------
+        ns : int
+            Nanoseconds.
+
+        Raises
+        ------
+        ValueError
+            If `ns` is negative.
+
+        Examples
+        --------
+        >>> clock = FakeClock()
+        >>> clock.advance(500)
+        >>> clock.now
+        500
+        """
         index_of(ns, "ns")
         with self.lock:
             until = self.now + ns
-            while ends := [(end, line) for line in self.lines if (end := line.next_end()) is not None and end <= until]:
-                min(ends, key=lambda found: found[0])[1].step()
+            while ends := [
+                (end, each) for each in self.timelines if (end := each.next_end()) is not None and end <= until
+            ]:
+                min(ends, key=lambda item: item[0])[1].step()
             self.now = max(self.now, until)
 
 
 @dataclass
 class FakeMark:
-    """A tick and the virtual time at which it was reached; None until then."""
+    """A tick with a virtual timestamp.
+
+    Parameters
+    ----------
+    tick : int
+        The tick.
+    nanoseconds : int, optional
+        Virtual time at which it was reached; None before that.
+    """
 
     tick: int
     nanoseconds: int | None = None
@@ -41,30 +72,30 @@ class FakeMark:
 
 @dataclass
 class Command:
-    """One piece of work: it may wait for a tick of another line, may do something, may be a tick of its own."""
+    """One piece of work: a wait for a tick of another timeline, a function, a tick, or several of them."""
 
-    takes: int = 0
+    duration_ns: int = 0
     work: Callable[[], object] | None = None
-    other: Line | None = None
+    other: Timeline | None = None
     other_tick: int = 0
     mark: FakeMark | None = None
-    since: int = 0
+    queued_ns: int = 0
 
 
-class Line:
-    """Work in order, and the ticks in it that were reached. `failure` is the first exception of the work done."""
+class Timeline:
+    """Work of one queue in order, and its reached ticks. `failure` is the first exception of completed work."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.pending: deque[Command] = deque()
         self.signalled = 0
         self.failure: BaseException | None = None
-        self._times: list[int] = []  # when each tick was reached
-        self._free_at = 0  # when all that was done was done
-        clock.lines.append(self)
+        self._tick_times: list[int] = []  # time at which each tick was reached
+        self._idle_since = 0  # end of the last completed work
+        clock.timelines.append(self)
 
     def add(self, command: Command) -> None:
-        command.since = self.clock.now
+        command.queued_ns = self.clock.now
         self.pending.append(command)
 
     def signal(self) -> FakeMark:
@@ -74,61 +105,61 @@ class Line:
         return mark
 
     def reached(self) -> int:
-        return len(self._times)
+        return len(self._tick_times)
 
     def check_signalled(self, tick: int) -> None:
         if tick > self.signalled:
-            raise WrongState(f"tick {tick} is never reached: the last that was signalled is {self.signalled}")
+            raise WrongState(f"tick {tick} was not signalled: the last signalled tick is {self.signalled}")
 
     def next_end(self) -> int | None:
-        """When the first pending work will be done; None if there is none, or it still waits for another line."""
+        """Return when the first pending work ends; None if there is none or it waits for another timeline."""
         if not self.pending:
             return None
         command = self.pending[0]
-        start = max(self._free_at, command.since)
+        start = max(self._idle_since, command.queued_ns)
         if command.other is not None:
             if command.other.reached() >= command.other_tick:
-                start = max(start, command.other._times[command.other_tick - 1])  # noqa: SLF001 - another Line
+                start = max(start, command.other._tick_times[command.other_tick - 1])  # noqa: SLF001 - another Timeline
             elif command.other.pending:
                 return None
-        return start + command.takes
+        return start + command.duration_ns
 
     def step(self) -> None:
-        """Does the first pending work."""
+        """Run the first pending work."""
         end = self.next_end()
-        assert end is not None, "there is nothing that can be done"
+        assert end is not None, "no work can run"
         self.clock.now = max(self.clock.now, end)
-        self._free_at = end
+        self._idle_since = end
         command = self.pending.popleft()
         try:
             if command.work is not None:
                 command.work()
             if command.other is not None:
-                assert command.other.reached() >= command.other_tick, "it waited for work that was dropped"
-        except BaseException as failure:  # noqa: BLE001 - whatever it is, the next wait tells it
+                assert command.other.reached() >= command.other_tick, "waited for work that was dropped"
+        except BaseException as failure:  # noqa: BLE001 - any exception is raised by the next wait
             self.failure = self.failure or failure
         if command.mark is not None:
             command.mark.nanoseconds = end
-            self._times.append(end)
+            self._tick_times.append(end)
 
     def finish(self, tick: int | None = None) -> None:
-        """Does all work, or all before a tick; and of other lines' work only what that waits for."""
+        """Run all work, or all work before a tick, and the work of other timelines that it waits for."""
         if tick is not None:
             self.check_signalled(tick)
-        wanted: list[tuple[Line, int | None]] = [(self, tick)]
-        while wanted:  # a stack and no recursion: lines may wait for one another in long chains
-            line, up_to = wanted[-1]
-            if not line.pending or (up_to is not None and line.reached() >= up_to):
+        wanted: list[tuple[Timeline, int | None]] = [(self, tick)]
+        while wanted:  # a stack instead of recursion: chains of waits may be long
+            timeline, up_to = wanted[-1]
+            if not timeline.pending or (up_to is not None and timeline.reached() >= up_to):
                 wanted.pop()
-            elif line.next_end() is not None:
-                line.step()
+            elif timeline.next_end() is not None:
+                timeline.step()
             else:
-                first = line.pending[0]
+                first = timeline.pending[0]
                 assert first.other is not None
                 wanted.append((first.other, first.other_tick))
 
     def drop(self) -> None:
-        """Forgets what is pending; nothing more will come."""
+        """Discard pending work and detach from the clock."""
         self.pending.clear()
-        if self in self.clock.lines:
-            self.clock.lines.remove(self)
+        if self in self.clock.timelines:
+            self.clock.timelines.remove(self)

@@ -1,4 +1,4 @@
-"""What a test wants to go wrong, and when."""
+"""Scripted failures of the fake backend."""
 
 from __future__ import annotations
 
@@ -9,36 +9,78 @@ __all__ = ["Fault", "Faults"]
 
 @dataclass
 class Fault:
-    """One failure to come. `hit` tells whether it has: a test of every possible failure ends when the last was not."""
+    """A scripted failure, raised once.
 
-    call: str  # empty: any
-    left: int  # so many calls still succeed
+    A test that tries every possible failure ends when the last one is not `hit`.
+
+    Parameters
+    ----------
+    call : str
+        Name of the method that fails; "" for any method.
+    left : int
+        Number of calls that still succeed.
+    error : Exception
+        The error to raise.
+    hit : bool, default False
+        Whether the failure was raised.
+    """
+
+    call: str
+    left: int
     error: Exception
     hit: bool = False
 
 
 class Faults:
-    """The failures that are still to come; each comes once."""
+    """The scripted failures that are still to be raised."""
 
     def __init__(self) -> None:
-        self._waiting: list[Fault] = []
+        self._pending: list[Fault] = []
 
     def add(self, fault: Fault) -> Fault:
+        """Add a failure.
+
+        Parameters
+        ----------
+        fault : Fault
+            The failure.
+
+        Returns
+        -------
+        Fault
+            The same failure.
+
+        Raises
+        ------
+        ValueError
+            If the number of calls that still succeed is negative.
+        """
         if fault.left < 0:
-            raise ValueError(f"a failure cannot come after {fault.left} calls")
-        self._waiting.append(fault)
+            raise ValueError(f"a failure cannot occur after {fault.left} calls")
+        self._pending.append(fault)
         return fault
 
     def due(self, call: str) -> Exception | None:
-        """Counts this call; gives the failure that has come, if one has."""
-        found: Fault | None = None
-        for fault in self._waiting:
+        """Count a call and return its error.
+
+        Parameters
+        ----------
+        call : str
+            Name of the method.
+
+        Returns
+        -------
+        Exception or None
+            The error to raise; None if the call succeeds.
+        """
+        due: Fault | None = None
+        for fault in self._pending:
             if fault.call in ("", call):
                 fault.left -= 1
-                if fault.left < 0 and found is None:
-                    found = fault
-        if found is None:
+                if fault.left < 0 and due is None:
+                    due = fault
+        if due is None:
             return None
-        self._waiting.remove(found)
-        found.hit = True
-        return found.error
+        self._pending.remove(due)
+        due.hit = True
+        return due.error

@@ -1,4 +1,4 @@
-"""The fake backend's queue."""
+"""The queue of the fake backend."""
 
 from __future__ import annotations
 
@@ -10,34 +10,46 @@ from typing import Protocol
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.errors import DeviceError, WrongState
 from forebay.spi import Mark
-from forebay.testing.fake.clock import Command, FakeClock, FakeMark, Line
+from forebay.testing.fake.clock import Command, FakeClock, FakeMark, Timeline
 
-__all__ = ["FakeQueue", "Owner"]
+__all__ = ["FakeQueue"]
 
 _native_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-class Owner(Protocol):
-    """What a queue knows of its port."""
+class _Port(Protocol):
+    """The attributes of a FakePort that its queues use."""
 
     name: str
     clock: FakeClock
     command_ns: int
 
     def enter(self, call: str, *arguments: object, closed: bool = False) -> AbstractContextManager[None]: ...
-    def check_work(self, call: str, touches: tuple[tuple[int, int], ...]) -> None: ...  # raises what goes wrong
-    def forget(self, handle: int) -> None: ...
+    def check_work(self, call: str, touches: tuple[tuple[int, int], ...]) -> None: ...
+    def remove_queue(self, handle: int) -> None: ...
 
 
 class FakeQueue:
-    """Work to come. Copies and fills move nothing; calls are made, on the thread that lets the work be done."""
+    """An in-order queue that runs its work on request.
 
-    def __init__(self, port: Owner, handle: int, priority: int) -> None:
+    Copies and fills move no data. Host functions run in the thread that lets the work run.
+
+    Parameters
+    ----------
+    port : FakePort
+        The port of the queue.
+    handle : int
+        Number that identifies the queue within its port.
+    priority : int
+        Scheduling hint, without effect.
+    """
+
+    def __init__(self, port: _Port, handle: int, priority: int) -> None:
         self.port = port
         self.handle = handle
         self.priority = priority
         self.closed = False
-        self.line = Line(port.clock)
+        self.timeline = Timeline(port.clock)
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         dst, src, nbytes = address_of(dst, "dst"), address_of(src, "src"), size_of(nbytes)
@@ -51,19 +63,19 @@ class FakeQueue:
 
     def signal(self) -> int:
         with self._enter("signal"):
-            return self.line.signal().tick
+            return self.timeline.signal().tick
 
     def reached(self) -> int:
-        return self.line.reached()
+        return self.timeline.reached()
 
     def idle(self) -> bool:
-        return not self.line.pending
+        return not self.timeline.pending
 
     def wait(self, tick: int) -> None:
         tick = index_of(tick, "tick")
         with self._enter("wait", tick, closed=True):
-            self.line.finish(tick)
-            failure, self.line.failure = self.line.failure, None
+            self.timeline.finish(tick)
+            failure, self.timeline.failure = self.timeline.failure, None
         if isinstance(failure, DeviceError):
             raise failure
         if failure is not None:
@@ -72,25 +84,25 @@ class FakeQueue:
 
     def wait_for(self, other: object, tick: int) -> None:
         if not isinstance(other, FakeQueue):
-            raise TypeError(f"a fake queue waits for fake queues, not for a {type(other).__name__}")
+            raise TypeError(f"a fake queue can only wait for a fake queue, not for {type(other).__name__}")
         tick = index_of(tick, "tick")
         with self._enter("wait_for", other.handle, tick):
-            other.line.check_signalled(tick)
+            other.timeline.check_signalled(tick)
             if tick > other.reached():
-                self.line.add(Command(other=other.line, other_tick=tick))
+                self.timeline.add(Command(other=other.timeline, other_tick=tick))
 
     def close(self, timeout: float | None = None) -> bool:
-        """Does all that is queued, in no real time: no limit is ever met."""
+        """Run all queued work and close the queue. The timeout never expires: no real time passes."""
         if not self.closed:
             with self._enter("close", timeout):
-                self.line.finish()
+                self.timeline.finish()
                 self.abandon()
-                self.port.forget(self.handle)
+                self.port.remove_queue(self.handle)
         return True
 
     def mark(self) -> FakeMark:
         with self._enter("mark"):
-            return self.line.signal()
+            return self.timeline.signal()
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
         times: list[int] = []
@@ -120,17 +132,29 @@ class FakeQueue:
             self._add("call_native", function=run)
 
     def finish(self, up_to: int | None = None) -> None:
-        """Does what is queued, or what is queued before a tick; and of other queues' work only what that waits for."""
+        """Run the queued work, and the work of other queues that it waits for.
+
+        Parameters
+        ----------
+        up_to : int, optional
+            Run only the work queued before this tick; all work by default.
+
+        Raises
+        ------
+        WrongState
+            If the tick was not signalled.
+        """
         with self.port.clock.lock:
-            self.line.finish(up_to)
+            self.timeline.finish(up_to)
 
     def abandon(self) -> None:
+        """Discard the queued work and close the queue."""
         self.closed = True
-        self.line.drop()
+        self.timeline.drop()
 
     def _enter(self, call: str, *arguments: object, closed: bool = False) -> AbstractContextManager[None]:
         if self.closed and not closed:
-            with self.port.enter("", closed=True):  # Forked, if it is that
+            with self.port.enter("", closed=True):  # raises Forked instead in a forked child
                 raise WrongState(f"{self.port.name}: queue {self.handle} was closed")
         return self.port.enter(call, self.handle, *arguments, closed=closed)
 
@@ -140,4 +164,4 @@ class FakeQueue:
             if function is not None:
                 function()
 
-        self.line.add(Command(takes=self.port.command_ns, work=work))
+        self.timeline.add(Command(duration_ns=self.port.command_ns, work=work))

@@ -1,1 +1,1 @@
-"""The parts of the HTML report: a template, a style, a small script, and a module for each section."""
+"""Parts of the HTML report: template, style sheet, script, and one module per section."""

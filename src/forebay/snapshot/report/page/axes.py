@@ -1,4 +1,4 @@
-"""Round ticks for bytes, times and counts, and their labels."""
+"""Round axis ticks and labels for bytes, times and counts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _UNITS = (
     ("ms", 10**6),
     ("µs", 1000),
 )
-_CLOCK = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 4 * 3600, 12 * 3600]  # seconds that look round on a clock
+_CLOCK = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 4 * 3600, 12 * 3600]  # round values in seconds
 
 
 def short_bytes(n: int) -> str:
-    """format_bytes without decimals that say nothing: `2 GiB`, `1.5 GiB`."""
+    """Format bytes without trailing zeros: `2 GiB`, `1.5 GiB`."""
     number, unit = format_bytes(n).split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def byte_ticks(top: int) -> list[Tick]:
-    """Powers of two apart, as memory is."""
+    """Return ticks with a power of two as step."""
     step = 1
     while top / step > 6:
         step *= 2
@@ -38,17 +38,17 @@ def byte_ticks(top: int) -> list[Tick]:
 
 
 def count_ticks(top: int) -> list[Tick]:
-    """1, 2 or 5 times a power of ten apart."""
+    """Return ticks with 1, 2 or 5 times a power of ten as step."""
     step = next(step for step in _decimal() if top / step <= 8)
     return [(value, f"{value:,}") for value in range(0, top + 1, step)]
 
 
 def time_ticks(span_ns: int) -> list[Tick]:
-    """1, 2 or 5 times a power of ten apart below a minute, then as on a clock; one unit for all labels."""
+    """Return ticks with a decimal step below 30 s and a clock step above; all labels have the same unit."""
     fine = takewhile(lambda step: step < 30 * _SECOND, _decimal())
     days = (step * 86400 * _SECOND for step in _decimal())
     step = next(step for step in chain(fine, (s * _SECOND for s in _CLOCK), days) if span_ns / step <= 8)
-    # A unit fits if labels stay short: halves of a minute, tenths of a second.
+    # A unit is suitable if labels stay short: half minutes, tenths of a second.
     fits = (unit for unit in _UNITS if unit[1] <= span_ns / 2 and unit[1] <= step * (2 if unit[1] > _SECOND else 10))
     unit, size = next(fits, ("ns", 1))
     return [(value, f"{value / size:g} {unit}") for value in range(0, span_ns + 1, step)]

@@ -1,4 +1,4 @@
-"""Memory over time: stacked areas, drawn once by time and once by entry, so that both are there without a script."""
+"""The plot of memory over time: stacked areas, drawn both by time and by entry, as switching needs no script."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from numpy.typing import NDArray
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.report.page import axes, chart
-from forebay.snapshot.report.page.view import TOP, View, foreign
+from forebay.snapshot.report.page.view import TOP, View, escape_text
 
 __all__ = ["section"]
 
-_FLAGS = 20  # out-of-memory marks; more would hide the curve
+_MAX_FLAGS = 20  # out-of-memory markers; more would hide the curve
 
 
 def section(view: View) -> tuple[str, dict[str, object]]:
-    """The drawing, once by time and once by entry, and what the script needs to look closer."""
+    """Return the section, with one drawing by time and one by entry, and the data for the script's tooltips."""
     timeline, snapshot = view.timeline, view.snapshot
     heading = "Memory over time"
     if not view.recorded:
-        words = view.why_nothing
+        reason = view.empty_reason
         empty: dict[str, object] = dict.fromkeys(("time", "moment", "layers", "reserved", "keys", "labels"), ())
-        return f'<section class="card"><h2>{heading}</h2><p class="empty">{words}</p></section>\n', empty
+        return f'<section class="card"><h2>{heading}</h2><p class="empty">{reason}</p></section>\n', empty
 
-    found = summary.ooms(snapshot)[-_FLAGS:]
-    rank = view.rank[view.known.of_stack[timeline.allocations.stack]]
-    curves = chart.curves(timeline, rank, TOP + 1, [timeline.peak, timeline.moments - 1, *(oom.at for oom in found)])
-    # What stays lies at the bottom, what comes and goes on top of it: every layer is then easy to follow.
+    found = summary.ooms(snapshot)[-_MAX_FLAGS:]
+    rank = view.rank[view.sites.of_stack[timeline.allocations.stack]]
+    curves = chart.sample_curves(
+        timeline, rank, TOP + 1, [timeline.peak, timeline.moments - 1, *(oom.at for oom in found)]
+    )
+    # Steady layers at the bottom, varying ones on top, so that each layer is easy to follow.
     full = curves.layers.max(axis=1)
     steady = [-float(curves.layers[i].mean()) / full[i] if full[i] else 0.0 for i in range(TOP)]
     order = [i for i in [*sorted(range(TOP), key=lambda i: steady[i]), TOP] if full[i] > 0]
@@ -48,7 +50,7 @@ def section(view: View) -> tuple[str, dict[str, object]]:
     legend = [(f"k{i}", names[i]) for i in sorted(order)] + [("line", "reserved")]
     legend += [("line limit", f"device: {axes.short_bytes(limit)}")] * (limit > 0)
     keys = "".join(
-        f'<li><i class="key {key}"></i><span title="{foreign(name)}">{foreign(name)}</span></li>'
+        f'<li><i class="key {key}"></i><span title="{escape_text(name)}">{escape_text(name)}</span></li>'
         for key, name in legend
     )
     body = f'<h2>{heading}</h2>{switch}{"".join(drawings)}<ul class="legend">{keys}</ul>'
@@ -73,17 +75,17 @@ def _plot(
     view: View,
     found: list[summary.Oom],
 ) -> str:
-    timeline, numbers, room = view.timeline, view.numbers, top * 1.03
+    timeline, numbers, height = view.timeline, view.numbers, top * 1.03
     across = x[curves.moments]
-    levels = np.cumsum(curves.layers[order], axis=0) / room
-    paths = [f'<path class="layer k{i}" d="{chart.area(across, levels[at])}"/>' for at, i in enumerate(order)]
-    marks = axes.byte_ticks(top)
-    grid = "".join(f"M0 {round((1 - n / room) * chart.HEIGHT)}H{chart.WIDTH}" for n, _ in marks)
-    line = chart.line(x[curves.reserved_at], curves.reserved / room)
+    levels = np.cumsum(curves.layers[order], axis=0) / height
+    paths = [f'<path class="layer k{i}" d="{chart.area_path(across, levels[at])}"/>' for at, i in enumerate(order)]
+    y_ticks = axes.byte_ticks(top)
+    grid = "".join(f"M0 {round((1 - n / height) * chart.HEIGHT)}H{chart.WIDTH}" for n, _ in y_ticks)
+    line = chart.line_path(x[curves.reserved_at], curves.reserved / height)
     limits = (
-        f'<path class="capacity" d="M0 {round((1 - limit / room) * chart.HEIGHT)}H{chart.WIDTH}"/>' if limit else ""
+        f'<path class="capacity" d="M0 {round((1 - limit / height) * chart.HEIGHT)}H{chart.WIDTH}"/>' if limit else ""
     )
-    ys = "".join(f'<span class="ytick" style="bottom:{n / room:.2%}">{label}</span>' for n, label in marks)
+    ys = "".join(f'<span class="ytick" style="bottom:{n / height:.2%}">{label}</span>' for n, label in y_ticks)
     sides = [" odd" * (i % 2) + " first" * (at == 0) + " last" * (at > 0.97) for i, (at, _) in enumerate(ticks)]
     xs = "".join(
         f'<span class="xtick{side}" style="left:{at:.2%}">{label}</span>'
@@ -94,7 +96,7 @@ def _plot(
         _flag(x[oom.at], f"out of memory: {format_bytes(oom.wanted)}" if oom is found[-1] else "", "oom")
         for oom in found
     )
-    words = f"Memory by {name}: {format_bytes(numbers.peak)} at the peak, {format_bytes(numbers.current)} at the end"
+    caption = f"Memory by {name}: {format_bytes(numbers.peak)} at the peak, {format_bytes(numbers.current)} at the end"
     drawn = "".join(
         (
             f'<path class="grid" d="{grid}"/>',
@@ -105,7 +107,7 @@ def _plot(
     )
     return (
         f'<div class="plot {name}"><div class="field" data-axis="{name}" tabindex="0" role="application" '
-        f'aria-label="{words}; arrow keys look closer">'
+        f'aria-label="{caption}; use the arrow keys to inspect">'
         f'<svg viewBox="0 0 {chart.WIDTH} {chart.HEIGHT}" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
         f"{ys}{xs}{flags}</div></div>"
     )
@@ -113,5 +115,5 @@ def _plot(
 
 def _flag(at: float, label: str, kind: str) -> str:
     left = " left" if at > 0.6 else ""
-    words = f"<span>{foreign(label)}</span>" if label else ""
-    return f'<div class="flag {kind}{left}" style="left:{at:.2%}">{words}</div>'
+    text = f"<span>{escape_text(label)}</span>" if label else ""
+    return f'<div class="flag {kind}{left}" style="left:{at:.2%}">{text}</div>'

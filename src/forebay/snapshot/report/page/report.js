@@ -16,7 +16,7 @@
     return ns >= 120e9 ? `${Math.floor(ns / 60e9)} min ${Math.floor(ns / 1e9) % 60} s` : `${+(ns / size).toPrecision(4)} ${unit}`;
   };
 
-  // Text goes in as text: a file's name can never become markup.
+  // textContent, so that text such as a file name cannot become markup.
   const make = (tag, className, text) => {
     const element = document.createElement(tag);
     if (className) element.className = className;
@@ -38,7 +38,7 @@
   };
   const hide = () => { tip.hidden = true; document.querySelectorAll(".hair").forEach((hair) => hair.remove()); };
 
-  // The last of the kept moments at or before a place from 0 to 1: memory stays as it was until it changes.
+  // Binary search for the last sampled moment at or before x: memory keeps its value until the next change.
   const find = (xs, x) => {
     let low = 0, high = xs.length;
     while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] <= x) low = middle; else high = middle; }
@@ -80,8 +80,8 @@
     map.addEventListener("pointermove", (event) => {
       const segment = event.target.closest(".segment"), piece = event.target.closest("rect");
       if (!segment) return hide();
-      const words = piece ? [row(piece.getAttribute("class"), data.pieces[piece.dataset.s], bytes(+piece.dataset.n))] : [];
-      show(event.clientX, event.clientY, make("strong", "", segment.getAttribute("aria-label")), ...words);
+      const rows = piece ? [row(piece.getAttribute("class"), data.pieces[piece.dataset.s], bytes(+piece.dataset.n))] : [];
+      show(event.clientX, event.clientY, make("strong", "", segment.getAttribute("aria-label")), ...rows);
     });
   }
 

@@ -1,10 +1,10 @@
-"""Who held what at the peak, and what every site did over the whole run, as tables that a click sorts."""
+"""Sortable tables: live memory by site at the peak, and the totals of each site over the whole run."""
 
 from __future__ import annotations
 
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.model import Frame
-from forebay.snapshot.report.page.view import TOP, View, foreign, key_of
+from forebay.snapshot.report.page.view import TOP, View, color_class, escape_text
 from forebay.snapshot.report.text import format_duration
 from forebay.snapshot.sites import label_of
 
@@ -14,20 +14,21 @@ _PEAK_ROWS, _TOTAL_ROWS = 25, 200
 
 
 def at_peak(view: View) -> str:
+    """Return the section with the live memory by site."""
     uses, shown = view.uses, view.uses[:_PEAK_ROWS]
-    heading = "Who held what at the peak" if view.recorded else "Who holds what now"
+    heading = "Live memory by site at the peak" if view.recorded else "Live memory by site at the end"
     if not uses:
         return f'<section class="card"><h2>{heading}</h2><p class="empty">Nothing was allocated.</p></section>\n'
     most = max(1, shown[0].live_bytes)
     rows = "".join(
         f"<tr><td>{_site(view, use.frame)}</td>"
-        f'<td class="bar"><i class="{key_of(view, use.label)}" style="width:{use.live_bytes / most:.2%}"></i></td>'
+        f'<td class="bar"><i class="{color_class(view, use.label)}" style="width:{use.live_bytes / most:.2%}"></i></td>'
         f"{_cell(use.live_bytes, format_bytes(use.live_bytes))}{_cell(use.share, f'{use.share:.1%}')}"
         f"{_cell(use.count, f'{use.count:,}')}{_cell(use.largest, format_bytes(use.largest))}</tr>"
         for use in shown
     )
     strip = "".join(
-        f'<i class="{key_of(view, use.label)}" style="width:{use.share:.2%}" title="{foreign(use.label)}"></i>'
+        f'<i class="{color_class(view, use.label)}" style="width:{use.share:.2%}" title="{escape_text(use.label)}"></i>'
         for use in shown
     )
     rest = uses[_PEAK_ROWS:]
@@ -45,18 +46,19 @@ def at_peak(view: View) -> str:
 
 
 def whole_run(view: View) -> str:
+    """Return the section with the totals by site; "" without a history."""
     shown, more = view.totals[:_TOTAL_ROWS], len(view.totals) - _TOTAL_ROWS
     if not shown:
         return ""
     rows = "".join(
-        f"<tr><td>{_site(view, whole.frame)}</td>{_cell(whole.allocations, f'{whole.allocations:,}')}"
-        f"{_cell(whole.total_bytes, format_bytes(whole.total_bytes))}"
-        f"{_cell(whole.total_bytes / whole.allocations, format_bytes(whole.total_bytes // whole.allocations))}"
-        f"{_lifetime(whole.mean_lifetime_ns)}</tr>"
-        for whole in shown
+        f"<tr><td>{_site(view, site.frame)}</td>{_cell(site.allocations, f'{site.allocations:,}')}"
+        f"{_cell(site.total_bytes, format_bytes(site.total_bytes))}"
+        f"{_cell(site.total_bytes / site.allocations, format_bytes(site.total_bytes // site.allocations))}"
+        f"{_lifetime(site.mean_lifetime_ns)}</tr>"
+        for site in shown
     )
     foot = f'<tfoot class="rest"><tr><td colspan="5">{more:,} more sites</td></tr></tfoot>' if more > 0 else ""
-    names = ("site", "allocations", "bytes in all↓", "mean size", "mean lifetime")
+    names = ("site", "allocations", "total bytes↓", "mean size", "mean lifetime")
     return _table(view, "Sites over the whole run", "", names, rows, foot)
 
 
@@ -66,7 +68,7 @@ def _lifetime(mean_ns: float | None) -> str:
 
 def _table(view: View, heading: str, above: str, names: tuple[str, ...], rows: str, foot: str) -> str:
     head = "".join(_heading(name) if name else '<th class="bar"></th>' for name in names)
-    folder = f'<p>Files are in <span class="path">{foreign(view.home)}</span></p>' if view.home else ""
+    folder = f'<p>Files are in <span class="path">{escape_text(view.folder)}</span></p>' if view.folder else ""
     return (
         f'<section class="card long"><h2>{heading}</h2>{folder}{above}<div class="scroll" tabindex="0"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>{foot}</table></div></section>\n"
@@ -74,23 +76,23 @@ def _table(view: View, heading: str, above: str, names: tuple[str, ...], rows: s
 
 
 def _heading(name: str) -> str:
-    """An arrow in the name says that the rows come sorted by it."""
-    word = name.removesuffix("↓")
-    order = "" if word == name else ' aria-sort="descending"'
-    return f'<th scope="col"{order}><button type="button">{word}</button></th>'
+    """Return a column heading; a name that ends in ↓ marks the column that the rows are sorted by."""
+    text = name.removesuffix("↓")
+    order = "" if text == name else ' aria-sort="descending"'
+    return f'<th scope="col"{order}><button type="button">{text}</button></th>'
 
 
-def _cell(value: float, words: str) -> str:
-    """The number to sort by beside the words to read."""
+def _cell(value: float, text: str) -> str:
+    """Return a cell that shows `text` and is sorted by `value`."""
     number = f"{value:.6g}" if isinstance(value, float) else value
-    return f'<td data-v="{number}">{words}</td>'
+    return f'<td data-v="{number}">{text}</td>'
 
 
 def _site(view: View, frame: Frame) -> str:
-    key = f'<i class="key {key_of(view, label_of(frame))}"></i>'
+    key = f'<i class="key {color_class(view, label_of(frame))}"></i>'
     if not frame.line:
-        return f'<span class="site">{key}<span>{foreign(label_of(frame))}</span></span>'
-    folder, cut, file = view.short(frame.file.replace("\\", "/")).rpartition("/")
-    place = f"<s>{foreign(folder + cut)}</s>{foreign(file)}:{frame.line}"
-    path = f'<span class="path" title="{foreign(frame.file)}">{place}</span>'
-    return f'<span class="site">{key}{path}<span class="name">{foreign(frame.name)}</span></span>'
+        return f'<span class="site">{key}<span>{escape_text(label_of(frame))}</span></span>'
+    folder, separator, file = view.short(frame.file.replace("\\", "/")).rpartition("/")
+    location = f"<s>{escape_text(folder + separator)}</s>{escape_text(file)}:{frame.line}"
+    path = f'<span class="path" title="{escape_text(frame.file)}">{location}</span>'
+    return f'<span class="site">{key}{path}<span class="name">{escape_text(frame.name)}</span></span>'

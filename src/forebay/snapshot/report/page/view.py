@@ -1,4 +1,4 @@
-"""What all sections of the page share: the answers, worked out once, and the one way for foreign text into the page."""
+"""Data shared by all sections of the page, and the escaping of text from snapshots."""
 
 from __future__ import annotations
 
@@ -11,65 +11,69 @@ from numpy.typing import NDArray
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Frame, Snapshot
-from forebay.snapshot.report.text import NOTHING
-from forebay.snapshot.sites import Sites, label_of, relative, site_of
+from forebay.snapshot.report.text import NO_ALLOCATIONS
+from forebay.snapshot.sites import Sites, find_sites, label_of, strip_common_folder
 
-__all__ = ["TOP", "View", "foreign", "key_of", "look", "part_of"]
+__all__ = ["TOP", "View", "color_class", "escape_text", "make_view", "percentage"]
 
-TOP = 9  # sites with a colour of their own; the palette has no tenth that everybody can tell apart
+TOP = 9  # sites with their own color; a tenth could not be distinguished with color blindness
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What all sections need: worked out once."""
+    """Analysis results that the sections share."""
 
     snapshot: Snapshot
     timeline: Timeline
     numbers: analysis_summary.Summary
     uses: list[analysis_summary.SiteUse]  # at the peak
     totals: list[analysis_summary.SiteTotal]
-    known: Sites
-    rank: NDArray[np.int64]  # of every site: its colour, TOP for the rest
+    sites: Sites
+    rank: NDArray[np.int64]  # color index of each site; TOP for the rest
     top: list[str]  # labels by rank
-    home: str
+    folder: str  # that the top sites share
 
     @property
     def recorded(self) -> bool:
         return len(self.snapshot.trace) > 0
 
     @property
-    def why_nothing(self) -> str:
-        """Why there is nothing to draw."""
+    def empty_reason(self) -> str:
+        """The reason why there is no history to draw."""
         if not self.snapshot.stats.get("allocation.all.allocated", 1):
-            return NOTHING
-        return "No history was recorded, so there is nothing to draw. What is held now stands below."
+            return NO_ALLOCATIONS
+        return "No history was recorded. The final state is shown below."
 
     def short(self, label: str) -> str:
-        return label.removeprefix(self.home)
+        return label.removeprefix(self.folder)
 
 
-def look(snapshot: Snapshot) -> View:
+def make_view(snapshot: Snapshot) -> View:
+    """Analyse a snapshot."""
     timeline = reconstruct(snapshot)
     uses, totals = (
         analysis_summary.sites(snapshot, timeline=timeline),
         analysis_summary.totals(snapshot, timeline=timeline),
     )
-    known = site_of(snapshot)
+    sites = find_sites(snapshot)
     top = list(dict.fromkeys([use.label for use in uses] + [whole.label for whole in totals]))[:TOP]
-    places = {label: rank for rank, label in enumerate(top)}
-    rank = np.array([places.get(label_of(frame), TOP) for frame in known.frames])
-    home, _ = relative(top)
+    ranks = {label: rank for rank, label in enumerate(top)}
+    rank = np.array([ranks.get(label_of(frame), TOP) for frame in sites.frames])
+    folder, _ = strip_common_folder(top)
     numbers = analysis_summary.summary(snapshot, timeline=timeline)
-    return View(snapshot, timeline, numbers, uses, totals, known, rank, top, home)
+    return View(snapshot, timeline, numbers, uses, totals, sites, rank, top, folder)
 
 
-def foreign(text: str) -> str:
-    return escape(label_of(Frame(text, "", 0)))  # which leaves out what no page should hold
+def escape_text(text: str) -> str:
+    """Escape text for HTML; `label_of` replaces unprintable characters."""
+    return escape(label_of(Frame(text, "", 0)))
 
 
-def key_of(view: View, label: str) -> str:
+def color_class(view: View, label: str) -> str:
+    """Return the CSS class of the color of a site."""
     return f"k{view.top.index(label) if label in view.top else TOP}"
 
 
-def part_of(part: int, whole: int, words: str) -> str:
-    return f"{part / whole:.0%} {words}" if whole else ""
+def percentage(part: int, total: int, suffix: str) -> str:
+    """Return text such as "45% used"; "" if the total is 0."""
+    return f"{part / total:.0%} {suffix}" if total else ""

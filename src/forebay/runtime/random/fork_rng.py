@@ -1,0 +1,96 @@
+"""`fork_rng`: random number states that are restored at the end of a block."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from forebay.device_spec import CPU, Device
+from forebay.runtime.devices.current import accelerator_kind
+from forebay.runtime.devices.open_device import device_count
+from forebay.runtime.random import generator
+
+__all__ = ["fork_rng"]
+
+_warned = False
+
+
+@contextmanager
+def fork_rng(
+    devices: Iterable[Device | str | int] | None = None,
+    enabled: bool = True,
+    _caller: str = "fork_rng",
+    _devices_kw: str = "devices",
+    device_type: str | None = None,
+) -> Iterator[None]:
+    """Restore the states of random number generators at the end of the context.
+
+    Parameters
+    ----------
+    devices : iterable of device or str or int, optional
+        The devices whose generators are restored, besides the CPU's; all devices of `device_type` by default.
+    enabled : bool, optional
+        False to restore nothing.
+    device_type : str, optional
+        The kind of the devices; the current accelerator's by default, else `"cuda"`.
+
+    Yields
+    ------
+    None
+
+    Warns
+    -----
+    UserWarning
+        Once, if there are several devices and `devices` is not given.
+
+    Notes
+    -----
+    As `torch.random.fork_rng`. The states are restored after an exception, too. Opens nothing.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> _ = forebay.manual_seed(0)
+    >>> with forebay.random.fork_rng():
+    ...     inside = forebay.rand(3)
+    >>> inside.tolist() == forebay.rand(3).tolist()
+    True
+    """
+    if not enabled:
+        yield
+        return
+    kind = device_type or accelerator_kind() or "cuda"
+    if devices is None:
+        count = 0 if kind == "cpu" else device_count(kind)
+        if count > 1:
+            _warn_of_many(count, kind, _caller, _devices_kw)
+        places = [Device(kind, index) for index in range(count)]
+    else:
+        places = [Device(kind, each) if isinstance(each, int) else Device(each) for each in devices]
+    saved: list[tuple[Device, Any]] = [(place, generator.get_rng_state(place)) for place in (CPU, *places)]
+    try:
+        yield
+    finally:
+        for place, state in saved:
+            generator.set_rng_state(state, place)
+
+
+def _warn_of_many(count: int, kind: str, caller: str, keyword: str) -> None:
+    global _warned  # noqa: PLW0603 - PyTorch warns once in a process
+    if _warned:
+        return
+    _warned = True
+    word = kind.upper()
+    warnings.warn(
+        f"{word} reports that you have {count} available devices, and you have used {caller} without explicitly "
+        f"specifying which devices are being used. For safety, we initialize *every* {word} device by default, which "
+        f"can be quite slow if you have a lot of {word}s. If you know that you are only making use of a few {word} "
+        f"devices, set the environment variable {word}_VISIBLE_DEVICES or the '{keyword}' keyword argument of {caller} "
+        "with the set of devices you are actually using. For example, if you are using CPU only, set "
+        f"device.upper()_VISIBLE_DEVICES= or devices=[]; if you are using device 0 only, set {word}_VISIBLE_DEVICES=0 "
+        f"or devices=[0].  To initialize all devices and suppress this warning, set the '{keyword}' keyword argument "
+        f"to `range(torch.{kind}.device_count())`.",
+        stacklevel=4,
+    )

@@ -1,0 +1,207 @@
+"""Functions that create a tensor with the shape, dtype, device and dimension order of another one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forebay.dtypes import DTypeLike
+from forebay.layouts import layout, memory_format, preserve_format
+from forebay.runtime.random.launch_geometry import slowest_first
+from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.options import DeviceLike, check_options
+from forebay.runtime.tensors.tensor import Tensor
+
+__all__ = ["empty_like", "full_like", "new_like", "ones_like", "zeros_like"]
+
+
+def empty_like(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    *,
+    dtype: DTypeLike | None = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
+) -> Tensor:
+    """Create an uninitialised tensor like another.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        `forebay.preserve_format` keeps the order of dimensions in memory; `forebay.contiguous_format` does not.
+
+    Returns
+    -------
+    Tensor
+        The tensor, without gaps between its elements.
+
+    Notes
+    -----
+    As `torch.empty_like`.
+    """
+    check_options("empty_like", layout, requires_grad, memory_format)
+    return new_like("empty_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+
+
+def zeros_like(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    *,
+    dtype: DTypeLike | None = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
+) -> Tensor:
+    """Create a tensor of zeros like another.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor.
+
+    Notes
+    -----
+    As `torch.zeros_like`.
+    """
+    check_options("zeros_like", layout, requires_grad, memory_format)
+    made = new_like("zeros_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.zero_()
+
+
+def ones_like(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    *,
+    dtype: DTypeLike | None = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
+) -> Tensor:
+    """Create a tensor of ones like another.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor.
+
+    Notes
+    -----
+    As `torch.ones_like`.
+    """
+    check_options("ones_like", layout, requires_grad, memory_format)
+    made = new_like("ones_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.fill_(1)
+
+
+def full_like(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    fill_value: complex,
+    *,
+    dtype: DTypeLike | None = None,
+    layout: layout | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: memory_format = preserve_format,
+) -> Tensor:
+    """Create a tensor with all elements equal, like another.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor whose shape, dtype, device and order of dimensions are used.
+    fill_value : bool or int or float or complex
+        The value of each element.
+    dtype : dtype, optional
+        Another element type.
+    layout : layout, optional
+        Only `forebay.strided`.
+    device : device or str or int, optional
+        Another device.
+    requires_grad : bool, optional
+        Only False.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    memory_format : memory_format, optional
+        As for `empty_like`.
+
+    Returns
+    -------
+    Tensor
+        The tensor.
+
+    Notes
+    -----
+    As `torch.full_like`.
+    """
+    check_options("full_like", layout, requires_grad, memory_format)
+    made = new_like("full_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return made.fill_(fill_value)
+
+
+def new_like(
+    function: str,
+    like: Tensor,
+    dtype: DTypeLike | None,
+    device: DeviceLike,
+    pin_memory: bool = False,
+    *,
+    ordered: bool = True,
+) -> Tensor:
+    """Return an uninitialised tensor without gaps, whose dimensions are in memory in the order of another's."""
+    if not isinstance(like, Tensor):
+        raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
+    kind = like.numpy_dtype if dtype is None else dtype
+    place = like.device if device is None else device
+    order = slowest_first(like.shape, like.byte_strides) if ordered else [*range(like.ndim)]
+    made = empty(tuple(like.shape[dim] for dim in order), dtype=kind, device=place, pin_memory=pin_memory)
+    return made.permute(*np.argsort(order).tolist()) if order != sorted(order) else made

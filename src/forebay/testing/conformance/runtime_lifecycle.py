@@ -1,0 +1,121 @@
+"""Tests of the runtime: failures of queued work, deletion of objects with pending work, fork, exit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import forebay
+from forebay import DeviceError, Event, Forked, Stream
+from forebay.device_spec import Device
+from forebay.spi import Launches, Reopens
+from forebay.testing.conformance.helpers import MIB, Gate, call, in_child, needs, needs_memory, run_in_new_process
+
+__all__ = [
+    "test_failure_of_queued_work_is_raised_once",
+    "test_forked_child_cannot_use_the_device",
+    "test_forked_child_reopens_the_device",
+    "test_pending_work_keeps_deleted_stream_and_memory_valid",
+    "test_queued_work_completes_at_exit",
+]
+
+
+@needs(Launches)
+@pytest.mark.parametrize("wait", [Stream.synchronize, lambda stream: forebay.synchronize(stream.device)])
+def test_failure_of_queued_work_is_raised_once(device: Device, wait: Callable[[Stream], None]) -> None:
+    stream, done = Stream(device), list[int]()
+
+    def fail() -> None:
+        raise LookupError("seven")
+
+    call(stream, fail)
+    call(stream, lambda: done.append(1))
+    with pytest.raises(DeviceError, match="LookupError: seven") as caught:
+        wait(stream)
+    assert isinstance(caught.value.__cause__, LookupError)
+    wait(stream)
+    forebay.synchronize()
+    assert done == [1]
+
+
+@needs(Launches)
+@needs_memory
+def test_pending_work_keeps_deleted_stream_and_memory_valid(device: Device) -> None:
+    stream, gate = Stream(device), Gate()
+    target = forebay.zeros(MIB, dtype="uint8", device=device)
+    stream.wait_stream(forebay.current_stream())
+    call(stream, gate)
+    with stream:
+        source = forebay.full((MIB,), 7, dtype="uint8", device=device)
+        target.copy_(source)
+    del source, stream
+    others = [forebay.full((MIB,), 9, dtype="uint8", device=device) for _ in range(4)]
+    gate.open()
+    forebay.synchronize()
+    assert set(target.tolist()) == {7}
+    assert all(set(other.tolist()) == {9} for other in others)
+
+
+@needs(Launches)
+def test_forked_child_cannot_use_the_device(device: Device) -> None:
+    stream, event, gate, done = Stream(device), Event(), Gate(), threading.Event()
+    tensor = forebay.zeros(4, device=device)
+    call(stream, gate)
+    event.record(stream)
+    call(stream, done.set)
+
+    def check() -> None:
+        for operation in (
+            stream.query,
+            stream.synchronize,
+            stream.__enter__,
+            event.synchronize,
+            lambda: event.record(stream),
+            lambda: Stream(device),
+            forebay.synchronize,
+            tensor.zero_,
+        ):
+            with pytest.raises(Forked):
+                operation()
+
+    failure = in_child(check)
+    gate.open()
+    stream.synchronize()
+    assert failure == ""
+    assert done.is_set()
+
+
+@needs(Reopens, Launches)
+def test_forked_child_reopens_the_device(device: Device) -> None:
+    before = Stream(device)
+    call(before, lambda: None)
+    before.synchronize()
+
+    def check() -> None:
+        forebay.reopen(device)
+        done: list[int] = []
+        with Stream(device) as stream:
+            call(stream, lambda: done.append(1))
+        forebay.synchronize()
+        assert done == [1]
+        with pytest.raises(Forked):
+            before.synchronize()
+
+    assert in_child(check) == ""
+    before.synchronize()
+
+
+@needs(Launches)
+@needs_memory
+def test_queued_work_completes_at_exit(device: Device) -> None:
+    program = """
+import os
+streams = [forebay.Stream(name) for _ in range(3)]
+for stream in streams:
+    for _ in range(100):
+        stream.queue.call(lambda: None)
+    stream.queue.call(lambda: os.write(1, b"done "))
+"""
+    assert run_in_new_process(device, program) == "done " * 3

@@ -1,0 +1,114 @@
+"""Public docstrings are complete and in NumPy style, as numpydoc validates them."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from numpydoc.docscrape import get_doc_object
+from numpydoc.validate import validate
+
+MODULES = (
+    "forebay",
+    "forebay.accelerator",
+    "forebay.accelerator.graphs",
+    "forebay.accelerator.memory",
+    "forebay.accelerator.random",
+    "forebay.cuda",
+    "forebay.cuda.comm",
+    "forebay.cuda.graphs",
+    "forebay.cuda.memory",
+    "forebay.cuda.nccl",
+    "forebay.cuda.nvtx",
+    "forebay.cuda.profiler",
+    "forebay.cuda.random",
+    "forebay.cuda.streams",
+    "forebay.cuda.tunable",
+    "forebay.interop.numpy",
+    "forebay.memory",
+    "forebay.mps",
+    "forebay.mps.event",
+    "forebay.mps.profiler",
+    "forebay.mtia",
+    "forebay.mtia.memory",
+    "forebay.observe",
+    "forebay.observe.races",
+    "forebay.observe.ranges",
+    "forebay.profiles",
+    "forebay.random",
+    "forebay.simulate",
+    "forebay.snapshot",
+    "forebay.vendor",
+)
+# Checks of numpydoc that hold. Not checked: extended summaries, examples and See Also sections for every function,
+# descriptions that begin with a capital letter and end with a full stop, and the type of every return value.
+CHECKS = {
+    "GL06",  # unknown section
+    "GL07",  # sections in the wrong order
+    "GL08",  # no docstring
+    "SS01",  # no summary
+    "SS02",  # summary without a capital letter
+    "SS03",  # summary without a full stop
+    "SS05",  # summary of a function in the third person
+    "PR01",  # parameter not documented
+    "PR02",  # documented parameter that does not exist
+    "PR03",  # parameters in the wrong order
+    "PR04",  # parameter without a type
+    "PR07",  # parameter without a description
+}
+
+
+def public_callables() -> Iterator[tuple[str, object]]:
+    """Yield each function, class and public method once, under the first public name that it has."""
+    seen: set[int] = set()
+    for module in MODULES:
+        loaded = importlib.import_module(module)
+        for name in loaded.__all__:
+            found = getattr(loaded, name)
+            if not callable(found) or id(found) in seen or not getattr(found, "__module__", "").startswith("forebay"):
+                continue
+            if isinstance(found, type) and issubclass(found, (enum.Enum, tuple)):
+                continue  # their members are values
+            seen.add(id(found))
+            yield f"{module}.{name}", found
+            if isinstance(found, type):
+                yield from methods(f"{module}.{name}", found, seen)
+
+
+def methods(owner: str, found: type, seen: set[int]) -> Iterator[tuple[str, object]]:
+    for name, member in vars(found).items():
+        function = getattr(member, "__func__", member)
+        if name.startswith("_") or id(function) in seen or not inspect.isroutine(function):
+            continue
+        if any(name in vars(base) and getattr(vars(base)[name], "__doc__", "") for base in found.__mro__[1:]):
+            continue  # an implementation of what its base documents
+        seen.add(id(function))
+        yield f"{owner}.{name}", function
+
+
+def errors_of(found: object) -> list[str]:
+    return [f"{code}: {text}" for code, text in validate(get_doc_object(found))["errors"] if code in CHECKS]
+
+
+CALLABLES = dict(public_callables())
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_docstring_is_complete(name):
+    assert errors_of(CALLABLES[name]) == []
+
+
+def test_there_are_public_callables():
+    assert len(CALLABLES) > 300
+
+
+def undocumented(nbytes: int) -> int:
+    """Returns the number"""
+    return nbytes
+
+
+def test_planted_errors_are_found():
+    assert {error.split(":")[0] for error in errors_of(undocumented)} >= {"SS03", "SS05", "PR01"}

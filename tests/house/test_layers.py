@@ -1,0 +1,324 @@
+"""Import order: the layers and package orders of DESIGN.md, checked against every import statement of the sources.
+
+Imports inside functions count as executed imports. Imports under TYPE_CHECKING may go against the order only where
+`TYPING_EXCEPTIONS` lists them with a reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+import pytest
+
+# One line for each group of modules. A group may import all lower layers, and its own modules.
+_FILES = "config profiles atomic_write snapshot.model snapshot.sites"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes spi watermarks"
+LAYERS: list[tuple[float, str]] = [
+    (0, "_core"),
+    (0.5, "system_memory"),
+    (1, f"{_FILES} {_WORDS}"),
+    (2, "backends"),
+    (2.5, "vendor"),
+    (3, "runtime"),
+    (4, "simulate"),
+    (4, "observe"),
+    (4.5, "snapshot"),
+    (5, "faces"),
+    (5, "interop"),
+    (5, "memory random"),
+    (5, "_oom_advice"),
+    (6, "cuda"),
+    (6, "mps"),
+    (6, "mtia"),
+    (6, "accelerator"),
+    (6.2, ""),  # forebay/__init__.py, the public names
+    (6.5, "testing"),
+    (7, "cli commands __main__"),
+]
+# The order of packages inside a layer: each imports only those before it. Modules beside the packages come last.
+_RUNTIME = "base settings history allocator pinned devices streams memory random tensors graphs lifecycle"
+ORDERS = {
+    "forebay.runtime": _RUNTIME.split(),
+    "forebay.backends": ["common", "host", "emulated", "plugins"],
+    "forebay.observe": ["telemetry", "ranges", "races", "tracing"],
+    "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
+}
+# Annotations only. `base` declares the signatures of observers, whose arguments the packages above it define; the
+# others name one class of the package that owns them.
+TYPING_EXCEPTIONS = {
+    ("runtime.base", "runtime.devices"): "signatures of observers",
+    ("runtime.base", "runtime.graphs"): "signatures of observers",
+    ("runtime.base", "runtime.memory"): "signatures of observers",
+    ("runtime.base", "runtime.random"): "a capture lists the generators that draw in it",
+    ("runtime.base", "runtime.streams"): "signatures of observers",
+    ("runtime.base", "runtime.tensors"): "signatures of observers",
+    ("runtime.settings", "runtime.allocator"): "settings are pushed to the allocators that subscribed",
+    ("runtime.history", "runtime.allocator"): "a history reads the allocator that records it",
+    ("runtime.history", "runtime.pinned"): "a history reads the allocator that records it",
+    ("runtime.allocator", "runtime.devices"): "an allocator is of an open device",
+    ("runtime.devices", "runtime.streams"): "a thread's current stream and a device's default stream",
+    ("runtime.memory", "runtime.tensors"): "copies take tensors, which are made of storage",
+    ("runtime.random", "runtime.tensors"): "fills take tensors, which have fills as methods",
+}
+# Cycles of annotations inside one package: a class and the parts that it is made of.
+TYPING_CYCLES = {
+    "backends.host": "a port and its parts",
+    "runtime.settings": "a parser's result and the settings class",
+    "runtime.allocator": "an allocator and its parts",
+    "runtime.devices": "an open device and its parts",
+    "runtime.graphs": "a graph and its parts",
+    "runtime.pinned": "an allocator and its parts",
+    "runtime.streams": "streams and events",
+    "runtime.tensors": "a tensor and its text",
+}
+# Snapshots open no device and are read where only these are installed.
+DEVICE_FREE = "snapshot"
+DEVICE_FREE_IMPORTS = {
+    *("snapshot", "simulate", "errors", "byte_sizes", "config", "spi", "watermarks", "atomic_write"),
+    *("numpy", "rich"),
+}
+
+
+class Import(NamedTuple):
+    importer: str
+    imported: str  # a module of forebay, or the top module of another package
+    line: int
+    when: str  # "start", "late" inside a function, or "typing"
+
+
+def layer_of(module: str) -> tuple[float, str]:
+    """Return the layer whose line names the longest prefix of the module."""
+    inner = module.removeprefix("forebay").removeprefix(".")
+    while True:
+        for layer, names in LAYERS:
+            if inner in names.split() or (not inner and not names and module == "forebay"):
+                return layer, names
+        if not inner:
+            raise LookupError(f"{module} is in no layer: add it to LAYERS, and to the drawing in DESIGN.md")
+        inner = inner.rpartition(".")[0]
+
+
+def imports_of(module: str, source: str, modules: set[str], *, is_package: bool = False) -> Iterator[Import]:
+    """Yield every import statement of a source, and every importlib.import_module("...")."""
+
+    def named(node: ast.AST) -> Iterator[str]:
+        match node:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(base, names, level):
+                if level:
+                    package = module.split(".") if is_package else module.split(".")[:-1]
+                    base = ".".join([*package[: len(package) - level + 1], *([base] if base else [])])
+                for alias in names:
+                    yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else str(base)
+            case ast.Call(function, [ast.Constant(str(name)), *_]) if ast.unparse(function).endswith("import_module"):
+                yield name
+
+    def walk(node: ast.AST, when: str) -> Iterator[Import]:
+        for name in named(node):
+            top = name.split(".")[0]
+            yield Import(module, name if top == "forebay" else top, node.lineno, when)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "start":
+            when = "late"
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            when = "typing"
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, when)
+
+    return walk(ast.parse(source), "start")
+
+
+def package_of(module: str) -> tuple[str, str] | None:
+    """Return the layer package and its part, as ("forebay.runtime", "allocator")."""
+    for package in ORDERS:
+        if module.startswith(f"{package}."):
+            return package, module.removeprefix(f"{package}.").split(".")[0]
+    return None
+
+
+def is_excepted(found: Import) -> bool:
+    importer, imported = (".".join(name.split(".")[1:3]) for name in (found.importer, found.imported))
+    return found.when == "typing" and (importer, imported) in TYPING_EXCEPTIONS
+
+
+def layer_problem(found: Import) -> str | None:
+    layer, group = layer_of(found.importer)
+    where = f"{found.importer}:{found.line} imports {found.imported}"
+    ours = found.imported.split(".")[0] == "forebay"
+    if group == DEVICE_FREE:
+        name = found.imported.removeprefix("forebay.").split(".")[0]
+        if name not in DEVICE_FREE_IMPORTS and (ours or name not in sys.stdlib_module_names):
+            return f"{where}, but snapshot/ imports only {', '.join(sorted(DEVICE_FREE_IMPORTS))}"
+    if ours and (other := layer_of(found.imported)) != (layer, group) and other[0] >= layer:
+        return f"{where}, which is in layer {other[0]:g} and not below {layer:g}"
+    return None
+
+
+def order_problem(found: Import) -> str | None:
+    importer, imported = package_of(found.importer), package_of(found.imported)
+    if importer is None or imported is None or importer[0] != imported[0]:
+        return None
+    order = ORDERS[importer[0]]
+    rank = {name: number for number, name in enumerate(order)}
+    if rank.get(imported[1], len(order)) <= rank.get(importer[1], len(order)) or is_excepted(found):
+        return None
+    return f"{found.importer}:{found.line} imports {found.imported}, which comes later in the order of {importer[0]}"
+
+
+def problem(found: Import) -> str | None:
+    return layer_problem(found) or order_problem(found)
+
+
+def cycle_in(found: Iterable[Import], modules: set[str]) -> list[str]:
+    """Return a cycle of modules, or an empty list. Importing a module also runs the packages around it."""
+    graph: dict[str, set[str]] = {}
+    for importer, imported, _, when in found:
+        if imported in modules:
+            parts = imported.split(".")
+            chain = {".".join(parts[:n]) for n in range(2, len(parts) + 1)} & modules if when == "start" else {imported}
+            running = {package for package in chain - {imported} if f"{importer}.".startswith(f"{package}.")}
+            graph.setdefault(importer, set()).update(chain - running - {importer})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.fixture(scope="module")
+def sources(root):
+    """Return each module of forebay: its source, and whether it is a package."""
+    found = {}
+    for path in sorted((root / "src").rglob("*.py")):
+        parts = path.relative_to(root / "src").with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        found[".".join(parts[:-1] if is_package else parts)] = path.read_text(), is_package
+    for path in sorted((root / "src").rglob("*.pyx")):
+        lines = [line for line in path.read_text().splitlines() if re.match(r"(import|from) (?!.* cimport )", line)]
+        found[".".join(path.relative_to(root / "src").with_suffix("").parts)] = "\n".join(lines), False
+    return found
+
+
+@pytest.fixture(scope="module")
+def imports(sources):
+    modules = set(sources)
+    return [
+        found
+        for module, (source, is_package) in sources.items()
+        for found in imports_of(module, source, modules, is_package=is_package)
+    ]
+
+
+def test_every_module_is_in_a_layer(sources):
+    for module in sources:
+        layer_of(module)
+
+
+def test_imports_follow_the_order(imports):
+    assert [found for found in map(problem, imports) if found] == []
+
+
+def test_no_cycles_of_executed_imports(imports, sources):
+    assert cycle_in((found for found in imports if found.when != "typing"), {*sources}) == []
+
+
+def test_no_cycles_of_typing_imports_but_those_listed(imports, sources):
+    def is_listed(found: Import) -> bool:
+        package = ".".join(found.importer.split(".")[1:3])
+        inside = found.imported.startswith(f"forebay.{package}.") and package in TYPING_CYCLES
+        return found.when == "typing" and (inside or is_excepted(found))
+
+    assert cycle_in((found for found in imports if not is_listed(found)), {*sources}) == []
+
+
+def test_every_exception_is_needed(imports):
+    typing = [found for found in imports if found.when == "typing"]
+    edges = {tuple(".".join(name.split(".")[1:3]) for name in (each.importer, each.imported)) for each in typing}
+    assert TYPING_EXCEPTIONS.keys() - edges == set()
+    assert TYPING_CYCLES.keys() - {importer for importer, imported in edges if importer == imported} == set()
+
+
+def test_the_core_imports_nothing_of_forebay(root):
+    sources = [path for pattern in ("*.pyx", "*.px[di]") for path in root.glob(f"src/forebay/{pattern}")]
+    assert sources
+    assert {path.name: found for path in sources if (found := forebay_imports(path.read_text()))} == {}
+
+
+def forebay_imports(source: str) -> list[str]:
+    return re.findall(r"^\s*(?:from|import|cimport)\s+(?:forebay\b|\.).*", source, re.MULTILINE)
+
+
+MODULES = {"forebay", "forebay.errors", "forebay.device_spec", "forebay.runtime", "forebay.runtime.streams"}
+MODULES |= {"forebay.runtime.streams.stream", "forebay.runtime.memory.storage", "forebay.backends.host.driver"}
+MODULES |= {"forebay.snapshot.formats.native", "forebay.cuda", "forebay.mps"}
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "word"),
+    [
+        ("forebay.errors", "import forebay.runtime.streams.stream", "layer 3"),
+        ("forebay.errors", "from forebay.runtime.streams import stream", "forebay.runtime.streams.stream"),
+        ("forebay.errors", "from .runtime.streams import stream", "forebay.runtime.streams.stream"),
+        ("forebay.runtime.streams.stream", "from forebay import Device", "layer 6.2"),
+        ("forebay.runtime.streams.stream", "def f():\n    from forebay import cuda", "layer 6"),
+        ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.cuda", "layer 6"),
+        ("forebay.runtime.streams.stream", "importlib.import_module('forebay.cuda')", "layer 6"),
+        ("forebay.runtime.streams.stream", "import forebay.runtime.memory.storage", "comes later"),
+        ("forebay.runtime.streams.stream", "def f():\n    import forebay.runtime.memory.storage", "comes later"),
+        ("forebay.runtime.streams.stream", "if TYPE_CHECKING:\n    import forebay.runtime.memory.storage", "later"),
+        ("forebay.cuda", "import forebay.mps", "not below"),
+        ("forebay", "import forebay.testing.fake", "layer 6.5"),
+        ("forebay.snapshot.formats.native", "import forebay.runtime.streams.stream", "imports only"),
+        ("forebay.snapshot.formats.native", "import cupy.cuda", "imports only"),
+    ],
+)
+def test_planted_import_against_the_order_is_found(importer, source, word):
+    (found,) = imports_of(importer, source, MODULES, is_package=importer == "forebay")
+    assert word in (problem(found) or "")
+
+
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("forebay.runtime.streams.stream", "from forebay.backends.host import driver"),
+        ("forebay.runtime.memory.storage", "from forebay.runtime.streams import stream"),
+        ("forebay.runtime.base.observers", "if TYPE_CHECKING:\n    from forebay.runtime.streams import stream"),
+        ("forebay.errors", "from forebay.device_spec import Device"),
+        ("forebay.snapshot.formats.native", "import json, numpy.typing"),
+    ],
+)
+def test_imports_along_the_order_are_allowed(importer, source):
+    assert [problem(found) for found in imports_of(importer, source, MODULES)] in ([None], [None, None])
+
+
+def test_planted_module_without_a_layer_is_found():
+    with pytest.raises(LookupError, match=r"forebay\.attic is in no layer"):
+        layer_of("forebay.attic")
+
+
+def test_planted_cycles_are_found():
+    modules = {"forebay.errors", "forebay.device_spec", "forebay.spi"}
+    forth = [*imports_of("forebay.errors", "import forebay.device_spec", modules)]
+    for back in (
+        "import forebay.errors",
+        "def f():\n    import forebay.errors",
+        "if TYPE_CHECKING:\n    import forebay.errors",
+    ):
+        assert cycle_in([*forth, *imports_of("forebay.device_spec", back, modules)], modules)
+    assert cycle_in(forth, modules) == []
+
+
+def test_planted_cycle_through_a_package_is_found():
+    modules = {"forebay.simulate", "forebay.snapshot", "forebay.snapshot.model"}
+    down = imports_of("forebay.simulate", "import forebay.snapshot.model", modules)
+    back = imports_of("forebay.snapshot", "import forebay.simulate", modules, is_package=True)
+    assert cycle_in([*down, *back], modules)
+
+
+def test_planted_import_in_the_core_is_found():
+    assert forebay_imports("cimport numpy\nfrom forebay.errors import WrongState\n    import forebay\n")

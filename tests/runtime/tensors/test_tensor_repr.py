@@ -1,0 +1,63 @@
+"""The text of tensors against PyTorch 2.15's, and for tensors that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+ROW = "1., 1., 1.,  ..., 1., 1., 1."
+TORCH_TEXTS = {  # recorded from PyTorch 2.15, with `torch` for `forebay`
+    "tensor([1.5, 2.25])": "tensor([1.5000, 2.2500])",
+    "tensor(1.5)": "tensor(1.5000)",
+    "tensor([1., 2.])": "tensor([1., 2.])",
+    "tensor([[1, 2], [3, 4]])": "tensor([[1, 2],\n        [3, 4]])",
+    "tensor([1, 2], dtype=forebay.int32)": "tensor([1, 2], dtype=forebay.int32)",
+    "tensor([1., 2.5], dtype=forebay.float64)": "tensor([1.0000, 2.5000], dtype=forebay.float64)",
+    "tensor([True, False])": "tensor([ True, False])",
+    "tensor([True])": "tensor([True])",
+    "empty(0)": "tensor([])",
+    "empty(2, 0)": "tensor([], size=(2, 0))",
+    "empty(0, dtype=forebay.int64)": "tensor([], dtype=forebay.int64)",
+    "tensor([1e10, 1.])": "tensor([1.0000e+10, 1.0000e+00])",
+    "arange(2000)": "tensor([   0,    1,    2,  ..., 1997, 1998, 1999])",
+    "zeros(1100, 2)": "tensor([[0., 0.],\n        [0., 0.],\n        [0., 0.],\n        ...,\n        [0., 0.],\n"
+    "        [0., 0.],\n        [0., 0.]])",
+    "ones(1, 2, 600)": f"tensor([[[{ROW}],\n         [{ROW}]]])",
+    "tensor([-1.5, 0.])": "tensor([-1.5000,  0.0000])",
+    "tensor([1e-5, 1.])": "tensor([1.0000e-05, 1.0000e+00])",
+    "tensor([1.5], dtype=forebay.float16)": "tensor([1.5000], dtype=forebay.float16)",
+    "tensor([1], dtype=forebay.uint8)": "tensor([1], dtype=forebay.uint8)",
+    "tensor([1.5, 2], dtype=forebay.bfloat16)": "tensor([1.5000, 2.0000], dtype=forebay.bfloat16)",
+}
+
+
+@pytest.mark.parametrize(("source", "text"), TORCH_TEXTS.items())
+def test_texts_are_pytorchs(source, text):
+    assert repr(eval(f"forebay.{source}")) == text
+
+
+def test_device_is_named(emulated):
+    assert repr(forebay.ones(3, device="cuda:1")) == "tensor([1., 1., 1.], device='cuda:1')"
+
+
+def test_text_of_a_large_tensor_reads_only_its_ends():
+    with forebay.emulate("cuda", profile="h200"):
+        large = forebay.empty(1 << 17, 1 << 17, device="cuda", dtype=forebay.uint8)[::2, ::2]
+        assert repr(large).startswith("tensor([[0, 0, 0,  ..., 0, 0, 0],")
+
+
+def test_no_values_are_read_during_a_capture():
+    with forebay.emulate("cuda"):
+        numbers = forebay.ones(3, device="cuda")
+        with forebay.cuda.graph(forebay.cuda.CUDAGraph()):
+            numbers.fill_(2)
+            assert repr(numbers) == "<forebay.Tensor shape=(3,) dtype=forebay.float32 device=cuda:0>"
+
+
+def test_no_values_are_read_after_the_end_of_an_emulation():
+    with forebay.emulate("cuda"):
+        numbers = forebay.ones(3, device="cuda")
+    assert repr(numbers) == "<forebay.Tensor shape=(3,) dtype=forebay.float32 device=cuda:0>"
