@@ -115,7 +115,7 @@ cdef class Entries:
             begun.mark = take_mark(line)
         return begun
 
-    def queued(self, queue, OperationStart begun not None, what, name, int64_t nbytes=0, other=None, int above=0):
+    def queued(self, queue, OperationStart begun not None, what, name, int64_t nbytes=0, other=None):
         cdef QueueTrack line = begun.line
         if line is None:
             raise TypeError("the operation was not begun by queueing()")
@@ -128,7 +128,7 @@ cdef class Entries:
         if known and (not line.logs or line.last is None or line.last < end):
             line.last = end
         other_key = -1 if other is None else self.line_of(other).key
-        self.add_row(operation, begun.begin_time, what, name, nbytes, line.key, other_key, begin, end, above)
+        self.add_row(operation, begun.begin_time, what, name, nbytes, line.key, other_key, begin, end)
         if self.waits and known:
             self._complete(line, end)
 
@@ -136,7 +136,7 @@ cdef class Entries:
         cdef QueueTrack line = self.line_of(queue)
         if not line.timed:
             line.observe_ticks()
-        self.add_row(waited, since, "wait", None, 0, line.key, -1, None, None, 2)
+        self.add_row(waited, since, "wait", None, 0, line.key, -1, None, None)
         self.count(line)
 
     cpdef count(self, QueueTrack line):
@@ -150,8 +150,8 @@ cdef class Entries:
             counters.allocated, counters.reserved = allocated, reserved
             self.add(MEMORY, (clock(), line.key, allocated, reserved))
 
-    def note(self, int about, what, int64_t event=0, QueueTrack line=None, int64_t since=0, int above=0):
-        self.add_row(about, since, what, None, event, -1 if line is None else line.key, -1, None, None, above)
+    def note(self, int about, what, int64_t event=0, QueueTrack line=None, int64_t since=0):
+        self.add_row(about, since, what, None, event, -1 if line is None else line.key, -1, None, None)
 
     cpdef add(self, int about, tuple fields):
         cdef Row row = Row(about, 0, -1, -1, -1, 0, 0, 0)
@@ -193,17 +193,17 @@ cdef class Entries:
         return known
 
     cdef int add_row(self, int about, int64_t since, what, name, int64_t number, int32_t line, int32_t other, begin,
-                     end, int above) except -1:
+                     end) except -1:
         cdef int32_t offset = 0
-        code = self.program_code(1 + above, &offset)
+        code = self.program_code(&offset)
         cdef int64_t now = clock()
         cdef Row row = Row(about, offset, line, other, self.here.key, since or now, now, number)
         self.push(row, code, what, name, begin, end)
 
-    cdef object program_code(self, int depth, int32_t* offset):
-        """Return the code of the innermost frame outside forebay, from `depth` on, and store its bytecode offset."""
+    cdef object program_code(self, int32_t* offset):
+        """Return the code of the innermost frame outside forebay, and store its bytecode offset."""
         try:
-            frame = getframe(depth)
+            frame = getframe(1)
         except ValueError:  # on a queue's thread, all of whose frames are internal
             return None
         while frame is not None:

@@ -242,22 +242,22 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
     # Host calls
 
     def device_synchronized(self, opened: OpenDevice) -> None:
-        self.note(MOMENT, f"synchronize {opened.device}", above=1)
+        self.note(MOMENT, f"synchronize {opened.device}")
 
     def event_created(self, event: Event) -> None:
-        self.note(MOMENT, "", id(event), above=1)  # distinguishes it from deleted events with the same `id`
+        self.note(MOMENT, "", id(event))  # distinguishes it from deleted events with the same `id`
 
     def event_recorded(self, event: Event, stream: Stream) -> None:
-        self.note(MOMENT, "record event", id(event), self.line(stream.queue), above=1)
+        self.note(MOMENT, "record event", id(event), self.line(stream.queue))
 
     def event_waited(self, event: Event, stream: Stream) -> None:
-        self.note(MOMENT, "wait for event", id(event), self.line(stream.queue), above=1)
+        self.note(MOMENT, "wait for event", id(event), self.line(stream.queue))
 
     def event_synchronized(self, event: Event) -> None:
-        self.note(MOMENT, "synchronize event", id(event), above=1)
+        self.note(MOMENT, "synchronize event", id(event))
 
     def event_queried(self, event: Event, done: bool) -> None:
-        self.note(MOMENT, "query event: done" if done else "query event: not yet", id(event), above=1)
+        self.note(MOMENT, "query event: done" if done else "query event: not yet", id(event))
 
     def allocated(self, storage: Storage, queue: int) -> None:
         """Sample the counters. Frees show at the next allocation or wait: tracking each would cost a microsecond."""

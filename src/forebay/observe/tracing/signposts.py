@@ -56,7 +56,6 @@ class Signposts(observers.Tracer):
         name: str,
         nbytes: int = 0,
         other: Queue | None = None,  # noqa: ARG002 -- a wait is an operation like others
-        above: int = 0,  # noqa: ARG002 -- signposts have no source lines
     ) -> None:
         if begun is None:
             return

@@ -80,13 +80,11 @@ class Tracer:
         name: str,
         nbytes: int = 0,
         other: Queue | None = None,
-        above: int = 0,
     ) -> None:
         """Record queued work.
 
         `what` is copy, fill, draw, call, native, wait or graph; `name` the operation; `nbytes` the bytes it writes;
-        `other` the queue it waits for. At least `above` frames of forebay lie between the calling function and the
-        program's frame.
+        `other` the queue it waits for. The program's source line is the innermost one outside forebay.
         """
 
     def host_waited(self, queue: Queue, since: int) -> None: ...  # `since` is a time of `perf_counter_ns`
@@ -107,10 +105,9 @@ class _TracerGroup(Tracer):
         name: str,
         nbytes: int = 0,
         other: Queue | None = None,
-        above: int = 0,
     ) -> None:
         for tracer, token in zip(self.tracers, begun, strict=True):
-            tracer.queued(queue, token, what, name, nbytes, other, above + 1)
+            tracer.queued(queue, token, what, name, nbytes, other)
 
     def host_waited(self, queue: Queue, since: int) -> None:
         for tracer in self.tracers:

@@ -354,7 +354,7 @@ class Graph(GraphHooks, ConditionalNodes):
             ],
         )
         if tracer:
-            tracer.queued(queue, begun, "graph", self._title, 0, None, 1)
+            tracer.queued(queue, begun, "graph", self._title)
 
     def reset(self) -> None:
         """Release the captured work and its memory, or abandon the active capture.

@@ -149,7 +149,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readabl
     token = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
     if tracer:
-        tracer.queued(queue, token, "call", "copy_", array.nbytes, None, 2)
+        tracer.queued(queue, token, "call", "copy_", array.nbytes)
 
 
 def _queue_runs(queue: Queue, runs: Iterable[Run], nbytes: int) -> None:
@@ -158,7 +158,7 @@ def _queue_runs(queue: Queue, runs: Iterable[Run], nbytes: int) -> None:
     for to, from_, count in runs:
         queue.copy(to, from_, count)
     if tracer:
-        tracer.queued(queue, token, "copy", "copy_", nbytes, None, 2)
+        tracer.queued(queue, token, "copy", "copy_", nbytes)
 
 
 def _uncapturable(stream: Stream) -> RuntimeError:
@@ -197,7 +197,7 @@ def fill(target: Tensor, value: Any) -> None:
             copy_array(target, element, non_blocking=False)
             return
         if tracer:
-            tracer.queued(queue, token, operation, "fill_", target.nbytes, None, 1)
+            tracer.queued(queue, token, operation, "fill_", target.nbytes)
     for listener in observers.launch_observers:
         listener.launched(stream, "fill_", (), (target,))
 
@@ -222,7 +222,7 @@ def read(source: Tensor) -> NDArray[Any]:
             token = tracer.queueing(stream.queue) if tracer else None
             stream.queue.copy(address_of(array), contiguous.data_ptr(), array.nbytes)
             if tracer:
-                tracer.queued(stream.queue, token, "copy", "read", array.nbytes, None, 1)
+                tracer.queued(stream.queue, token, "copy", "read", array.nbytes)
     stream.opened.wait(stream.queue, kept.tick)
     for listener in observers.registered:
         listener.stream_synchronized(stream)

@@ -343,10 +343,7 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
             for draw in draws:
                 randoms.draw(draw)
             if tracer:
-                frames = 2 if read else 3
-                tracer.queued(
-                    queue, begun, "draw", draws[0].distribution if draws else "random", target.nbytes, None, frames
-                )
+                tracer.queued(queue, begun, "draw", draws[0].distribution if draws else "random", target.nbytes)
         for listener in observers.launch_observers:
             listener.launched(stream, draws[0].distribution if draws else "random", read, (target,))
         return

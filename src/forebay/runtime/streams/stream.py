@@ -290,7 +290,7 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
         begun = tracer.queueing(queue) if tracer else None
         queue.wait_for(other.queue, tick)
         if tracer:
-            tracer.queued(queue, begun, "wait", "wait", 0, other.queue, 1)
+            tracer.queued(queue, begun, "wait", "wait", 0, other.queue)
     else:
         other.opened.wait(other.queue, tick)  # queues of different vendors cannot wait for each other: the host waits
 
