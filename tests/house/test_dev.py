@@ -19,7 +19,7 @@ INPUTS = [
     CORE + ".pxi",
     ENTRIES + ".pyx",
 ]
-OTHERS = ["README.md", "dev.py", "native/notes.md", "src/forebay/spi.py", CORE + ".pyi", CORE + ".cpp"]
+OTHERS = ["README.md", "dev.py", "native/notes.md", "src/forebay/spi/required.py", CORE + ".pyi", CORE + ".cpp"]
 
 
 @pytest.fixture

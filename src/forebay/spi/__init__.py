@@ -1,0 +1,57 @@
+"""The vendor contract: the protocols that a backend implements. Nothing else in forebay may access a device.
+
+A backend supplies a `Driver`, whose `open` returns a `Port`, whose `queue` returns `Queue` objects. All other protocols
+are optional abilities: an object has an ability if it has the methods, which forebay tests with `isinstance`.
+`spi/required.py` is the part that every backend needs.
+
+Rules that hold for every method:
+
+* Addresses, handles and ticks are ints. Sizes are ints in bytes, greater than 0.
+* Host and device addresses share one address space: `Queue.copy` finds the direction of a copy from the addresses.
+* A method that fails raises `DeviceError` with the driver's own code and message, or `OutOfMemory` if the device is
+  full. No method returns an error code.
+* Invalid arguments raise ValueError or TypeError. A closed object raises `WrongState`.
+* No method calls back into forebay.
+"""
+
+from __future__ import annotations
+
+from forebay.spi.captures import CapturedGraph, CapturedNode, Captures
+from forebay.spi.drivers import Describes, Emulates, Peers, Sensors, Telemetry
+from forebay.spi.ports import Growable, Managed, PinnedHost, PinsInPlace, ProcessUsage, Reopens, Resizable
+from forebay.spi.properties import DeviceProps, Heaps
+from forebay.spi.queues import Draw, ExecutionLog, Launches, LazilyBacked, Mark, RandomNumbers, Timing
+from forebay.spi.required import Driver, Port, Queue
+from forebay.spi.sharing import SharedMark, Shares
+
+__all__ = [
+    "CapturedGraph",
+    "CapturedNode",
+    "Captures",
+    "Describes",
+    "DeviceProps",
+    "Draw",
+    "Driver",
+    "Emulates",
+    "ExecutionLog",
+    "Growable",
+    "Heaps",
+    "Launches",
+    "LazilyBacked",
+    "Managed",
+    "Mark",
+    "Peers",
+    "PinnedHost",
+    "PinsInPlace",
+    "Port",
+    "ProcessUsage",
+    "Queue",
+    "RandomNumbers",
+    "Reopens",
+    "Resizable",
+    "Sensors",
+    "SharedMark",
+    "Shares",
+    "Telemetry",
+    "Timing",
+]

@@ -1,0 +1,207 @@
+"""Optional abilities of ports: pinned and managed memory, growth, capacity, fork."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+__all__ = ["Growable", "Managed", "PinnedHost", "PinsInPlace", "ProcessUsage", "Reopens", "Resizable"]
+
+
+@runtime_checkable
+class PinnedHost(Protocol):
+    """A Port that allocates pinned (page-locked) host memory, which queues copy without blocking the host."""
+
+    def pin(self, nbytes: int) -> int:
+        """Allocate pinned host memory.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        int
+            Address.
+        """
+
+    def unpin(self, address: int) -> None:
+        """Free pinned host memory.
+
+        Parameters
+        ----------
+        address : int
+            Address that `pin` returned.
+        """
+
+
+@runtime_checkable
+class Managed(Protocol):
+    """A Port that allocates managed memory, which both its queues and the host can access."""
+
+    def reserve_managed(self, nbytes: int) -> int:
+        """Allocate managed memory. It does not count as memory of the device.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes.
+
+        Returns
+        -------
+        int
+            Address, aligned as by `Port.reserve`.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no memory.
+        """
+
+    def release_managed(self, address: int) -> None:
+        """Free managed memory.
+
+        Parameters
+        ----------
+        address : int
+            Address that `reserve_managed` returned.
+        """
+
+
+@runtime_checkable
+class PinsInPlace(Protocol):
+    """A Port that pins existing host memory in place, as `cudaHostRegister` does."""
+
+    def pin_in_place(self, address: int, nbytes: int) -> None:
+        """Pin a range of host memory.
+
+        Parameters
+        ----------
+        address : int
+            Address of memory that its owner keeps.
+        nbytes : int
+            Size in bytes.
+        """
+
+    def unpin_in_place(self, address: int) -> None:
+        """Unpin a range of host memory.
+
+        Parameters
+        ----------
+        address : int
+            Address that was passed to `pin_in_place`.
+        """
+
+
+@runtime_checkable
+class Growable(Protocol):
+    """A Port that reserves address space and commits memory to its pages later.
+
+    Addresses and sizes are multiples of the page size. A call may be interrupted at any point and is then repeated or
+    undone. So `commit` must accept pages that are committed, which keep their contents, and `decommit` must accept
+    pages that are not.
+    """
+
+    def reserve_space(self, nbytes: int, page: int) -> int:
+        """Reserve address space without memory.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes, a multiple of `page`.
+        page : int
+            Page size in bytes.
+
+        Returns
+        -------
+        int
+            Address, aligned as by `Port.reserve`.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no address space.
+        """
+
+    def release_space(self, address: int) -> None:
+        """Release address space.
+
+        Parameters
+        ----------
+        address : int
+            Address that `reserve_space` returned.
+
+        Raises
+        ------
+        WrongState
+            If any of its pages is committed.
+        """
+
+    def commit(self, address: int, nbytes: int) -> None:
+        """Commit memory to a range of pages: to all of them or, if it raises, to none.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes.
+
+        Raises
+        ------
+        OutOfMemory
+            If the device is full.
+        """
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        """Return the memory of a range of pages to the device and keep the address space.
+
+        Parameters
+        ----------
+        address : int
+            Address of the first page.
+        nbytes : int
+            Size in bytes. The range need not be one that was committed in one call.
+        """
+
+
+@runtime_checkable
+class ProcessUsage(Protocol):
+    """A Port that reports which processes use its device."""
+
+    def process_memory(self) -> Mapping[int, int]:
+        """Return the memory that each process uses.
+
+        Returns
+        -------
+        mapping of int to int
+            Process id to bytes.
+        """
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A Port whose memory capacity can be changed."""
+
+    def set_capacity(self, nbytes: int) -> None:
+        """Set the capacity.
+
+        Parameters
+        ----------
+        nbytes : int
+            Capacity in bytes.
+
+        Raises
+        ------
+        WrongState
+            If more than that is reserved.
+        """
+
+
+@runtime_checkable
+class Reopens(Protocol):
+    """A Port whose device can be opened again in a forked child process."""
+
+    def abandon(self) -> None:
+        """Drop the parent's port in the child, without closing it."""

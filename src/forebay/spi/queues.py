@@ -1,0 +1,192 @@
+"""Optional abilities of queues: timing, execution log, functions, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+__all__ = ["Draw", "ExecutionLog", "Launches", "LazilyBacked", "Mark", "RandomNumbers", "Timing"]
+
+
+class Mark(Protocol):
+    """A tick with a timestamp."""
+
+    @property
+    def tick(self) -> int:
+        """The tick."""
+
+
+@runtime_checkable
+class Timing(Protocol):
+    """A Queue that timestamps ticks."""
+
+    def mark(self) -> Mark:
+        """Queue the next tick and record the time at which it is reached.
+
+        Returns
+        -------
+        Mark
+            The tick as a mark.
+        """
+
+    def elapsed_ms(self, start: Mark, end: Mark) -> float:
+        """Return the time between two marks of any queues of this kind.
+
+        Parameters
+        ----------
+        start : Mark
+            A reached mark.
+        end : Mark
+            A reached mark.
+
+        Returns
+        -------
+        float
+            Milliseconds from `start` to `end`.
+
+        Raises
+        ------
+        WrongState
+            If a mark is not reached.
+        """
+
+
+@runtime_checkable
+class ExecutionLog(Protocol):
+    """A Queue that logs when its most recent work ran."""
+
+    def last_work_number(self) -> int:
+        """Return the number of the most recently queued piece of work. Pieces count from 1; signals do not count.
+
+        Returns
+        -------
+        int
+            The number, or 0 before the first piece of work.
+        """
+
+    def log(self, most: int) -> Callable[[int], tuple[int, int]]:
+        """Start to log the times of work that is queued from now on.
+
+        Parameters
+        ----------
+        most : int
+            Number of most recent pieces of work to keep.
+
+        Returns
+        -------
+        callable
+            Function from the number of a piece of work to the times at which it began and ended, as
+            `time.perf_counter_ns`. A time is 0 if it has not come yet or is no longer kept. The log outlives the queue.
+        """
+
+
+@runtime_checkable
+class Launches(Protocol):
+    """A Queue that runs host functions in order: Python callables and native functions."""
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Queue a Python function.
+
+        Parameters
+        ----------
+        function : callable
+            Function without arguments. If it raises, the work has failed.
+        """
+
+    def call_native(self, function: int, argument: int) -> None:
+        """Queue a native function of type `int f(void *)`.
+
+        Parameters
+        ----------
+        function : int
+            Address of the function. A result other than 0 is the code of a failure.
+        argument : int
+            Its argument.
+        """
+
+
+@runtime_checkable
+class LazilyBacked(Protocol):
+    """A Queue whose device memory may be unbacked, so that host functions must declare where they will write."""
+
+    def ensure_backed(self, *spans: tuple[int, int]) -> None:
+        """Ensure that memory is backed before a function that writes to it is queued.
+
+        Parameters
+        ----------
+        *spans : tuple of int
+            Address and size in bytes of each range.
+
+        Raises
+        ------
+        OutOfMemory
+            If the memory cannot be backed. The function must not be queued.
+        """
+
+
+class Draw(NamedTuple):
+    """A random fill of one kernel launch: count, distribution, destination and Philox position.
+
+    Thread `t` computes `n` numbers from Philox's words of subsequence `t`, offset `offset + 4 * i`; `n` is 4, or 2 for
+    64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the law "chances",
+    element `i` is computed from word `i % 4` of subsequence `i // 4`.
+
+    Parameters
+    ----------
+    distribution : str
+        Distribution: "uniform", "normal", "exponential", "bernoulli", "integers" or "chances". The last is a Bernoulli
+        distribution with one probability per element.
+    element : str
+        NumPy's name of the dtype, or "bfloat16".
+    address : int
+        Address of the destination.
+    elements : int
+        Number of elements.
+    axes : tuple of tuple of int
+        Length and stride in bytes of each axis of the destination, fastest first. Empty if it is contiguous.
+    seed : int
+        Philox key.
+    offset : int
+        Philox offset in words, a multiple of 4.
+    threads : int
+        Number of threads of the launch, a multiple of 256.
+    numbers : tuple of float, default (0.0, 0.0, 0.0)
+        Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; or
+        probability.
+    range : int, default 0
+        For "integers": number of possible values; 0 stands for 2**64.
+    base : int, default 0
+        For "integers": smallest value.
+    is_64bit : bool, default False
+        For "integers": whether each value is made of 64 random bits.
+    probabilities : int, default 0
+        For "chances": address of one probability per element, of type double if doubles are drawn, else float.
+    """
+
+    distribution: str
+    element: str
+    address: int
+    elements: int
+    axes: tuple[tuple[int, int], ...]
+    seed: int
+    offset: int
+    threads: int
+    numbers: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    range: int = 0
+    base: int = 0
+    is_64bit: bool = False
+    probabilities: int = 0
+
+
+@runtime_checkable
+class RandomNumbers(Protocol):
+    """A Queue that fills memory with random numbers."""
+
+    def draw(self, draw: Draw) -> None:
+        """Queue a random fill.
+
+        Parameters
+        ----------
+        draw : Draw
+            The fill. A probability outside [0, 1] fails asynchronously with CUDA error 710 (device-side assert).
+        """
