@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import mps
-from forebay.testing.conformance.helpers import Gate, call
+from forebay.testing.conformance.helpers import Gate, enqueue_call
 
 pytestmark = pytest.mark.usefixtures("apple")
 
@@ -24,7 +24,7 @@ def event_number(event):
 def default_stream_gate():
     """Blocks the default stream until the gate is opened."""
     gate = Gate()
-    call(mps.default_stream(), gate)
+    enqueue_call(mps.default_stream(), gate)
     yield gate
     gate.open()
     mps.synchronize()
@@ -159,7 +159,7 @@ def test_event_can_be_recorded_again():
     event, gate = mps.Event(), Gate()
     event.record()
     event.synchronize()
-    call(mps.default_stream(), gate)
+    enqueue_call(mps.default_stream(), gate)
     event.record()
     assert not event.query()
     gate.open()
@@ -179,7 +179,7 @@ def test_record_and_wait_require_the_default_stream(use):
 
 def test_event_synchronize_raises_the_failure_of_earlier_work():
     event = mps.Event()
-    call(mps.default_stream(), lambda: 1 // 0)
+    enqueue_call(mps.default_stream(), lambda: 1 // 0)
     event.record()
     with pytest.raises(forebay.DeviceError, match="ZeroDivisionError"):
         event.synchronize()
@@ -228,7 +228,7 @@ def test_elapsed_time_requires_recorded_events(recorded):
 def test_elapsed_time_rejects_an_end_before_the_start():
     start, end = timed_events()
     end.record()
-    call(mps.default_stream(), lambda: sum(range(20_000)))  # time passes
+    enqueue_call(mps.default_stream(), lambda: sum(range(20_000)))  # time passes
     start.record()
     with pytest.raises(RuntimeError, match=r"^End event 2 was not recorded after start event 1$"):
         start.elapsed_time(end)

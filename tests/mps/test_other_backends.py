@@ -8,7 +8,7 @@ import forebay
 from forebay import mps
 from forebay.backends import override_driver
 from forebay.runtime.lifecycle.emulation import reset_kind
-from forebay.testing.conformance.helpers import Gate, call
+from forebay.testing.conformance.helpers import Gate, enqueue_call
 from forebay.testing.fake import FakeDriver
 
 
@@ -46,7 +46,7 @@ def test_elapsed_time_uses_the_device_clock(vendor):
     start, end = mps.Event(enable_timing=True), mps.Event(enable_timing=True)
     start.record()
     for _ in range(5):
-        call(mps.default_stream(), lambda: None)  # one microsecond each
+        enqueue_call(mps.default_stream(), lambda: None)  # one microsecond each
     end.record()
     assert start.elapsed_time(end) == 0.005
     with pytest.raises(RuntimeError, match=r"^End event 1 was not recorded after start event 2$"):
@@ -55,9 +55,9 @@ def test_elapsed_time_uses_the_device_clock(vendor):
 
 def test_event_synchronize_waits_for_no_later_work(vendor):
     event, stream = mps.Event(), mps.default_stream()
-    call(stream, lambda: None)
+    enqueue_call(stream, lambda: None)
     event.record()
-    call(stream, lambda: None)
+    enqueue_call(stream, lambda: None)
     assert not event.query()
     event.synchronize()
     assert event.query()
@@ -93,7 +93,7 @@ def test_event_belongs_to_the_device_that_was_current_at_creation(two_devices):
             second.record()
     assert (repr(first), repr(second)) == ("<forebay.mps.Event 1>",) * 2  # from two pools
     gate = Gate()
-    call(forebay.default_stream("mps:1"), gate)
+    enqueue_call(forebay.default_stream("mps:1"), gate)
     second.record()
     assert first.query() or first.synchronize() is None
     assert not second.query()

@@ -8,7 +8,7 @@ import pytest
 
 import forebay
 from forebay import mps
-from forebay.testing.conformance.helpers import Gate, call
+from forebay.testing.conformance.helpers import Gate, enqueue_call
 
 pytestmark = pytest.mark.usefixtures("apple")
 
@@ -99,7 +99,7 @@ def test_stream_context_restores_the_stream_after_set_stream():
 
 def test_work_is_queued_on_the_current_stream():
     stream, gate = mps.Stream(), Gate()
-    call(stream, gate)
+    enqueue_call(stream, gate)
     with mps.stream(stream):
         tensor = forebay.full(3, 2.0, device="mps")
     assert mps.default_stream().query()
@@ -113,8 +113,8 @@ def test_work_is_queued_on_the_current_stream():
 def test_synchronize_waits_for_every_stream():
     done, gate = [], Gate()
     for stream in (mps.Stream(), mps.default_stream()):
-        call(stream, gate)
-        call(stream, lambda: done.append(1))
+        enqueue_call(stream, gate)
+        enqueue_call(stream, lambda: done.append(1))
     gate.open()
     mps.synchronize()
     assert done == [1, 1]

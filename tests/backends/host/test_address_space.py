@@ -16,7 +16,7 @@ from forebay.backends.host import address_space
 from forebay.backends.host.driver import HostPort
 from forebay.errors import DeviceError, OutOfMemory
 from forebay.spi import DeviceProps
-from forebay.testing.conformance.helpers import in_child
+from forebay.testing.conformance.helpers import run_in_child
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -197,7 +197,7 @@ def test_process_at_its_limit_of_mappings_can_decommit():
         assert port.memory_info() == (1 << 40, 1 << 40)
         port.release_space(space)
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
 
 
 def test_forked_child_has_its_own_copy(port, space):
@@ -211,5 +211,5 @@ def test_forked_child_has_its_own_copy(port, space):
         port.close()
         assert ctypes.string_at(space, PAGE) == b"\x08" * PAGE
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE

@@ -23,7 +23,7 @@ from forebay.runtime.allocator.statistics import flat_stats
 from forebay.runtime.settings.allocator_settings import parse
 from forebay.snapshot.model import SEGMENT
 from forebay.spi import DeviceProps
-from forebay.testing.conformance.helpers import Gate, in_child
+from forebay.testing.conformance.helpers import Gate, run_in_child
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -540,7 +540,7 @@ def test_forked_child_does_not_touch_inherited_spaces(make):
         assert not any(map(inherited, touched))
         assert (scene.used, scene.reserved) == (0, 12 * MIB)
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     del kept, small
     scene.check_all_is_released()
     scene.port.close()

@@ -10,7 +10,7 @@ from forebay import OutOfMemory
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.settings.allocator_settings import parse
 from forebay.simulate import Device
-from forebay.testing.conformance.helpers import in_child
+from forebay.testing.conformance.helpers import run_in_child
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -147,7 +147,7 @@ def test_forked_child_does_not_release_segments_of_its_parent(rules):
     block = allocator.allocate(25 * MIB)
     inherited = block.address
     del block
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
 
 
 @pytest.mark.parametrize("fine", [False, True])

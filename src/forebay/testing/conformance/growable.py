@@ -10,7 +10,7 @@ import pytest
 
 from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
 from forebay.spi import Growable, Port, Reopens
-from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, in_child, needs, needs_memory
+from forebay.testing.conformance.helpers import BAD_SIZES, MIB, drain, needs, needs_memory, run_in_child
 
 __all__ = [
     "test_closed_port_rejects_growable_calls",
@@ -220,6 +220,6 @@ def test_forked_child_cannot_change_pages(port: Port) -> None:
             with pytest.raises(Forked):
                 call()
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     port.decommit(space, _PAGE)
     port.release_space(space)

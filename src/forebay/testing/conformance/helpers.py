@@ -30,9 +30,9 @@ __all__ = [
     "NativeGate",
     "Scratch",
     "Unbacked",
-    "call",
+    "enqueue_call",
     "drain",
-    "in_child",
+    "run_in_child",
     "libc_address",
     "needs",
     "needs_memory",
@@ -138,7 +138,7 @@ def needs_memory(test: _Test) -> _Test:
     return checked
 
 
-def call(stream: Stream, function: Callable[[], object]) -> None:
+def enqueue_call(stream: Stream, function: Callable[[], object]) -> None:
     """Queue a call of a Python function on a stream.
 
     Parameters
@@ -281,7 +281,7 @@ def libc_address(name: str) -> int:
     return address
 
 
-def in_child(check: Callable[[], None]) -> str:
+def run_in_child(check: Callable[[], None]) -> str:
     """Run a check in a forked child process.
 
     Parameters

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.errors import Forked
 from forebay.spi import Driver, Launches, Port, Reopens
-from forebay.testing.conformance.helpers import MIB, Gate, drain, in_child, needs
+from forebay.testing.conformance.helpers import MIB, Gate, drain, needs, run_in_child
 
 __all__ = [
     "test_abandoned_port_raises_forked",
@@ -39,7 +39,7 @@ def test_abandoned_port_raises_forked(port: Port) -> None:
         queue.close()
         port.close()
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     drain(queue)
 
 
@@ -59,7 +59,7 @@ def test_child_reopens_device(port: Port, driver: Driver) -> None:
         drain(new_queue)
         reopened.close()
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     drain(queue)
 
 
@@ -78,7 +78,7 @@ def test_child_abandons_port_with_pending_work(port: Port) -> None:
         queue.close()
         port.close()
 
-    failure = in_child(check)
+    failure = run_in_child(check)
     gate.open()
     queue.wait(1)
     assert failure == ""

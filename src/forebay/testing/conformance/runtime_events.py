@@ -8,7 +8,7 @@ import forebay
 from forebay import Event, Stream
 from forebay.device_spec import Device
 from forebay.spi import Launches, Timing
-from forebay.testing.conformance.helpers import MIB, Gate, call, needs, other_device
+from forebay.testing.conformance.helpers import MIB, Gate, enqueue_call, needs, other_device
 
 __all__ = [
     "test_elapsed_time_between_events",
@@ -32,7 +32,7 @@ def test_rerecorded_event_refers_to_last_recording(device: Device) -> None:
     event, early, late, gate = Event(), Stream(device), Stream(device), Gate()
     event.record(early)
     event.synchronize()
-    call(late, gate)
+    enqueue_call(late, gate)
     event.record(late)
     assert not event.query()
     early.wait_event(event)
@@ -74,7 +74,7 @@ def test_elapsed_time_requires_completed_timing_events(device: Device) -> None:
         timed.elapsed_time(plain)
     with pytest.raises(ValueError, match="must be recorded before"):
         timed.elapsed_time(timed)
-    call(stream, gate)
+    enqueue_call(stream, gate)
     timed.record(stream)
     with pytest.raises(RuntimeError, match="must be completed before"):
         timed.elapsed_time(timed)

@@ -11,7 +11,15 @@ import forebay
 from forebay import DeviceError, Event, Forked, Stream
 from forebay.device_spec import Device
 from forebay.spi import Launches, Reopens
-from forebay.testing.conformance.helpers import MIB, Gate, call, in_child, needs, needs_memory, run_in_new_process
+from forebay.testing.conformance.helpers import (
+    MIB,
+    Gate,
+    enqueue_call,
+    needs,
+    needs_memory,
+    run_in_child,
+    run_in_new_process,
+)
 
 __all__ = [
     "test_failure_of_queued_work_is_raised_once",
@@ -30,8 +38,8 @@ def test_failure_of_queued_work_is_raised_once(device: Device, wait: Callable[[S
     def fail() -> None:
         raise LookupError("seven")
 
-    call(stream, fail)
-    call(stream, lambda: done.append(1))
+    enqueue_call(stream, fail)
+    enqueue_call(stream, lambda: done.append(1))
     with pytest.raises(DeviceError, match="LookupError: seven") as caught:
         wait(stream)
     assert isinstance(caught.value.__cause__, LookupError)
@@ -46,7 +54,7 @@ def test_pending_work_keeps_deleted_stream_and_memory_valid(device: Device) -> N
     stream, gate = Stream(device), Gate()
     target = forebay.zeros(MIB, dtype="uint8", device=device)
     stream.wait_stream(forebay.current_stream())
-    call(stream, gate)
+    enqueue_call(stream, gate)
     with stream:
         source = forebay.full((MIB,), 7, dtype="uint8", device=device)
         target.copy_(source)
@@ -62,9 +70,9 @@ def test_pending_work_keeps_deleted_stream_and_memory_valid(device: Device) -> N
 def test_forked_child_cannot_use_the_device(device: Device) -> None:
     stream, event, gate, done = Stream(device), Event(), Gate(), threading.Event()
     tensor = forebay.zeros(4, device=device)
-    call(stream, gate)
+    enqueue_call(stream, gate)
     event.record(stream)
-    call(stream, done.set)
+    enqueue_call(stream, done.set)
 
     def check() -> None:
         for operation in (
@@ -80,7 +88,7 @@ def test_forked_child_cannot_use_the_device(device: Device) -> None:
             with pytest.raises(Forked):
                 operation()
 
-    failure = in_child(check)
+    failure = run_in_child(check)
     gate.open()
     stream.synchronize()
     assert failure == ""
@@ -90,20 +98,20 @@ def test_forked_child_cannot_use_the_device(device: Device) -> None:
 @needs(Reopens, Launches)
 def test_forked_child_reopens_the_device(device: Device) -> None:
     before = Stream(device)
-    call(before, lambda: None)
+    enqueue_call(before, lambda: None)
     before.synchronize()
 
     def check() -> None:
         forebay.reopen(device)
         done: list[int] = []
         with Stream(device) as stream:
-            call(stream, lambda: done.append(1))
+            enqueue_call(stream, lambda: done.append(1))
         forebay.synchronize()
         assert done == [1]
         with pytest.raises(Forked):
             before.synchronize()
 
-    assert in_child(check) == ""
+    assert run_in_child(check) == ""
     before.synchronize()
 
 

@@ -11,7 +11,7 @@ import forebay
 from forebay import Event, ForebayError, Stream, WrongState
 from forebay.device_spec import Device
 from forebay.spi import Launches
-from forebay.testing.conformance.helpers import Gate, call, needs, other_device, port_of
+from forebay.testing.conformance.helpers import Gate, enqueue_call, needs, other_device, port_of
 
 __all__ = [
     "test_current_stream_is_per_thread",
@@ -59,7 +59,7 @@ def test_new_streams_are_distinct_or_pooled(device: Device) -> None:
 def test_stream_accepts_any_priority(device: Device, priority: int) -> None:
     stream, done = Stream(device, priority=priority), list[int]()
     assert stream.handle
-    call(stream, lambda: done.append(1))
+    enqueue_call(stream, lambda: done.append(1))
     stream.synchronize()
     assert done == [1]
 
@@ -87,9 +87,9 @@ def test_invalid_streams_and_priorities_are_rejected(device: Device, wrong: Any)
 @needs(Launches)
 def test_stream_runs_work_in_order(device: Device) -> None:
     stream, gate, done = Stream(device), Gate(), list[int]()
-    call(stream, gate)
+    enqueue_call(stream, gate)
     for number in range(100):
-        call(stream, lambda number=number: done.append(number))  # type: ignore[misc]  # mypy does not see the default
+        enqueue_call(stream, lambda number=number: done.append(number))  # type: ignore[misc]  # mypy does not see the default
     assert not stream.query()
     assert done == []
     gate.open()
@@ -101,8 +101,8 @@ def test_stream_runs_work_in_order(device: Device) -> None:
 @needs(Launches)
 def test_streams_run_independently(device: Device) -> None:
     blocked, free, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(blocked, gate)
-    call(free, lambda: done.append("free"))
+    enqueue_call(blocked, gate)
+    enqueue_call(free, lambda: done.append("free"))
     free.synchronize()
     assert done == ["free"]
     assert not blocked.query()
@@ -113,10 +113,10 @@ def test_streams_run_independently(device: Device) -> None:
 @needs(Launches)
 def test_stream_waits_for_another_stream(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(first, gate)
-    call(first, lambda: done.append("first"))
+    enqueue_call(first, gate)
+    enqueue_call(first, lambda: done.append("first"))
     second.wait_stream(first)
-    call(second, lambda: done.append("second"))
+    enqueue_call(second, lambda: done.append("second"))
     first.wait_stream(first)  # no effect
     assert not second.query()
     gate.open()
@@ -128,14 +128,14 @@ def test_stream_waits_for_another_stream(device: Device) -> None:
 @needs(Launches)
 def test_stream_waits_for_event(device: Device) -> None:
     first, second, gate, done = Stream(device), Stream(device), Gate(), list[str]()
-    call(first, gate)
-    call(first, lambda: done.append("before"))
+    enqueue_call(first, gate)
+    enqueue_call(first, lambda: done.append("before"))
     event = first.record_event()
-    call(first, lambda: done.append("after"))
+    enqueue_call(first, lambda: done.append("after"))
     second.wait_event(event)
     with second:
         event.wait()  # on the current stream; a repeated wait has no effect
-    call(second, lambda: done.append("second"))
+    enqueue_call(second, lambda: done.append("second"))
     assert not event.query()
     assert not second.query()
     gate.open()
@@ -159,7 +159,7 @@ def test_streams_wait_for_each_other_alternately(device: Device) -> None:
 def test_synchronize_waits_for_all_streams(device: Device) -> None:
     streams, done = [Stream(device) for _ in range(4)], list[int]()
     for stream in streams:
-        call(stream, lambda: done.append(1))
+        enqueue_call(stream, lambda: done.append(1))
     forebay.synchronize()
     assert done == [1] * 4
     assert all(stream.query() for stream in streams)
@@ -171,7 +171,7 @@ def test_two_threads_share_a_stream(device: Device) -> None:
 
     def work(number: int) -> None:
         for _ in range(200):
-            call(stream, lambda: done.append(number))
+            enqueue_call(stream, lambda: done.append(number))
         stream.synchronize()
 
     with ThreadPoolExecutor(2) as threads:
@@ -183,12 +183,12 @@ def test_two_threads_share_a_stream(device: Device) -> None:
 @needs(Launches)
 def test_streams_of_two_devices_wait_for_each_other(device: Device) -> None:
     here, there, gate, done = Stream(device), Stream(other_device(device)), Gate(), list[str]()
-    call(here, gate)
-    call(here, lambda: done.append("here"))
+    enqueue_call(here, gate)
+    enqueue_call(here, lambda: done.append("here"))
     there.wait_stream(here)
-    call(there, lambda: done.append("there"))
+    enqueue_call(there, lambda: done.append("there"))
     here.wait_event(there.record_event())
-    call(here, lambda: done.append("here again"))
+    enqueue_call(here, lambda: done.append("here again"))
     assert not there.query()
     gate.open()
     here.synchronize()
