@@ -27,7 +27,7 @@ class AddressAllocator:
 
     Examples
     --------
-    >>> addresses = Addresses(0x200000, 4 * ALIGNMENT)
+    >>> addresses = AddressAllocator(0x200000, 4 * ALIGNMENT)
     >>> hex(addresses.allocate(100)), hex(addresses.allocate(100))
     ('0x200000', '0x400000')
     >>> addresses.free(0x200000)

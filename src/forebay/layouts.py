@@ -59,11 +59,31 @@ class _Constant:
 
 
 class layout(_Constant):  # noqa: N801 - PyTorch's name
-    """The layout of a tensor in memory; `forebay.strided` is the only one. (`torch.layout`)"""
+    """The layout of a tensor in memory; `forebay.strided` is the only one.
+
+    Parameters
+    ----------
+    name : str
+        The public name.
+
+    Notes
+    -----
+    As `torch.layout`.
+    """
 
 
 class memory_format(_Constant):  # noqa: N801 - PyTorch's name
-    """The order of a tensor's dimensions in memory. (`torch.memory_format`)"""
+    """The order of a tensor's dimensions in memory.
+
+    Parameters
+    ----------
+    name : str
+        The public name.
+
+    Notes
+    -----
+    As `torch.memory_format`.
+    """
 
 
 strided = layout("strided")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -67,11 +68,15 @@ def public_callables() -> Iterator[tuple[str, object]]:
     for module in MODULES:
         loaded = importlib.import_module(module)
         for name in loaded.__all__:
-            found = getattr(loaded, name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # legacy types warn at their first use
+                found = getattr(loaded, name)
             if not callable(found) or id(found) in seen or not getattr(found, "__module__", "").startswith("forebay"):
                 continue
             if isinstance(found, type) and issubclass(found, (enum.Enum, tuple)):
                 continue  # their members are values
+            if found.__module__ == "forebay._core":
+                continue  # documented in the stub of the compiled core
             seen.add(id(found))
             yield f"{module}.{name}", found
             if isinstance(found, type):
@@ -90,12 +95,17 @@ def methods(owner: str, found: type, seen: set[int]) -> Iterator[tuple[str, obje
 
 
 def errors_of(found: object) -> list[str]:
-    return [f"{code}: {text}" for code, text in validate(get_doc_object(found))["errors"] if code in CHECKS]
+    try:
+        return [f"{code}: {text}" for code, text in validate(get_doc_object(found))["errors"] if code in CHECKS]
+    except OSError:  # numpydoc reads the source, which functions of forebay.faces.unsupported do not have
+        names = inspect.signature(found).parameters.keys() - {"self", "cls"}
+        return [f"PR01: {name}" for name in sorted(names) if f"{name} : " not in (found.__doc__ or "")]
 
 
 CALLABLES = dict(public_callables())
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # at the first use of a legacy type
 @pytest.mark.parametrize("name", CALLABLES)
 def test_docstring_is_complete(name):
     assert errors_of(CALLABLES[name]) == []

@@ -170,7 +170,7 @@ def test_random_operations_give_equal_results():
 @pytest.mark.parametrize("nbytes", [*BOUNDARIES, 140_000, 700_000, 9 * MIB, 11 * MIB + 3, (1 << 60) - 1])
 def test_sizes_are_equal(nbytes):
     native = Pool()
-    assert model.block_size(nbytes) == native.block_size(nbytes)
+    assert model.rounded(nbytes) == native.block_size(nbytes)
     for fine in (False, True):
         native.set_policy(
             (1,) * 16, (1 << 64) - 1, 20 * MIB, 20 * MIB, expandable=False, track_age=False, exact_segments=fine

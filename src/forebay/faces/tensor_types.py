@@ -29,6 +29,8 @@ class TensorType(type):
     def __new__(cls, kind: DeviceKind, name: str, element: str) -> TensorType:
         doc = (
             f"Legacy constructor of {element} tensors on {kind.name} devices, from sizes, a sequence or a tensor.\n\n"
+            "Parameters\n----------\n*args : int or sequence or Tensor\n    The sizes, or the elements.\n"
+            "device : device or str or int, optional\n    The device; the current one by default.\n\n"
             f"Notes\n-----\nAs `torch.{kind.name}.{name}`. Initialises the kind. Warns once per process."
         )
         made = super().__new__(cls, name, (), {"__module__": f"forebay.{kind.name}", "__doc__": doc})

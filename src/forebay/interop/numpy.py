@@ -32,7 +32,15 @@ _installed: dict[Device, NumpyHook] = {}  # hooks in NumPy's default handler, wh
 
 
 class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
-    """OutOfMemory for a NumPy array; also NumPy's `_ArrayMemoryError`, with `shape` and `dtype`."""
+    """OutOfMemory for a NumPy array; also NumPy's `_ArrayMemoryError`, with `shape` and `dtype`.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the array.
+    dtype : numpy.dtype
+        Its element type.
+    """
 
     cause: OutOfMemory
 

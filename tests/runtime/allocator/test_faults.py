@@ -125,7 +125,7 @@ class Scene:
         pending = self.allocator._pending_frees
         assert (self.stat("active.all.current"), self.stat("inactive_split.all.current")) == (0, 0)
         assert not pending
-        assert ({**pending._remaining}, {**pending._homes}, self.allocator.deferred()) == ({}, {}, [])
+        assert ({**pending._remaining}, {**pending._partitions}, self.allocator.deferred()) == ({}, {}, [])
         for found in self.allocator.private:  # PyTorch keeps a space without pages, too
             assert (found.users, self.allocator.reserved_by(found.partition)[0]) == (0, 0)
 

@@ -150,8 +150,8 @@ def executed_nodes(work: Sequence[CapturedNode], byte_at: Callable[[int], int]) 
 
     Examples
     --------
-    >>> again = [Recorded("while", (), {"address": 8}, range(1, 4)), Recorded("fill", (0,), {}),
-    ...          Recorded("set", (1,), {"address": 8, "of": 0}), Recorded("again", (2,), {"of": 0})]
+    >>> again = [CapturedNode("while", (), {"address": 8}, range(1, 4)), CapturedNode("fill", (0,), {}),
+    ...          CapturedNode("set", (1,), {"address": 8, "of": 0}), CapturedNode("again", (2,), {"of": 0})]
     >>> memory = [1, 1, 0]
     >>> [node.op for node in executed_nodes(again, lambda address: memory.pop(0))]
     ['fill', 'fill']

@@ -21,7 +21,7 @@ def parse_visible_devices(environ: Mapping[str, str], *, amd: bool = False) -> l
     An invalid entry ends the list; a duplicate makes it empty. Raises RuntimeError if HIP_VISIBLE_DEVICES names more
     devices than ROCR_VISIBLE_DEVICES.
 
-    >>> of_environment({"CUDA_VISIBLE_DEVICES": "1gpu, 0,-1,2"})
+    >>> parse_visible_devices({"CUDA_VISIBLE_DEVICES": "1gpu, 0,-1,2"})
     [1, 0]
     """
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -47,7 +47,7 @@ def match_uuids(names: Sequence[str], uuids: Sequence[str], *, amd: bool = False
 
     A name that matches no device or several ends the list; two names for one device make it empty.
 
-    >>> ordinals_of(["GPU-fd", "GPU-9e8d3"], ["GPU-9e8d35e3", "GPU-fd69a7d7"])
+    >>> match_uuids(["GPU-fd", "GPU-9e8d3"], ["GPU-9e8d35e3", "GPU-fd69a7d7"])
     [1, 0]
     """
 

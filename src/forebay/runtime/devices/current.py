@@ -211,7 +211,22 @@ def keep(opened: OpenDevice) -> None:
 
 
 def set_device(device: Device | str | int) -> None:
-    """Make the device this thread's current one, and open it. (`torch.cuda.set_device`)"""
+    """Make a device this thread's current one.
+
+    Parameters
+    ----------
+    device : device or str or int
+        The device. It is opened.
+
+    Raises
+    ------
+    ForebayError
+        If the device does not exist.
+
+    Notes
+    -----
+    As `torch.cuda.set_device`. Tensor factories use the default device instead; see `set_default_device`.
+    """
     make_current(opened_for(device).device)
 
 
@@ -224,9 +239,21 @@ def make_current(device: Device) -> None:
 
 
 def reopen(device: Device | str | int | None = None) -> None:
-    """In a forked child: let the device be opened anew. Tensors and streams from before the fork stay unusable.
+    """Let a device be opened again in a forked child. Tensors and streams from before the fork stay unusable.
 
-    Raises Forked where the backend cannot do that; does nothing for a device that needs no reopening.
+    Parameters
+    ----------
+    device : device or str or int, optional
+        The device; the current one by default.
+
+    Raises
+    ------
+    Forked
+        If the backend cannot be used after a fork.
+
+    Notes
+    -----
+    Does nothing for a device that was not opened before the fork.
     """
     open_device.reopen(resolve(device))
 

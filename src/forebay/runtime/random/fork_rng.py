@@ -33,6 +33,8 @@ def fork_rng(
         The devices whose generators are restored, besides the CPU's; all devices of `device_type` by default.
     enabled : bool, optional
         False to restore nothing.
+    _caller, _devices_kw : str, optional
+        Names in the warning, as in PyTorch.
     device_type : str, optional
         The kind of the devices; the current accelerator's by default, else `"cuda"`.
 

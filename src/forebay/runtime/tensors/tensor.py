@@ -33,6 +33,19 @@ class Tensor(Exporter):
     Factories such as `forebay.empty` and `forebay.tensor` create tensors. There is no arithmetic: NumPy, CuPy and other
     libraries share the memory through the buffer protocol, `__array_interface__` and DLPack.
 
+    Parameters
+    ----------
+    storage : Storage
+        The memory. Programs use factories instead of this constructor.
+    dtype : numpy.dtype
+        The element type.
+    shape : tuple of int
+        The lengths of the dimensions.
+    strides : tuple of int
+        The distances of neighbours along each dimension, in bytes.
+    address : int
+        The address of the first element.
+
     Notes
     -----
     As `torch.Tensor`. Operations are queued on the current stream of the device, in order with its other work;
