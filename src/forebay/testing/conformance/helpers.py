@@ -30,15 +30,15 @@ __all__ = [
     "NativeGate",
     "Scratch",
     "Unbacked",
-    "enqueue_call",
     "drain",
-    "run_in_child",
+    "enqueue_call",
     "libc_address",
     "needs",
     "needs_memory",
     "other_device",
     "port_of",
     "read_back",
+    "run_in_child",
     "run_in_new_process",
 ]
 
