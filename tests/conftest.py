@@ -73,13 +73,13 @@ def root() -> Path:
     return Path(__file__).parents[1]
 
 
-os.environ.pop("PYTHONUNBUFFERED", None)  # children buffer as a user's programs do, whoever runs the tests
+os.environ.pop("PYTHONUNBUFFERED", None)  # child processes buffer their output as programs of users do
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it hides emulated devices, too
 
 
 @pytest.fixture
 def clean():
-    """The CPU device holds afterwards no more than before, in order, and the same is current."""
+    """Check that the CPU device has no more memory in use afterwards, and restore the current device."""
     here = current.here()
     before = here.state()
     forebay.set_device("cpu")
@@ -107,7 +107,7 @@ def emulated(clean):
 
 @pytest.fixture
 def eight_threads():
-    """Runs `work(0)` to `work(7)` at once; none of them fails or takes a minute."""
+    """Return a function that runs `work(0)` to `work(7)` concurrently and fails if one fails or takes a minute."""
 
     def run(work):
         failures = []
@@ -115,7 +115,7 @@ def eight_threads():
         def go(number):
             try:
                 work(number)
-            except BaseException as error:  # noqa: BLE001 -- told to the test
+            except BaseException as error:  # noqa: BLE001 -- reported by the test
                 failures.append(error)
 
         threads = [threading.Thread(target=go, args=(number,), daemon=True) for number in range(8)]
@@ -131,7 +131,7 @@ def eight_threads():
 
 @pytest.fixture
 def untouched_seeds(clean, monkeypatch):
-    """As if nobody had drawn a random number or seeded anything."""
+    """Replace the default generators and seeds by none, as at the start of a process."""
     monkeypatch.setattr(generators, "_defaults", {})
     monkeypatch.setattr(generators, "_seeds", {})
     monkeypatch.setattr(generators, "_recent", (None, None))
@@ -144,7 +144,7 @@ def generator():
 
 @pytest.fixture
 def fake(clean):
-    """A driver of two fake devices of 64 MiB, "fake:0" and "fake:1"."""
+    """Register a driver of two fake devices of 64 MiB, "fake:0" and "fake:1"."""
     driver = FakeDriver(2, 64 << 20)
     with backends.override_driver(driver):
         yield driver
@@ -158,7 +158,7 @@ def fake(clean):
 
 @pytest.fixture
 def plugin(monkeypatch):
-    """It is installed during the test, beside a package that brings kind fake."""
+    """Install a backend package that tests break, beside a package with kind fake."""
     from support.broken_plugin import KIND, Plugin
 
     made, module = Plugin(), types.ModuleType("acme_bad")
@@ -173,7 +173,7 @@ def plugin(monkeypatch):
     before = forebay.memory.memory_allocated("cpu")
     yield made
     made.broken = False
-    # Whatever it did, others work.
+    # Other devices work, whatever the broken package did.
     assert forebay.full((3,), 7.0, device="cpu").tolist() == [7.0] * 3
     assert forebay.memory.memory_allocated("cpu") == before
     with forebay.Stream("fake:0") as stream:
@@ -185,14 +185,14 @@ def plugin(monkeypatch):
 
 @pytest.fixture
 def apple():
-    """An emulated device of Apple's, and nothing of it before."""
+    """Emulate an MPS device."""
     with forebay.emulate("mps", profile="apple_m3_max") as emulation:
         yield emulation
 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A machine without any of these libraries."""
+    """Hide all vendor libraries."""
     monkeypatch.setattr(nvml_ctypes, "LIBRARY", str(tmp_path / "none.so"))
     for name in ("pynvml", "amdsmi", "psutil"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -203,7 +203,7 @@ def bare(monkeypatch, tmp_path):
 
 @pytest.fixture
 def as_if_real(monkeypatch):
-    """CUDA's devices do not say that they are emulated."""
+    """Make CUDA devices report that they are not emulated."""
     describe = CUDA.describe
     monkeypatch.setattr(CUDA, "describe", lambda device=None: replace(describe(device), emulated=False))
 

@@ -194,7 +194,7 @@ def timed_events(n=2):
 
 
 def test_elapsed_time_waits_for_the_stream(default_stream_gate):
-    """As in PyTorch."""
+    """PyTorch behaves the same."""
     start, end = timed_events()
     start.record()
     end.record()

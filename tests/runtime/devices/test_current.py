@@ -1,4 +1,4 @@
-"""What is current, in each thread."""
+"""The current device and stream of each thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 def elsewhere(function):
-    """What the function gives in a new thread."""
+    """Return the result of the function in a new thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result(timeout=30)
 

@@ -182,7 +182,7 @@ def test_work_queued_after_free_does_not_delay_reuse(scene):
 
 
 def test_pending_frees_complete_in_order_across_queues(scene):
-    """As in PyTorch, a pending free also delays later frees whose own queue is done."""
+    """A pending free also delays later frees whose own queue is done."""
     scene.queue_work(0)
     for queue in (0, 1):
         scene.allocate(KIB << queue, queue).free()

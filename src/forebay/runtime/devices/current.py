@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREFERRED",
-    "Here",
+    "ThreadState",
     "accelerator_kind",
     "current_device",
     "current_index",
@@ -49,22 +49,22 @@ PREFERRED = ("cuda", "mps", "mtia")  # accelerators in order of preference; kind
 _State = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
 
 
-class Here:
-    """What is current in one thread. Read by the faces, changed only here."""
+class ThreadState:
+    """The current device and streams of one thread. Other modules read it; only this one changes it."""
 
     __slots__ = ("__weakref__", "chosen", "device", "entered", "indices", "opened", "stream", "streams")
 
     def __init__(self) -> None:
         self.device: Device | None = None
-        self.chosen = False  # the program said so, it is not just the best that there was
-        self.indices: dict[str, int] = {}  # of each kind, the one last made current
+        self.chosen = False  # the program set `device`; otherwise it is the preferred accelerator
+        self.indices: dict[str, int] = {}  # by kind: the index that was last current
         self.streams: dict[OpenDevice, Stream] = {}
-        self.entered: list[tuple[Stream, _State]] = []  # by `with stream:`, and what was there before
+        self.entered: list[tuple[Stream, _State]] = []  # streams of `with stream:` blocks, and the state before each
         self.forget()
         _everywhere.add(self)
 
     def forget(self) -> None:
-        """Something else is current: the current device and its stream are looked up by the next to ask."""
+        """Drop the cached device and stream after a change of the current device."""
         self.opened: OpenDevice | None = None
         self.stream: Stream | None = None
 
@@ -74,15 +74,15 @@ class Here:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.here = Here()
+        self.here = ThreadState()
 
 
-_everywhere: WeakSet[Here] = WeakSet()
+_everywhere: WeakSet[ThreadState] = WeakSet()
 local = _Local()
 
 
-def here() -> Here:
-    """This thread's. What has to be fast says `local.here`."""
+def here() -> ThreadState:
+    """Return the state of this thread. Fast paths read `local.here`."""
     return local.here
 
 
@@ -205,7 +205,7 @@ def opened_for(device: Device | str | int | None = None) -> OpenDevice:
 
 
 def keep(opened: OpenDevice) -> None:
-    """For the next to ask, if it is this thread's current device."""
+    """Cache the device for the next lookup if it is this thread's current device."""
     if current_device() == opened.device:
         local.here.opened = opened
 
@@ -231,7 +231,7 @@ def set_device(device: Device | str | int) -> None:
 
 
 def make_current(device: Device) -> None:
-    """The device is this thread's current one, and of its kind. Opens nothing."""
+    """Make the device this thread's current one, and the current one of its kind. Opens nothing."""
     state = local.here
     state.device, state.chosen = device, True
     state.indices[device.kind] = device.index or 0
@@ -295,9 +295,9 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
 
 
 def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
-    """This thread's current stream on the device, or else the device's default stream."""
+    """Return this thread's current stream on the device, else the device's default stream."""
     state = local.here
-    if device is None and (known := state.stream) is not None:  # whatever ends a device takes it from here
+    if device is None and (known := state.stream) is not None:  # the end of a device clears the cache
         return known
     opened = opened_for(device)
     stream = state.streams.get(opened) or default(opened)
@@ -307,7 +307,7 @@ def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice],
 
 
 def set_stream_on(stream: Stream) -> None:
-    """Make the stream this thread's current one on its device, and that the current device."""
+    """Make the stream this thread's current one on its device, and its device the current one."""
     state, opened = local.here, stream.opened
     if state.opened is not opened:
         make_current(opened.device)
@@ -316,7 +316,7 @@ def set_stream_on(stream: Stream) -> None:
 
 
 def enter(stream: Stream) -> None:
-    """Make the stream current, and its device, until this thread leaves it; streams nest, each in itself too."""
+    """Make the stream and its device current until `leave`. Streams nest, also in themselves."""
     state = local.here
     before = state.state()
     set_stream_on(stream)
@@ -324,7 +324,7 @@ def enter(stream: Stream) -> None:
 
 
 def leave(stream: Stream) -> None:
-    """Everything current is as it was when this thread entered the stream last. Opens nothing."""
+    """Restore the state before this thread last entered the stream. Opens nothing."""
     state = local.here
     entered = state.entered
     for at in reversed(range(len(entered))):
@@ -337,7 +337,7 @@ def leave(stream: Stream) -> None:
 
 
 def forget_in_child() -> None:
-    """For the fork handler: the streams of the parent are gone, also those that are current again later."""
+    """Drop the parent's streams in a forked child, also those that nested blocks would restore."""
     state = local.here
     state.streams = {}
     state.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.entered]
@@ -345,7 +345,7 @@ def forget_in_child() -> None:
 
 
 def look_again() -> None:
-    """There are other devices than before: where the program has chosen none, another one may be the best."""
+    """Reset current devices that no program set: after a change of devices another may be preferred."""
     for state in tuple(_everywhere):
         if not state.chosen:
             state.device = None
@@ -353,7 +353,7 @@ def look_again() -> None:
 
 
 def forget_kind(kind: str) -> None:
-    """No device of the kind is current any more, in no thread: there are none."""
+    """Reset the state of all threads that refers to devices of a kind that has ended."""
     for state in tuple(_everywhere):
         if state.device is not None and state.device.kind == kind:
             state.device, state.chosen = None, False
