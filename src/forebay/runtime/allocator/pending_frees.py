@@ -143,8 +143,8 @@ class PendingFrees:
 
 def _first(items: deque[_T]) -> _T | None:
     try:
-        return items[0]
-    except IndexError:
+        return items[0] if items else None
+    except IndexError:  # another thread emptied it in between
         return None
 
 

@@ -350,8 +350,8 @@ class _PendingFree:
 
 def _first(items: deque[Any]) -> Any:
     try:
-        return items[0]
-    except IndexError:
+        return items[0] if items else None
+    except IndexError:  # another thread emptied it in between
         return None
 
 
