@@ -354,7 +354,7 @@ def arange(
     Raises
     ------
     RuntimeError
-        If `step` is zero or has the wrong sign.
+        If a bound is not finite, or if `step` is zero or has the wrong sign.
 
     Notes
     -----
@@ -369,6 +369,8 @@ def arange(
     check_options("arange", layout, requires_grad)
     if end is None:
         start, end = 0, start
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"unsupported range: {start} -> {end}")
     if step == 0:
         raise RuntimeError("step must be nonzero")
     if (step > 0 and end < start) or (step < 0 and end > start):

@@ -35,6 +35,8 @@ def check_out(
     function: str, out: Any, shape: Sequence[int], dtype: np.dtype[Any] | None, device: Device | None
 ) -> None:
     """Raise unless a factory can write its result to `out`."""
+    if not hasattr(out, "numpy_dtype"):
+        raise TypeError(f"{function}(): argument 'out' must be Tensor, not {type(out).__name__}")
     if dtype is not None and out.numpy_dtype != dtype:
         raise RuntimeError(f"dtype {dtype} does not match dtype of out parameter ({out.dtype})")
     if device is not None and out.device != device:
