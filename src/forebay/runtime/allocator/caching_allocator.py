@@ -20,20 +20,24 @@ import numpy as np
 from forebay._core import Block, Pool
 from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator.pending_frees import OrderedSet, PendingFrees
 from forebay.runtime.allocator.pending_releases import PendingReleases
 from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.segment_sources import SegmentSources
+from forebay.runtime.base.deferred_frees import DeferredFrees, OrderedSet
 from forebay.runtime.history.annotations import Labels
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 from forebay.snapshot.model import SEGMENT
 from forebay.spi import Port, Queue
 
-__all__ = ["Allocator", "OutOfMemoryObserver"]
+__all__ = ["UNORDERED", "Allocator", "IterationOrders", "OutOfMemoryObserver"]
 
 # Device index, bytes requested from the device, bytes available at most (capacity, or the limit), bytes free.
 OutOfMemoryObserver = Callable[[int, int, int, int], object]
+
+# Set types for queues and for private pools, which fix the order of iteration.
+IterationOrders = tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]]
+UNORDERED: IterationOrders = (set[int], set[PoolId])
 
 
 class Allocator(Pool, ABC):
@@ -50,7 +54,7 @@ class Allocator(Pool, ABC):
         port: Port,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]] = (set[int], set[PoolId]),
+        orders: IterationOrders = UNORDERED,
     ) -> None:
         self.name = name
         self.port = port
@@ -66,9 +70,10 @@ class Allocator(Pool, ABC):
         self.labels = Labels()  # of the memory history, if it is recorded
         self.capturing = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
         self._queues = queues
-        self._pending_frees = PendingFrees(queues, self.complete_free, orders[0])
+        self._queue_order = orders[0]
+        self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
         self.sources = SegmentSources(self)
-        self.pending_releases = PendingReleases(self)
+        self.pending_releases = PendingReleases(self.evict, self.sources.release)
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.reset_accumulated()
 
@@ -109,9 +114,20 @@ class Allocator(Pool, ABC):
         self.num_alloc_retries = 0
         self.num_ooms = 0
         self.num_sync_all_streams = 0
-        self.num_device_alloc = 0
-        self.num_device_free = 0
+        self._num_device_alloc = 0  # segments reserved
+        self._num_device_free = 0
+        self.pending_releases.num_released = 0
         self.num_oom_rejections = 0
+
+    @property
+    def num_device_alloc(self) -> int:
+        """Calls that reserved memory from the device: one per segment, or per range of pages."""
+        return self._num_device_alloc
+
+    @property
+    def num_device_free(self) -> int:
+        """Calls that released memory to the device."""
+        return self._num_device_free + self.pending_releases.num_released
 
     # Callbacks of the native pool
 
@@ -134,7 +150,8 @@ class Allocator(Pool, ABC):
         self._collect_deferred()
         self.has_pending_frees = True
         try:
-            self._pending_frees.mark()
+            for token in self._deferred_frees.mark():
+                self.complete_free(token)
         except ForebayError as error:
             warnings.warn(
                 f"{self.name}: freed blocks stay pending until their queues can be signalled: {error}",
@@ -144,8 +161,15 @@ class Allocator(Pool, ABC):
 
     def _collect_deferred(self) -> None:
         if deferred := self.deferred():
-            self._pending_frees.add(deferred)
+            self._deferred_frees.add([(token, self._sorted(queues), pool) for token, queues, pool in deferred])
             self.acknowledge_deferred(deferred[-1][0])  # only after `add`: a signal handler may raise in between
+
+    def _sorted(self, handles: list[int]) -> list[Queue]:
+        """Return the queues in PyTorch's order of iteration, without those that are closed."""
+        order = self._queue_order()
+        for handle in handles:
+            order.add(handle)
+        return [queue for handle in order if (queue := self._queues.get(handle)) is not None]
 
     def _process_pending_frees(self, queue: int | None = None) -> None:
         """Free the pending blocks whose queues are done. The pool calls this before allocating if there are any."""
@@ -153,9 +177,10 @@ class Allocator(Pool, ABC):
             return
         self.has_pending_frees = False
         try:
-            self._pending_frees.complete_reached()
+            for token in self._deferred_frees.reached():
+                self.complete_free(token)
         finally:
-            if self._pending_frees:
+            if self._deferred_frees:
                 self.has_pending_frees = True
 
     def driver_allocated(self) -> int:
@@ -197,7 +222,7 @@ class Allocator(Pool, ABC):
             if not self.owns(address):
                 self.sources.release(address)
             raise
-        self.num_device_alloc += 1
+        self._num_device_alloc += 1
         return block
 
     def _retry_cached(self, request: AllocRequest) -> Block | None:
@@ -269,9 +294,10 @@ class Allocator(Pool, ABC):
     def _wait_for_pending_frees(self, partition: int | None = None) -> None:
         self.has_pending_frees = False
         try:
-            self._pending_frees.wait_and_complete(self._wait_until_reached, partition)
+            for token in self._deferred_frees.wait(self._wait_until_reached, partition):
+                self.complete_free(token)
         finally:
-            if self._pending_frees:
+            if self._deferred_frees:
                 self.has_pending_frees = True
 
     def _release_segments(self, addresses: list[int]) -> None:
@@ -325,7 +351,7 @@ class Allocator(Pool, ABC):
     def detach_queues(self) -> None:
         """Detach the queues, which are closed; frees are never pending from now on."""
         self._queues = {}
-        self._pending_frees.detach_queues()
+        self._deferred_frees.detach()
 
     def after_fork_in_child(self, port: Port) -> None:
         """Detach the queues in a forked child, complete all pending frees, and reserve new memory from `port`.
@@ -335,8 +361,10 @@ class Allocator(Pool, ABC):
         self.detach_queues()
         self.port = port
         segments = np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"]
-        self.pending_releases = PendingReleases(self, frozenset(segments.tolist()))
+        self._num_device_free = self.num_device_free
+        self.pending_releases = PendingReleases(self.evict, self.sources.release, frozenset(segments.tolist()))
         self.private.after_fork_in_child()
         self._collect_deferred()
-        self._pending_frees.complete_all()
+        for token in self._deferred_frees.drain():
+            self.complete_free(token)
         self.has_pending_frees = False

@@ -33,7 +33,7 @@ class _Space(NamedTuple):
 
 
 class ExpandableSegments:
-    """The address spaces of one allocator. Commits and decommits pages, and counts them in the allocator."""
+    """The address spaces of one allocator. Commits and decommits pages."""
 
     def __init__(self, allocator: Allocator, port: Growable, drain: Callable[[int], object]) -> None:
         self._pool = allocator
@@ -45,6 +45,8 @@ class ExpandableSegments:
         self._spaces_to_release: deque[int] = deque()  # no longer in `_spaces`, still reserved from the port
         self._space_lock = threading.RLock()  # held to reserve and release spaces, never while waiting for a queue
         self.last_error: OutOfMemory | None = None  # the port's
+        self.num_committed = 0  # calls that committed pages
+        self.num_decommitted = 0
 
     def grow(self, request: AllocRequest, space: int, page: int) -> Block | None:
         """Return a block in newly committed pages, or None if the port has no memory.
@@ -142,7 +144,7 @@ class ExpandableSegments:
                 raise
             self.last_error = error.with_traceback(None)
             return False
-        self._pool.num_device_alloc += 1
+        self.num_committed += 1
         return True
 
     def _decommit(self, space: _Space, address: int, nbytes: int) -> None:
@@ -176,7 +178,7 @@ class ExpandableSegments:
                 self._pool.rollback(address)
 
     def _finish_decommit(self, space: _Space, address: int) -> None:
-        self._pool.num_device_free += 1
+        self.num_decommitted += 1
         if self._pool.decommit_done(address):
             self._release_if_empty(space)
 

@@ -6,7 +6,7 @@ available for a new buffer. (PyTorch until about 2.13; later versions place buff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from forebay._core import Block
 from forebay.errors import ForebayError, WrongState
 from forebay.runtime.allocator import oom_message
-from forebay.runtime.allocator.caching_allocator import Allocator
-from forebay.runtime.allocator.pending_frees import OrderedSet
-from forebay.runtime.allocator.private_pools import PoolId
+from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
@@ -72,7 +70,7 @@ class HeapAllocator(Allocator):
         heaps: Heaps,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]] = (set[int], set[PoolId]),
+        orders: IterationOrders = UNORDERED,
         watermarks: Watermarks | None = None,  # by default from the environment
     ) -> None:
         super().__init__(name, port, queues, settings, orders)

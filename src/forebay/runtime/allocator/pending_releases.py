@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
 from forebay.errors import DeviceError
-
-if TYPE_CHECKING:
-    from forebay.runtime.allocator.caching_allocator import Allocator
 
 __all__ = ["PendingReleases"]
 
 
 class PendingReleases:
-    """Evicted segments of one allocator; `release` returns them to their source and counts `num_device_free`.
+    """Evicted segments of one allocator.
 
+    `evict(address)` removes a segment from the pool if it is wholly free, `release(address)` returns it to its source.
     `inherited` segments in a forked child belong to the parent's port; they are never evicted or released.
     """
 
-    def __init__(self, allocator: Allocator, inherited: frozenset[int] = frozenset()) -> None:
-        self._allocator = allocator
+    def __init__(
+        self,
+        evict: Callable[[int], bool],
+        release: Callable[[int], object],
+        inherited: frozenset[int] = frozenset(),
+    ) -> None:
+        self.num_released = 0
+        self._evict = evict
+        self._release = release
         self._inherited = inherited
         self._serial = count()
         self._entries: deque[tuple[int, int]] = deque()  # address and serial, as an address may occur twice
@@ -37,7 +42,7 @@ class PendingReleases:
     def add(self, addresses: list[int]) -> None:
         """Evict those of the segments that are wholly free."""
         own = (address for address in addresses if address not in self._inherited)
-        self._entries.extend(zip(filter(self._allocator.evict, own), self._serial, strict=False))
+        self._entries.extend(zip(filter(self._evict, own), self._serial, strict=False))
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
         """Release the entries, except those that another thread has released."""
@@ -48,8 +53,8 @@ class PendingReleases:
                 except ValueError:  # released by another thread
                     continue
                 try:
-                    self._allocator.sources.release(entry[0])
+                    self._release(entry[0])
                 except DeviceError:
                     self._entries.append(entry)
                     raise
-                self._allocator.num_device_free += 1
+                self.num_released += 1

@@ -13,8 +13,8 @@ from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
     from forebay._core import Pool
-    from forebay.runtime.allocator.pending_frees import OrderedSet
     from forebay.runtime.allocator.segment_sources import MemoryResource
+    from forebay.runtime.base.deferred_frees import OrderedSet
 
 __all__ = ["DEFAULT_POOL", "PoolId", "PrivatePool", "PrivatePools", "RoutePredicate"]
 

@@ -5,15 +5,13 @@ When no cached block fits, the recovery steps run in PyTorch's order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from forebay._core import Block
 from forebay.runtime.allocator import garbage_collection, oom_message
-from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.expandable_segments import ExpandableSegments
-from forebay.runtime.allocator.pending_frees import OrderedSet
-from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
@@ -34,8 +32,9 @@ class SegmentAllocator(Allocator):
         port: Port,
         queues: Mapping[int, Queue],
         settings: AllocatorSettings = DEFAULT,
-        orders: tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]] = (set[int], set[PoolId]),
+        orders: IterationOrders = UNORDERED,
     ) -> None:
+        self._expandable: ExpandableSegments | None = None
         super().__init__(name, port, queues, settings, orders)
         self._expandable = self._expandable_segments_of(port)
         self._fraction = 1.0  # of the device's memory: the limit
@@ -45,6 +44,21 @@ class SegmentAllocator(Allocator):
 
     def _expandable_segments_of(self, port: Port) -> ExpandableSegments | None:
         return ExpandableSegments(self, port, self._drain_handle) if isinstance(port, Growable) else None
+
+    # Statistics
+
+    @property
+    def num_device_alloc(self) -> int:
+        return super().num_device_alloc + (self._expandable.num_committed if self._expandable is not None else 0)
+
+    @property
+    def num_device_free(self) -> int:
+        return super().num_device_free + (self._expandable.num_decommitted if self._expandable is not None else 0)
+
+    def reset_accumulated(self) -> None:
+        super().reset_accumulated()
+        if self._expandable is not None:
+            self._expandable.num_committed = self._expandable.num_decommitted = 0
 
     # Policy
 
@@ -191,5 +205,6 @@ class SegmentAllocator(Allocator):
             self._expandable.release_unused_spaces(partition)
 
     def after_fork_in_child(self, port: Port) -> None:
+        self._num_device_alloc = self.num_device_alloc
         super().after_fork_in_child(port)
         self._expandable = self._expandable_segments_of(port)

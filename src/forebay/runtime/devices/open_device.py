@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,13 @@ from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, warn_unraisable
 from forebay.runtime.allocator import oom_observers, pluggable_allocator
-from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
-from forebay.runtime.allocator.pending_frees import OrderedSet
-from forebay.runtime.allocator.private_pools import PoolId
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.torch_iteration_order import pool_set, stream_set
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import capture_state, lazy_init, observers
+from forebay.runtime.base.deferred_frees import DeferredFrees, KeepAlive
 from forebay.runtime.devices import retired_devices
 from forebay.runtime.devices.stream_pool import StreamPool
 from forebay.runtime.history import recording
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
 
 __all__ = [
-    "KeepAlive",
     "OpenDevice",
     "OpenDevices",
     "after_fork_in_child",
@@ -56,14 +52,6 @@ _listed: dict[str, OpenDevices] = {}  # results of `open_devices` by kind; repla
 _opening = threading.RLock()
 
 
-@dataclass(eq=False, slots=True)
-class KeepAlive:
-    """Objects that queued work uses. Released once the queue reaches `tick`; 0 while the tick is unknown."""
-
-    objects: tuple[object, ...]
-    tick: int = 0
-
-
 class OpenDevice:
     """One open device. Its queues live as long as it does: a destroyed stream's queue is reused by a new stream."""
 
@@ -74,7 +62,7 @@ class OpenDevice:
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
         self.default_queue = self.new_queue(0)
-        self._kept_alive: dict[int, deque[KeepAlive]] = {}
+        self._kept_alive = DeferredFrees[tuple[object, ...]]()
         self.default_stream: Stream | None = None
         self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
         self.allocator = self._make_allocator(settings)
@@ -90,10 +78,10 @@ class OpenDevice:
             return HeapAllocator(name, self.port, heaps, self.queues, settings, orders)
         return SegmentAllocator(name, self.port, self.queues, settings, orders)
 
-    def _iteration_orders(self) -> tuple[Callable[[], OrderedSet[int]], Callable[[], OrderedSet[PoolId]]]:
+    def _iteration_orders(self) -> IterationOrders:
         pool = self.stream_pool
         if pool is None:
-            return set[int], set[PoolId]
+            return UNORDERED
         return lambda: stream_set(self.device.index or 0, pool.stream_id_of), pool_set
 
     @property
@@ -170,34 +158,16 @@ class OpenDevice:
         if self.stream_pool is None:
             self._spare.setdefault(priority, []).append(queue)
 
-    @contextmanager
-    def keep_alive(self, queue: Queue, *objects: object) -> Iterator[KeepAlive]:
+    def keep_alive(self, queue: Queue, *objects: object) -> AbstractContextManager[KeepAlive]:
         """Keep the objects alive until the work queued in the context has completed, even if an exception interrupts.
 
         If the queue is being captured, the graph keeps them alive instead.
         """
         if capture_state.active and (capture := capture_state.capture_of(queue)) is not None:
             capture.recording.retain(*objects)
-            yield KeepAlive(objects)
-            return
-        self._release_completed(queue)
-        entry = KeepAlive(objects)
-        self._kept_alive.setdefault(queue.handle, deque()).append(entry)
-        try:
-            yield entry
-        finally:
-            entry.tick = capture_state.signal(queue)
-
-    def _release_completed(self, queue: Queue) -> None:
-        entries = self._kept_alive.get(queue.handle)
-        while entries:
-            try:
-                oldest = entries.popleft()
-            except IndexError:  # another thread popped the last entry
-                return
-            if oldest.tick == 0 or queue.reached() < oldest.tick:
-                entries.appendleft(oldest)
-                return
+            return nullcontext(KeepAlive(objects, queue, None, set()))
+        self._kept_alive.discard_reached(queue)
+        return self._kept_alive.keep_alive(queue, objects)
 
     def wait(self, queue: Queue, tick: int | None = None) -> None:
         """Make the host wait for the tick, or for all queued work. Raises each failure of the queue's work once.
@@ -212,7 +182,7 @@ class OpenDevice:
             queue.wait(tick)
         else:
             observers.wait(queue, tick)
-        self._release_completed(queue)
+        self._kept_alive.discard_reached(queue)
         if (failure := self.allocator.failures.pop(queue.handle, None)) is not None:
             raise failure
 
