@@ -39,4 +39,11 @@ entries = Extension(
     language="c++",
 )
 
-setup(ext_modules=cythonize([core, entries]))
+pinned_cache = Extension(
+    "forebay.runtime.pinned._cache",
+    sources=["src/forebay/runtime/pinned/_cache.pyx"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *warnings],
+    language="c++",
+)
+
+setup(ext_modules=cythonize([core, entries, pinned_cache]))

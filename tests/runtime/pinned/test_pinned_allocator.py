@@ -334,7 +334,7 @@ def interrupted(call, at):
 
     def trace(frame, event, _):
         nonlocal lines
-        if not frame.f_code.co_filename.endswith(("pinned_allocator.py", "pinned/tables.py", "pinned/transitions.py")):
+        if not frame.f_code.co_filename.endswith(("pinned_allocator.py", "deferred_frees.py")):
             return None
         if event == "line":
             lines += 1

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from forebay.runtime.pinned.tables import HostBlock
+    from forebay.runtime.pinned._cache import HostBlock
 
 __all__ = ["ALL", "STATE", "Frames", "PinnedHistory", "segment_dict"]
 

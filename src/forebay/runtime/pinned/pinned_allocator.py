@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
-from forebay.runtime.base import capture_state
-from forebay.runtime.pinned import transitions
+from forebay.errors import DeviceError, ForebayError, Forked, warn_unraisable
+from forebay.runtime.base.deferred_frees import DeferredFrees
+from forebay.runtime.pinned._cache import HostBlock, PinnedCache, PinnedLease
 from forebay.runtime.pinned.history import ALL, STATE, Frames, PinnedHistory, segment_dict
 from forebay.runtime.pinned.poller import Poller
-from forebay.runtime.pinned.tables import HostBlock, PinnedLease, Tables, Times, Transition, VersionedState
 from forebay.runtime.settings import allocator_settings as rules
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PinnedAllocator", "PinnedBlock"]
 
-_STAT_KEYS = ("current", "peak", "allocated", "freed")
+_MAX_BYTES = 1 << 63
 
 
 class PinnedBlock:
@@ -96,10 +94,9 @@ class PinnedAllocator:
         self._port: PinnedHost | None = port  # None in a forked child
         self._settings = settings
         self._clock = clock
-        self._state = VersionedState(Tables({}))
+        self._cache = PinnedCache()
         self._leases: dict[int, weakref.ref[PinnedLease]] = {}  # all that are not returned, and some that are
-        self._untimed: deque[PinnedLease] = deque()  # freed, but the ticks of their queues are not known yet
-        self._pending: deque[tuple[Queue, int, _PendingFree]] = deque()  # in the order of the frees
+        self._deferred_frees = DeferredFrees[PinnedLease](one_fifo=True)
         self._closed = False
         self._poller_failed = False  # the settings ask for a thread, but the system cannot create one
         self._poller = Poller(self)
@@ -107,9 +104,12 @@ class PinnedAllocator:
     # Allocating and freeing
 
     def allocate(self, nbytes: int) -> PinnedBlock:
-        """Return a block of at least `nbytes`. Raise ValueError below 1, DeviceError if the system pins no more."""
-        if nbytes <= 0:
-            raise ValueError(f"cannot pin {nbytes} bytes: a block has at least 1")
+        """Return a block of at least `nbytes`.
+
+        Raises ValueError for an invalid size, DeviceError if the system pins no more.
+        """
+        if not 0 < nbytes <= _MAX_BYTES:
+            raise ValueError(f"cannot pin {nbytes} bytes: a block has 1 to {_MAX_BYTES} bytes")
         if self._port is None:
             raise Forked(f"{self.name} was opened before this process was forked")
         frames = self.history.capture_stack(STATE)
@@ -119,7 +119,7 @@ class PinnedAllocator:
         self._leases[id(lease)] = weakref.ref(lease, partial(self._leases.pop, id(lease)))
         handle = PinnedBlock(self, lease)  # made first: whatever happens from here on, its destructor frees the memory
         size = self._rounded(nbytes)
-        new = not self._state.change(transitions.allocate_cached(size, lease))
+        new = not self._cache.allocate(size, lease)
         if new:
             if self._settings().pinned_use_background_threads:
                 self._poller_failed = not self._start_poller()
@@ -129,10 +129,10 @@ class PinnedAllocator:
 
     def free_lease(self, lease: PinnedLease) -> None:
         """Free the lease's block. Idempotent, also after an interrupted call."""
-        if lease.freed or self._port is None:
+        if lease.freed or lease.block is None:
             return
-        self._state.now()  # complete an allocation that was interrupted between commit and assignment
-        if lease.block is None:
+        if self._port is None:  # the queues are the parent's: no free is deferred
+            self._cache.free(lease, rules.UNLIMITED)
             return
         frames = self.history.capture_stack(ALL)
         self.history.record("free_requested", lease.block, frames or lease.block.frames)
@@ -142,16 +142,16 @@ class PinnedAllocator:
             finally:
                 lease.freed = lease.returned
         else:
-            self._untimed.append(lease)
+            self._deferred_frees.add([(lease, tuple(lease.uses.values()), 0)])
             lease.freed = True
             if not self._closed:
-                self._request_ticks()
+                self._mark_frees(None)
                 self._poller.wake()
 
     def empty(self) -> None:
         """Unpin all free blocks except those of the reserved segment."""
         self.process_pending_frees()
-        self._state.change(transitions.evict_all)
+        self._cache.evict_all()
         self._unpin_evicted()
 
     def process_pending_frees(self, frames: Frames | None = None) -> bool:
@@ -159,17 +159,14 @@ class PinnedAllocator:
         if self._closed:
             return False
         with suppress(ForebayError):  # reported when the block was freed; retried with each call
-            self._request_ticks()
-        while (first := _first(self._pending)) is not None:
-            queue, tick, pending = first
-            if tick and queue.reached() < tick:
-                break
-            pending.queues.discard(id(queue))
-            if not pending.queues:
-                self._complete_free(pending.lease, frames)
-            with suppress(ValueError):  # another thread was faster
-                self._pending.remove(first)
-        return bool(self._pending) or bool(self._untimed)
+            self._mark_frees(frames)
+        for lease in self._deferred_frees.reached():
+            self._complete_free(lease, frames)
+        return bool(self._deferred_frees)
+
+    def _mark_frees(self, frames: Frames | None) -> None:
+        for lease in self._deferred_frees.mark():
+            self._complete_free(lease, frames)
 
     # Pinning and unpinning
 
@@ -179,14 +176,14 @@ class PinnedAllocator:
         return 1 << (nbytes - 1).bit_length() if rounds else nbytes
 
     def _allocate_new(self, port: PinnedHost, size: int, lease: PinnedLease) -> None:
-        if self._state.now().segment is None:
+        if self._cache.segment is None:
             self._reserve_segment(port)
-        if self._state.change(transitions.allocate_from_segment(size, lease)):
+        if self._cache.allocate_from_segment(size, lease):
             return
         try:
             self._pin_block(port, size, lease)
         except DeviceError:
-            if not any(bucket.free for bucket in self._state.now().buckets.values()):
+            if not self._cache.free_blocks():
                 raise
             self.empty()  # PyTorch raises here although memory is cached
             self._pin_block(port, size, lease)
@@ -195,66 +192,54 @@ class PinnedAllocator:
         begin, address = self._clock(), 0
         try:
             address = port.pin(size)
-            self._state.change(transitions.add_block(HostBlock(address, size), lease, self._elapsed_us(begin)))
+            self._cache.add(HostBlock(address, size), lease, self._elapsed_us(begin))
         finally:
-            self._state.now()
             if address and lease.block is None:  # interrupted by a signal handler
                 port.unpin(address)
 
     def _reserve_segment(self, port: PinnedHost) -> None:
         size = self._settings().pinned_reserve_segment_size
         if not size:
-            self._state.change(transitions.set_segment(0, 0, None))
+            self._cache.set_segment(0, 0)
             return
         begin, address = self._clock(), 0
         try:
             address = port.pin(size)
-            self._state.change(transitions.set_segment(address, size, self._elapsed_us(begin)))
+            self._cache.set_segment(address, size, self._elapsed_us(begin))
         finally:
-            if address and self._state.now().segment != (address, size):  # interrupted, or another thread was faster
+            if address and self._cache.segment != (address, size):  # interrupted, or another thread was faster
                 port.unpin(address)
 
     def _complete_free(self, lease: PinnedLease, frames: Frames | None) -> None:
-        changed = self._state.change(transitions.free_block(lease, self._settings().pinned_max_cached_size))
-        if changed and lease.block is not None:
+        if self._cache.free(lease, self._settings().pinned_max_cached_size) and lease.block is not None:
             self.history.record_free_completed(lease.block, frames)
         self._unpin_evicted()
 
     def _unpin_evicted(self) -> None:
-        for block in self._state.now().evicted:
+        for block in self._cache.evicted():
             if self._port is not None:
                 self._unpin(self._port, block)
 
     def _unpin(self, port: PinnedHost, block: HostBlock) -> None:
         claim, begin = object(), self._clock()
-        end: Transition | None = transitions.unpin_failed(block, claim)
+        end: Callable[[], None] | None = partial(self._cache.unpin_failed, block, claim)
         try:
-            if self._state.change(transitions.claim_unpin(block, claim)):
+            if self._cache.begin_unpin(block, claim):
                 end = None  # if interrupted now, the outcome is unknown: the block stays claimed and counted
                 if not block.reserved:
                     port.unpin(block.address)
-                end = transitions.unpin_done(block, claim, None if block.reserved else self._elapsed_us(begin))
+                duration = -1 if block.reserved else self._elapsed_us(begin)
+                end = partial(self._cache.unpin_done, block, claim, duration)
                 self.history.record("segment_free", block)
         except DeviceError:
-            end = transitions.unpin_failed(block, claim)
+            end = partial(self._cache.unpin_failed, block, claim)
             raise
         finally:
             if end is not None:
-                self._state.change(end)
+                end()
 
     def _elapsed_us(self, begin: int) -> int:
         return (self._clock() - begin) // 1000
-
-    # Pending frees
-
-    def _request_ticks(self) -> None:
-        """Request a tick of each queue that used a freed lease, and append a pending free for each."""
-        while (lease := _first(self._untimed)) is not None:
-            ticks = [(queue, _end_tick(queue)) for queue in lease.uses.values()]
-            pending = _PendingFree(lease, set(lease.uses))
-            self._pending.extend([(queue, tick, pending) for queue, tick in ticks])
-            with suppress(ValueError):  # another thread was faster; a duplicate entry is harmless
-                self._untimed.remove(lease)
 
     def _start_poller(self) -> bool:
         """Start the background thread. Return False if the system cannot create one."""
@@ -264,12 +249,12 @@ class PinnedAllocator:
 
     def stats_as_nested_dict(self) -> dict[str, Any]:
         """Return all statistics in PyTorch's order. Sizes are bytes, times µs."""
-        return _nested_stats(self._state.now())
+        return _nested_stats(self._cache)
 
     @staticmethod
     def empty_stats() -> dict[str, Any]:
         """Return the statistics of an unused allocator."""
-        return _nested_stats(Tables({}))
+        return _nested_stats(PinnedCache())
 
     def stats(self) -> dict[str, int]:
         """Return all statistics under flat keys ("active_bytes.current"), in alphabetical order."""
@@ -281,17 +266,16 @@ class PinnedAllocator:
         return dict(sorted(flat.items()))
 
     def reset_peaks(self) -> None:
-        self._state.change(transitions.reset_peaks)
+        self._cache.reset_peaks()
 
     def reset_accumulated(self) -> None:
-        self._state.change(transitions.reset_accumulated)
+        self._cache.reset_accumulated()
 
     def segments(self) -> list[dict[str, Any]]:
         """Return every block in the schema of PyTorch's snapshots; an empty list while the history is off."""
         if not self.history.recording:
             return []
-        tables = self._state.now()
-        inactive = [segment_dict(block, allocated=False, active=False) for block in _inactive_blocks(tables)]
+        inactive = [segment_dict(block, allocated=False, active=False) for block in self._cache.inactive()]
         active = [segment_dict(block, allocated=not lease.freed, active=True) for lease, block in self._active()]
         return sorted([*inactive, *active], key=lambda row: row["address"])
 
@@ -305,23 +289,24 @@ class PinnedAllocator:
 
     def check_invariants(self) -> str | None:
         """Return the first violated invariant, or None. Call it only while no other thread uses the allocator."""
-        tables = self._state.now()
+        stats = self.stats()
         active = [block for _, block in self._active()]
-        blocks = [*_inactive_blocks(tables), *active]
-        requests, nbytes = transitions.active_totals(tables)
+        blocks = [*self._cache.inactive(), *active]
         spans = sorted((block.address, block.address + block.size) for block in blocks)
         invariants = {
-            "the active statistics match the active blocks": (requests[0], nbytes[0])
-            == (len(active), sum(block.size for block in active)),
-            "the allocation statistics match all blocks": (tables.allocations[0], tables.nbytes[0])
-            == (len(blocks), sum(block.size for block in blocks)),
+            "the active statistics match the active blocks": (
+                (stats["active_requests.current"], stats["active_bytes.current"])
+                == (len(active), sum(block.size for block in active))
+            ),
+            "the allocation statistics match all blocks": (
+                (stats["allocations.current"], stats["allocated_bytes.current"])
+                == (len(blocks), sum(block.size for block in blocks))
+            ),
             "no two blocks overlap": all(end <= start for (_, end), (start, _) in pairwise(spans)),
-            "the blocks of the reserved segment are counted": tables.segment_blocks
+            "the blocks of the reserved segment are counted": self._cache.segment_blocks
             == sum(block.reserved for block in blocks),
             "each free block is in its bucket": all(
-                transitions.bucket_index(block.size) == at
-                for at, bucket in tables.buckets.items()
-                for block in bucket.free
+                (block.size - 1).bit_length() == at for at, free in self._cache.free_blocks().items() for block in free
             ),
         }
         return next((rule for rule, holds in invariants.items() if not holds), None)
@@ -338,59 +323,20 @@ class PinnedAllocator:
         self._port = None
 
 
-class _PendingFree:
-    """A freed lease and the identities of the queues that may still use its block."""
-
-    __slots__ = ("lease", "queues")
-
-    def __init__(self, lease: PinnedLease, queues: set[int]) -> None:
-        self.lease = lease
-        self.queues = queues
-
-
-def _first(items: deque[Any]) -> Any:
-    try:
-        return items[0] if items else None
-    except IndexError:  # another thread emptied it in between
-        return None
-
-
-def _end_tick(queue: Queue) -> int:
-    """Return the tick behind all queued work; 0 for a queue that is closed or was inherited by a fork."""
-    try:
-        return capture_state.signal(queue)
-    except (WrongState, Forked):
-        return 0
-
-
-def _inactive_blocks(tables: Tables) -> tuple[HostBlock, ...]:
-    free = (block for bucket in tables.buckets.values() for block in bucket.free)
-    return (*free, *tables.evicted, *(block for block, _ in tables.unpinning))
-
-
-def _nested_stats(tables: Tables) -> dict[str, Any]:
-    requests, nbytes = transitions.active_totals(tables)
-    stats = {
-        "allocations": tables.allocations,
-        "active_requests": requests,
-        "allocated_bytes": tables.nbytes,
-        "active_bytes": nbytes,
-    }
-    return {
-        "num_host_alloc": tables.allocations[2],
-        "num_host_free": tables.allocations[3],
-        **{name: dict(zip(_STAT_KEYS, stat, strict=True)) for name, stat in stats.items()},
-        "host_alloc_time": _time_stats(tables.pin_times),
-        "host_free_time": _time_stats(tables.unpin_times),
+def _nested_stats(cache: PinnedCache) -> dict[str, Any]:
+    totals = cache.totals()
+    allocations = totals["allocations"]
+    return {"num_host_alloc": allocations["allocated"], "num_host_free": allocations["freed"]} | {
+        name: value if "peak" in value else _time_stats(value) for name, value in totals.items()
     }
 
 
-def _time_stats(times: Times) -> dict[str, int]:
-    average = times.total // times.calls if times.calls else 0
+def _time_stats(times: dict[str, int]) -> dict[str, int]:
+    total, calls = times["total"], times["calls"]
     return {
-        "total": times.total,
-        "max": times.longest,
-        "min": times.shortest,
-        "count": times.calls,
-        "avg": average,
+        "total": total,
+        "max": times["longest"],
+        "min": times["shortest"],
+        "count": calls,
+        "avg": total // calls if calls else 0,
     }

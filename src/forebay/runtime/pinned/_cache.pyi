@@ -1,0 +1,61 @@
+"""Cache of pinned host blocks: free blocks by size bucket, the reserved segment and the statistics.
+
+Every method is one step, which no other thread, signal handler or destructor can see half done.
+"""
+
+from typing import Any
+
+class HostBlock:
+    """A piece of pinned memory, from `pin` to `unpin`. Never split or merged."""
+
+    frames: Any  # the allocating stack, while a history is recorded
+    def __init__(self, address: int, size: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def reserved(self) -> bool: ...  # part of the reserved segment
+
+class PinnedLease:
+    """One use of a block, from `allocate` until the free completes."""
+
+    freed: bool  # freed by its owner; queues may still use the block
+    def __init__(self) -> None: ...
+    @property
+    def block(self) -> HostBlock | None: ...
+    @property
+    def returned(self) -> bool: ...  # the free is complete
+    @property
+    def uses(self) -> dict[int, Any]: ...  # queues that copy from or to the block, by identity
+
+class PinnedCache:
+    def __init__(self) -> None: ...
+
+    # Each allocates for the lease. `allocate` reuses the most recently freed block of the bucket that is large enough;
+    # `add` takes a newly pinned block, which took the driver `duration` µs; `allocate_from_segment` takes the next part
+    # of the reserved segment, which is split anew only after all of its blocks were evicted.
+    def allocate(self, size: int, lease: PinnedLease) -> bool: ...
+    def add(self, block: HostBlock, lease: PinnedLease, duration: int) -> None: ...
+    def allocate_from_segment(self, size: int, lease: PinnedLease) -> bool: ...
+    def set_segment(self, address: int, size: int, duration: int = -1) -> bool: ...  # once; size 0 disables it
+    @property
+    def segment(self) -> tuple[int, int] | None: ...  # address and size; None before `set_segment`
+    @property
+    def segment_blocks(self) -> int: ...
+
+    # Frees the lease's block once: evicts it if it has more than `max_cached_size` bytes, else caches it.
+    def free(self, lease: PinnedLease, max_cached_size: int) -> bool: ...
+    def evict_all(self) -> None: ...  # free blocks of the smallest bucket first
+    def evicted(self) -> list[HostBlock]: ...
+
+    # Only the caller whose `begin_unpin` returned True unpins the block, and ends that with one of the other two. A
+    # block that could not be unpinned returns to the cache as the last candidate for reuse.
+    def begin_unpin(self, block: HostBlock, claim: object) -> bool: ...
+    def unpin_done(self, block: HostBlock, claim: object, duration: int = -1) -> None: ...
+    def unpin_failed(self, block: HostBlock, claim: object) -> None: ...
+    def free_blocks(self) -> dict[int, list[HostBlock]]: ...  # by bucket: 2^n is the largest size in bucket n
+    def inactive(self) -> list[HostBlock]: ...  # free, evicted, and being unpinned
+    def totals(self) -> dict[str, dict[str, int]]: ...  # sizes in bytes, times in µs
+    def reset_peaks(self) -> None: ...
+    def reset_accumulated(self) -> None: ...
