@@ -1,6 +1,6 @@
 """NumPy programs with and without forebay, and with other allocators preloaded, in alternating fresh processes.
 
-`bench_numpy.py --thresholds` compares small array sizes, to find the smallest size worth serving from forebay.
+`bench_numpy.py --thresholds` compares small array sizes, to find the smallest size worth allocating from forebay.
 """
 
 from __future__ import annotations

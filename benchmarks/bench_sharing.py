@@ -19,8 +19,8 @@ HANDSHAKES = 20  # both processes spin, so load on the machine slows them down
 MIB = 1 << 20
 
 
-def answer(pipe: Connection) -> None:
-    """Answer each object with a byte. For a pair of events, record the second after each recording of the first."""
+def reply(pipe: Connection) -> None:
+    """Reply to each object with a byte. For a pair of events, record the second after each recording of the first."""
     with forebay.emulate("cuda"):
         while (value := pipe.recv()) is not None:
             pipe.send_bytes(b".")
@@ -48,7 +48,7 @@ def microseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 def main() -> None:
     own_end, child_end = mp.get_context("spawn").Pipe()
-    process = mp.get_context("spawn").Process(target=answer, args=(child_end,), daemon=True)
+    process = mp.get_context("spawn").Process(target=reply, args=(child_end,), daemon=True)
     process.start()
     with forebay.emulate("cuda"):
 

@@ -80,15 +80,15 @@ os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it hides emulated devices, too
 @pytest.fixture
 def clean():
     """Check that the CPU device has no more memory in use afterwards, and restore the current device."""
-    here = current.here()
-    before = here.state()
+    here = current.thread_state()
+    before = here.save()
     forebay.set_device("cpu")
     host = current.opened_for("cpu")
     held = forebay.memory.memory_allocated("cpu")
     yield
     here.device, here.indices, here.streams = before
-    here.entered.clear()
-    here.forget()
+    here.stream_stack.clear()
+    here.clear_cache()
     forebay.synchronize("cpu")
     if forebay.memory.memory_allocated("cpu") > held:
         gc.collect()  # a tenth of a second

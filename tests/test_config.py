@@ -41,7 +41,7 @@ def test_cpu_devices_share_three_quarters_of_the_memory(monkeypatch):
     assert config.CPU_MEMORY.value() == one // 3
 
 
-def test_every_variable_has_a_meaning():
+def test_every_variable_has_a_description():
     assert [variable.name for variable in config.VARIABLES] == [
         "FOREBAY_CPU_DEVICES",
         "FOREBAY_CPU_MEMORY",

@@ -40,7 +40,7 @@ OVERLOADS = (
         ((Device("cuda"),), "device(type='cuda')"),
     ],
 )
-def test_valid_arguments(arguments, text):
+def test_valid_device_arguments(arguments, text):
     assert repr(forebay.device(*arguments)) == text
 
 
@@ -84,24 +84,24 @@ def test_valid_arguments(arguments, text):
         ((b"cpu",), TypeError, OVERLOADS.format("bytes")),
     ],
 )
-def test_invalid_arguments(arguments, error, text):
+def test_invalid_device_arguments_raise_pytorchs_errors(arguments, error, text):
     with pytest.raises(error) as caught:
         forebay.device(*arguments)
     assert str(caught.value) == text
 
 
-def test_keywords():
+def test_device_accepts_keyword_arguments():
     assert Device(type="cuda", index=1) == Device(device="cuda:1") == Device("cuda:1")
     with pytest.raises(TypeError, match=r"got \(\)"):
         Device()
 
 
-def test_index_alone_names_the_accelerator(emulated):
+def test_index_without_kind_denotes_the_accelerator(emulated):
     assert repr(forebay.device(1)) == "device(type='cuda', index=1)"
     assert forebay.empty(1, device=1).device == Device("cuda:1")
 
 
-def test_equality_hash_and_text():
+def test_device_equality_hash_and_text():
     assert Device("cuda:1") == Device("cuda", 1)
     assert hash(Device("cuda:1")) == hash(Device("cuda", 1))
     assert Device("cuda") != Device("cuda:0")
@@ -110,12 +110,12 @@ def test_equality_hash_and_text():
     assert (Device("cuda:1").type, Device("cuda:1").index, Device("cuda").index) == ("cuda", 1, None)
 
 
-def test_attributes_are_read_only():
+def test_device_attributes_are_read_only():
     with pytest.raises(AttributeError, match="objects is not writable"):
         Device("cuda").index = 3
 
 
-def test_copies_and_pickles():
+def test_device_can_be_copied_and_pickled():
     device = Device("cuda:1")
     assert pickle.loads(pickle.dumps(device)) == copy.copy(device) == copy.deepcopy(device) == device
     assert device.__reduce__() == (Device, ("cuda", 1))
@@ -133,11 +133,11 @@ class TestDefaultDevice:
         yield
         forebay.set_default_device(None)
 
-    def test_is_the_cpu_although_there_is_an_accelerator(self):
+    def test_default_device_is_the_cpu_despite_an_accelerator(self):
         assert forebay.get_default_device() == Device("cpu")
         assert forebay.empty(1).device == Device("cpu")
 
-    def test_can_be_set(self):
+    def test_set_default_device_applies_to_factories(self):
         forebay.set_default_device("cuda")
         assert forebay.get_default_device() == forebay.empty(1).device == Device("cuda:0")
         forebay.cuda.set_device(1)
@@ -145,7 +145,7 @@ class TestDefaultDevice:
         forebay.set_default_device("cuda:0")
         assert forebay.get_default_device() == forebay.empty(1).device == Device("cuda:0")
 
-    def test_context_sets_it_without_changing_the_current_device(self):
+    def test_device_context_sets_the_default_but_not_the_current_device(self):
         with forebay.device("cuda:1") as entered:
             assert entered == forebay.get_default_device() == forebay.empty(1).device == Device("cuda:1")
             assert forebay.cuda.current_device() == 0
@@ -154,7 +154,7 @@ class TestDefaultDevice:
             assert forebay.empty(1).device == Device("cuda:1")
         assert forebay.empty(1).device == Device("cpu")
 
-    def test_decorator_sets_it(self):
+    def test_device_decorator_sets_the_default_device(self):
         @forebay.device("cuda:1")
         def factory():
             return forebay.empty(1).device
@@ -162,7 +162,7 @@ class TestDefaultDevice:
         assert factory() == Device("cuda:1")
         assert forebay.get_default_device() == Device("cpu")
 
-    def test_belongs_to_its_thread(self):
+    def test_default_device_is_per_thread(self):
         forebay.set_default_device("cuda:1")
         found = []
         thread = threading.Thread(target=lambda: found.append(forebay.empty(1).device))
@@ -186,7 +186,7 @@ class TestDefaultDevice:
             assert thread.submit(lambda: forebay.Stream().device).result(30) == Device("cuda:0")
 
 
-def test_constructing_and_counting_open_nothing(fake):
+def test_construction_and_device_count_do_not_open_a_device(fake):
     Device("fake:7")
     assert forebay.device_count("fake") == 2
     assert forebay.device_count("unknown") == 0
@@ -202,7 +202,7 @@ def test_constructing_and_counting_open_nothing(fake):
         ("meta", "'meta' is not a kind of device"),
     ],
 )
-def test_missing_device_is_an_error(fake, name, words):
+def test_missing_device_raises(fake, name, words):
     with pytest.raises(ForebayError, match=words):
         forebay.empty(1, device=name)
     assert Device(name) not in open_device._opened

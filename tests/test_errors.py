@@ -10,12 +10,12 @@ import pytest
 from forebay.errors import ForebayWarning, warn_unraisable
 
 
-def test_complain_warns():
+def test_warn_unraisable_warns():
     with pytest.warns(ForebayWarning, match="it went wrong"):
         warn_unraisable("it went wrong")
 
 
-def test_complain_calls_unraisablehook_if_warnings_are_errors(monkeypatch):
+def test_warn_unraisable_calls_unraisablehook_if_warnings_are_errors(monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", lambda hook_args: reported.append(repr(hook_args.exc_value)))
     with warnings.catch_warnings():
@@ -24,7 +24,7 @@ def test_complain_calls_unraisablehook_if_warnings_are_errors(monkeypatch):
     assert reported == ["ForebayWarning('it went wrong')"]
 
 
-def test_complain_works_with_the_default_unraisablehook(monkeypatch, capsys):
+def test_warn_unraisable_works_with_the_default_unraisablehook(monkeypatch, capsys):
     """The default hook accepts only arguments that the interpreter has made."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     with warnings.catch_warnings():

@@ -36,7 +36,7 @@ def test_program_prints_what_pytorch_prints(tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.skipif(not ORACLE.exists(), reason="no oracle at ORACLE or beside the repository")
-def test_record_is_pytorchs():
+def test_recorded_output_matches_pytorch():
     assert torch_output() == RECORD.read_text()
 
 

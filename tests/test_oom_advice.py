@@ -97,6 +97,7 @@ def test_memory_of_other_processes_and_the_limit_count():
     assert advice_lines(gpu, 60 * MIB) == []
 
 
+@pytest.mark.slow
 def test_advice_is_fast_for_any_history():
     """With a large history only the newest entries are replayed, within a time limit."""
     gpu = recording(96 * MIB)

@@ -45,7 +45,7 @@ def gpu(request: pytest.FixtureRequest) -> Profile:
     return load(request.param)
 
 
-def test_names_by_kind():
+def test_names_are_selected_by_kind():
     assert names("cuda") == ("a100", "b200", "h100", "h200", "l40s", "rtx_4090", "rtx_a6000", "t4", "v100")
     assert names("mps") == ("apple_m1", "apple_m1_max", "apple_m2_ultra", "apple_m3_max", "apple_m4")
     assert names("mtia") == ("mtia_v2",)
@@ -62,7 +62,7 @@ def test_profile_has_every_key_of_its_kind(profile: Profile):
 
 
 def test_every_number_has_a_source(profile: Profile):
-    """Each line names its source by a letter that the file explains, or says that the number is unverified."""
+    """Each line refers to a source of the file by its letter, or states that the number is unverified."""
     text = (ROOT / f"src/forebay/profiles/{profile.name}.toml").read_text(encoding="utf-8")
     explained = {line[2] for line in text.splitlines() if line.startswith("# ") and line[3:5] == ": "}
     plain = {"kind", "minor", "is_integrated", "is_multi_gpu_board", "pci_bus_id", "pci_device_id"}  # or the line above
@@ -77,7 +77,7 @@ def test_every_number_has_a_source(profile: Profile):
         assert words & (explained | sources), line
 
 
-def test_numbers_are_consistent(gpu: Profile):
+def test_profile_numbers_are_consistent(gpu: Profile):
     found = gpu.properties
     assert found["total_memory"] % 65536 == 0  # the driver's granularity
     assert 0.9 * gpu.sensors["memory"] < found["total_memory"] < gpu.sensors["memory"]
@@ -196,6 +196,7 @@ def test_geometry_requires_a_cuda_gpu():
         Geometry.of("Apple M4")
 
 
+@pytest.mark.slow
 def test_import_does_not_load_the_profiles_modules():
     program = "import sys, forebay; print([name for name in ('tomllib', 'difflib', 'uuid') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""One accelerator runtime: devices, streams, events, a caching allocator, and where the memory went."""
+"""One accelerator runtime: devices, streams, events, a caching allocator and memory diagnostics."""
 
 from typing import Any as _Any
 
@@ -200,7 +200,7 @@ def __getattr__(name: str) -> _Any:
     dtypes = import_module("forebay.dtypes")  # an import from the package would call this function again
     if _why_no_core is not None and name in {*__all__, *dtypes.NAMES}:
         reason = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
-        message = f"forebay's compiled core does not load ({reason}); `forebay doctor` says what to do"
+        message = f"forebay's compiled core does not load ({reason}); `forebay doctor` reports the remedy"
         raise ImportError(message, name="forebay._core") from _why_no_core
     if name in _FACES:
         return import_module(f"forebay.{name}")

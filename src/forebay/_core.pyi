@@ -9,8 +9,8 @@ from typing_extensions import disjoint_base
 MIN_BLOCK_SIZE: Final[int]  # bytes; every block is a multiple of it
 METRICS: Final[tuple[str, ...]]  # PyTorch's names of the statistics, in the order of `Pool.counts`
 
-# Return a copy of the template per row of the columns, which are stored under the keys. With `leaves` the dicts contain
-# no reference cycles and are untracked by the garbage collector.
+# Return a copy of the template for each row of the columns, whose values are stored under the keys. With `leaves`, the
+# dicts contain no reference cycles and are untracked by the garbage collector.
 def make_dicts(
     template: dict[str, Any], keys: list[str], columns: list[list[Any]], leaves: bool
 ) -> list[dict[str, Any]]: ...
@@ -41,7 +41,7 @@ class Pool:
     `allocate` returns `try_allocate`, or if no free block fits, the result of the subclass's `_refill`. A block
     freed after `record_stream` is pending until `complete_free` is called with its token; `deferred` lists such
     blocks until `acknowledge_deferred`, and `_defer` is called for each. `partition` is the id of a private pool,
-    whose blocks serve no other pool; 0 is the default.
+    whose blocks other pools do not use; 0 is the default.
     """
 
     def __init__(self) -> None: ...
@@ -51,7 +51,7 @@ class Pool:
     def _route(self, queue: int) -> int: ...  # the private pool for an allocation by this thread
     def _refill(self, nbytes: int, queue: int, partition: int) -> Block: ...
     def _defer(self) -> None: ...
-    def _process_pending_frees(self, queue: int) -> None: ...  # process pending frees
+    def _process_pending_frees(self, queue: int) -> None: ...
     has_pending_frees: bool  # `allocate` calls `_process_pending_frees` first
     routed: bool  # `allocate` calls `_route`
     def deferred(self) -> list[tuple[int, list[int], int]]: ...  # token, queues that use the block, pool id
@@ -71,8 +71,8 @@ class Pool:
         buffer_alignment: int = 0,  # nonzero: segments are heaps
         heap_limit: int = 0,  # bytes in heaps; 0: unlimited
     ) -> None: ...
-    def block_size(self, nbytes: int) -> int: ...  # block size
-    def segment_size(self, nbytes: int) -> tuple[int, bool]: ...  # and whether it is of the small class
+    def block_size(self, nbytes: int) -> int: ...  # for a request of `nbytes`
+    def segment_size(self, nbytes: int) -> tuple[int, bool]: ...  # for a request, and whether it is of the small class
 
     # Segments
     def adopt(
@@ -81,8 +81,8 @@ class Pool:
     def adopt_and_allocate(
         self, need: int, address: int, size: int, queue: int, partition: int = 0
     ) -> Block | None: ...
-    # Address, size, queue, age, and whether it is expandable, of each wholly free segment. `growing` adds expandable
-    # segments and heaps; `pieces` also lists free parts of segments in use.
+    # Address, size, queue, age, and whether it is expandable, of each wholly free segment. `expandable` adds
+    # expandable segments and heaps; `parts` also lists free parts of segments in use.
     def evictable(
         self, small: bool, partition: int = 0, expandable: bool = False, parts: bool = False
     ) -> list[tuple[int, int, int, int, bool]]: ...
@@ -92,7 +92,7 @@ class Pool:
     # Expandable segments. `choose_pages` chooses an (address, size) range to commit. Size 0: the block there
     # suffices, and `allocate_at` allocates it; address 0: more address space is needed. A transition begins with
     # `choose_pages`, `begin_commit` (commit exactly this range) or `begin_decommit` (decommit), and ends with
-    # `commit_done`, `decommit_done` or `rollback` (roll back).
+    # `commit_done`, `decommit_done` or `rollback`.
     def adopt_expandable(
         self, address: int, nbytes: int, page: int, queue: int, small: bool, partition: int = 0
     ) -> None: ...
@@ -166,7 +166,7 @@ class Exporter:
 
 @final
 class NumpyHook:
-    """NumPy allocation hook: serves requests of at least `smallest` bytes from a pool and forwards all others.
+    """NumPy allocation hook: allocates at least `smallest` bytes from a pool and forwards smaller requests.
 
     `everywhere` installs the hook permanently (`serving` turns it off); `in_context` returns the previous handler.
     `queue` selects the free memory; it must be a queue without work. `pages`: the memory is anonymous and private to

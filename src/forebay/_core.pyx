@@ -20,7 +20,7 @@ cdef class Block:
     cdef readonly Pool pool
     cdef readonly uint64_t address
 
-    def __init__(self): raise TypeError("a Block is created by a pool's take() or allocate()")
+    def __init__(self): raise TypeError("a Block is created by a pool's try_allocate() or allocate()")
 
     def __dealloc__(self):
         if self.record is not NULL:

@@ -57,7 +57,7 @@ cdef class NumpyHook:
             numpy_failures.last = (size, failure.with_traceback(None))
             refused[0] = True
         except RecursionError:
-            pass  # no stack left for the refill: the previous allocator serves the request
+            pass  # no stack left for the refill: the previous allocator handles the request
         except BaseException as failure:
             raise_later(failure)
         return record

@@ -35,7 +35,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_writable(path: Path, what: str) -> None:
-    """Raise OSError if `in_place_of(path)` would fail. `what` names the content in the error text."""
+    """Raise OSError if `atomic_write(path)` would fail. `what` names the content in the error text."""
     path = path.resolve()
     if path.is_dir():
         raise IsADirectoryError(f"{what} cannot be written to {str(path)!r}: it is a directory")

@@ -107,7 +107,7 @@ def parse_emulated(text: str) -> tuple[Emulated, ...]:
         match = _EMULATED.fullmatch(part.strip())
         if match is None:
             raise ValueError(
-                f"{part.strip()!r} is no valid emulation: expected KIND:COUNT@PROFILE, as in cuda:2@h200, "
+                f"{part.strip()!r} is not a valid emulation: expected KIND:COUNT@PROFILE, as in cuda:2@h200, "
                 "or cuda:2@h200+guard"
             )
         found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[4] is not None))
@@ -156,7 +156,7 @@ HIGH_WATERMARK: Variable[float | None] = Variable(
 LOW_WATERMARK: Variable[float | None] = Variable(
     "PYTORCH_MPS_LOW_WATERMARK_RATIO",
     "the share above which cached memory is released, 0 to the high ratio; 0 means never; 1.4 if not set, 1.0 for GPUs "
-    "with memory of their own",
+    "with dedicated memory",
     _ratio,
     _no_ratio,
 )

@@ -22,7 +22,7 @@ NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 class Device:
     """A device name: a kind and an optional index.
 
-    Constructing one opens nothing, and the device need not exist. As a context manager or decorator it sets the
+    Construction does not open the device, which need not exist. As a context manager or decorator it sets the
     default device of tensor factories in the calling thread.
 
     Parameters

@@ -119,7 +119,7 @@ class Unsupported(ForebayError):
 
 
 class WrongState(ForebayError):
-    """The call is valid, but not in the current state; the message says what must happen first."""
+    """The call is valid, but not in the current state; the message states the required step."""
 
 
 class Forked(ForebayError):

@@ -271,7 +271,7 @@ def peak(device: Device | str | int | None = None) -> Peak:
     Raises
     ------
     Unsupported
-        If a pluggable allocator serves the device.
+        If the device uses a pluggable allocator.
 
     Notes
     -----
@@ -316,7 +316,7 @@ def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int
     Returns
     -------
     dict of str to int
-        Sizes in bytes as handed out, times in µs. "active" blocks are in use or wait for a copy; "allocated" ones are
+        Sizes in bytes as allocated, times in µs. "active" blocks are in use or wait for a copy; "allocated" ones are
         active or cached.
 
     Raises
@@ -742,7 +742,7 @@ def attach_out_of_memory_observer(
     Parameters
     ----------
     observer : callable
-        Called as `observer(index, asked, total, free)`: the device index, then in bytes the requested memory, the
+        Called as `observer(index, requested, total, free)`: the device index, then in bytes the requested memory, the
         device's memory or the limit, and its free memory. An exception that it raises replaces OutOfMemory.
     device : device or str or int, optional
         The device; the current one by default.

@@ -126,6 +126,7 @@ def test_registered_restores_a_built_in_driver():
     assert driver("cpu") is before
 
 
+@pytest.mark.slow
 def test_lookup_imports_only_the_requested_backend():
     code = """
 import sys

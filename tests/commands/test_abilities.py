@@ -28,7 +28,7 @@ def test_table_fits_terminal(width):
     assert ("description" in out.getvalue()) == (width == 120)
 
 
-def test_json_output(capsys):
+def test_abilities_are_printed_as_json(capsys):
     with override_driver(FakeDriver()):
         assert main(["info", "--abilities", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
@@ -71,7 +71,7 @@ def test_device_that_fails_to_report_is_closed(capsys, arguments):
 
     class Broken(FakePort):
         def memory_info(self):
-            raise DeviceError("no answer")
+            raise DeviceError("no response")
 
         queue = memory_info
 
@@ -83,7 +83,7 @@ def test_device_that_fails_to_report_is_closed(capsys, arguments):
     driver.open = open_broken
     with override_driver(driver):
         assert main(arguments) == 0
-    assert "no answer" in capsys.readouterr().out
+    assert "no response" in capsys.readouterr().out
     assert ("close",) in driver.ports[0].calls
 
 

@@ -98,7 +98,7 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"forebay {forebay.__version__}\n"
 
 
-def test_info_json(capsys):
+def test_info_prints_json(capsys):
     assert main(["info", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     host = next(device for device in output["devices"] if device["kind"] == "cpu")
@@ -110,7 +110,7 @@ def test_info_json(capsys):
     assert all(output["missing"].values())
 
 
-def test_info_table(capsys, monkeypatch):
+def test_info_prints_a_table(capsys, monkeypatch):
     broken = {"kind": "mtia", "index": 1, "error": "[red]not available[/red]"}
     monkeypatch.setattr(info, "devices", lambda: [device(), broken])
     monkeypatch.setenv("COLUMNS", "160")
@@ -143,6 +143,7 @@ def test_info_shows_emulated_devices(capsys, monkeypatch, guard):
     assert ("no, guarded" in shown) == guard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["--help"], ["--version"], ["doctor"]])
 def test_closed_pipe_prints_no_traceback(arguments):
     command = [sys.executable, "-m", "forebay", *arguments]
@@ -151,6 +152,7 @@ def test_closed_pipe_prints_no_traceback(arguments):
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_full_disk_is_reported_in_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "forebay", "info"]

@@ -54,7 +54,7 @@ def test_recorded_statistics_are_printed(capsys, recording):
     assert "\x1b" not in out  # no colors in a pipe
 
 
-def test_check_that_passes(capsys, recording):
+def test_passing_check_is_reported(capsys, recording):
     status, out = replay(capsys, recording, "--check")
     placed, of, total, *rest = next(line for line in out.splitlines() if "placed" in line).split()
     assert (status, placed == total, of, rest) == (0, True, "of", ["allocations", "placed", "as", "recorded"])
@@ -84,7 +84,7 @@ def test_other_settings_are_compared(capsys, full):
     assert "Replayed with 96.00 MiB of memory" in out
 
 
-def test_json_output(capsys, full):
+def test_replay_is_printed_as_json(capsys, full):
     status, out = replay(capsys, full, "--json", "--memory=200MiB", "--settings", "expandable_segments:True")
     assert status == 0
     (result,) = json.loads(out)
@@ -137,6 +137,7 @@ def test_pickle_that_names_a_function_is_rejected(capsys, tmp_path):
     assert capsys.readouterr().err == f"forebay: error: {path}: not plain data: at byte 30 it names a global\n"
 
 
+@pytest.mark.slow
 def test_closed_pipe_prints_no_traceback(recording):
     command = [sys.executable, "-m", "forebay", "replay", str(recording)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

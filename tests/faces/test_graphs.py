@@ -184,7 +184,7 @@ def test_export_hooks_write_files(tmp_path):
     assert [node["node_type"] for node in data["nodes"]] == ["memset"]
 
 
-def test_accelerator_graph():
+def test_accelerator_graph_captures_and_replays():
     numbers, graph = forebay.zeros(2), AcceleratorGraph(pool=cuda.graph_pool_handle(), capture_error_mode="relaxed")
     with forebay.Stream("cuda:0"), graph:
         numbers.fill_(3)

@@ -27,7 +27,7 @@ BASES = "torch.storage"  # in the data for the members that the twelve storages 
 
 
 def counterpart(torch_name: str) -> Any:
-    """Return our object or module for a full PyTorch name. Raises AttributeError or ImportError if it is missing."""
+    """Return forebay's object or module for a PyTorch name. Raises AttributeError or ImportError if it is missing."""
     if torch_name == BASES:
         storage = importlib.import_module("forebay.cuda").FloatStorage
         return SimpleNamespace(TypedStorage=storage, _LegacyStorage=storage)
@@ -38,20 +38,20 @@ def counterpart(torch_name: str) -> Any:
     return getattr(counterpart(module), name)
 
 
-def our_signature(found: Any, *, bound: bool = False) -> str:
+def forebay_signature(found: Any, *, bound: bool = False) -> str:
     try:
         return SIGNATURES["signature_text"](inspect.signature(found), bound=bound)
     except (ValueError, TypeError):
         return "no signature"
 
 
-def with_our_defaults(signature: str) -> str:
-    """Return a PyTorch signature with our objects as its defaults."""
+def with_forebay_defaults(signature: str) -> str:
+    """Return a PyTorch signature with forebay's objects as its defaults."""
     return re.sub(r"(?<==)torch(?:\.\w+)+", lambda found: SIGNATURES["default_text"](counterpart(found[0])), signature)
 
 
 def difference(found: Any, line: dict[str, Any]) -> str | None:
-    """Return a description of our object if it differs from PyTorch's, else None."""
+    """Return a description of forebay's object if it differs from PyTorch's, else None."""
     expected = line["is"]
     if (home := line.get("same as")) is not None:
         return None if found is counterpart(home) else f"not that of {home}"
@@ -73,7 +73,7 @@ def difference(found: Any, line: dict[str, Any]) -> str | None:
     elif isinstance(found, type) or not callable(found):
         return "not a function"
     signature = line.get("signature")
-    if signature is None or (here := our_signature(found)) == with_our_defaults(signature):
+    if signature is None or (here := forebay_signature(found)) == with_forebay_defaults(signature):
         return None
     return here
 
@@ -103,8 +103,8 @@ def member_difference(cls: type, name: str, line: dict[str, Any]) -> str | None:
     signature = line.get("signature")
     if name.startswith("__") or signature is None:
         return None  # special methods are called by Python, by position
-    here = our_signature(found.__func__ if kind else found, bound=expected != "static method")
-    return None if here == with_our_defaults(signature) else here
+    here = forebay_signature(found.__func__ if kind else found, bound=expected != "static method")
+    return None if here == with_forebay_defaults(signature) else here
 
 
 def entries_of(torch_module: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def entries_of(torch_module: str) -> dict[str, Any]:
 
 
 def differences(module: Any, lines: dict[str, Any]) -> dict[str, str]:
-    """Return the differences by name: "missing", or a description of our object."""
+    """Return the differences by name: "missing", or a description of forebay's object."""
     found: dict[str, str] = {}
     for name, line in lines.items():
         owner, _, member = name.rpartition(".")

@@ -62,12 +62,12 @@ def test_scenes_are_isolated(scenes):
         def second(cuda, torch_like):
             return first(cuda, torch_like)
     """)
-    assert found.on("pytorch")["scenes"] == {"first": 1, "second": 1}
+    assert found.run_on("pytorch")["scenes"] == {"first": 1, "second": 1}
 
 
 def test_single_scene_can_be_selected(scenes):
     found = scenes("def one(cuda, torch_like): return 1\ndef two(cuda, torch_like): return 2")
-    assert found.on("pytorch", "two")["scenes"] == {"two": 2}
+    assert found.run_on("pytorch", "two")["scenes"] == {"two": 2}
 
 
 def test_scene_may_print_and_sees_its_environment(scenes):
@@ -80,7 +80,7 @@ def test_scene_may_print_and_sees_its_environment(scenes):
             return BEFORE
     """)
     assert found.fresh
-    assert found.on("pytorch")["scenes"] == {"scene": "early"}
+    assert found.run_on("pytorch")["scenes"] == {"scene": "early"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_hanging_scene_is_killed(monkeypatch):
 
 
 def test_difference_without_a_scene_is_rejected(scenes):
-    with pytest.raises(ValueError, match=r"\['scone'\], which are no scenes"):
+    with pytest.raises(ValueError, match=r"\['scone'\], which are not scenes"):
         scenes("DIFFERS = {'scone': 'a reason'}\ndef scene(cuda, torch_like): ...")
 
 
@@ -133,8 +133,8 @@ class TestOutcome:
             raise kind("why")
 
         hidden = type("Hidden", (self.cuda.OutOfMemoryError,), {})
-        assert outcome(self.cuda, fail, hidden) == {"error": "OutOfMemoryError", "says": "why"}
-        assert outcome(self.cuda, fail, type("Ours", (ValueError,), {})) == {"error": "ValueError", "says": "why"}
+        assert outcome(self.cuda, fail, hidden) == {"error": "OutOfMemoryError", "message": "why"}
+        assert outcome(self.cuda, fail, type("Ours", (ValueError,), {})) == {"error": "ValueError", "message": "why"}
 
     def test_warnings_are_included(self):
         import warnings
@@ -164,4 +164,4 @@ def test_comparable_removes_expected_differences(theirs, ours):
 
 def test_forked_scene_equals_scene_in_this_process():
     found = SceneFile(on_oracle.SCENES / "visible_devices.py")
-    assert found.on("forebay", "rows")["scenes"] == {"rows": found.here("rows")}
+    assert found.run_on("forebay", "rows")["scenes"] == {"rows": found.run_here("rows")}

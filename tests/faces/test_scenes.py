@@ -13,6 +13,7 @@ def each_scene():
         for name in scene_file.scenes:
             reason = scene_file.differs.get(name)
             marks = [pytest.mark.xfail(raises=AssertionError, strict=True, reason=reason)] if reason else []
+            marks += [pytest.mark.slow] if scene_file.fresh else []  # a child process
             yield pytest.param(stem, name, id=f"{stem}-{name}", marks=marks)
 
 
@@ -22,7 +23,7 @@ def test_forebay_does_as_recorded(stem, scene):
     recorded = scene_file.recorded()
     if scene not in recorded:
         pytest.fail(f"no record yet: python3 tests/support/on_oracle.py record {stem}")
-    result = scene_file.on("forebay", scene)["scenes"][scene] if scene_file.fresh else scene_file.here(scene)
+    result = scene_file.run_on("forebay", scene)["scenes"][scene] if scene_file.fresh else scene_file.run_here(scene)
     assert result == recorded[scene]
 
 
@@ -30,7 +31,7 @@ def test_forebay_does_as_recorded(stem, scene):
 @pytest.mark.skipif(bool(why_no_oracle()), reason=why_no_oracle())
 @pytest.mark.parametrize("stem", FILES)
 def test_oracle_does_as_recorded(stem):
-    assert FILES[stem].on("pytorch")["scenes"] == FILES[stem].recorded()
+    assert FILES[stem].run_on("pytorch")["scenes"] == FILES[stem].recorded()
 
 
 @pytest.mark.parametrize("stem", FILES)

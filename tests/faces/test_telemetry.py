@@ -26,7 +26,7 @@ class TestEmulated:
         with forebay.emulate("cuda", count=2, memory="64MiB") as emulation:
             yield emulation
 
-    def test_idle_device(self):
+    def test_idle_device_has_idle_readings(self):
         assert [getattr(cuda, name)() for name in SENSORS] == [0, 0, 0, 30, 115_000, 345]
 
     def test_memory_and_processes_are_per_device(self):
@@ -73,7 +73,7 @@ class TestEmulated:
 
 
 class TestNvml:
-    def test_every_sensor(self, pynvml):
+    def test_every_sensor_is_read_from_nvml(self, pynvml):
         first = [5 << 30, 20, 40, 50, 300_000, 1000]
         assert [getattr(cuda, name)() for name in SENSORS] == first
         assert [getattr(cuda, name)("cuda:1") for name in SENSORS] == [reading + 1 for reading in first]
@@ -192,7 +192,7 @@ class TestCounting:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert cuda._device_count_nvml() == count
 
-    def test_missing_library(self):
+    def test_missing_library_raises(self):
         with pytest.raises(OSError, match=r"none\.so"):
             cuda._raw_device_count_nvml()
         with pytest.raises(OSError, match=r"none\.so"):
@@ -222,7 +222,7 @@ class TestWithoutLibraries:
             cuda._get_amdsmi_handler()
         assert str(caught.value) == NO_AMDSMI
 
-    def test_import_flags(self):
+    def test_import_flags_of_telemetry_packages(self):
         assert (cuda._HAS_PYNVML, cuda._PYNVML_ERR, cuda._HAS_AMDSMI, cuda._AMDSMI_ERR) == (False, None, False, None)
         with pytest.raises(AttributeError, match="_HAS_NOTHING"):
             cuda._HAS_NOTHING  # noqa: B018 -- the access raises

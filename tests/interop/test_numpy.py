@@ -1,4 +1,4 @@
-"""NumPy arrays in a device's memory: which arrays are served, growing, zeros, and typical programs."""
+"""NumPy arrays in a device's memory: which arrays use it, growing, zeros, and typical programs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def dirty(nbytes):
     np.full(nbytes, 255, np.uint8)
 
 
-# Served arrays
+# Arrays in device memory
 
 
 def test_arrays_of_at_least_smallest_are_served(install):
@@ -104,7 +104,7 @@ def test_arrays_outlive_their_context():
         array = np.arange(MIB)
     outside = np.arange(MIB)
     assert allocated() - before == array.nbytes
-    array.resize(2 * MIB, refcheck=False)  # uses the handler that made it
+    array.resize(2 * MIB, refcheck=False)  # uses the handler that allocated it
     gc.collect()
     assert allocated() - before == array.nbytes == 16 * MIB
     assert (array[:MIB] == outside).all()
@@ -119,7 +119,7 @@ def test_contexts_nest_and_are_thread_local():
             other = pool.submit(np.ones, MIB).result()
         copied = contextvars.copy_context()
     assert allocated() - before == 2048
-    late = copied.run(np.ones, MIB)  # a task that copied the context is served later, too
+    late = copied.run(np.ones, MIB)  # a task that copied the context uses the device later, too
     assert allocated() - before == 2048 + late.nbytes
     del array, other
 
@@ -196,6 +196,7 @@ def test_growing_in_steps_keeps_contents(smallest):
 # Zeros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nbytes", [hook.SMALLEST, MIB + 3, 5 * MIB, 31 * MIB + 7, 33 * MIB + 5, 64 * MIB])
 def test_zeros_on_reused_memory(install, nbytes):
     for _ in range(3):
@@ -236,6 +237,7 @@ def test_nonzero_pages_are_cleared_explicitly():
 # Programs
 
 
+@pytest.mark.slow
 def test_arrays_of_concurrent_threads(install):
     start = threading.Barrier(16)
 
@@ -307,7 +309,7 @@ def test_history_has_the_stack_of_an_array(install):
 
 
 def test_memory_freed_on_a_stream_is_not_reused():
-    """Memory freed on a stream is free in that stream's order only, and NumPy waits for no stream."""
+    """Memory freed on a stream may be reused in that stream's order only, and NumPy does not wait for streams."""
     hook.install(HOST)
     tensor = forebay.full((16 * MIB,), 7, dtype=forebay.uint8, device=HOST)
     del tensor  # the fill may not even have begun

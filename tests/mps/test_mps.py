@@ -271,7 +271,7 @@ def test_memory_fraction_must_be_a_number(wrong):
 
 
 def test_high_watermark_below_the_default_low_watermark_is_rejected(monkeypatch):
-    """PyTorch names a number that the user did not set; the second line is ours."""
+    """PyTorch's message contains a number that the user did not set; forebay adds the second line."""
     monkeypatch.setenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "0.7")
     message = r"^invalid low watermark ratio 1\.4\nPYTORCH_MPS_LOW_WATERMARK_RATIO may be 0 to 0\.7"
     with pytest.raises(RuntimeError, match=message):

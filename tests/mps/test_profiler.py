@@ -138,11 +138,11 @@ def test_wait_until_completed_waits_for_each_operation(trace_folder):
 
 
 def test_environment_variable_names_the_file(trace_folder, monkeypatch):
-    monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
+    monkeypatch.setenv("FOREBAY_TRACE", "requested.pftrace")
     with profiler.profile():
         forebay.zeros(10, device="mps")
-    assert [each.name for each in trace_folder.iterdir()] == ["mine.pftrace"]
-    assert len(decode(trace_folder / "mine.pftrace").executed) == 1
+    assert [each.name for each in trace_folder.iterdir()] == ["requested.pftrace"]
+    assert len(decode(trace_folder / "requested.pftrace").executed) == 1
 
 
 def test_stop_writes_the_trace_after_its_emulation_has_ended(clean, tmp_path, monkeypatch):
@@ -167,14 +167,14 @@ def test_mps_stop_does_not_end_a_cuda_trace(trace_folder):
 
 
 def test_cuda_profiler_does_not_end_an_mps_trace(trace_folder, monkeypatch):
-    monkeypatch.setenv("FOREBAY_TRACE", "mine.pftrace")
+    monkeypatch.setenv("FOREBAY_TRACE", "requested.pftrace")
     with forebay.emulate("cuda"):
         profiler.start()
         with cuda.profiler.profile():
             forebay.zeros(10, device="mps")
         forebay.zeros(10, device="mps")
         profiler.stop()
-    assert len(decode(trace_folder / "mine.pftrace").executed) == 2
+    assert len(decode(trace_folder / "requested.pftrace").executed) == 2
 
 
 # Signposts, with a fake of the macOS package

@@ -87,7 +87,7 @@ def test_entries_have_the_requested_size(pool):
     assert history(pool)["nbytes"].tolist() == [1, 1, 1]
 
 
-def test_failed_take_is_not_recorded(pool):
+def test_failed_allocation_is_not_recorded(pool):
     pool.record_history(10)
     assert pool.try_allocate(3 * MIB) is None
     assert actions(pool) == []
@@ -166,7 +166,7 @@ def test_function_names_are_qualified(pool):
 
 def test_stack_of_refill_includes_the_caller():
     class Growing(Pool):
-        def _refill(self, nbytes, queue, home):
+        def _refill(self, nbytes, queue, pool_id):
             self.adopt(BASE, 2 * MIB, queue, True)
             return self.try_allocate(nbytes, queue)
 
@@ -181,11 +181,11 @@ def test_stack_of_refill_includes_the_caller():
 
 
 def test_free_has_the_stack_of_the_allocation(pool):
-    def take():
+    def allocate():
         return pool.try_allocate(512)
 
     pool.record_history(10)
-    take().free()
+    allocate().free()
     assert len(set(history(pool)["stack"].tolist())) == 1
 
 

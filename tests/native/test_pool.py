@@ -41,12 +41,12 @@ class Growing(Pool):
     def __init__(self):
         self.refilled, self.deferrals, self.end = [], [], BASE
 
-    def _refill(self, nbytes, queue, home):
-        self.refilled.append((nbytes, queue, home))
+    def _refill(self, nbytes, queue, pool_id):
+        self.refilled.append((nbytes, queue, pool_id))
         size, small = self.segment_size(nbytes)
-        self.adopt(self.end, size, queue, small, partition=home)
+        self.adopt(self.end, size, queue, small, partition=pool_id)
         self.end += size
-        return self.try_allocate(nbytes, queue, home)
+        return self.try_allocate(nbytes, queue, pool_id)
 
     def _defer(self):
         self.deferrals += self.deferred()
@@ -106,7 +106,7 @@ def test_block_keeps_its_pool_alive():
 
 
 def test_block_cannot_be_constructed():
-    with pytest.raises(TypeError, match=r"take\(\) or allocate\(\)"):
+    with pytest.raises(TypeError, match=r"try_allocate\(\) or allocate\(\)"):
         Block()
 
 
@@ -149,8 +149,8 @@ def test_routed_allocations_use_a_private_pool():
 
 def test_exception_of_refill_propagates():
     class Failing(Pool):
-        def _refill(self, nbytes, queue, home):
-            raise OSError(nbytes, queue, home)
+        def _refill(self, nbytes, queue, pool_id):
+            raise OSError(nbytes, queue, pool_id)
 
     with pytest.raises(OSError, match="512") as caught:
         Failing().allocate(512, 3)
@@ -158,7 +158,7 @@ def test_exception_of_refill_propagates():
 
 
 def test_allocate_processes_pending_frees_first():
-    class Settling(Growing):
+    class ProcessesPendingFrees(Growing):
         def _process_pending_frees(self, queue):
             while self.deferrals:
                 self.complete_free(self.deferrals.pop()[0])
@@ -168,12 +168,12 @@ def test_allocate_processes_pending_frees_first():
             super()._defer()
             self.has_pending_frees = True
 
-    pool = Settling()
+    pool = ProcessesPendingFrees()
     block = pool.allocate(512)
     block.record_stream(1)
     block.free()
     assert pool.has_pending_frees
-    assert pool.try_allocate(512).address == block.address + 512  # take does not process pending frees
+    assert pool.try_allocate(512).address == block.address + 512  # try_allocate does not process pending frees
     assert pool.allocate(512).address == block.address
     assert not pool.has_pending_frees
 
@@ -315,7 +315,7 @@ def test_segment_with_pending_free_is_not_evicted():
     assert not pool.evict(BASE)
 
 
-def test_settle_rejects_unknown_tokens():
+def test_complete_free_rejects_unknown_tokens():
     pool = Growing()
     block = pool.allocate(512)
     block.record_stream(1)
@@ -392,7 +392,7 @@ def test_owns_covers_exactly_the_segment(pool):
     assert [pool.owns(at) for at in (BASE - 1, BASE, BASE + 2 * MIB - 1, BASE + 2 * MIB)] == [False, True, True, False]
 
 
-def test_block_and_segment_sizes():
+def test_pool_rounds_block_and_segment_sizes():
     pool = Pool()
     assert [pool.block_size(n) for n in (1, MIN_BLOCK_SIZE, MIN_BLOCK_SIZE + 1)] == [512, 512, 1024]
     sizes = {n: pool.segment_size(n) for n in (1, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB - 511, 10 * MIB + 1)}
@@ -492,7 +492,7 @@ def test_completing_unknown_transition_has_no_effect(pool):
     assert pool.allocate_at(BASE, 512).address == BASE
 
 
-def test_adopt_for_allocates_from_the_new_segment(pool):
+def test_adopt_and_allocate_uses_the_new_segment(pool):
     block = pool.adopt_and_allocate(3 * MIB, 2 * BASE, 20 * MIB, 0)
     assert (block.address, block.size) == (2 * BASE, 3 * MIB)
     with pytest.raises(ValueError, match="would overlap another"):

@@ -57,7 +57,7 @@ def test_unordered_read_after_write_is_a_race(device, side, capsys):
 
 def test_racing_work_is_queued(device, side):
     target, zeroing = forebay.zeros(4, device=device), forebay.default_stream(device).queue
-    zeroing.wait(zeroing.signal())  # so nothing races in fact, but the detector does not know
+    zeroing.wait(zeroing.signal())  # so there is no actual race, but the detector cannot detect that
     with side:
         races_of(lambda: target.fill_(3.0))
     side.synchronize()
@@ -223,6 +223,7 @@ def test_other_kinds_are_not_checked(clean):
             ones.fill_(2.0)
 
 
+@pytest.mark.slow
 def test_detectors_memory_is_bounded(clean):
     detector = Detector("cpu")
     with observers.observing(detector):
@@ -307,6 +308,7 @@ def test_random_programs_race_as_defined(seed, clean):
     assert [raced for raced, _ in found] == [expected for _, expected in found]
 
 
+@pytest.mark.slow
 def test_environment_variable_enables_detection():
     program = """
 import forebay, forebay.cuda as cuda

@@ -21,7 +21,7 @@ from forebay.commands.checks import CHECKS
 
 LIMIT = 60  # seconds for a child process
 CORE = Path(_core.__file__)
-DOCTOR = "; `forebay doctor` says what to do"
+DOCTOR = "; `forebay doctor` reports the remedy"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Forked children with emulated devices of their own and of their parents."""
+"""Forked children with their own emulated devices and those of their parents."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PACKAGE = Path(forebay.__file__).parents[1]
 
 
 class Environment:
-    """A virtual environment with this one's packages on its path and packages of its own."""
+    """A virtual environment with this one's packages on its path, and additional packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

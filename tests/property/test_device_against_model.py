@@ -124,7 +124,7 @@ TestDeviceAgainstModel.settings = settings(max_examples=60, stateful_step_count=
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs_give_equal_results(part):
-    """Results are compared at once, statistics and blocks every 50 steps. `benchmarks/soak_allocator.py` runs more."""
+    """Results are compared at once, statistics and blocks every 50 steps. `benchmarks/bench_soak.py` runs more."""
     for seed in range(part, 200, 4):
         total, text, program = random_programs.program(seed, 1000)
         try:

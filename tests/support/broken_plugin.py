@@ -10,7 +10,7 @@ KIND = "acme"
 
 
 class Plugin:
-    """A working backend with classes of its own, which a test can break."""
+    """A working backend with separate classes, whose methods a test can break."""
 
     def __init__(self) -> None:
         plugin = self

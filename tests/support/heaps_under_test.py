@@ -14,8 +14,8 @@ from forebay.runtime.allocator import heap_allocator
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
 from forebay.snapshot.model import BLOCK, SEGMENT, State
 from forebay.spi import DeviceProps, Heaps
-from support.model.heap_pieces import Row
-from support.model.heap_tables import Picture
+from support.model.heap_buffers import Row
+from support.model.heap_tables import HeapLayout
 from support.scripted_port import ScriptedPort, ScriptedQueue
 
 __all__ = ["HeapsUnderTest"]
@@ -90,7 +90,7 @@ class HeapsUnderTest:
     def use(self, block: Block, queue: int) -> None:
         block.record_stream(queue)
 
-    def settle(self) -> None:
+    def process_pending_frees(self) -> None:
         self.allocator._process_pending_frees()
 
     def empty(self) -> None:
@@ -101,10 +101,10 @@ class HeapsUnderTest:
 
     # State
 
-    def broken(self) -> str | None:
+    def check_invariants(self) -> str | None:
         return self.allocator.check_invariants()
 
-    def numbers(self) -> dict[str, int]:
+    def statistics(self) -> dict[str, int]:
         counts = np.reshape(self.allocator.counts(), (len(METRICS), -1, 4))[:, 0]
         parts = ("current", "peak", "allocated", "freed")
         found = {
@@ -114,23 +114,23 @@ class HeapsUnderTest:
         }
         return found | {"driver": self.allocator.driver_allocated()}
 
-    def picture(self) -> Picture:
+    def layout(self) -> HeapLayout:
         segments, blocks, *_ = self.allocator.tables(trace=False)
         heaps = np.frombuffer(segments, SEGMENT)
-        homes = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
-        pieces = (self.allocator.evictable(small, home, parts=True) for home, small in homes)
+        pool_ids = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
+        pieces = (self.allocator.evictable(small, pool_id, parts=True) for pool_id, small in pool_ids)
         ages = {address: age for cached in pieces for address, _, _, age, _ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]
         for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
-            name = _STATES.get(state, "cached" if address in ages else "room")
+            name = _STATES.get(state, "cached" if address in ages else "gap")
             rows[heap].append((address - heaps[heap]["address"].item(), nbytes, name, ages.get(address, 0)))
-        picture: Picture = {}
-        for (address, _, queue, _, small, home, _), tiles in zip(heaps.tolist(), rows, strict=True):
+        layout: HeapLayout = {}
+        for (address, _, queue, _, small, pool_id, _), tiles in zip(heaps.tolist(), rows, strict=True):
             number, nbytes = self.port.held[address]
-            picture.setdefault((queue, self._pool_name(home, small == 1)), []).append((number, nbytes, tiles))
-        return {pool: sorted(found) for pool, found in picture.items()}
+            layout.setdefault((queue, self._pool_name(pool_id, small == 1)), []).append((number, nbytes, tiles))
+        return {pool: sorted(found) for pool, found in layout.items()}
 
-    def _pool_name(self, home: int, small: bool) -> str:
+    def _pool_name(self, pool_id: int, small: bool) -> str:
         default, other = ("shared", "private") if self.unified else ("private", "shared")
         names = {0: default, heap_allocator._OTHER_MODE: other}
-        return f"{names[home]} {'small' if small else 'large'}" if home in names else "scalar"
+        return f"{names[pool_id]} {'small' if small else 'large'}" if pool_id in names else "scalar"

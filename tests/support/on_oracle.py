@@ -65,7 +65,7 @@ _REPLACEMENTS = (
 
 
 def outcome(cuda, call, *arguments, **named):
-    """Return a call's result or error and its warnings: {"value": …} or {"error": …, "says": …}, "warns": […].
+    """Return a call's result or error and its warnings: {"value": …} or {"error": …, "message": …}, "warns": […].
 
     A value that is not plain is represented by its type's name, an error by the name under which programs catch it.
     """
@@ -75,7 +75,7 @@ def outcome(cuda, call, *arguments, **named):
             value = call(*arguments, **named)
             result = {"value": value if _plain(value) else type(value).__name__}
         except Exception as error:  # noqa: BLE001 -- the error is the result
-            result = {"error": _public_name(cuda, type(error)), "says": str(error)}
+            result = {"error": _public_name(cuda, type(error)), "message": str(error)}
     if caught:
         result["warns"] = [[_public_name(cuda, warning.category), str(warning.message)] for warning in caught]
     return result
@@ -107,7 +107,7 @@ class SceneFile:
         self.environ: dict[str, str] = getattr(module, "ENVIRON", {})
         self.fresh = bool(self.environ) or getattr(module, "FRESH_PROCESS", False)
         if unknown := self.differs.keys() - self.scenes:
-            raise ValueError(f"{path.name}: DIFFERS names {sorted(unknown)}, which are no scenes")
+            raise ValueError(f"{path.name}: DIFFERS names {sorted(unknown)}, which are not scenes")
 
     @property
     def record(self) -> Path:
@@ -116,7 +116,7 @@ class SceneFile:
     def recorded(self) -> dict[str, object]:
         return json.loads(self.record.read_text())["scenes"] if self.record.exists() else {}
 
-    def here(self, scene: str):
+    def run_here(self, scene: str):
         """Return the scene's result on forebay in this process."""
         import forebay
         import forebay.cuda
@@ -124,7 +124,7 @@ class SceneFile:
         with forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY):
             return comparable(self.scenes[scene](forebay.cuda, TorchLike()))
 
-    def on(self, side: str, only: str = "") -> dict[str, object]:
+    def run_on(self, side: str, only: str = "") -> dict[str, object]:
         """Return all scenes' results on "forebay" or "pytorch", each run in a fork of one new process.
 
         Raises AssertionError with the traceback of each scene that failed or exceeded its time limit.
@@ -136,16 +136,16 @@ class SceneFile:
             encoding="utf-8", check=False, timeout=FILE_SECONDS, env=os.environ | settings | self.environ,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        answer = json.loads(done.stdout)
-        failed = [f"{name}: {text}" for name, text in answer["failed"].items()]
+        output = json.loads(done.stdout)
+        failed = [f"{name}: {text}" for name, text in output["failed"].items()]
         assert not failed, f"on {side}:\n" + "\n".join(failed)
-        return answer | {"scenes": comparable(answer["scenes"])}
+        return output | {"scenes": comparable(output["scenes"])}
 
     def write(self) -> None:
         """Run the scenes on the oracle and write the record."""
-        answer = self.on("pytorch")
+        output = self.run_on("pytorch")
         RECORDS.mkdir(exist_ok=True)
-        text = json.dumps({"torch": answer["torch"], "scenes": answer["scenes"]}, indent=1, sort_keys=True)
+        text = json.dumps({"torch": output["torch"], "scenes": output["scenes"]}, indent=1, sort_keys=True)
         self.record.write_text(text + "\n")
 
 
@@ -211,11 +211,11 @@ def _fork(work) -> tuple[str, object]:
         os.setpgid(0, 0)
         os.close(read_end)
         try:
-            answer = ("scenes", json.loads(json.dumps(work())))
+            output = ("scenes", json.loads(json.dumps(work())))
         except BaseException:  # noqa: BLE001 -- reported to the test
-            answer = ("failed", traceback.format_exc())
+            output = ("failed", traceback.format_exc())
         with os.fdopen(write_end, "w") as out:
-            json.dump(answer, out)
+            json.dump(output, out)
         os._exit(0)
     os.close(write_end)
     text = b""
@@ -235,15 +235,15 @@ def _fork(work) -> tuple[str, object]:
 
 
 def _run(side: str, path: str, only: str) -> None:
-    """Run the scenes for `SceneFile.on`, in its new process."""
+    """Run the scenes for `SceneFile.run_on`, in its new process."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # scenes may print
     scene_file = SceneFile(Path(path))
-    answer: dict[str, object] = {"scenes": {}, "failed": {}}
+    output: dict[str, object] = {"scenes": {}, "failed": {}}
     if side == "pytorch":
         import torch
 
-        answer["torch"] = torch.__version__
+        output["torch"] = torch.__version__
         sides = contextlib.nullcontext, torch.cuda, torch
     else:
         import forebay
@@ -262,8 +262,8 @@ def _run(side: str, path: str, only: str) -> None:
     for name, scene in scene_file.scenes.items():
         if only in ("", name):
             outcome_key, result = _fork(lambda scene=scene: run(scene))
-            answer[outcome_key][name] = result
-    json.dump(answer, out)
+            output[outcome_key][name] = result
+    json.dump(output, out)
     out.close()
 
 

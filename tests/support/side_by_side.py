@@ -124,7 +124,7 @@ class SideBySide:
             return None
         self.mem_pools.remove(pool)
         result = self._call("release_pool")(0, self.pools[pool])
-        self._forget_pool(pool)
+        self._drop_pool(pool)
         return result
 
     def _begin_capture(self, number: int, stream: int, pool: int | None = None) -> Any:
@@ -149,10 +149,10 @@ class SideBySide:
             return None
         pool = self.graphs.pop(graph)
         result = self._call("release_capture")(0, self.pools[pool])
-        self._forget_pool(pool)
+        self._drop_pool(pool)
         return result
 
-    def _forget_pool(self, pool: int) -> None:
+    def _drop_pool(self, pool: int) -> None:
         """Drop a pool that no MemPool or graph uses any more."""
         if pool not in self.mem_pools and pool not in self.graphs.values():
             del self.pools[pool]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.model.heaps import HeapModel
-from support.model.watermarks import size_in_words
+from support.model.watermarks import format_size
 
 from forebay.errors import ForebayError, OutOfMemory
 
@@ -28,15 +28,15 @@ MIB, GIB = 1 << 20, 1 << 30
         (5000 * GIB, "5000.00 GB"),
     ],
 )
-def test_size_in_words(nbytes, text):
-    assert size_in_words(nbytes) == text
+def test_sizes_are_formatted(nbytes, text):
+    assert format_size(nbytes) == text
 
 
 def test_dedicated_heap_has_no_gap():
     model = HeapModel(64 * GIB, 48 * GIB)
     buffer = model.allocate(512 * MIB)
     assert (buffer.heap.available, buffer.heap.gaps()) == (0, [])
-    assert buffer.heap.picture() == (0, 512 * MIB, [(0, 512 * MIB, "live", 0)])
+    assert buffer.heap.layout() == (0, 512 * MIB, [(0, 512 * MIB, "live", 0)])
 
 
 @pytest.mark.parametrize(("nbytes", "usage"), [(0, None), (-1, None), (8, "managed"), (MIB + 1, "scalar")])
@@ -98,18 +98,18 @@ def test_random_operations_keep_tables_consistent(steps):
 
 def check_tables(model, live):
     sizes = {"live": 0, "waiting": 0}
-    for heaps in model.picture().values():
+    for heaps in model.layout().values():
         for _, size, rows in heaps:
             ends = [0, *(offset + nbytes for offset, nbytes, *_ in rows)]
             assert [*(offset for offset, *_ in rows), size] == ends  # the rows tile the heap
             states = [state for *_, state, _ in rows]
-            assert "room room" not in " ".join(states)
+            assert "gap gap" not in " ".join(states)
             assert all(nbytes % 256 == 0 and nbytes > 0 for _, nbytes, *_ in rows)
             assert not any(age for *_, state, age in rows if state != "cached")
             for _, nbytes, state, _ in rows:
                 sizes[state] = sizes.get(state, 0) + nbytes
     assert model.current_allocated == sizes["live"] == sum(buffer.size for buffer in live)
-    numbers = model.numbers()
+    numbers = model.statistics()
     assert numbers["active_bytes.current"] == sizes["live"] + sizes["waiting"]
     assert numbers["reserved_bytes.current"] == model.reserved == model.driver == sum(sizes.values())
     assert numbers["allocation.current"] == len(live)

@@ -35,7 +35,7 @@ def test_devices_exist_only_during_the_test(project):
     status, output = project("""
         import forebay.cuda as cuda
 
-        def test_before():
+        def test_no_device_before_the_fixture():
             assert not cuda.is_available()
 
         def test_one(emulated_cuda):
@@ -43,7 +43,7 @@ def test_devices_exist_only_during_the_test(project):
             assert cuda.get_device_name() == "NVIDIA H200 (emulated)"
             assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
 
-        def test_others(emulated_cuda):
+        def test_devices_with_other_parameters(emulated_cuda):
             emulated_cuda(count=2, profile="a100", memory="1GiB")
             assert cuda.device_count() == 2
             assert cuda.get_device_capability(1) == (8, 0)
@@ -60,7 +60,7 @@ def test_devices_exist_only_during_the_test(project):
             with pytest.raises(ValueError, match="there is no profile"):
                 emulated_cuda(profile="banana")
 
-        def test_after():
+        def test_no_device_after_the_fixture():
             assert not cuda.is_available()
     """)
     assert status == 0, output

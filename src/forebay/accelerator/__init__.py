@@ -86,7 +86,7 @@ def current_accelerator(check_available: bool = False) -> Device | None:
 
     Notes
     -----
-    As `torch.accelerator.current_accelerator`. Opens nothing.
+    As `torch.accelerator.current_accelerator`. Does not open a device.
     """
     name = _accelerator_kind()
     if name is None:
@@ -95,12 +95,12 @@ def current_accelerator(check_available: bool = False) -> Device | None:
 
 
 def device_count() -> int:
-    """Return the number of devices of the current accelerator; 0 without one. Initialises nothing."""
+    """Return the number of devices of the current accelerator; 0 without one. Does not initialise a device kind."""
     return 0 if _accelerator_kind() is None else _accelerator().count()
 
 
 def is_available() -> bool:
-    """Return True if there is an accelerator. Initialises nothing."""
+    """Return True if there is an accelerator. Does not initialise a device kind."""
     return device_count() > 0
 
 
@@ -154,7 +154,7 @@ def set_device_index(device: Any, /) -> None:
 
     Notes
     -----
-    As `torch.accelerator.set_device_index`. Initialises the kind, opens nothing.
+    As `torch.accelerator.set_device_index`. Initialises the kind, but does not open a device.
     """
     index = _get_device_index(device)
     if index >= 0:
@@ -184,7 +184,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
     Raises
     ------
     TypeError
-        If the argument is no int.
+        If the argument is not an int.
     DeviceError
         When entered, if there is no such device.
 

@@ -13,7 +13,7 @@ __all__ = ["accelerator", "kind_named"]
 
 
 def accelerator() -> DeviceKind:
-    """Return the kind of this thread's current device, else the preferred one. Opens nothing.
+    """Return the kind of this thread's current device, else the preferred one. Does not open a device.
 
     Raises ForebayError, with PyTorch's text, if there is no accelerator.
     """

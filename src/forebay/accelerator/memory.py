@@ -86,7 +86,7 @@ def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
 
     Notes
     -----
-    As `torch.accelerator.memory.memory_stats`. Opens nothing.
+    As `torch.accelerator.memory.memory_stats`. Does not open a device.
     """
     stats = _statistics().memory_stats(_index(device_index))
     stats.pop("num_oom_rejections", None)
@@ -108,7 +108,7 @@ def memory_allocated(device_index: Any = None, /) -> int:
 
     Notes
     -----
-    As `torch.accelerator.memory.memory_allocated`. Opens nothing.
+    As `torch.accelerator.memory.memory_allocated`. Does not open a device.
     """
     return _statistics().memory_allocated(_index(device_index))
 
@@ -128,7 +128,7 @@ def max_memory_allocated(device_index: Any = None, /) -> int:
 
     Notes
     -----
-    As `torch.accelerator.memory.max_memory_allocated`. Opens nothing.
+    As `torch.accelerator.memory.max_memory_allocated`. Does not open a device.
     """
     return _statistics().max_memory_allocated(_index(device_index))
 
@@ -148,7 +148,7 @@ def memory_reserved(device_index: Any = None, /) -> int:
 
     Notes
     -----
-    As `torch.accelerator.memory.memory_reserved`. Opens nothing.
+    As `torch.accelerator.memory.memory_reserved`. Does not open a device.
     """
     return _statistics().memory_reserved(_index(device_index))
 
@@ -168,7 +168,7 @@ def max_memory_reserved(device_index: Any = None, /) -> int:
 
     Notes
     -----
-    As `torch.accelerator.memory.max_memory_reserved`. Opens nothing.
+    As `torch.accelerator.memory.max_memory_reserved`. Does not open a device.
     """
     return _statistics().max_memory_reserved(_index(device_index))
 
@@ -183,7 +183,7 @@ def reset_peak_memory_stats(device_index: Any = None, /) -> None:
 
     Notes
     -----
-    As `torch.accelerator.memory.reset_peak_memory_stats`. Opens nothing.
+    As `torch.accelerator.memory.reset_peak_memory_stats`. Does not open a device.
     """
     _statistics().reset_peak_memory_stats(_index(device_index))
 
@@ -198,6 +198,6 @@ def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
 
     Notes
     -----
-    As `torch.accelerator.memory.reset_accumulated_memory_stats`. Opens nothing.
+    As `torch.accelerator.memory.reset_accumulated_memory_stats`. Does not open a device.
     """
     _statistics().reset_accumulated_memory_stats(_index(device_index))

@@ -1,7 +1,7 @@
 """Registry of device kinds: the built-in backends and those of installed packages.
 
 A package provides a backend with an entry point in the group `forebay.backends`: its name is the kind, its value the
-Driver class. A backend is imported when its kind is first looked up; the import opens no device.
+Driver class. A backend is imported when its kind is first looked up; the import does not open a device.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def why_not(kind: str) -> str:
 
     Notes
     -----
-    Opens no device.
+    Does not open a device.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class _Drivers(Mapping[str, Driver]):
             return self._made.setdefault(kind, emulated[kind]())
         # No lock: an import may run anything. Two threads may both construct a driver; one of them is kept.
         if kind in _BUILT_IN:
-            new = _make_driver(kind, partial(_load_built_in, kind), "; `forebay doctor` says what to do")
+            new = _make_driver(kind, partial(_load_built_in, kind), "; `forebay doctor` reports the remedy")
         else:
             load, origin = self._packaged()[kind]
             new = _make_driver(kind, load, f" ({origin})")

@@ -68,7 +68,7 @@ def numpy_hook() -> str:
         expect(allocated >= array.nbytes, f"an array of {array.nbytes} bytes allocated {allocated} device bytes")
         del array
         expect(memory.memory_allocated(DEVICE) == before, "its memory was not freed")
-    return f"serves arrays of {format_bytes(SMALLEST)} or more, and frees them"
+    return f"allocates and frees arrays of {format_bytes(SMALLEST)} or more"
 
 
 def zeroed_memory() -> str:

@@ -47,7 +47,7 @@ class Program:
         except (SystemExit, CommandError):
             raise
         except BaseException:
-            sys.excepthook = _without_our_frames(getattr(sys, "excepthook", sys.__excepthook__))
+            sys.excepthook = _without_forebay_frames(getattr(sys, "excepthook", sys.__excepthook__))
             raise
 
     def _script(self, main: ModuleType) -> CodeType:
@@ -107,12 +107,12 @@ def _find(name: str) -> tuple[ModuleSpec, CodeType]:
 
 
 def _set_first_path(folder: str) -> None:
-    if not sys.flags.safe_path:  # with safe_path, Python adds no first entry, neither for us nor for the program
+    if not sys.flags.safe_path:  # with safe_path, Python adds no first entry, neither for forebay nor for the program
         sys.path[0] = folder
 
 
-def _without_our_frames(show: Hook) -> Hook:
-    """Return a one-time sys.excepthook that removes our frames. Python calls it after they have been added."""
+def _without_forebay_frames(show: Hook) -> Hook:
+    """Return a one-time sys.excepthook that removes the frames of forebay. Python calls it once they are added."""
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = show
@@ -125,7 +125,7 @@ def _without_our_frames(show: Hook) -> Hook:
             show(kind, value, trace)
         except SystemExit:
             raise
-        except BaseException as broken:  # noqa: BLE001 - printed as Python does, without our frame
+        except BaseException as broken:  # noqa: BLE001 - printed as Python does, without the frames of forebay
             inner = broken.__traceback__ and broken.__traceback__.tb_next
             sys.stderr.write("Error in sys.excepthook:\n")
             sys.__excepthook__(type(broken), broken.with_traceback(inner), inner)

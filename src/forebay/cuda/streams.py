@@ -243,7 +243,7 @@ def current_stream(device: Any = None) -> Stream:
     True
     """
     if device is None:
-        known = local.here.stream
+        known = local.state.stream
         if known.__class__ is Stream and not known.opened.unusable:
             return known
     return current_stream_on(CUDA.open_device_for_stream(device), Stream)
@@ -372,7 +372,7 @@ class StreamContext(StreamContextOfKind):
         self.stream = stream
         if not _lazy_init.done:
             _lazy_init.ensure()
-        self.idx = local.here.indices.get("cuda", 0)
+        self.idx = local.state.indices.get("cuda", 0)
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
         self._before = None

@@ -31,7 +31,7 @@ class DeviceContext:
 
     Notes
     -----
-    Entering initialises the kind but opens no device.
+    Entering initialises the kind but does not open a device.
     """
 
     kind: ClassVar[DeviceKind]
@@ -42,7 +42,7 @@ class DeviceContext:
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        before = self._before = local.here.device  # may be of another kind
+        before = self._before = local.state.device  # may be of another kind
         if before is not None and before.index == self.idx and before.kind == self.kind.name:
             self.prev_idx = self.idx  # already current
         else:
@@ -56,7 +56,7 @@ class DeviceContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if local.here.device is not self._before:
+        if local.state.device is not self._before:
             self.idx = self.kind.exchange(self.prev_idx, device=self._before)
 
 
@@ -159,7 +159,7 @@ class DeviceFunctions:
 
         Notes
         -----
-        Initialises the kind but opens no device.
+        Initialises the kind but does not open a device.
         """
         index = self._kind.index(device)
         if index >= 0:
@@ -206,7 +206,7 @@ class DeviceFunctions:
 
         Notes
         -----
-        Initialises the kind but opens no device.
+        Initialises the kind but does not open a device.
         """
         if device is None and (opened := self._kind.get_open_device()) is not None:
             opened.synchronize()

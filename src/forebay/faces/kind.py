@@ -20,7 +20,7 @@ __all__ = ["DeviceErrorMessages", "DeviceKind"]
 
 @dataclass(frozen=True)
 class DeviceErrorMessages:
-    """Error texts of `Kind.index`; PyTorch's modules word them differently."""
+    """Error texts of `DeviceKind.index`; PyTorch's modules word them differently."""
 
     cpu: str = "Expected a {kind} device, but got: {device}"
     other: str = "Expected a {kind} device, but got: {device}"
@@ -128,11 +128,11 @@ class DeviceKind:
         return index
 
     def current_index(self) -> int:
-        """Return the index of this thread's current device. Initialises the kind, but opens no device."""
+        """Return the index of this thread's current device. Initialises the kind, but does not open a device."""
         if not self.initialisation.done:
             self.require_backend("getCurrentDevice")
             self.initialisation.ensure()
-        return local.here.indices.get(self.name, 0)
+        return local.state.indices.get(self.name, 0)
 
     def exchange(self, index: int, *, device: Device | None = None) -> int:
         """Make a device current and return the index of the previous one; a negative index only returns -1.
@@ -141,7 +141,7 @@ class DeviceKind:
         """
         if index < 0:
             return -1
-        init, state = self.initialisation, local.here
+        init, state = self.initialisation, local.state
         if not init.done:
             self.require_backend("maybeExchangeDevice")
             init.ensure()
@@ -161,13 +161,13 @@ class DeviceKind:
         """
         if device is not None:
             return open_device.open_device(self.device(device))
-        found = local.here.opened
+        found = local.state.opened
         if found is not None and found.kind == self.name:
             return found
         if hook:
             self.require_backend(hook)
         found = open_device.open_device(self.device())
-        current.keep(found)
+        current.cache_opened(found)
         return found
 
     def open_device_for_stream(self, device: Any) -> OpenDevice:
@@ -183,8 +183,8 @@ class DeviceKind:
     def get_open_device(self, device: Any = None) -> OpenDevice | None:
         """Return the device if it is already open, else None. Does not initialise a kind that is not in use."""
         if device is None:
-            found = local.here.opened
-            if found is not None and found.kind == self.name:  # its `kind` is empty if it is gone
+            found = local.state.opened
+            if found is not None and found.kind == self.name:  # its `kind` is empty if it is unusable
                 return found  # the general path takes microseconds
         if not self.initialised:
             return None

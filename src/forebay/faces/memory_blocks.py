@@ -27,7 +27,7 @@ __all__ = ["AllocatorHandle", "CachingAllocatorFunctions", "KindMemPool", "Manag
 
 
 class AllocatorHandle:
-    """Handle of the allocator that serves a kind.
+    """Handle of the allocator of a kind.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class KindMemPool(mem_pool.MemPool):
     TypeError
         If `allocator` is not a pluggable allocator.
     Unsupported
-        If a pluggable allocator serves the kind.
+        If the kind uses a pluggable allocator.
     """
 
     kind: ClassVar[DeviceKind]
@@ -139,7 +139,7 @@ class KindMemPool(mem_pool.MemPool):
 
         Notes
         -----
-        Opens no device.
+        Does not open a device.
         """
         opened = self.kind.get_open_device()
         return 1 if opened is None else self.users(opened)
@@ -397,7 +397,7 @@ class CachingAllocatorFunctions:
                 locks.enter_context(opened.allocator.pending_releases.lock)
             yield
 
-    # The allocator that serves the kind
+    # Selection of the allocator
 
     def get_allocator_backend(self) -> str:
         """Return the name of the allocator backend.
@@ -414,7 +414,7 @@ class CachingAllocatorFunctions:
         return "native" if pluggable_allocator.current(self._kind.name) is None else "pluggable"
 
     def change_current_allocator(self, allocator: AllocatorHandle) -> None:
-        """Set the allocator that serves the kind from its first use on.
+        """Set the kind's allocator, effective from its first use.
 
         Parameters
         ----------
@@ -426,17 +426,17 @@ class CachingAllocatorFunctions:
         WrongState
             After the kind's first use, or if another allocator is already set.
         """
-        serving = allocator.allocator()
-        pluggable_allocator.set_current(self._kind.name, serving)
-        if serving is not None:
-            self._kind.initialisation.call(lambda: self._report_device_count(serving))
+        new_allocator = allocator.allocator()
+        pluggable_allocator.set_current(self._kind.name, new_allocator)
+        if new_allocator is not None:
+            self._kind.initialisation.call(lambda: self._report_device_count(new_allocator))
 
-    def _report_device_count(self, serving: pluggable_allocator.AllocatorFunctions) -> None:
-        if pluggable_allocator.current(self._kind.name) is serving:
-            serving.on_init(self._kind.count())
+    def _report_device_count(self, new_allocator: pluggable_allocator.AllocatorFunctions) -> None:
+        if pluggable_allocator.current(self._kind.name) is new_allocator:
+            new_allocator.on_init(self._kind.count())
 
     def current_allocator(self) -> AllocatorHandle:
-        """Return the allocator that serves the kind.
+        """Return the kind's allocator.
 
         Returns
         -------

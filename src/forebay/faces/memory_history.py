@@ -81,7 +81,7 @@ class MemoryHistory:
         ValueError
             If `max_entries` is negative.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
 
         Notes
         -----
@@ -205,7 +205,7 @@ class MemoryHistory:
         Raises
         ------
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
 
         Notes
         -----
@@ -237,7 +237,7 @@ class MemoryHistory:
         Raises
         ------
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         pool = None if mempool_id is None else (mempool_id[0], mempool_id[1])
         require_native_allocator(self._kind, "snapshot")
@@ -335,7 +335,7 @@ class MemoryHistory:
         Returns
         -------
         bool
-            False if a pluggable allocator serves the kind.
+            False if the kind uses a pluggable allocator.
         """
         return pluggable_allocator.current(self._kind.name) is None
 

@@ -26,7 +26,7 @@ __all__ = ["MemoryStatistics", "find_open_device", "flatten", "require_native_al
 
 
 def require_native_allocator(kind: DeviceKind, call: str) -> None:
-    """Raise Unsupported, with PyTorch's text, if a pluggable allocator serves the kind: it keeps no statistics."""
+    """Raise Unsupported, with PyTorch's text, if the kind uses a pluggable allocator, which has no statistics."""
     if pluggable_allocator.current(kind.name) is not None:
         raise Unsupported(
             f"{kind.display_name}PluggableAllocator does not yet support {call}. "
@@ -64,7 +64,7 @@ class MemoryStatistics:
     def find_device(self, device: Any) -> OpenDevice | None:
         """Return the device whose statistics are requested; None if it is not open or the kind is not in use."""
         if device is None:
-            found = local.here.opened
+            found = local.state.opened
             if found is not None and found.device.kind == self._name and not (found.unusable or found.pluggable):
                 return found  # the general path takes microseconds
         if not self._kind.initialised:
@@ -91,7 +91,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         if not self._kind.initialised:
             return OrderedDict()
@@ -118,7 +118,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         return statistics.nested_stats(self.memory_stats(device))
 
@@ -140,7 +140,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.current(statistics.ALLOCATED_BYTES)
@@ -163,7 +163,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.peak(statistics.ALLOCATED_BYTES)
@@ -186,7 +186,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.current(statistics.RESERVED_BYTES)
@@ -209,7 +209,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.peak(statistics.RESERVED_BYTES)
@@ -280,7 +280,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
         """
         kind = self._kind
         index = kind.index(device, optional=True) if kind.initialised or device is not None else 0
@@ -299,7 +299,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
 
         Notes
         -----
@@ -322,7 +322,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
 
         Notes
         -----
@@ -397,7 +397,7 @@ class MemoryStatistics:
         DeviceError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the device.
+            If the device uses a pluggable allocator.
 
         Notes
         -----
@@ -550,7 +550,7 @@ class MemoryStatistics:
         ForebayError
             If the device does not exist.
         Unsupported
-            If a pluggable allocator serves the kind.
+            If the kind uses a pluggable allocator.
 
         Notes
         -----

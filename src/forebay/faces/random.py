@@ -33,7 +33,7 @@ class RandomFunctions:
 
     def initialised_generator(self) -> Generator | None:
         """Return the current device's generator if that device is of this kind and the kind is in use (fast path)."""
-        device = local.here.device
+        device = local.state.device
         if device is None or device.kind != self._name or not self._init.done:
             return None
         return default_generator(device)

@@ -58,7 +58,7 @@ class StreamContext:
         return stream
 
     def __enter__(self) -> None:
-        new, state = self.stream, local.here
+        new, state = self.stream, local.state
         if new is None:
             return
         try:
@@ -84,7 +84,7 @@ class StreamContext:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        new, before, state = self.stream, self.src_prev_stream, local.here
+        new, before, state = self.stream, self.src_prev_stream, local.state
         if new is None or before is None:
             return
         if state.opened is before.opened is new.opened:
@@ -99,7 +99,7 @@ class StreamContext:
 
 def current_stream_on(opened: OpenDevice, stream_class: type[_StreamT]) -> _StreamT:
     """Return this thread's current stream of the device as a `stream_class`, and cache it in the thread's state."""
-    found, state = streams.cast_to_face(stream_class, streams.current_stream_for(opened)), local.here
+    found, state = streams.cast_to_face(stream_class, streams.current_stream_for(opened)), local.state
     if state.opened is opened:
         state.stream = found
     return found

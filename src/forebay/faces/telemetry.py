@@ -1,6 +1,6 @@
 """Device sensors and device visibility, read from the driver (emulated devices), NVML or AMD SMI.
 
-Nothing here initialises a device.
+These functions do not initialise a device.
 """
 
 from __future__ import annotations

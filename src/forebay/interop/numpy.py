@@ -1,8 +1,8 @@
 """NumPy arrays in the memory of a CPU device, through NumPy's data-allocation handler (NEP 49).
 
 Array data of at least SMALLEST bytes is allocated by the device's caching allocator: it is cached, counted, recorded in
-the memory history and limited by the capacity. NumPy's previous allocator serves smaller arrays. Arrays may outlive the
-installation: each is freed by the allocator that made it.
+the memory history and limited by the capacity. Smaller arrays use NumPy's previous allocator. Arrays may outlive the
+installation: each is freed by the allocator that allocated it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "u
 
 SMALLEST = 128 * 1024  # bytes; below, malloc is faster and wastes less memory (docs/design/numpy-allocations.md)
 
-# Queue handle of NumPy's blocks. Memory freed on a stream is free in that stream's order only, and NumPy waits for no
-# stream, so it must not reuse such memory.
+# Queue handle of NumPy's blocks. Memory freed on a stream may be reused in that stream's order only. NumPy does not
+# wait for streams, so it must not reuse such memory.
 _NUMPY_QUEUE = 1 << 62
 
 _installed: dict[Device, NumpyHook] = {}  # hooks in NumPy's default handler, which are permanent
@@ -67,7 +67,7 @@ def _rebuild_error(cause: OutOfMemory, *arguments: Any) -> ArrayOutOfMemory:
     return error
 
 
-def _take_refusal(nbytes: int) -> BaseException | None:
+def _take_error(nbytes: int) -> BaseException | None:
     """Return and clear the error of this thread's last failed request, if it was for `nbytes`."""
     wanted, failure = getattr(numpy_failures, "last", (None, None))
     if wanted != nbytes:
@@ -80,7 +80,7 @@ def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
     """Replace `_ArrayMemoryError.__new__`: NumPy creates its error after a failed request and caches the class."""
     if cls is _ArrayMemoryError and len(args) == 2:
         shape, dtype = args
-        cause = _take_refusal(math.prod(shape, start=dtype.itemsize))
+        cause = _take_error(math.prod(shape, start=dtype.itemsize))
         if isinstance(cause, OutOfMemory):
             error = ArrayOutOfMemory.__new__(ArrayOutOfMemory, *args)
             error.cause = cause
@@ -96,7 +96,7 @@ def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
     device : Device or str or int, optional
         A device whose memory the host can access; "cpu" by default.
     smallest : int, optional
-        Bytes from which on arrays are served; smaller arrays use NumPy's previous allocator.
+        Minimum size in bytes of arrays that are allocated on the device; smaller arrays use NumPy's previous allocator.
 
     Raises
     ------
@@ -109,13 +109,14 @@ def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
 
     Notes
     -----
-    Opens the device. Has no effect if the same device and size are installed. In a forked child arrays are not served
-    until it calls `forebay.reopen` and `install` again.
+    Opens the device. Has no effect if the same device and size are installed. In a forked child, arrays are
+    allocated on the device only after it has called `forebay.reopen` and `install` again.
     """
     opened = _open_host_visible(device, smallest)
     for other, other_hook in _installed.items():
         if other_hook.serving and (other, other_hook.smallest) != (opened.device, smallest):
-            raise WrongState(f"NumPy is served by {other} from {other_hook.smallest} bytes on: call uninstall() first")
+            message = f"NumPy arrays of {other_hook.smallest} bytes or more are allocated on {other}"
+            raise WrongState(f"{message}: call uninstall() first")
     hook = _installed.get(opened.device)
     if hook is None or hook.pool is not opened.allocator:
         hook = _installed[opened.device] = _new_hook(opened, smallest)
@@ -131,7 +132,7 @@ def uninstall() -> None:
 
 
 def installed() -> Device | None:
-    """Return the device that serves all threads, or None.
+    """Return the device on which NumPy arrays of all threads are allocated, or None.
 
     Returns
     -------
@@ -150,7 +151,7 @@ def serving(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
     device : Device or str or int, optional
         A device whose memory the host can access; "cpu" by default.
     smallest : int, optional
-        Bytes from which on arrays are served.
+        Minimum size in bytes of arrays that are allocated on the device.
 
     Yields
     ------
@@ -192,5 +193,5 @@ def _open_host_visible(device: Device | str | int, smallest: int) -> OpenDevice:
 
 
 def _new_hook(opened: OpenDevice, smallest: int) -> NumpyHook:
-    _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # replaced for good
+    _ArrayMemoryError.__new__ = _new_error  # type: ignore[method-assign, assignment]  # permanently
     return NumpyHook(opened.allocator, _NUMPY_QUEUE, smallest, pages=opened.port.props.zero_pages)

@@ -76,7 +76,7 @@ def synchronize() -> None:
 
     Notes
     -----
-    As `torch.mps.synchronize`. Initialises MPS but opens no device.
+    As `torch.mps.synchronize`. Initialises MPS but does not open a device.
     """
     opened = _get_open_device()
     if opened is None:

@@ -1,4 +1,4 @@
-"""Memory functions of `forebay.mps`. Queries open no device."""
+"""Memory functions of `forebay.mps`. Queries do not open a device."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def recommended_max_memory() -> int:
 
     Notes
     -----
-    As `torch.mps.recommended_max_memory`. Initialises MPS but opens no device.
+    As `torch.mps.recommended_max_memory`. Initialises MPS but does not open a device.
 
     Examples
     --------

@@ -184,7 +184,7 @@ class Event:
         return elapsed
 
     def _checked_event(self) -> events.Event:
-        """Return the event. Raises ForebayError if it was released, Forked or WrongState if its device is gone."""
+        """Return the event. Raises ForebayError if it was released, Forked or WrongState if its device is unusable."""
         event = self._event
         if event is None:
             raise ForebayError(f"Invalid Event ID: {self._id}")
@@ -194,7 +194,7 @@ class Event:
 
     def _default_stream(self) -> streams.Stream:
         opened = self._opened
-        default, current = streams.default_stream_for(opened), local.here.streams.get(opened)
+        default, current = streams.default_stream_for(opened), local.state.streams.get(opened)
         if current is not None and current.handle != default.handle:
             raise NotImplementedError("Non-default streams are not yet supported.")  # PyTorch's words, of 2.15
         return default

@@ -113,7 +113,7 @@ def current_stream() -> Stream:
     -----
     As `torch.mps.current_stream`. Opens the device.
     """
-    cached = local.here.stream
+    cached = local.state.stream
     if cached.__class__ is Stream and not cached.opened.unusable:
         return cached
     return current_stream_on(open_device(None, "getCurrentStream"), Stream)

@@ -40,7 +40,7 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
 
     Notes
     -----
-    As `torch.mtia.device`. Entering initialises MTIA but opens no device.
+    As `torch.mtia.device`. Entering initialises MTIA but does not open a device.
     """
 
     kind = MTIA
@@ -63,7 +63,7 @@ def set_device(device: Any) -> None:
 
     Notes
     -----
-    As `torch.mtia.set_device`. Initialises MTIA but opens no device.
+    As `torch.mtia.set_device`. Initialises MTIA but does not open a device.
     """
     index = MTIA.index(device)
     if index >= 0:
@@ -98,7 +98,7 @@ def get_device_properties(device: Any = None) -> dict[str, Any]:
 
     Notes
     -----
-    As `torch.mtia.get_device_properties`. Initialises MTIA but opens no device.
+    As `torch.mtia.get_device_properties`. Initialises MTIA but does not open a device.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
     Notes
     -----
-    As `torch.mtia.get_device_capability`. Initialises MTIA but opens no device.
+    As `torch.mtia.get_device_capability`. Initialises MTIA but does not open a device.
     """
     props = _describe(device, "getDeviceCapability")
     try:

@@ -104,7 +104,7 @@ def current_stream(device: Any = None) -> Stream:
     """
     if device is not None:
         return streams.current_stream_for(MTIA.open_device_for_stream(device))
-    cached = local.here.stream
+    cached = local.state.stream
     if cached is not None and cached.device.kind == "mtia" and not cached.opened.unusable:
         return cached
     return kind_streams.current_stream_on(MTIA.open_device(), Stream)

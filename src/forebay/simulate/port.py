@@ -21,7 +21,7 @@ _LARGE_BASE, _MAX_MEMORY = 1 << 58, 1 << 52  # the same for devices with more me
 
 
 class SimulatedPort:
-    """Counts memory and allocates addresses; nothing is behind them."""
+    """Port that counts memory and allocates addresses, which no memory backs."""
 
     def __init__(
         self, world: World, total_memory: int, other_used: int, index: int, fine_segments: bool, heaps: Heaps | None

@@ -1,4 +1,4 @@
-"""Memory snapshots: schema, file formats, analysis, replay and reports. Opens no device."""
+"""Memory snapshots: schema, file formats, analysis, replay and reports. Does not open a device."""
 
 from __future__ import annotations
 

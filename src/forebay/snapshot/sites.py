@@ -1,4 +1,4 @@
-"""Allocation sites: the source line a user would hold responsible for an allocation. Shared by reports and errors."""
+"""Allocation sites: the source line of the program that caused an allocation. Used by reports and errors."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Peers(Protocol):
     """A Driver that reports which devices can access each other's memory."""
 
     def can_access(self, index: int, peer: int) -> bool:
-        """Return True if a device can access the memory of another one. Opens neither.
+        """Return True if a device can access the memory of another one. Does not open them.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class Peers(Protocol):
 
 
 class Sensors(Protocol):
-    """Sensor readings of one device. Each call reads anew, opens no device and starts no thread."""
+    """Sensor readings of one device. Each call reads current values and does not open a device or start a thread."""
 
     def uuid(self) -> str:
         """Return the device's UUID.

@@ -128,8 +128,8 @@ class Draw(NamedTuple):
     """A random fill of one kernel launch: count, distribution, destination and Philox position.
 
     Thread `t` computes `n` numbers from Philox's words of subsequence `t`, offset `offset + 4 * i`; `n` is 4, or 2 for
-    64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the law "chances",
-    element `i` is computed from word `i % 4` of subsequence `i // 4`.
+    64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the
+    distribution "chances", element `i` is computed from word `i % 4` of subsequence `i // 4`.
 
     Parameters
     ----------

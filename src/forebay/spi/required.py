@@ -178,7 +178,7 @@ class Port(Protocol):
 
 
 class Driver(Protocol):
-    """All devices of a kind. Constructing a driver opens no device and starts no thread."""
+    """All devices of a kind. Constructing a driver does not open a device or start a thread."""
 
     @property
     def kind(self) -> str:

@@ -126,8 +126,8 @@ def device(forebay_device: FoundDevice) -> Iterator[Device]:
     """
     driver = forebay_device.driver()
     in_use = open_device_indices(driver.kind)
-    thread_state = current.here()
-    before = thread_state.state()
+    thread_state = current.thread_state()
+    before = thread_state.save()
     with override_driver(driver):
         try:
             found = canonical(Device(driver.kind, forebay_device.index))
@@ -137,8 +137,8 @@ def device(forebay_device: FoundDevice) -> Iterator[Device]:
             forebay.random.set_rng_state(rng_state, found)
         finally:
             thread_state.device, thread_state.indices, thread_state.streams = before
-            thread_state.chosen = thread_state.device is not None
-            thread_state.forget()
+            thread_state.explicit = thread_state.device is not None
+            thread_state.clear_cache()
             if not in_use:
                 reset_kind(driver.kind)
 

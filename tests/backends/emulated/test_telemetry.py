@@ -57,21 +57,21 @@ def test_unopened_device_is_idle(sensors):
 
 def test_fully_utilized_device_has_busy_readings(sensors):
     port = Port(1.0)
-    sensors.watch(port)
+    sensors.add_port(port)
     assert readings(sensors) == ((100, 100), H200["max_power"], H200["busy_temperature"], H200["max_clock"])
 
 
 def test_readings_are_proportional_to_utilization(sensors):
     port = Port(0.25)
-    sensors.watch(port)
+    sensors.add_port(port)
     assert sensors.busy() == (25, 25)
     assert sensors.power() == H200["idle_power"] + (H200["max_power"] - H200["idle_power"]) // 4
 
 
 def test_utilization_of_queues_adds_up_to_at_most_100_percent(sensors):
     first, second = Port(0.2, 0.3), Port(0.1)
-    sensors.watch(first)
-    sensors.watch(second)
+    sensors.add_port(first)
+    sensors.add_port(second)
     assert sensors.busy() == (60, 60)
     first.shares = (0.9, 0.9)
     assert sensors.busy() == (100, 100)
@@ -89,21 +89,21 @@ def test_busy_share(queues, share):
 def test_memory_is_reserved_bytes_of_open_ports(sensors):
     ports = Port(reserved=20), Port(reserved=5)
     for port in ports:
-        sensors.watch(port)
+        sensors.add_port(port)
     assert sensors.memory() == (25, 100)
     assert sensors.processes() == {os.getpid(): 25}
 
 
 def test_deleted_port_is_not_counted(sensors):
-    sensors.watch(Port(1.0, reserved=20))
+    sensors.add_port(Port(1.0, reserved=20))
     assert (sensors.memory(), sensors.busy(), sensors.processes()) == ((0, 100), (0, 0), {})
 
 
 @pytest.mark.parametrize("error", [forebay.WrongState, forebay.Forked])
 def test_unusable_port_is_not_counted(sensors, error, monkeypatch):
     port = Port(reserved=20)
-    monkeypatch.setattr(port, "memory_info", lambda: (_ for _ in ()).throw(error("gone")))
-    sensors.watch(port)
+    monkeypatch.setattr(port, "memory_info", lambda: (_ for _ in ()).throw(error("closed")))
+    sensors.add_port(port)
     assert (sensors.memory(), sensors.processes()) == ((0, 100), {})
 
 

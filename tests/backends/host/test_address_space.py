@@ -173,6 +173,7 @@ def max_mappings() -> int:
         return 1 << 30
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(max_mappings() > 100_000, reason="this system allows more mappings than a test can make")
 def test_process_at_its_limit_of_mappings_can_decommit():
     """Commits fail, all decommits succeed, and other pages keep their contents."""

@@ -52,6 +52,7 @@ def test_log_rejects_invalid_number(port, number):
         port.queue().log(10)(number)
 
 
+@pytest.mark.slow
 def test_logs_can_be_created_and_dropped_during_work(port):
     queue, stop = port.queue(), threading.Event()
 

@@ -7,7 +7,7 @@ from support.on_oracle import outcome
 FRESH_PROCESS = True  # some scenes query the state before first use
 
 
-def before_the_first_use(cuda, torch_like):
+def state_before_the_first_use(cuda, torch_like):
     accelerator = torch_like.accelerator
     known = [
         str(accelerator.current_accelerator()),
@@ -24,7 +24,7 @@ def before_the_first_use(cuda, torch_like):
     return known, memory, cuda.is_initialized(), accelerator.current_device_index(), cuda.is_initialized()
 
 
-def the_current_device(cuda, torch_like):
+def current_device(cuda, torch_like):
     accelerator = torch_like.accelerator
     seen = []
     for device in (1, "cuda:0", torch_like.device("cuda:1"), -1):
@@ -130,7 +130,7 @@ def seeds(cuda, torch_like):
     )
 
 
-def indices_that_mean_the_current_device(cuda, torch_like):
+def indices_of_the_current_device(cuda, torch_like):
     accelerator = torch_like.accelerator
     accelerator.set_device_index(1)
     state = accelerator.random.get_rng_state(1).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.on_oracle import outcome
 
 
-def the_architectures(cuda, torch_like):
+def architectures(cuda, torch_like):
     return [cuda.get_arch_list(), cuda.get_gencode_flags()]
 
 
@@ -54,7 +54,7 @@ def supported_types_of_an_h200(cuda, torch_like):
     ]
 
 
-def the_first_lines_of_the_warning(cuda, torch_like):
+def first_lines_of_the_warning(cuda, torch_like):
     cuda.init()
     found = outcome(cuda, cuda._warn_unsupported_code, 0, 70, [75, 101])
     return [line.replace(" (emulated)", "") for line in found["warns"][0][1].splitlines()[:4]]

@@ -55,9 +55,9 @@ def invalid_broadcasts(cuda, torch_like):
     places = [outcome(cuda, comm.broadcast, tensor, devices) for devices in (["cpu"], [0, -1], ["cuda"], 2)]
     missing = outcome(cuda, comm.broadcast, tensor, [99])
     outs = [outcome(cuda, comm.broadcast, tensor, out=[iota(torch_like, *shape)]) for shape in ((6,), (2, 2))]
-    cpu_error = outcome(cuda, comm.broadcast, tensor, out=[cpu])["says"]
+    cpu_error = outcome(cuda, comm.broadcast, tensor, out=[cpu])["message"]
     not_a_list = outcome(cuda, comm.broadcast, tensor, out=tensor)["error"]
-    return [none, places, missing["error"], missing["says"].splitlines()[:2], outs, cpu_error, not_a_list]
+    return [none, places, missing["error"], missing["message"].splitlines()[:2], outs, cpu_error, not_a_list]
 
 
 def invalid_coalesced_broadcasts(cuda, torch_like):
@@ -114,8 +114,8 @@ def invalid_scatters(cuda, torch_like):
     outs = [iota(torch_like, 2, 2)], [iota(torch_like, 6, 3)], [iota(torch_like, 6)], []
     return [
         [outcome(cuda, comm.scatter, tensor, None, None, 0, None, out=each) for each in outs],
-        outcome(cuda, comm.scatter, tensor, out=[cpu])["says"],
-        outcome(cuda, comm.scatter, tensor, [0], out=[tensor])["says"].split("=")[0],
+        outcome(cuda, comm.scatter, tensor, out=[cpu])["message"],
+        outcome(cuda, comm.scatter, tensor, [0], out=[tensor])["message"].split("=")[0],
         outcome(cuda, comm.scatter, tensor, None, [6], out=[tensor]),
         [outcome(cuda, comm.scatter, tensor, [0, 1], dim=dim) for dim in (2, -3)],
         outcome(cuda, comm.scatter, tensor, []),
@@ -134,7 +134,7 @@ def scatter_on_streams(cuda, torch_like):
     cuda.synchronize(1)
     return [[placement_and_values(each) for each in found] for found in (few, none)] + [
         wrong["error"],
-        wrong["says"][:55],
+        wrong["message"][:55],
     ]
 
 
@@ -162,14 +162,14 @@ def invalid_gathers(cuda, torch_like):
     return [
         outcome(cuda, comm.gather, []),
         outcome(cuda, comm.gather, [], out=tensor),
-        outcome(cuda, comm.gather, [tensor, cpu])["says"],
+        outcome(cuda, comm.gather, [tensor, cpu])["message"],
         outcome(cuda, comm.gather, [tensor, iota(torch_like, 4)]),
         outcome(cuda, comm.gather, [tensor, iota(torch_like, 2, 3)]),
         [outcome(cuda, comm.gather, [tensor], dim) for dim in (2, -3)],
         outcome(cuda, comm.gather, [zero, zero]),
         outcome(cuda, comm.gather, [tensor], 0, 0, out=tensor),
         outcome(cuda, comm.gather, [tensor, tensor], out=iota(torch_like, 3, 2)),
-        [missing["error"], missing["says"].splitlines()[:2]],
+        [missing["error"], missing["message"].splitlines()[:2]],
     ]
 
 

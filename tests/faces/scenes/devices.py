@@ -39,7 +39,7 @@ def device_index_of_arguments(cuda, torch_like):
     }
 
 
-def the_current_device(cuda, torch_like):
+def current_device(cuda, torch_like):
     seen = [cuda.current_device()]
     for device in (1, "cuda:0", torch_like.device("cuda", 1), -1, "cuda:0"):
         cuda.set_device(device)
@@ -55,7 +55,7 @@ def missing_device(cuda, torch_like):
     results = []
     for use in (cuda.set_device, cuda.synchronize, cuda.Stream):
         found = outcome(cuda, use, 99)
-        results.append([found.get("error"), found.get("says", "").splitlines()[:2]])
+        results.append([found.get("error"), found.get("message", "").splitlines()[:2]])
     return results
 
 
@@ -89,7 +89,7 @@ def context_restores_previous_device(cuda, torch_like):
     return seen
 
 
-def the_device_of_a_tensor(cuda, torch_like):
+def device_of_a_tensor(cuda, torch_like):
     there = torch_like.empty(3, device="cuda:1")
     with cuda.device_of(there):
         inside = cuda.current_device()
@@ -102,7 +102,7 @@ def guards(cuda, torch_like):
     return inside, cuda.current_device()
 
 
-def exchanging(cuda, torch_like):
+def exchange_device(cuda, torch_like):
     seen = [cuda._exchange_device(1), cuda.current_device(), cuda._exchange_device(-1), cuda._maybe_exchange_device(0)]
     return [*seen, cuda.current_device(), outcome(cuda, cuda._exchange_device, "x")["error"]]
 
@@ -130,5 +130,5 @@ def peers(cuda, torch_like):
     return [outcome(cuda, cuda.can_device_access_peer, *pair) for pair in pairs]
 
 
-def counting(cuda, torch_like):
+def device_count(cuda, torch_like):
     return cuda.device_count(), cuda.is_available(), cuda._is_compiled()

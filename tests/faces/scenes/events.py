@@ -5,13 +5,13 @@ from __future__ import annotations
 from support.on_oracle import outcome
 
 
-def never_recorded(cuda, torch_like):
+def unrecorded_event(cuda, torch_like):
     event = cuda.Event()
     properties = (event.query(), event.synchronize(), event.wait(), event.device, event.cuda_event)
     return properties, repr(event).replace("torch", "forebay"), (event.wait(cuda.Stream()) is None)
 
 
-def recorded(cuda, torch_like):
+def recorded_event(cuda, torch_like):
     event = cuda.Event()
     event.record()
     event.synchronize()
@@ -23,7 +23,7 @@ def event_is_bound_to_its_first_device(cuda, torch_like):
     event = cuda.Event()
     event.record(cuda.Stream(1))
     found = outcome(cuda, event.record, cuda.Stream(0))
-    return found["error"], found["says"].startswith("Event device "), str(event.device)
+    return found["error"], found["message"].startswith("Event device "), str(event.device)
 
 
 def event_waits_across_devices(cuda, torch_like):
@@ -35,7 +35,7 @@ def event_waits_across_devices(cuda, torch_like):
     return event.query()
 
 
-def times(cuda, torch_like):
+def elapsed_times(cuda, torch_like):
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record()
     end.record()
@@ -53,7 +53,7 @@ def elapsed_time_errors(cuda, torch_like):
     return [outcome(cuda, start.elapsed_time, end) for start, end in pairs]
 
 
-def flags(cuda, torch_like):
+def constructor_flags(cuda, torch_like):
     every = cuda.Event(enable_timing=False, blocking=True, interprocess=False, external=False)
     every.record()
     every.synchronize()

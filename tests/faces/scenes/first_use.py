@@ -25,7 +25,7 @@ def result_in_child(work):
     return text
 
 
-def what_initialises(cuda, torch_like):
+def calls_that_initialise(cuda, torch_like):
     steps = {
         "counting": cuda.device_count,
         "available": cuda.is_available,
@@ -51,7 +51,7 @@ def tensor_initialises(cuda, torch_like):
     return cuda.is_initialized()
 
 
-def init_twice(cuda, torch_like):
+def repeated_init(cuda, torch_like):
     return cuda.init(), cuda.init(), cuda.is_initialized(), cuda._initialized
 
 
@@ -74,12 +74,12 @@ def failing_queued_call(cuda, torch_like):
 
     cuda._lazy_call(fail)
     first, second = outcome(cuda, cuda.init), outcome(cuda, cuda.current_device)
-    lines = first["says"].splitlines()
+    lines = first["message"].splitlines()
     return (
         first["error"],
         second["error"],
         lines[:4],
-        "failing_queued_call" in first["says"],
+        "failing_queued_call" in first["message"],
         attempts,
         cuda._initialized,
     )
@@ -92,7 +92,7 @@ def queued_call_uses_the_device(cuda, torch_like):
     return seen
 
 
-def seeds_before(cuda, torch_like):
+def seeds_before_initialisation(cuda, torch_like):
     cuda.manual_seed_all(3)
     cuda.manual_seed(5)
     before = cuda.is_initialized()
@@ -111,7 +111,7 @@ def only_the_last_seed_of_each_kind_counts(cuda, torch_like):
     return len(cuda._lazy_seed_tracker.get_calls()), cuda.initial_seed()
 
 
-def state_set_before(cuda, torch_like):
+def state_set_before_initialisation(cuda, torch_like):
     state = torch_like.tensor([7] + [0] * 7 + [8] + [0] * 7, dtype=torch_like.uint8)
     cuda.set_rng_state(state)
     return cuda.is_initialized(), cuda.initial_seed(), cuda._get_rng_state_offset()
@@ -123,7 +123,7 @@ def forking_after_initialisation(cuda, torch_like):
 
     def use():
         found = outcome(cuda, cuda.current_device)
-        error = found["error"] + "|" + found["says"].splitlines()[0]
+        error = found["error"] + "|" + found["message"].splitlines()[0]
         return f"{error}|{cuda._is_in_bad_fork()} {cuda.is_initialized()}"
 
     return result_in_child(use), cuda._is_in_bad_fork()
@@ -150,6 +150,6 @@ def set_device_before_initialisation(cuda, torch_like):
         torch_like.empty(1, device="cuda:1")
         quiet = cuda.set_device(1)
         found = outcome(cuda, cuda.set_device, 0)
-        return quiet, found["error"], "on device(s) [1]" in found["says"], cuda.current_device()
+        return quiet, found["error"], "on device(s) [1]" in found["message"], cuda.current_device()
     finally:
         del os.environ["TORCH_CUDA_CHECK_STRAY_CONTEXT"]

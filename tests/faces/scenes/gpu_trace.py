@@ -45,7 +45,7 @@ def numbered(notifications):
     return [[name, *map(numbered_id, numbers)] for name, *numbers in notifications]
 
 
-def an_events_life(cuda, torch_like):
+def event_lifecycle(cuda, torch_like):
     side = cuda.Stream("cuda:0")
 
     def program():
@@ -58,11 +58,11 @@ def an_events_life(cuda, torch_like):
     return numbered(notifications_of(cuda, EVENTS, program))
 
 
-def an_event_that_is_never_recorded(cuda, torch_like):
+def unrecorded_event(cuda, torch_like):
     return notifications_of(cuda, EVENTS, lambda: (cuda.Event().wait(), cuda.Event().synchronize()))
 
 
-def waiting_for_a_stream_is_an_event_of_its_own(cuda, torch_like):
+def stream_wait_uses_an_event(cuda, torch_like):
     side = cuda.Stream("cuda:0")
     return numbered(notifications_of(cuda, EVENTS, lambda: side.wait_stream(cuda.default_stream())))
 

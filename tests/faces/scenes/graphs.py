@@ -21,11 +21,11 @@ def empty_graph(cuda, torch_like):
     return {name: outcome(cuda, getattr(graph, name)) for name in (*names, "get_currently_capturing_graph")}
 
 
-def the_default_stream(cuda, torch_like):
+def capture_of_the_default_stream(cuda, torch_like):
     return outcome(cuda, cuda.CUDAGraph().capture_begin)
 
 
-def an_unknown_mode(cuda, torch_like):
+def unknown_capture_mode(cuda, torch_like):
     with on_a_stream(cuda):
         return outcome(cuda, lambda: cuda.CUDAGraph().capture_begin(capture_error_mode="x"))
 
@@ -42,7 +42,7 @@ def capture_status(cuda, torch_like):
     return [*results, cuda.is_current_stream_capturing()]
 
 
-def another_stream_cannot_end_it(cuda, torch_like):
+def capture_must_end_on_its_stream(cuda, torch_like):
     graph = cuda.CUDAGraph()
     with on_a_stream(cuda):
         graph.capture_begin()
@@ -64,7 +64,7 @@ def state_after_each_step(cuda, torch_like):
                 steps.append([step, outcome(cuda, getattr(graph, step))])
                 for name in ("raw_cuda_graph", "raw_cuda_graph_exec"):
                     found = outcome(cuda, getattr(graph, name))
-                    steps.append([name, found.get("says", "an int")])
+                    steps.append([name, found.get("message", "an int")])
             steps.append(outcome(cuda, graph.capture_begin))
         graph.replay()
         graph.reset()
@@ -90,7 +90,7 @@ def pools_of_graphs(cuda, torch_like):
     return [*results, *same, handle[0], one.pool()[1], outcome(cuda, lambda: third._retain_pool(handle))]
 
 
-def one_pool_and_two_captures(cuda, torch_like):
+def concurrent_captures_in_one_pool(cuda, torch_like):
     one, other, handle = cuda.CUDAGraph(), cuda.CUDAGraph(), cuda.graph_pool_handle()
     with on_a_stream(cuda):
         one.capture_begin(pool=handle)
@@ -101,7 +101,7 @@ def one_pool_and_two_captures(cuda, torch_like):
     return results
 
 
-def a_generator_in_a_capture(cuda, torch_like):
+def generator_in_a_capture(cuda, torch_like):
     cuda.manual_seed(5)
     state = cuda.get_rng_state()
     moved = cuda.get_rng_state()
@@ -159,7 +159,7 @@ def capture_hooks(cuda, torch_like):
     return results
 
 
-def the_context_manager(cuda, torch_like):
+def graph_context_manager(cuda, torch_like):
     graph, results = cuda.CUDAGraph(), []
     before = cuda.current_stream()
     with cuda.graph(graph):

@@ -7,7 +7,7 @@ from support.on_oracle import outcome
 MIB = 1 << 20
 
 
-def an_address_and_back(cuda, torch_like):
+def allocation_and_deletion_by_address(cuda, torch_like):
     address = cuda.caching_allocator_alloc(1000)
     held = cuda.memory_allocated()
     cuda.caching_allocator_delete(address)
@@ -20,7 +20,7 @@ def invalid_addresses(cuda, torch_like):
     return [outcome(cuda, cuda.caching_allocator_delete, address) for address in (0, 1234)]
 
 
-def inside_of_a_block(cuda, torch_like):
+def address_inside_a_block(cuda, torch_like):
     address = cuda.caching_allocator_alloc(1000)
     found = outcome(cuda, cuda.caching_allocator_delete, address + 8)
     cuda.caching_allocator_delete(address)
@@ -68,10 +68,10 @@ def on_another_device(cuda, torch_like):
 
 def out_of_memory(cuda, torch_like):
     found = outcome(cuda, cuda.caching_allocator_alloc, 1 << 40)
-    return found["error"], found["says"].partition(" Including")[0]
+    return found["error"], found["message"].partition(" Including")[0]
 
 
-def without_the_cache(cuda, torch_like):
+def disabled_cache(cuda, torch_like):
     with cuda.caching_allocator_disabled():
         tensor = torch_like.empty(1000, device="cuda")
         inside = tensor.data_ptr() != 0, cuda.memory_reserved()
@@ -80,12 +80,12 @@ def without_the_cache(cuda, torch_like):
     return inside, cuda.memory_reserved() - cuda.memory_reserved(1), tensor.data_ptr() != 0
 
 
-def the_switch_takes_a_bool(cuda, torch_like):
+def caching_allocator_enable_requires_a_bool(cuda, torch_like):
     cuda.init()
     return [outcome(cuda, cuda.caching_allocator_enable, value) for value in ("x", None, 1, True)]
 
 
-def a_pool(cuda, torch_like):
+def pool_use_counts_and_snapshot(cuda, torch_like):
     pool = cuda.MemPool()
     before = pool.id[0], pool.use_count(), pool.snapshot()
     with cuda.use_mem_pool(pool):
@@ -114,7 +114,7 @@ def pool_releases_its_memory(cuda, torch_like):
     return cached, cuda.memory_reserved()
 
 
-def a_pool_on_another_device(cuda, torch_like):
+def pool_on_another_device(cuda, torch_like):
     pool = cuda.MemPool()
     with cuda.use_mem_pool(pool, 1):
         there = torch_like.empty(1000, device="cuda:1")

@@ -20,7 +20,7 @@ def queries_do_not_initialise(cuda, torch_like):
     return [outcome(cuda, call, *arguments) for call, *arguments in queries], cuda.is_initialized()
 
 
-def an_empty_snapshot(cuda, torch_like):
+def empty_snapshot(cuda, torch_like):
     snapshot = cuda.memory._snapshot()
     settings = snapshot.pop("allocator_settings")
     return snapshot, sorted(settings), cuda.is_initialized()
@@ -30,11 +30,11 @@ def resets_of_the_current_device_initialise(cuda, torch_like):
     return outcome(cuda, cuda.reset_peak_memory_stats), cuda.is_initialized()
 
 
-def resets_of_a_number_do_not(cuda, torch_like):
+def resets_by_index_do_not_initialise(cuda, torch_like):
     return outcome(cuda, cuda.reset_accumulated_memory_stats, 99)["error"], cuda.is_initialized()
 
 
-def a_summary_of_the_current_device(cuda, torch_like):
+def summary_of_the_current_device(cuda, torch_like):
     return cuda.memory_summary().count("\n"), cuda.memory_summary(abbreviated=True).count("\n")
 
 
@@ -53,7 +53,7 @@ def recording_arguments_are_checked_first(cuda, torch_like):
     return [outcome(cuda, record, *arguments, **named) for arguments, named in wrong]
 
 
-def information_initialises(cuda, torch_like):
+def mem_get_info_initialises(cuda, torch_like):
     return cuda.mem_get_info(1), cuda.is_initialized(), cuda.current_device()
 
 
@@ -71,4 +71,4 @@ def metadata_does_not_initialise(cuda, torch_like):
 
 def invalid_library(cuda, torch_like):
     found = outcome(cuda, cuda.memory.CUDAPluggableAllocator, "/nowhere.so", "a", "b")
-    return found["error"], found["says"]
+    return found["error"], found["message"]

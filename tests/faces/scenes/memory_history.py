@@ -24,7 +24,7 @@ def summarized(entries):
     return [[entry["action"], entry["size"], bool(entry.get("frames"))] for entry in entries]
 
 
-def everything(cuda, torch_like):
+def all_entries(cuda, torch_like):
     snapshot = record(cuda, torch_like, stacks="python")
     return summarized(snapshot["device_traces"][0]), len(snapshot["device_traces"]), sorted(snapshot)
 
@@ -44,13 +44,13 @@ def stacks(cuda, torch_like):
     return found
 
 
-def only_the_newest(cuda, torch_like):
+def newest_entries(cuda, torch_like):
     few = record(cuda, torch_like, max_entries=2, stacks="python")
     one = record(cuda, torch_like, "state", stacks="python")
     return summarized(few["device_traces"][0]), summarized(one["device_traces"][0])
 
 
-def skipped(cuda, torch_like):
+def skipped_actions(cuda, torch_like):
     return summarized(
         record(cuda, torch_like, stacks="python", skip_actions=["alloc", "segment_alloc"])["device_traces"][0]
     )

@@ -23,7 +23,7 @@ def nested_statistics(cuda, torch_like):
     return len(held), nested["allocated_bytes"], nested["num_ooms"], nested["oversize_segments"], sorted(nested)
 
 
-def the_four_numbers(cuda, torch_like):
+def current_and_peak_memory(cuda, torch_like):
     held = blocks(torch_like, 1000, 2 * MIB)
     del held[1]
     numbers = [cuda.memory_allocated, cuda.max_memory_allocated, cuda.memory_reserved, cuda.max_memory_reserved]
@@ -45,7 +45,7 @@ def resets(cuda, torch_like):
     return [stats[f"allocated_bytes.all.{column}"] for column in ("current", "peak", "allocated", "freed")]
 
 
-def old_names_warn(cuda, torch_like):
+def deprecated_names_warn(cuda, torch_like):
     held = blocks(torch_like, 2 * MIB)
     old = cuda.memory_cached, cuda.max_memory_cached, cuda.reset_max_memory_allocated, cuda.reset_max_memory_cached
     return len(held), [outcome(cuda, call) for call in old], [outcome(cuda, call, 1) for call in old]
@@ -75,7 +75,7 @@ def information(cuda, torch_like):
 
 def information_without_device(cuda, torch_like):
     found = outcome(cuda, cuda.mem_get_info, 99)
-    return found["error"], found["says"].partition("\n")[0]
+    return found["error"], found["message"].partition("\n")[0]
 
 
 def fractions(cuda, torch_like):
@@ -94,15 +94,15 @@ def fractions_of_other_devices(cuda, torch_like):
     return found, [outcome(cuda, set_it, 0.5, device) for device in ("cuda", torch_like.device("cuda"), "cpu", 1.5)]
 
 
-def a_fraction_is_a_limit(cuda, torch_like):
+def memory_fraction_limits_allocations(cuda, torch_like):
     cuda.set_per_process_memory_fraction(0.25)
     found = outcome(cuda, blocks, torch_like, 300 * MIB)
     cuda.set_per_process_memory_fraction(1.0)
-    before, _, after = found["says"].partition("Including")
+    before, _, after = found["message"].partition("Including")
     return found["error"], before, "256.00 MiB allowed; " in after, len(blocks(torch_like, 300 * MIB))
 
 
-def the_cache_is_emptied(cuda, torch_like):
+def empty_cache(cuda, torch_like):
     held = blocks(torch_like, 2 * MIB) + blocks(torch_like, 3 * MIB, device="cuda:1")
     full = cuda.memory_reserved(), cuda.memory_reserved(1)
     held.clear()
@@ -118,7 +118,7 @@ def summary(cuda, torch_like):
     return [[" ".join(line.split()) if "summary" in line else line for line in table.split("\n")] for table in tables]
 
 
-def pinned_memory_that_nobody_used(cuda, torch_like):
+def unused_pinned_memory(cuda, torch_like):
     cuda.init()
     cuda.reset_peak_host_memory_stats()
     cuda.reset_accumulated_host_memory_stats()
@@ -127,7 +127,7 @@ def pinned_memory_that_nobody_used(cuda, torch_like):
 
 def settings(cuda, torch_like):
     found = [outcome(cuda, cuda.memory._set_allocator_settings, text) for text in ("max_split_size_mb:64", "foo:1", "")]
-    return [[row.get("says"), row["warns"][0][0]] for row in found]
+    return [[row.get("message"), row["warns"][0][0]] for row in found]
 
 
 def backend(cuda, torch_like):

@@ -16,7 +16,7 @@ DIFFERS = {
 def first_line(cuda, call, *arguments, **named):
     """Return the outcome with the first line of the message; forebay adds the reason on the next line."""
     found = outcome(cuda, call, *arguments, **named)
-    return found | ({"says": found["says"].partition("\n")[0]} if "says" in found else {})
+    return found | ({"message": found["message"].partition("\n")[0]} if "message" in found else {})
 
 
 def availability(cuda, torch_like):

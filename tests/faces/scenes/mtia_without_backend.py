@@ -11,9 +11,9 @@ DIFFERS = {"tensors": "forebay raises ForebayError for missing devices of all ki
 def first_line(cuda, call, *arguments, **named):
     """Return the outcome with the first line or sentence of the message; forebay and PyTorch add different reasons."""
     found = outcome(cuda, call, *arguments, **named)
-    if "says" in found:
-        line = found["says"].partition("\n")[0]
-        found["says"] = line.partition(". ")[0] if line.startswith("Torch not compiled") else line
+    if "message" in found:
+        line = found["message"].partition("\n")[0]
+        found["message"] = line.partition(". ")[0] if line.startswith("Torch not compiled") else line
     return found
 
 
@@ -37,7 +37,7 @@ def reported_state(cuda, torch_like):
     return results, mtia.is_bf16_supported(), mtia.is_bf16_supported(False), mtia.is_current_stream_capturing()
 
 
-def without_a_device_named(cuda, torch_like):
+def functions_without_device_argument(cuda, torch_like):
     mtia = torch_like.mtia
     uses = (
         "init", "_lazy_init", "synchronize", "current_device", "current_stream", "default_stream", "snapshot",
@@ -47,7 +47,7 @@ def without_a_device_named(cuda, torch_like):
     return {use: first_line(cuda, getattr(mtia, use)) for use in uses}
 
 
-def with_a_device_named(cuda, torch_like):
+def functions_with_device_argument(cuda, torch_like):
     mtia = torch_like.mtia
     uses = (
         mtia.synchronize, mtia.current_stream, mtia.default_stream, mtia.set_device, mtia.get_device_capability,
@@ -56,7 +56,7 @@ def with_a_device_named(cuda, torch_like):
     return {use.__name__: {str(place): first_line(cuda, use, place) for place in PLACES} for use in uses}
 
 
-def contexts_of_devices(cuda, torch_like):
+def device_contexts(cuda, torch_like):
     mtia = torch_like.mtia
     made = {str(place): first_line(cuda, mtia.device, place) for place in PLACES}
     return made, {str(place): first_line(cuda, lambda place=place: entered(mtia.device(place))) for place in PLACES}
@@ -68,7 +68,7 @@ def device_arguments(cuda, torch_like):
     return [[first_line(cuda, index, place, **flag) for flag in flags] for place in PLACES]
 
 
-def contexts_of_streams(cuda, torch_like):
+def stream_contexts(cuda, torch_like):
     mtia = torch_like.mtia
     return (
         first_line(cuda, mtia.stream, None),
@@ -77,7 +77,7 @@ def contexts_of_streams(cuda, torch_like):
     )
 
 
-def devices_exchanged(cuda, torch_like):
+def exchange_device(cuda, torch_like):
     mtia = torch_like.mtia
     return [
         first_line(cuda, use, index)
@@ -86,7 +86,7 @@ def devices_exchanged(cuda, torch_like):
     ]
 
 
-def streams_by_number(cuda, torch_like):
+def set_stream_by_id(cuda, torch_like):
     return first_line(cuda, torch_like.mtia._set_stream_by_id, 0, 0, 19)
 
 

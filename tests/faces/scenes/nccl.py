@@ -48,7 +48,7 @@ def host_memory(cuda, torch_like):
     return [outcome(cuda, nccl_of(cuda).all_reduce, [host]), nccl_of(cuda).is_available([host])]
 
 
-def what_is_available(cuda, torch_like):
+def availability(cuda, torch_like):
     make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
     inputs = [], [four], (four,), [four, four], [make(4, 4)[:, 1]], [four, make(9, device="cuda:1", dtype="int16")]
@@ -82,7 +82,7 @@ def invalid_roots(cuda, torch_like):
     return [*roots, outcome(cuda, nccl.reduce, [four], root=1), outcome(cuda, nccl.broadcast, [four], root=1)]
 
 
-def the_older_spellings_of_reduce(cuda, torch_like):
+def deprecated_arguments_of_reduce(cuda, torch_like):
     make, nccl = tensor_factory(torch_like), nccl_of(cuda)
     four = make(4)
     both = outcome(cuda, nccl.reduce, [four], output=four, outputs=[four])
@@ -111,6 +111,6 @@ def invalid_communicators(cuda, torch_like):
     return [first, outcome(cuda, nccl.all_reduce, [make(4)], comms=[5])["error"]]
 
 
-def the_library(cuda, torch_like):
+def version_and_unique_ids(cuda, torch_like):
     nccl = nccl_of(cuda)
     return [nccl.version(), len(nccl.unique_id()), nccl.unique_id() == nccl.unique_id(), nccl.SUM]

@@ -10,7 +10,7 @@ ENVIRON = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}  # the second i
 def use_of_the_device(cuda, torch_like):
     uses = (cuda.init, cuda.current_device, cuda.synchronize, lambda: torch_like.empty(1, device="cuda"))
     results = [outcome(cuda, use) for use in uses]
-    first = [(each["error"], "No CUDA GPUs are available" in each["says"]) for each in results]
+    first = [(each["error"], "No CUDA GPUs are available" in each["message"]) for each in results]
     return first, cuda.is_initialized(), cuda.device_count(), cuda.is_available(), cuda.get_rng_state_all()
 
 

@@ -40,5 +40,5 @@ def range_formatting(cuda, torch_like):
     return [found, outcome(cuda, inside, 5), decorated(), decorated()]
 
 
-def the_public_names(cuda, torch_like):
+def public_names(cuda, torch_like):
     return sorted(cuda.nvtx.__all__)

@@ -34,7 +34,7 @@ def error_codes_raise_without_initialising(cuda, torch_like):
     return [found, str(cuda.CudaError(2)), repr(cuda.CudaError(600)), cuda.is_initialized()]
 
 
-def a_code_is_an_int(cuda, torch_like):
+def error_code_is_an_int(cuda, torch_like):
     return [outcome(cuda, call, "x")["error"] for call in (cuda.CudaError, cuda.check_error)]
 
 
@@ -54,7 +54,7 @@ def names_of_codes(cuda, torch_like):
     ]
 
 
-def the_two_codes_of_cuda_status(cuda, torch_like):
+def cuda_status_codes(cuda, torch_like):
     return [cuda.cudaStatus.SUCCESS, cuda.cudaStatus.ERROR_NOT_READY]
 
 
@@ -65,7 +65,7 @@ def cudart_initialises(cuda, torch_like):
 
 def memory_of_a_missing_device(cuda, torch_like):
     found = outcome(cuda, cuda.cudart().cudaMemGetInfo, 99)
-    return [found["error"], found["says"].splitlines()[:2]]
+    return [found["error"], found["message"].splitlines()[:2]]
 
 
 def accelerator_error_has_cuda_code(cuda, torch_like):
@@ -81,19 +81,19 @@ def all_memory_of_the_current_device(cuda, torch_like):
     return [runtime.cudaMemGetInfo(device)[1] for device in (0, 1, -1)]
 
 
-def a_stream_is_made_and_destroyed(cuda, torch_like):
+def stream_creation_and_destruction(cuda, torch_like):
     runtime, handle = cuda.cudart(), ctypes.c_uint64()
     made = int(runtime.cudaStreamCreate(ctypes.addressof(handle)))
     return [made, handle.value != 0, handle.value % 2, int(runtime.cudaStreamDestroy(handle.value))]
 
 
-def host_memory_is_registered(cuda, torch_like):
+def host_memory_registration(cuda, torch_like):
     runtime, memory = cuda.cudart(), ctypes.create_string_buffer(1 << 16)
     address = ctypes.addressof(memory)
     return [int(runtime.cudaHostRegister(address, 1 << 16, 0)), int(runtime.cudaHostUnregister(address))]
 
 
-def the_profiler_is_switched_on_and_off(cuda, torch_like):
+def profiler_start_and_stop(cuda, torch_like):
     def inside():
         with cuda.profiler.profile():
             raise KeyError("out")

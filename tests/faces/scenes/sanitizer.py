@@ -25,7 +25,7 @@ def races(cuda, torch_like, program):
         sanitizer.disable()
 
 
-def a_copy_of_what_another_stream_writes(cuda, torch_like):
+def copy_of_memory_written_by_another_stream(cuda, torch_like):
     def program(first, second, side):
         first.fill_(1.0)
         with cuda.stream(side):
@@ -34,7 +34,7 @@ def a_copy_of_what_another_stream_writes(cuda, torch_like):
     return races(cuda, torch_like, program)
 
 
-def a_fill_of_what_another_stream_reads(cuda, torch_like):
+def fill_of_memory_read_by_another_stream(cuda, torch_like):
     def program(first, second, side):
         second.copy_(first)
         with cuda.stream(side):
@@ -43,7 +43,7 @@ def a_fill_of_what_another_stream_reads(cuda, torch_like):
     return races(cuda, torch_like, program)
 
 
-def two_streams_fill_the_same(cuda, torch_like):
+def fills_of_the_same_memory_on_two_streams(cuda, torch_like):
     def program(first, second, side):
         first.fill_(1.0)
         with cuda.stream(side):
@@ -52,7 +52,7 @@ def two_streams_fill_the_same(cuda, torch_like):
     return races(cuda, torch_like, program)
 
 
-def two_streams_read_the_same(cuda, torch_like):
+def reads_of_the_same_memory_on_two_streams(cuda, torch_like):
     def program(first, second, side):
         other = first.clone()
         with cuda.stream(side):
@@ -156,5 +156,5 @@ def error_texts(cuda, torch_like):
     return [[str(error) for error in errors], str(names.CUDASanitizerErrors(errors)), list(map(str, kinds))]
 
 
-def names_in_common(cuda, torch_like):
+def zip_by_key(cuda, torch_like):
     return [list(each) for each in sanitizer_of(cuda).zip_by_key({"a": 1, "b": 2, "c": 3}, {"c": 4, "a": 5})]

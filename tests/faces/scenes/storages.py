@@ -14,7 +14,7 @@ def element_types(cuda, torch_like):
     return [str(getattr(cuda, f"{name}Storage")._dtype).split(".")[-1] for name in NAMES]
 
 
-def the_type_of_a_class_warns_once(cuda, torch_like):
+def dtype_of_a_class_warns_once(cuda, torch_like):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -31,7 +31,7 @@ def storage_properties(cuda, torch_like):
     return numbers, flags, kinds, names, cuda.memory_allocated()
 
 
-def made_of_a_sequence(cuda, torch_like):
+def storage_of_a_sequence(cuda, torch_like):
     storage = cuda.IntStorage([1, 2, 3])
     return len(storage), list(storage), storage.tolist(), storage[0], storage[-1], len(cuda.FloatStorage())
 
@@ -45,7 +45,7 @@ def invalid_arguments(cuda, torch_like):
     make = cuda.FloatStorage
     wrong = [((1.5,), {}), ((1, 2), {}), ((1,), {"dtype": torch_like.float32}), ((1,), {"device": "cuda"})]
     found = [outcome(cuda, make, *arguments, **named) for arguments, named in [*wrong, ((), {"wrap_storage": 5})]]
-    return [[row["error"], row["says"].partition("received")[2]] for row in found]
+    return [[row["error"], row["message"].partition("received")[2]] for row in found]
 
 
 def storages_of_other_memory(cuda, torch_like):
@@ -63,7 +63,7 @@ def invalid_indices(cuda, torch_like):
     found = [outcome(cuda, storage.__getitem__, index) for index in (3, -4, slice(0, 2), "x")]
     found += [outcome(cuda, storage.__setitem__, index, 1.0) for index in ("x", None)]
     found += [outcome(cuda, storage.__setitem__, 0, storage)]
-    return [[row["error"], row["says"].partition("<class")[0]] for row in found]
+    return [[row["error"], row["message"].partition("<class")[0]] for row in found]
 
 
 def conversions(cuda, torch_like):
@@ -124,9 +124,13 @@ def tensors_of_a_type(cuda, torch_like):
 def tensors_of_invalid_arguments(cuda, torch_like):
     wrong = ("x", 1.5, None, -1)
     found = [outcome(cuda, cuda.FloatTensor, value) for value in wrong]
-    elsewhere = outcome(cuda, cuda.FloatTensor, torch_like.empty(3, dtype=torch_like.int32, device="cuda"))["error"]
-    return [[row["error"], row["says"]] for row in found], elsewhere, outcome(cuda, cuda.FloatTensor, 2, device="cpu")
+    mismatch = outcome(cuda, cuda.FloatTensor, torch_like.empty(3, dtype=torch_like.int32, device="cuda"))["error"]
+    return (
+        [[row["error"], row["message"]] for row in found],
+        mismatch,
+        outcome(cuda, cuda.FloatTensor, 2, device="cpu"),
+    )
 
 
-def the_base(cuda, torch_like):
+def cuda_base(cuda, torch_like):
     return cuda._CudaBase.is_cuda, cuda._CudaBase.is_sparse, type(cuda._CudaBase()).__name__, cuda.is_initialized()

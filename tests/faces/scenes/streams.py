@@ -30,7 +30,7 @@ def device_of_streams(cuda, torch_like):
     return here, [str(cuda.Stream(place).device) for place in places], outcome(cuda, cuda.Stream, "cpu")
 
 
-def the_default_stream(cuda, torch_like):
+def default_stream(cuda, torch_like):
     stream = cuda.default_stream(1)
     properties = (stream.stream_id, stream.device_index, stream.device_type, stream.priority, stream.cuda_stream)
     return properties, repr(stream), stream == cuda.current_stream(1), cuda.default_stream() == cuda.current_stream()
@@ -50,7 +50,7 @@ def equality(cuda, torch_like):
     return same, first == 1, first == None, cuda.default_stream(0) == cuda.default_stream(1)  # noqa: E711 -- the comparison is the subject
 
 
-def by_id(cuda, torch_like):
+def stream_by_id(cuda, torch_like):
     first = cuda.Stream()
     again = cuda.Stream(stream_id=first.stream_id, device_index=first.device_index, device_type=first.device_type)
     cuda._set_stream_by_id(again.stream_id, 0, 1)
@@ -67,7 +67,7 @@ def external_streams(cuda, torch_like):
     return outside == stream, hash(outside) == hash(stream), ids, inside, isinstance(outside, cuda.Stream)
 
 
-def setting(cuda, torch_like):
+def set_stream(cuda, torch_like):
     stream = cuda.Stream(1)
     cuda.set_stream(stream)
     seen = [cuda.current_device(), cuda.current_stream() == stream, cuda.current_stream(0).stream_id]
@@ -77,7 +77,7 @@ def setting(cuda, torch_like):
     return [*seen, cuda.current_device(), cuda.current_stream(1) == stream]
 
 
-def each_thread_has_its_own(cuda, torch_like):
+def current_stream_is_per_thread(cuda, torch_like):
     stream = cuda.Stream(1)
     cuda.set_stream(stream)
     with ThreadPoolExecutor(1) as pool:
@@ -119,7 +119,7 @@ def stream_context_restores_after_error(cuda, torch_like):
         return str(error), cuda.current_device(), cuda.current_stream().stream_id, cuda.current_stream(1).stream_id
 
 
-def the_stream_itself_is_a_context(cuda, torch_like):
+def stream_as_context_manager(cuda, torch_like):
     stream = cuda.Stream(1)
     with stream as given:
         inside = given == stream, cuda.current_stream() == stream, cuda.current_device()
@@ -130,7 +130,7 @@ def stream_of_a_missing_device(cuda, torch_like):
     return [outcome(cuda, use, 9) for use in (cuda.current_stream, cuda.default_stream)]
 
 
-def none_is_the_current_device(cuda, torch_like):
+def none_denotes_the_current_device(cuda, torch_like):
     with cuda.device(1):
         indices = [function(-1).device_index for function in (cuda.current_stream, cuda.default_stream)]
         return indices, cuda.synchronize(-1), [outcome(cuda, cuda.current_stream, index) for index in (-5, 2)]

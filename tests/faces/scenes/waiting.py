@@ -54,7 +54,7 @@ def waits(cuda, torch_like):
                 cuda.set_sync_debug_mode(mode)
                 found = outcome(cuda, call)
                 messages = [text.partition(" (")[0] for _, text in found.get("warns", [])]
-                results[f"{name}, {mode}"] = found.get("says", messages)
+                results[f"{name}, {mode}"] = found.get("message", messages)
     finally:
         cuda.set_sync_debug_mode(0)
     return results

@@ -35,9 +35,9 @@ def recorder():
     made.finish(LIMIT)
 
 
-def finished_rows(recorder, about):
+def finished_rows(recorder, entry_type):
     recorder.finish(LIMIT)
-    return [row for row in recorder.rows() if row[0] == about]
+    return [row for row in recorder.rows() if row[0] == entry_type]
 
 
 def test_full_ring_drops_its_oldest_entries_and_their_references():
@@ -96,7 +96,7 @@ def test_uninitialised_entries_are_empty():
     assert (empty.rows(), empty.lost) == ([], 0)
     with pytest.raises(TypeError):
         empty.queued(None, None, "fill", "fill_")
-    with pytest.raises(AttributeError, match="line"):
+    with pytest.raises(AttributeError, match="track"):
         empty.queueing(object())
 
 
@@ -169,15 +169,15 @@ def test_concurrent_entries_are_all_counted():
         lambda kept: kept.host_waited(None, 0),
         lambda _kept: OperationStart(),
     ],
-    ids=["no line", "no token", "empty token", "line() returns None", "constructed token"],
+    ids=["no track", "no token", "empty token", "track() returns None", "constructed token"],
 )
-def test_none_is_rejected(misuse):
-    class NoLines(Entries):
-        def line(self, _queue):
+def test_invalid_entry_raises(misuse):
+    class NoTracks(Entries):
+        def track(self, _queue):
             return None
 
     with pytest.raises(TypeError):
-        misuse(NoLines(2, threading.local(), lambda _file: False))
+        misuse(NoTracks(2, threading.local(), lambda _file: False))
 
 
 def test_rows_of_open_entries_raise_value_error():
@@ -189,8 +189,8 @@ def test_written_trace_releases_the_queues_log(tmp_path):
     trace = Trace(tmp_path / "made.pftrace")
     trace.start()
     forebay.zeros(3)
-    (line,) = (line for line in trace._recorder.lines.values() if line.logs)
-    log = weakref.ref(line.log)
-    del line
+    (track,) = (track for track in trace._recorder.queue_tracks.values() if track.logs)
+    log = weakref.ref(track.log)
+    del track
     trace.stop()
     assert log() is None

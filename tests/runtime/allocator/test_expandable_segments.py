@@ -188,6 +188,7 @@ def test_each_queue_has_its_own_segment(scene):
     scene.check_all_is_released()
 
 
+@pytest.mark.slow
 def test_committed_memory_keeps_its_contents(host):
     blocks = [host.allocate(3 * MIB) for _ in range(4)]
     for i, block in enumerate(blocks):
@@ -469,6 +470,7 @@ def test_queue_thread_does_not_decommit_pages_of_its_own_queue(host):
 # Threads and processes
 
 
+@pytest.mark.slow
 def test_eight_threads_on_expandable_segments(host, eight_threads):
     """Threads fill, check and free blocks, use them on other queues, and empty the cache."""
     queues = {3 + i: host.port.queue() for i in range(8)}
@@ -502,6 +504,7 @@ def test_eight_threads_on_expandable_segments(host, eight_threads):
     host.check_all_is_released()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [fake_port, host_port])
 def test_forked_child_does_not_touch_inherited_spaces(make):
     """The child's copies of blocks stay; new memory is reserved from the new port."""

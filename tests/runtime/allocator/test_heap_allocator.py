@@ -89,7 +89,7 @@ def test_forked_child_does_not_release_heaps_of_its_parent(step):
     device.allocate(700 * MIB)
     assert device.port.held
     assert device.allocator.num_device_free == 0
-    assert device.broken() is None
+    assert device.check_invariants() is None
 
 
 def test_new_limit_counts_memory_of_other_processes():

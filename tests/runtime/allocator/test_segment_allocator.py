@@ -437,6 +437,7 @@ class Interrupted(BaseException):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["reserve", "release", "signal", "wait", "memory_info"])
 def test_no_memory_is_lost_by_an_interruption(call, monkeypatch):
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a destructor may be interrupted

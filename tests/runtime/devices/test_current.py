@@ -26,31 +26,31 @@ from forebay.runtime.devices import current
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-def elsewhere(function):
+def run_in_thread(function):
     """Return the result of the function in a new thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result(timeout=30)
 
 
-def test_a_vendors_device_comes_before_the_host(fake):
-    assert elsewhere(current_device) == Device("fake:0")
+def test_default_current_device_is_the_accelerator(fake):
+    assert run_in_thread(current_device) == Device("fake:0")
     assert current_device() == Device("cpu")
-    assert fake.ports == []  # asking opened nothing
+    assert fake.ports == []  # the lookup does not open a device
 
 
-def test_each_thread_has_its_own(fake):
+def test_current_device_and_stream_are_per_thread(fake):
     set_device("fake:1")
     stream = Stream("fake:1")
     set_stream(stream)
-    assert elsewhere(lambda: (current_device(), current_stream("fake:1"))) == (
+    assert run_in_thread(lambda: (current_device(), current_stream("fake:1"))) == (
         Device("fake:0"),
         default_stream("fake:1"),
     )
-    assert elsewhere(lambda: set_device("cpu")) is None
+    assert run_in_thread(lambda: set_device("cpu")) is None
     assert (current_device(), current_stream()) == (Device("fake:1"), stream)
 
 
-def test_a_kind_alone_means_its_current_index(fake):
+def test_kind_without_index_is_the_current_device_of_that_kind(fake):
     set_device("fake:1")
     set_device("cpu")
     assert current.resolve("fake") == Device("fake:1")
@@ -81,14 +81,14 @@ def test_use_device_nests_and_ends_with_an_exception(fake):
     assert current_device() == Device("cpu")
 
 
-def test_a_device_that_is_not_there_changes_nothing(fake):
+def test_missing_device_leaves_the_current_device_unchanged(fake):
     for attempt in (lambda: set_device("fake:9"), lambda: use_device("fake:9").__enter__()):
         with pytest.raises(ForebayError):
             attempt()
         assert current_device() == Device("cpu")
 
 
-def test_entering_a_stream_switches_the_device_too(fake):
+def test_stream_context_also_changes_the_device(fake):
     outer, inner = Stream("fake:0"), Stream("fake:1")
     with contextlib.suppress(KeyError), outer as entered:
         assert entered is outer
@@ -103,7 +103,7 @@ def test_entering_a_stream_switches_the_device_too(fake):
     assert current_stream("fake:0") == default_stream("fake:0")
 
 
-def test_a_stream_nests_in_itself():
+def test_stream_context_can_be_nested_in_itself():
     stream, other = Stream(), Stream()
     with stream:
         with other, stream:
@@ -112,7 +112,7 @@ def test_a_stream_nests_in_itself():
     assert current_stream() == default_stream()
 
 
-def test_what_is_set_inside_ends_with_the_stream(fake):
+def test_stream_context_restores_stream_and_device(fake):
     with Stream("cpu") as stream:
         set_stream(Stream("cpu"))
         assert current_stream() != stream
@@ -120,48 +120,48 @@ def test_what_is_set_inside_ends_with_the_stream(fake):
     assert (current_device(), current_stream()) == (Device("cpu"), default_stream("cpu"))
 
 
-def test_two_threads_in_one_stream():
-    """Each comes back to what it had, whichever leaves first."""
-    stream, inside, leave = Stream(), threading.Event(), threading.Event()
+def test_threads_leave_one_stream_independently():
+    """Each thread restores its own state, whichever exits the context first."""
+    stream, entered, exit_allowed = Stream(), threading.Event(), threading.Event()
 
     def other():
-        mine = Stream()
-        set_stream(mine)
+        previous = Stream()
+        set_stream(previous)
         with stream:
-            inside.set()
-            assert leave.wait(30)
-        return current_stream() is mine
+            entered.set()
+            assert exit_allowed.wait(30)
+        return current_stream() is previous
 
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(other)
-        assert inside.wait(30)
+        assert entered.wait(30)
         with stream:
-            leave.set()
+            exit_allowed.set()
             assert found.result(30)
             assert current_stream() is stream
         assert current_stream() == default_stream()
 
 
-def test_leaving_what_was_not_entered():
+def test_exit_without_enter_raises():
     with pytest.raises(WrongState, match="not entered by this thread"):
         Stream().__exit__(None, None, None)
 
 
-def test_leaving_opens_nothing(fake):
-    """The device before may never have been used."""
-    current.here().device = Device("fake:1")
+def test_stream_context_exit_does_not_open_a_device(fake):
+    """The previous device may not have been opened."""
+    current.thread_state().device = Device("fake:1")
     with Stream("cpu"):
         pass
     assert current_device() == Device("fake:1")
     assert fake.ports == []
 
 
-def test_only_a_stream_can_be_current():
+def test_set_stream_rejects_other_objects():
     with pytest.raises(TypeError, match="expected a Stream, not str"):
         set_stream("cpu")
 
 
-def test_memory_comes_from_the_current_stream():
+def test_memory_is_allocated_on_the_current_stream():
     with Stream() as stream:
         assert forebay.allocate(1).queue == stream.handle
         assert forebay.empty(1).storage.block.queue == stream.handle
@@ -169,7 +169,7 @@ def test_memory_comes_from_the_current_stream():
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", Device("cpu"), Device("cpu", 0)])
-def test_spellings_of_the_first_cpu_device(fake, name):
+def test_names_of_the_first_cpu_device_are_equivalent(fake, name):
     assert current.resolve(name) == Device("cpu")
     assert forebay.zeros(3, device=name).device == Device("cpu")
     assert forebay.zeros(3, device="fake:0").to(name).tolist() == [0, 0, 0]

@@ -26,6 +26,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt], ids=["DeviceError", "KeyboardInterrupt"])
 @pytest.mark.parametrize("step", STEPS)
 def test_failed_capture_leaves_no_state(stream, step, error, monkeypatch):

@@ -36,6 +36,7 @@ WORK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 def test_replay_after_segment_release_raises(place, stream, work):
     freed, kept, graph = new_tensor(place), new_tensor(place), Graph()

@@ -163,28 +163,33 @@ def output_with(code: str, emulate: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_environment_emulates_several_kinds():
     code = "import forebay; print([forebay.device_count(kind) for kind in ('cuda', 'mps', 'mtia')])"
     assert output_with(code, "cuda:2,mps,mtia") == "[2, 1, 1]"
 
 
+@pytest.mark.slow
 def test_environment_sets_count_and_profile():
     code = "import forebay; print(forebay.device_count('cuda'), forebay.zeros(2, device='cuda:1').tolist())"
     assert output_with(code, "cuda:2@h200") == "2 [0.0, 0.0]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emulate", ["cuda:0", "cuda:2@", "cuda@none", "cuda,cuda", "cuda:100", "CUDA:cuda"])
 def test_invalid_environment_is_reported_by_why_not(emulate):
     output = output_with("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", emulate)
     assert output.startswith("0 environment variable FOREBAY_EMULATE: ")
 
 
+@pytest.mark.slow
 def test_face_is_imported_lazily():
     code = "import forebay, sys; print('forebay.cuda' in sys.modules, forebay.cuda.device_count())"
     assert output_with(code, "cuda:3") == "False 3"
     assert output_with("import forebay; print(forebay.accelerator.current_accelerator())", "cuda:3") == "cuda"
 
 
+@pytest.mark.slow
 def test_first_rng_state_has_the_queued_seed():
     code = """
 import forebay
@@ -195,6 +200,7 @@ print(forebay.cuda.get_rng_state()[0], forebay.cuda.is_initialized())
     assert output_with(code, "cuda") == "3 True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emulate", ["nope", "cuda,nope:2", "tpu@h200"])
 def test_environment_with_unknown_kind_is_reported_by_why_not(emulate):
     output = output_with("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", emulate)

@@ -65,6 +65,7 @@ def test_send_keeps_address_and_contents(emulated):
     assert len(first.handle) == 64
 
 
+@pytest.mark.slow
 def test_share_does_not_copy_untouched_pages():
     """A segment larger than the machine's memory, with one written page."""
     with forebay.emulate("cuda", memory="4TiB"):
@@ -206,7 +207,7 @@ HANDLE = struct.Struct("<4sIIQQQ16s12x")
 
 
 def with_changes(handle, **changes):
-    return shared_file.Handle(*HANDLE.unpack(handle))._replace(**changes).packed()
+    return shared_file.Handle(*HANDLE.unpack(handle))._replace(**changes).pack()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def with_changes(handle, **changes):
     ],
 )
 def test_open_shared_rejects_forged_handles(emulated, changes, words):
-    file = SharedFile.made(8192)
+    file = SharedFile.create(8192)
     files = descriptors()
     with pytest.raises(DeviceError, match=words) as caught:
         emulated.port.open_shared(with_changes(file.handle(b"psMm"), **changes))
@@ -233,7 +234,7 @@ def test_open_shared_rejects_forged_handles(emulated, changes, words):
 
 
 def test_open_shared_maps_until_close_shared(emulated):
-    file = SharedFile.made(8192)
+    file = SharedFile.create(8192)
     handle = file.handle(b"psMm")
     address, nbytes = emulated.port.open_shared(handle)
     assert nbytes == 8192
@@ -365,6 +366,7 @@ def test_uncached_memory_can_be_sent(emulated):
     ipc_memory.reset_kind("cuda")
 
 
+@pytest.mark.slow
 def test_sent_memory_stays_guarded():
     program = """
         import ctypes, forebay

@@ -43,7 +43,7 @@ def test_plain_copy_needs_same_layout_without_overlap():
     assert not strided_copy.is_plain_copy(tensor[:2], tensor[4::2])
 
 
-def test_plain_copy_skips_the_general_case(monkeypatch):
+def test_plain_copy_does_not_compute_runs(monkeypatch):
     target, source = forebay.zeros(8), forebay.full((8,), 3.0)
     monkeypatch.setattr(transfer, "_queue_copy", None)
     assert target.copy_(source).tolist() == [3] * 8

@@ -36,6 +36,7 @@ def numbers(dtype=np.float32):
     return np.arange(36).reshape(6, 6).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, ml_dtypes.bfloat16, np.complex64])
 @pytest.mark.parametrize("target", ["contiguous", "columns", "reversed", "transposed", "nothing"])
 @pytest.mark.parametrize("source", LAYOUTS)

@@ -365,6 +365,7 @@ def no_garbage():
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("no_garbage")
 @pytest.mark.parametrize("case", ["new", "reused", "freed", "pending", "dropped", "too large", "emptied"])

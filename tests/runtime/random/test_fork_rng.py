@@ -22,7 +22,7 @@ def draw(device):
 
 
 @pytest.mark.parametrize("error", [None, KeyError])
-def test_states_are_restored(emulated, error):
+def test_fork_rng_restores_states(emulated, error):
     devices = ["cpu", "cuda:0", "cuda:1"]
     states = [forebay.get_rng_state(device).tolist() for device in devices]
     with pytest.raises(KeyError) if error else warnings.catch_warnings(), forebay.random.fork_rng(range(2)):
@@ -34,13 +34,13 @@ def test_states_are_restored(emulated, error):
     assert [forebay.get_rng_state(device).tolist() for device in devices] == states
 
 
-def test_other_devices_are_not_restored(emulated):
+def test_fork_rng_does_not_restore_other_devices(emulated):
     with forebay.random.fork_rng(["cuda:1"]):
         inside = draw("cuda:0")
     assert draw("cuda:0") != inside
 
 
-def test_disabled_fork_restores_nothing():
+def test_disabled_fork_rng_restores_no_state():
     with forebay.random.fork_rng(enabled=False):
         forebay.manual_seed(5)
         forebay.rand(3)

@@ -114,7 +114,7 @@ def test_set_state_rejects_invalid_states(generator, state, error, text):
     assert (generator.initial_seed(), generator.get_offset()) == (7, 0)
 
 
-def test_copies_are_independent(generator):
+def test_generator_clones_are_independent(generator):
     generator.geometry = "t4"
     generator.set_offset(8)
     for copied in (generator.clone_state(), copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):

@@ -64,6 +64,7 @@ def same_error(error: SettingsError | None, recorded: list[str] | None) -> bool:
     return isinstance(error, getattr(builtins, recorded[0])) and str(error) == recorded[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row", TABLE["rows"], ids=lambda row: shortened(row["texts"]).encode("unicode_escape").decode()
 )
@@ -86,6 +87,7 @@ def test_parse_agrees_with_pytorch(row):
     assert {warning.category for warning in caught_warnings} <= {ForebayWarning}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("conf", "nbytes", "block", "reserved"), TABLE["blocks"])
 def test_block_sizes_agree_with_pytorch(conf, nbytes, block, reserved):
     device = Device(1 << 50, conf)
@@ -209,6 +211,7 @@ def test_arbitrary_text_gives_settings_or_value_error(first, second):
                 settings.as_snapshot()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

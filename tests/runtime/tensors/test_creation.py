@@ -1,4 +1,4 @@
-"""Making tensors, in PyTorch's spelling."""
+"""Tensor factories: dtypes, sizes, devices, copied and shared data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype(dtype):
+def test_creation_functions_accept_every_dtype(dtype):
     made = forebay.tensor([[1, 0], [3, 4]], dtype=dtype)
     assert made.dtype == dtype
     assert made.itemsize == made.element_size() == dtype.itemsize
@@ -37,7 +37,7 @@ def test_every_dtype(dtype):
 
 
 @pytest.mark.parametrize(
-    ("spelled", "dtype"),
+    ("argument", "dtype"),
     [
         (None, np.float32),
         (float, np.float64),
@@ -51,20 +51,20 @@ def test_every_dtype(dtype):
         ("S5", np.dtype("S5")),
     ],
 )
-def test_every_spelling_of_a_dtype(spelled, dtype):
-    assert forebay.empty(2, dtype=spelled).dtype == dtype
-    assert not forebay.zeros(2, dtype=spelled).numpy().tobytes().strip(b"\0")
+def test_dtype_argument_accepts_numpy_forms(argument, dtype):
+    assert forebay.empty(2, dtype=argument).dtype == dtype
+    assert not forebay.zeros(2, dtype=argument).numpy().tobytes().strip(b"\0")
 
 
 @pytest.mark.parametrize(
     "dtype", [object, "O", [("x", "O")], np.dtypes.StringDType(), "U", "S", "V0", ("f4", (2,)), "bananas", 7]
 )
-def test_what_no_device_holds(dtype):
+def test_unsupported_dtypes_are_rejected(dtype):
     with pytest.raises(TypeError):
         forebay.empty(2, dtype=dtype)
 
 
-def test_every_spelling_of_a_size():
+def test_size_argument_forms():
     for made in (forebay.empty(2, 3), forebay.empty((2, 3)), forebay.empty([2, 3]), forebay.zeros(np.int64(2), 3)):
         assert made.shape == (2, 3)
     assert forebay.empty(range(4)).shape == (0, 1, 2, 3)
@@ -75,26 +75,26 @@ def test_every_spelling_of_a_size():
 @pytest.mark.parametrize(
     "size", [(2.0,), ("23",), (True,), (None,), ([2, 3], 4), (np.array([2, 3]),), ({2, 3},), (int,)]
 )
-def test_what_is_no_size(size):
+def test_sizes_of_wrong_type_are_rejected(size):
     with pytest.raises(TypeError):
         forebay.empty(*size)
 
 
 @pytest.mark.parametrize("size", [(-1,), (2, -3), (0, 1 << 62), (0, 1 << 70), (1,) * 65, (0, 1 << 32, 1 << 32)])
-def test_sizes_that_cannot_be(size):
+def test_invalid_sizes_are_rejected(size):
     with pytest.raises(ValueError, match=r"negative|strides|dimensions"):
         forebay.empty(*size)
 
 
 @pytest.mark.parametrize("size", [(1 << 60,), (1 << 31, 1 << 31), (1 << 62, 1 << 62), (1 << 100,)])
-def test_sizes_that_nobody_has(size):
+def test_excessive_sizes_raise_out_of_memory(size):
     for make in (forebay.empty, forebay.zeros, lambda *size, **key: forebay.full(size, 1, **key)):
         with pytest.raises(OutOfMemory, match="more than 1EB"):
             make(*size, dtype=forebay.uint8)
 
 
 @pytest.mark.parametrize("size", [(0,), (3, 0, 2), (0, 1 << 40)])
-def test_nothing_takes_nothing(size):
+def test_empty_tensors_allocate_no_memory(size):
     before = memory.memory_stats("cpu")
     made = forebay.full(size, 7.0)
     assert (made.numel(), made.nbytes, made.data_ptr(), made.numpy().shape) == (0, 0, 0, size)
@@ -102,7 +102,7 @@ def test_nothing_takes_nothing(size):
     assert memory.memory_stats("cpu") == before
 
 
-def test_a_scalar_is_a_tensor_of_no_dimensions():
+def test_scalar_gives_a_tensor_without_dimensions():
     made = forebay.tensor(3)
     assert (made.shape, made.ndim, made.numel(), made.item(), made.tolist()) == ((), 0, 1, 3, 3)
     assert made.stride() == ()
@@ -125,7 +125,7 @@ def test_a_scalar_is_a_tensor_of_no_dimensions():
         (memoryview(b"abc"), np.uint8),
     ],
 )
-def test_the_dtype_of_data(data, dtype):
+def test_tensor_infers_the_dtype_of_its_data(data, dtype):
     made = forebay.tensor(data)
     assert made.dtype == dtype
     np.testing.assert_array_equal(made.numpy(), np.asarray(data, dtype))
@@ -134,19 +134,19 @@ def test_the_dtype_of_data(data, dtype):
 @pytest.mark.parametrize(
     ("value", "dtype"), [(1, np.int64), (1.5, np.float32), (True, np.bool_), (1j, np.complex64), (-0.0, np.float32)]
 )
-def test_the_dtype_of_a_value(value, dtype):
+def test_full_infers_the_dtype_of_its_value(value, dtype):
     made = forebay.full((2,), value)
     assert made.dtype == dtype
     assert made.numpy().tobytes() == np.full(2, value, dtype).tobytes()
 
 
 @pytest.mark.parametrize("data", [[[1], [2, 3]], object(), "abc", {1: 2}, ["1", "b"]])
-def test_what_is_no_data(data):
+def test_invalid_data_is_rejected(data):
     with pytest.raises((TypeError, ValueError)):
         forebay.tensor(data, dtype=forebay.float32)
 
 
-def test_data_is_copied():
+def test_tensor_copies_its_data():
     array = np.arange(3)
     for source in (array, forebay.from_numpy(array)):
         made = forebay.tensor(source)
@@ -156,7 +156,7 @@ def test_data_is_copied():
     assert forebay.tensor(forebay.tensor([1.5]), dtype=int, device="cpu").tolist() == [1]
 
 
-def test_it_lands_on_the_device_that_is_meant(fake):
+def test_device_argument_selects_the_device(fake):
     assert forebay.empty(1).device == Device("cpu")
     assert forebay.empty(1, device="fake").device == Device("fake:0")
     assert forebay.zeros(1, device=Device("fake", 1)).device == Device("fake:1")
@@ -166,7 +166,7 @@ def test_it_lands_on_the_device_that_is_meant(fake):
         assert forebay.from_numpy(np.ones(1)).device == Device("cpu")
 
 
-def test_sharing_an_array():
+def test_from_numpy_shares_the_array():
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     shared = forebay.from_numpy(array[:, ::2])
     assert shared.data_ptr() == array.__array_interface__["data"][0]
@@ -178,9 +178,9 @@ def test_sharing_an_array():
     assert forebay.from_numpy(array[::-1]).tolist() == array[::-1].tolist()
 
 
-def test_a_shared_array_lives_as_long_as_the_tensor():
+def test_from_numpy_keeps_the_array_alive():
     array = np.ones(3)
-    gone = weakref.ref(array)
+    reference = weakref.ref(array)
     shared = forebay.from_numpy(array)
     del array
     part = shared[1:]
@@ -189,10 +189,10 @@ def test_a_shared_array_lives_as_long_as_the_tensor():
     assert part.tolist() == [1, 1]
     del part
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_what_cannot_be_shared():
+def test_from_numpy_rejects_invalid_arrays():
     with pytest.raises(TypeError, match=r"expected np\.ndarray \(got list\)"):
         forebay.from_numpy([1, 2])
     with pytest.raises(TypeError, match="Python objects"):
@@ -206,7 +206,7 @@ def test_what_cannot_be_shared():
         assert forebay.from_numpy(frozen).tolist() == [0, 1, 2]
 
 
-def test_the_name_bfloat16_needs_its_package(monkeypatch):
+def test_bfloat16_requires_ml_dtypes(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     with pytest.raises(AttributeError, match=r"pip install ml_dtypes"):
         _ = forebay.bfloat16

@@ -1,4 +1,4 @@
-"""DLPack, both ways."""
+"""Import and export through DLPack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f2", "f4", "f8", "c8", "c16", "?"])
-def test_there_and_back(dtype):
+def test_round_trip_shares_memory(dtype):
     made = forebay.tensor(np.arange(12).reshape(3, 4).astype(dtype))
     for view in (made, made[::2, 1:], made.transpose(0, 1), made[0, 0], made[:0]):
         array = np.from_dlpack(view)
@@ -27,7 +27,7 @@ def test_there_and_back(dtype):
         assert again.tolist() == view.tolist()
 
 
-def test_it_shares():
+def test_from_dlpack_shares_the_array():
     array = np.arange(4)
     shared = forebay.from_dlpack(array)
     array[0] = 9
@@ -35,7 +35,7 @@ def test_it_shares():
     assert shared.device == forebay.device("cpu")
 
 
-def test_the_capsule_keeps_the_memory():
+def test_exported_array_keeps_the_memory_alive():
     before = memory.memory_allocated()
     made = forebay.tensor([1, 2, 3])
     array = np.from_dlpack(made)
@@ -48,19 +48,19 @@ def test_the_capsule_keeps_the_memory():
     assert memory.memory_allocated() == before
 
 
-def test_a_borrowed_tensor_keeps_its_owner():
+def test_imported_tensor_keeps_the_array_alive():
     array = np.ones(3)
-    gone = weakref.ref(array)
+    reference = weakref.ref(array)
     shared = forebay.from_dlpack(array)
     del array
     gc.collect()
     assert shared.tolist() == [1, 1, 1]
     del shared
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_a_capsule_nobody_takes_frees_its_memory():
+def test_deleted_capsule_frees_its_memory():
     before = memory.memory_allocated()
     capsule = forebay.tensor([1, 2]).__dlpack__()
     assert memory.memory_allocated() > before
@@ -69,17 +69,17 @@ def test_a_capsule_nobody_takes_frees_its_memory():
     assert memory.memory_allocated() == before
 
 
-def test_the_wishes_of_a_consumer():
+def test_dlpack_accepts_the_consumers_options():
     made = forebay.tensor([1, 2])
     assert made.__dlpack_device__() == (1, 0)
-    for wishes in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
-        assert "dltensor" in repr(made.__dlpack__(**wishes))
+    for options in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
+        assert "dltensor" in repr(made.__dlpack__(**options))
     with pytest.raises(BufferError):
         made.__dlpack__(dl_device=(2, 0))
     assert np.from_dlpack(made, copy=True).__array_interface__["data"][0] != made.data_ptr()
 
 
-def test_it_waits_for_the_stream():
+def test_export_waits_for_the_stream():
     with forebay.Stream():
         made = forebay.empty(1 << 22, dtype=np.uint8)
         for byte in range(10):
@@ -87,7 +87,7 @@ def test_it_waits_for_the_stream():
         assert np.from_dlpack(made)[-1] == 9
 
 
-def test_what_dlpack_has_no_word_for():
+def test_unsupported_dtypes_and_objects_are_rejected():
     for dtype in ("bfloat16", "S3", [("x", "f4")]):
         with pytest.raises(BufferError):
             forebay.zeros(2, dtype=dtype).__dlpack__()
@@ -96,7 +96,7 @@ def test_what_dlpack_has_no_word_for():
             forebay.from_dlpack(other)
 
 
-def test_read_only_memory_is_told_of():
+def test_read_only_array_warns():
     frozen = np.arange(3)
     frozen.flags.writeable = False
     with pytest.warns(UserWarning, match="read-only"):

@@ -67,6 +67,7 @@ def test_key_bits_match_pytorch(count, bits):
     assert key_bits(count) == bits
 
 
+@pytest.mark.slow
 def test_equal_keys_are_shuffled():
     """Six permutations of three numbers, with six-bit keys, are equally frequent."""
     found = Counter(tuple(forebay.randperm(3, generator=seeded(at), device=HOST).tolist()) for at in range(6000))

@@ -1,4 +1,4 @@
-"""Tensor: what it says of itself, and how it lends its memory."""
+"""Tensors: properties, conversion to arrays, and lifetime of their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_properties_describe_the_memory():
     assert hash(made) != hash(made[:])
 
 
-def test_iterating_and_truth():
+def test_iteration_and_truth_value():
     made = forebay.tensor([[1, 2], [3, 4]])
     assert [row.tolist() for row in made] == [[1, 2], [3, 4]]
     scalar = forebay.tensor(0)
@@ -45,7 +45,7 @@ def test_iterating_and_truth():
             bool(many)
 
 
-def test_item_is_the_only_element():
+def test_item_returns_the_only_element():
     assert forebay.full((1, 1), 2.5).item() == 2.5
     assert type(forebay.tensor([7]).item()) is int
     for many in (forebay.zeros(2), forebay.zeros(0)):
@@ -53,7 +53,7 @@ def test_item_is_the_only_element():
             many.item()
 
 
-def test_numpy_shares_and_outlives():
+def test_numpy_shares_the_memory_and_keeps_it_alive():
     made = forebay.tensor([1, 2, 3])
     array = made.numpy()
     assert array.__array_interface__["data"][0] == made.data_ptr()
@@ -80,7 +80,7 @@ def test_numpy_waits_for_the_stream():
 
 
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t[::2], lambda t: t.transpose(0, 1), lambda t: t[0, 0]])
-def test_the_protocols_lend_the_same_memory(view):
+def test_array_protocols_share_the_memory(view):
     made = forebay.tensor(np.arange(12.0).reshape(4, 3))
     shared = view(made)
     expected = view(made).numpy()
@@ -99,7 +99,7 @@ def test_the_protocols_lend_the_same_memory(view):
         np.array(shared, dtype=np.float32, copy=False)
 
 
-def test_a_buffer_holds_the_memory():
+def test_buffer_keeps_the_memory_alive():
     before = memory.memory_allocated()
     view = memoryview(forebay.tensor([1, 2, 3], dtype=np.uint8))
     gc.collect()
@@ -112,7 +112,7 @@ def test_a_buffer_holds_the_memory():
     assert memory.memory_allocated() == before
 
 
-def test_bfloat16_has_no_buffer_format_and_an_array():
+def test_dtypes_without_buffer_format_convert_to_arrays():
     made = forebay.full((2,), 1.5, dtype="bfloat16")
     assert made.numpy().dtype == np.asarray(made).dtype == ml_dtypes.bfloat16
     assert np.asarray(made).tolist() == made.tolist() == [1.5, 1.5]
@@ -122,14 +122,14 @@ def test_bfloat16_has_no_buffer_format_and_an_array():
     assert np.asarray(times).dtype == times.dtype
 
 
-def test_empty_tensors_lend_empty_arrays():
+def test_empty_tensors_convert_to_empty_arrays():
     made = forebay.empty(0, 3)
     for array in (made.numpy(), np.asarray(made), np.from_dlpack(made)):
         assert array.shape == (0, 3)
     assert made.tolist() == []
 
 
-def test_a_device_that_the_host_cannot_read(fake):
+def test_conversion_from_inaccessible_device_raises(fake):
     made = forebay.zeros(2, 3, device="fake:0")
     text = (
         r"^can't convert fake:0 device type tensor to numpy\. "
@@ -145,7 +145,7 @@ def test_a_device_that_the_host_cannot_read(fake):
     assert getattr(made, "__cuda_array_interface__", None) is None
 
 
-def test_everything_that_reads_nothing_works_there(fake):
+def test_views_on_inaccessible_device_read_no_memory(fake):
     made = forebay.empty(4, 6, device="fake:0")
     assert made.data_ptr() >= 1 << 48
     assert made[1:, ::2].stride() == (6, 2)
@@ -170,7 +170,7 @@ def test_record_stream_keeps_memory_from_reuse(fake):
     assert forebay.empty(1000, device="fake:0").data_ptr() == address
 
 
-def test_record_stream_of_what_is_not_ours(fake):
+def test_record_stream_on_another_device_raises(fake):
     made = forebay.empty(1, device="fake:0")
     with pytest.raises(ValueError, match="is not a stream of fake:0"):
         made.record_stream(Stream("fake:1"))
@@ -178,28 +178,28 @@ def test_record_stream_of_what_is_not_ours(fake):
     forebay.empty(0, device="fake:0").record_stream(Stream("fake:0"))
 
 
-def test_memory_goes_with_the_last_view():
+def test_memory_is_freed_with_the_last_view():
     before = memory.memory_allocated()
     made = forebay.zeros(1000)
-    gone = weakref.ref(made)
+    reference = weakref.ref(made)
     part = made[5:][::2].view(-1)
     del made
-    assert gone() is None
+    assert reference() is None
     assert memory.memory_allocated() > before
     del part
     assert memory.memory_allocated() == before
 
 
-def test_copies_of_the_object():
+def test_copy_shares_and_deepcopy_copies_the_memory():
     made = forebay.tensor([1, 2])
-    twin = copy.copy(made)
-    assert twin.data_ptr() == made.data_ptr()
+    shallow = copy.copy(made)
+    assert shallow.data_ptr() == made.data_ptr()
     deep = copy.deepcopy({"a": made, "b": made})
     assert deep["a"] is deep["b"]
     assert deep["a"].data_ptr() != made.data_ptr()
     assert deep["a"].tolist() == [1, 2]
 
 
-def test_a_storage_of_nothing_has_no_owner():
+def test_empty_storage_has_no_block():
     storage = Storage.allocate(Stream().opened, 0, 0)
     assert (storage.address, storage.block, storage.borrowed) == (0, None, False)

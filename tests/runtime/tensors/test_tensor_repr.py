@@ -1,4 +1,4 @@
-"""The text of tensors against PyTorch 2.15's, and for tensors that cannot be read."""
+"""`repr` of tensors, compared with PyTorch 2.15, and of tensors whose values cannot be read."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ TORCH_TEXTS = {  # recorded from PyTorch 2.15, with `torch` for `forebay`
 
 
 @pytest.mark.parametrize(("source", "text"), TORCH_TEXTS.items())
-def test_texts_are_pytorchs(source, text):
+def test_repr_matches_pytorch(source, text):
     assert repr(eval(f"forebay.{source}")) == text
 
 
-def test_device_is_named(emulated):
+def test_repr_contains_the_device(emulated):
     assert repr(forebay.ones(3, device="cuda:1")) == "tensor([1., 1., 1.], device='cuda:1')"
 
 
-def test_text_of_a_large_tensor_reads_only_its_ends():
+def test_repr_of_a_large_tensor_reads_only_its_ends():
     with forebay.emulate("cuda", profile="h200"):
         large = forebay.empty(1 << 17, 1 << 17, device="cuda", dtype=forebay.uint8)[::2, ::2]
         assert repr(large).startswith("tensor([[0, 0, 0,  ..., 0, 0, 0],")
 
 
-def test_no_values_are_read_during_a_capture():
+def test_repr_during_a_capture_reads_no_values():
     with forebay.emulate("cuda"):
         numbers = forebay.ones(3, device="cuda")
         with forebay.cuda.graph(forebay.cuda.CUDAGraph()):
@@ -57,7 +57,7 @@ def test_no_values_are_read_during_a_capture():
             assert repr(numbers) == "<forebay.Tensor shape=(3,) dtype=forebay.float32 device=cuda:0>"
 
 
-def test_no_values_are_read_after_the_end_of_an_emulation():
+def test_repr_after_the_end_of_an_emulation_reads_no_values():
     with forebay.emulate("cuda"):
         numbers = forebay.ones(3, device="cuda")
     assert repr(numbers) == "<forebay.Tensor shape=(3,) dtype=forebay.float32 device=cuda:0>"

@@ -1,4 +1,4 @@
-"""Views, against NumPy's on the same data."""
+"""Views, compared with NumPy's on the same data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import forebay
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-def same(ours, array):
+def assert_same(ours, array):
     assert ours.shape == array.shape
     assert ours.dtype == array.dtype
     assert ours.numel() == array.size
@@ -26,7 +26,7 @@ def same(ours, array):
 
 @st.composite
 def steps(draw):
-    """A start shape and views of it, each as a pair of what we do and what NumPy does."""
+    """Return an array's shape and dtype, and a chain of view operations with their arguments."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
     array = np.arange(int(np.prod(shape)), dtype=draw(st.sampled_from(["u1", "i2", "f4", "c16"]))).reshape(shape)
     chain = []
@@ -69,7 +69,7 @@ def steps(draw):
 
 @settings(deadline=None, max_examples=300)
 @given(steps())
-def test_chains_of_views(scene):
+def test_chained_views_agree_with_numpy(scene):
     shape, dtype, chain = scene
     memory = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
     ours, array = forebay.from_numpy(memory), memory
@@ -84,7 +84,7 @@ def test_chains_of_views(scene):
             if array.size and not np.shares_memory(array, before):
                 assert ours.data_ptr() != before.__array_interface__["data"][0]
                 np.testing.assert_array_equal(ours.numpy(), array)
-                return  # both copied, each for itself
+                return  # both were copied
         elif kind == "transpose":
             ours, array = ours.transpose(*arguments), array.swapaxes(*arguments)
         elif kind == "permute":
@@ -95,31 +95,31 @@ def test_chains_of_views(scene):
             ours, array = ours.unsqueeze(*arguments), np.expand_dims(array, *arguments)
         else:
             ours, array = ours.expand(*arguments), np.broadcast_to(array, arguments)
-        same(ours, array)
+        assert_same(ours, array)
 
 
-def new():
+def make_tensor():
     return forebay.tensor(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
 
 
 @pytest.mark.parametrize(
     "index", [5, -3, (0, 3), (0, 0, 0, 0), (..., ...), slice(0.5), slice(None, None, 0), (0, "a"), True]
 )  # fmt: skip
-def test_what_is_no_index(index):
-    made = new()
+def test_invalid_indices_are_rejected(index):
+    made = make_tensor()
     with pytest.raises((IndexError, TypeError, ValueError)):
         made[index]
 
 
-def test_gathering_is_arithmetic():
-    made = new()
+def test_advanced_indexing_is_not_supported():
+    made = make_tensor()
     for index in ([0, 1], np.array([0, 1]), made, np.ones((2, 3, 4), bool), (0, [1]), 1.5):
         with pytest.raises(IndexError, match=r"a tensor is indexed by ints, slices, None and \.\.\., not"):
             made[index]
 
 
-def test_elements_are_views():
-    made = new()
+def test_indexing_returns_views():
+    made = make_tensor()
     element = made[1, 2, 3]
     element.fill_(99)
     assert element.shape == ()
@@ -131,11 +131,11 @@ def test_elements_are_views():
     assert made.tolist() == [[[7] * 4] * 3, [[5, 1, 1, 15], [16, 2, 2, 19], [20, 3, 3, 99]]]
 
 
-def test_view_by_shape():
-    made = new()
+def test_view_with_another_shape():
+    made = make_tensor()
     for shape in ((6, 4), (-1,), (2, -1, 2)):
         assert made.view(*shape).shape == made.view(shape).shape == made.view(list(shape)).shape
-        same(made.view(*shape), made.numpy().reshape(shape))
+        assert_same(made.view(*shape), made.numpy().reshape(shape))
     assert made[0, 0, 0].view().shape == made[0, 0, 0].view(()).shape == ()
     for wrong in ((5, 5), (-1, -1), (-2, 12), (7, -1)):
         with pytest.raises(ValueError, match=r"has no view of shape|must not be negative"):
@@ -147,16 +147,16 @@ def test_view_by_shape():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, "f4", forebay.complex64, np.dtype("i2"), float, "bfloat16"])
-def test_view_by_dtype(dtype):
-    made = new()
+def test_view_with_another_dtype(dtype):
+    made = make_tensor()
     viewed = made.view(dtype)
     assert viewed.data_ptr() == made.data_ptr()
     assert viewed.nbytes == made.nbytes
     assert viewed.numpy().tobytes() == made.numpy().tobytes()
 
 
-def test_dtypes_that_do_not_fit():
-    made = new()
+def test_view_with_mismatching_dtype_raises():
+    made = make_tensor()
     with pytest.raises(ValueError, match="divi"):
         made[:, :, :3].view(np.complex128)
     with pytest.raises(ValueError, match=r"has no view of forebay\.complex64"):
@@ -165,8 +165,8 @@ def test_dtypes_that_do_not_fit():
         made.transpose(0, 2).view(np.uint8)
 
 
-def test_pytorchs_other_spellings():
-    made = new()
+def test_dimension_arguments_of_view_methods():
+    made = make_tensor()
     assert made.permute(2, 0, 1).shape == made.permute((2, 0, 1)).shape == (4, 2, 3)
     assert made[0, 0, 0].permute().shape == ()
     assert made.expand(5, -1, -1, -1).shape == made.expand((5, 2, 3, 4)).shape == (5, 2, 3, 4)

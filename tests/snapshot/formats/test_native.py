@@ -59,7 +59,7 @@ def damage(parts, **changes):
 
 @same_folder
 @given(steps, st.floats(0, 1), st.booleans())
-def test_round_trip(path, steps, lost, growing):
+def test_snapshot_round_trip(path, steps, lost, growing):
     snapshot = random_history(steps, lost, growing)
     native.write(snapshot, path)
     assert_same(native.read(path), snapshot)
@@ -73,7 +73,7 @@ def test_round_trip_of_unusual_names(path):
     assert_same(native.read(path), snapshot)
 
 
-def test_round_trip_of_labels_and_pools(path):
+def test_round_trip_of_annotations_and_pools(path):
     scene = Scene()
     scene.allocate(512)
     snapshot = scene.snapshot(labels=(("compiling f", ""), ("", "step 3\udc80")))
@@ -276,6 +276,7 @@ def test_column_longer_than_table_is_rejected(path, parts):
         native.read(path)
 
 
+@pytest.mark.slow
 def test_zip_bomb_is_rejected_by_size(path, parts):
     write_zip(path, parts | {"trace/nbytes.npy": bytes(200 << 20)})
     assert path.stat().st_size < 1 << 20
@@ -283,6 +284,7 @@ def test_zip_bomb_is_rejected_by_size(path, parts):
         native.read(path)
 
 
+@pytest.mark.slow
 def test_million_equal_entries_are_accepted(path):
     trace = np.zeros(1_000_000, ENTRY)
     trace["action"] = 1

@@ -178,6 +178,7 @@ def test_opcodes_other_than_plain_values_are_rejected(instructions):
         safe_pickle.load(b"\x80\x04" + instructions + b".")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bomb",
     [

@@ -63,6 +63,7 @@ def test_histories_of_real_gpus_are_placed_as_recorded(name):
     assert what_if(snapshot).ran_out is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("scene", SCENES)
 def test_histories_of_simulated_devices_are_placed_as_recorded(settings, scene):
@@ -152,7 +153,7 @@ def fragmented(total: int, settings: str = ""):
     return gpu
 
 
-def test_what_if_finds_settings_that_avoid_oom():
+def test_replay_finds_settings_that_avoid_oom():
     gpu = fragmented(96 * MIB)
     with pytest.raises(OutOfMemory):
         gpu.allocate(60 * MIB)
@@ -231,7 +232,7 @@ def test_invalid_settings_raise_pytorch_error():
         what_if(recorded(steps=10), "foo:1")
 
 
-def test_progress_and_time_limit():
+def test_replay_reports_progress_and_stops_at_the_time_limit():
     snapshot = recorded()
     seen: list[tuple[int, int]] = []
     what_if(snapshot, progress=lambda done, total: seen.append((done, total)))
@@ -241,6 +242,7 @@ def test_progress_and_time_limit():
     assert seen[-1] == (len(snapshot.trace), len(snapshot.trace))
 
 
+@pytest.mark.slow
 def test_inconsistent_history_is_replayed_without_errors():
     snapshot = recorded(3, "expandable_segments:True", pools=1, streams=2, begin=200)
     for seed in range(20):

@@ -80,6 +80,7 @@ def test_deep_stack_is_drawn():
     assert text.count("<rect") == 3001
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 def test_browser_renders_graph(tmp_path, scheme):

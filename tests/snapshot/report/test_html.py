@@ -87,6 +87,7 @@ def test_layers_add_up_to_allocated_bytes():
     assert timeline.peak in drawn["moment"]
 
 
+@pytest.mark.slow
 def test_page_of_a_million_entries_is_small():
     snapshot = long_run()
     text = render(snapshot)
@@ -123,5 +124,5 @@ def test_ticks_are_few_sorted_and_distinct(top):
         (4000 * 10**9, ["0 min", "10 min", "20 min", "30 min", "40 min", "50 min", "60 min"]),
     ],
 )
-def test_time_tick_labels(span, labels):
+def test_time_ticks_have_units(span, labels):
     assert [label for _, label in axes.time_ticks(span)] == labels

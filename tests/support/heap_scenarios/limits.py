@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.errors import ForebayError
-from support.heap_drawing import MIB, cached_ages, error_line, heaps_of, oom_line, reserved_mib
+from support.heap_description import MIB, cached_ages, error_line, heaps_of, oom_line, reserved_mib
 
 LIMITED = (
     "MPS backend out of memory (MPS allocated: {}, other allocations: {}, max allowed: {}). Tried to allocate {} on {}"
@@ -28,7 +28,7 @@ def limit_counts_the_request_instead_of_its_heap(make):
     assert oom_line(device, 2 * MIB) == expected
     device.free(buffer)
     device.allocate(60 * MIB)  # the cached buffer is not reused: it is released, and a new one is reserved
-    assert device.numbers()["segment.allocated"] == 2
+    assert device.statistics()["segment.allocated"] == 2
 
 
 def request_above_the_high_watermark_does_not_age_buffers(make):
@@ -87,8 +87,8 @@ def failed_request_keeps_live_buffers(make):
     device.allocate(5 * MIB)
     before = heaps_of(device)
     assert oom_line(device, 600 * MIB) is not None
-    assert heaps_of(device) == before == ["32 = 5 live + 27 room"]
-    assert device.numbers()["segment.freed"] == 0
+    assert heaps_of(device) == before == ["32 = 5 live + 27 gap"]
+    assert device.statistics()["segment.freed"] == 0
 
 
 def high_watermark_can_be_changed(make):

@@ -5,7 +5,7 @@ All numbers were computed by hand, in MiB.
 
 from __future__ import annotations
 
-from support.heap_drawing import MIB, allocated_mib, cached_ages, heaps_of, oom_line, reserved_mib
+from support.heap_description import MIB, allocated_mib, cached_ages, heaps_of, oom_line, reserved_mib
 
 
 def heap_has_the_size_of_its_buffer_under_memory_pressure(make):
@@ -22,9 +22,9 @@ def small_heaps_keep_their_size_under_memory_pressure(make):
     device.others = 100 * MIB
     device.allocate(MIB)
     device.allocate(2 * MIB)
-    device.allocate(11 * MIB)  # into the room
-    assert heaps_of(device, "shared small") == ["8 = 1 live + 7 room"]
-    assert heaps_of(device) == ["32 = 2 live + 11 live + 19 room"]
+    device.allocate(11 * MIB)  # into the gap
+    assert heaps_of(device, "shared small") == ["8 = 1 live + 7 gap"]
+    assert heaps_of(device) == ["32 = 2 live + 11 live + 19 gap"]
 
 
 def small_buffers_are_not_garbage_collected(make):
@@ -35,7 +35,7 @@ def small_buffers_are_not_garbage_collected(make):
     device.allocate(MIB)
     first, second = heaps_of(device, "shared small")
     assert first.count("cached") == 16
-    assert second == "8 = 1 live + 7 room"
+    assert second == "8 = 1 live + 7 gap"
 
 
 def oldest_buffer_is_collected_first(make):
@@ -127,7 +127,7 @@ def heap_with_live_buffers_is_kept_by_garbage_collection(make):
         device.free(buffer)
     # 1024 + 520 - 1000 = 544 are needed: 520, with its heap, and then 700 are released. The other heap has 724 left.
     device.allocate(710 * MIB)
-    assert heaps_of(device) == ["1024 = 300 live + 710 live + 14 room"]
+    assert heaps_of(device) == ["1024 = 300 live + 710 live + 14 gap"]
 
 
 def common_heap_is_kept_even_if_garbage_collection_empties_it(make):
@@ -137,7 +137,7 @@ def common_heap_is_kept_even_if_garbage_collection_empties_it(make):
     for buffer in garbage:
         device.free(buffer)
     device.allocate(600 * MIB)  # 1754 - 1000 = 754 are needed: both are released
-    assert heaps_of(device) == ["1024 = 600 live + 424 room", "730 = 730 live"]
+    assert heaps_of(device) == ["1024 = 600 live + 424 gap", "730 = 730 live"]
 
 
 def callbacks_are_called_if_no_heap_can_be_reserved(make):
@@ -168,7 +168,7 @@ def cache_is_searched_again_whatever_callbacks_return(make):
         device.callbacks += callbacks
         device.refusals = 1
         device.allocate(31 * MIB)  # no heap is reserved; 30 and 20 are released, and 3 ages twice
-        assert heaps_of(device) == ["1024 = 31 live + 19 room + 3 cached + 971 live"]
+        assert heaps_of(device) == ["1024 = 31 live + 19 gap + 3 cached + 971 live"]
         assert cached_ages(device) == [(3, 2)]
 
 
@@ -188,7 +188,7 @@ def smallest_fitting_cached_buffer_is_released_first(make):
     for buffer in (device.allocate(520 * MIB), device.allocate(560 * MIB)):
         device.free(buffer)
     device.allocate(521 * MIB)
-    assert heaps_of(device) == ["520 = 520 cached", "522 = 521 live + 1 room"]
+    assert heaps_of(device) == ["520 = 520 cached", "522 = 521 live + 1 gap"]
 
 
 def largest_cached_buffers_are_released_if_none_fits(make):
@@ -203,7 +203,7 @@ def largest_cached_buffers_are_released_if_none_fits(make):
 def cache_of_other_pools_is_kept_if_one_pool_suffices(make):
     # High watermark 2000: 8 + 520 + 560 + 950 exceed it. Releasing 1080 >= 950 of the pool suffices, but the heaps of a
     # busy queue are not released: then the allocator waits for all work and empties the cache of all queues.
-    for busy, left in ((False, ["8 = 1 cached + 7 room"]), (True, [])):
+    for busy, left in ((False, ["8 = 1 cached + 7 gap"]), (True, [])):
         device = make(recommended=2000 * MIB, low=0.0, high=1.0)
         device.free(device.allocate(MIB, 1))
         for buffer in (device.allocate(520 * MIB), device.allocate(560 * MIB)):
@@ -222,16 +222,16 @@ def only_buffers_of_the_same_queue_are_released(make):
         device.free(buffer)
     device.allocate(515 * MIB, 1)  # 1820 + 515 exceed the limit until the 520 are released
     assert heaps_of(device, queue=0) == ["700 = 700 cached"]
-    assert heaps_of(device, queue=1) == ["600 = 600 live", "516 = 515 live + 1 room"]
+    assert heaps_of(device, queue=1) == ["600 = 600 live", "516 = 515 live + 1 gap"]
 
 
 def pool_with_too_little_is_not_tried_again(make):
-    # High watermark 1100: 8 + 1024 + 80 exceed it. Only 10 < 80 of the pool are released, though its heap has room.
+    # High watermark 1100: 8 + 1024 + 80 exceed it. Only 10 < 80 of the pool are released, though its heap has a gap.
     device = make(recommended=1100 * MIB, low=0.0, high=1.0)
     device.free(device.allocate(MIB, 1))
     device.free(device.allocate(10 * MIB))
     device.allocate(80 * MIB)
-    assert heaps_of(device) == ["1024 = 80 live + 944 room"]
+    assert heaps_of(device) == ["1024 = 80 live + 944 gap"]
     assert heaps_of(device, "shared small", 1) == []  # so the cache of all pools was emptied
 
 
@@ -263,8 +263,8 @@ def empty_releases_every_heap_without_a_live_buffer(make):
         device.free(buffer)
     assert reserved_mib(device) == 8 + 32 + 32
     device.empty()
-    assert heaps_of(device, "shared small") == ["8 = 1 live + 7 room"]
-    assert heaps_of(device) == ["32 = 4 room + 5 live + 23 room"]
+    assert heaps_of(device, "shared small") == ["8 = 1 live + 7 gap"]
+    assert heaps_of(device) == ["32 = 4 gap + 5 live + 23 gap"]
     assert reserved_mib(device) == 8 + 32
     assert allocated_mib(device) == 6
 
@@ -278,9 +278,9 @@ def empty_waits_for_all_work(make):
     device.free(buffer)
     device.free(device.allocate(8, usage="scalar"))
     device.empty()
-    assert device.picture() == {}
+    assert device.layout() == {}
     device.empty()  # an empty cache
-    assert device.numbers()["driver"] == 0
+    assert device.statistics()["driver"] == 0
 
 
 def empty_waits_even_if_nothing_is_cached(make):
@@ -290,7 +290,7 @@ def empty_waits_even_if_nothing_is_cached(make):
     device.empty()
     device.free(buffer)
     device.allocate(100 * MIB)  # the buffer is idle, so it is released for the request
-    assert heaps_of(device) == ["512 = 100 live + 412 room"]
+    assert heaps_of(device) == ["512 = 100 live + 412 gap"]
 
 
 def heap_is_released_when_its_work_is_done(make):

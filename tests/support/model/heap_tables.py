@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import count
 
-from support.model.heap_pieces import Buffer, Heap, HeapPool, Row
+from support.model.heap_buffers import Buffer, Heap, HeapPool, Row
 from support.model.pool import Counter
 
-__all__ = ["HeapTables", "Picture"]
+__all__ = ["HeapLayout", "HeapTables"]
 
-Picture = dict[tuple[int, str], list[tuple[int, int, list[Row]]]]  # heaps by queue and pool name
+HeapLayout = dict[tuple[int, str], list[tuple[int, int, list[Row]]]]  # heaps by queue and pool name
 _COUNTED = ("allocation", "allocated_bytes", "active_bytes", "segment", "reserved_bytes")
 
 
@@ -42,15 +42,15 @@ class HeapTables:
     def current_allocated(self) -> int:
         return self.counters["allocated_bytes"].current
 
-    def numbers(self) -> dict[str, int]:
+    def statistics(self) -> dict[str, int]:
         """Return all statistics and the driver's total."""
         parts = ("current", "peak", "allocated", "freed")
         flat = {f"{key}.{part}": getattr(each, part) for key, each in self.counters.items() for part in parts}
         return flat | {"driver": self.driver}
 
-    def picture(self) -> Picture:
+    def layout(self) -> HeapLayout:
         """Return the heaps of each nonempty pool, by queue and name."""
-        return {key: [heap.picture() for heap in pool.heaps] for key, pool in self.pools.items() if pool.heaps}
+        return {key: [heap.layout() for heap in pool.heaps] for key, pool in self.pools.items() if pool.heaps}
 
     def pool(self, queue: int, name: str) -> HeapPool:
         return self.pools.setdefault((queue, name), HeapPool(queue, name))
@@ -95,7 +95,7 @@ class HeapTables:
         for buffer in self._waiting():
             buffer.users.difference_update(queues)
 
-    def settle(self) -> None:
+    def process_pending_frees(self) -> None:
         """Return waiting buffers without users to their pools."""
         for buffer in self._waiting():
             if not buffer.users:

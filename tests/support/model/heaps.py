@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import ForebayError, OutOfMemory
-from support.model.heap_pieces import Buffer, HeapPool
-from support.model.heap_tables import HeapTables, Picture
+from support.model.heap_buffers import Buffer, HeapPool
+from support.model.heap_tables import HeapLayout, HeapTables
 from support.model.pool import MIB
-from support.model.watermarks import HIGH, high_limit, low_limit, low_ratio, size_in_words
+from support.model.watermarks import HIGH, format_size, high_limit, low_limit, low_ratio
 
-__all__ = ["HeapModel", "Picture"]
+__all__ = ["HeapLayout", "HeapModel"]
 
 _USAGES = ("shared", "private", "scalar")
 _MAX_EXCESS = 32 * MIB  # by how much a reused buffer may exceed the request
@@ -62,8 +62,8 @@ class HeapModel(HeapTables):
         if usage not in _USAGES or nbytes < 1 or (usage == "scalar" and nbytes > MIB):
             raise ValueError(f"{nbytes} bytes, {usage}")
         if nbytes >= self.longest:
-            raise ForebayError(f"Invalid buffer size: {size_in_words(nbytes)}")
-        self.settle()
+            raise ForebayError(f"Invalid buffer size: {format_size(nbytes)}")
+        self.process_pending_frees()
         size = -(-nbytes // self.alignment) * self.alignment
         pool = self.pool(queue, self._pool_name(nbytes, size, usage))
         pressure = not pool.small and self.low is not None and self.low - self.driver < MIB
@@ -86,7 +86,7 @@ class HeapModel(HeapTables):
     def empty(self) -> None:
         """Wait for all work, then release all cached buffers and empty heaps."""
         self.finish(*self.busy)
-        self.settle()
+        self.process_pending_frees()
         for pool in self.pools.values():
             for buffer in pool.cached():
                 self.release(buffer)
@@ -179,15 +179,15 @@ class HeapModel(HeapTables):
         return self._place(request)
 
     def _out_of_memory(self, request: _Request) -> str:
-        heaps, others = size_in_words(self.reserved), size_in_words(self.driver - self.reserved)
-        limit = "" if self.high is None else f", max allowed: {size_in_words(self.high)}"
+        heaps, others = format_size(self.reserved), format_size(self.driver - self.reserved)
+        limit = "" if self.high is None else f", max allowed: {format_size(self.high)}"
         advice = (
             " Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
             " (may cause system failure)."
         )
         return (
             f"MPS backend out of memory (MPS allocated: {heaps}, other allocations: {others}{limit})."
-            f" Tried to allocate {size_in_words(request.size)} on {request.pool.storage} pool."
+            f" Tried to allocate {format_size(request.size)} on {request.pool.storage} pool."
             f"{advice if limit else ''}"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.errors import ForebayError
 
-__all__ = ["HIGH", "high_limit", "low_limit", "low_ratio", "size_in_words"]
+__all__ = ["HIGH", "format_size", "high_limit", "low_limit", "low_ratio"]
 
 HIGH = 1.7  # the default high watermark ratio
 _HIGHEST = 2.0
@@ -29,7 +29,7 @@ def low_limit(ratio: float, high: float, recommended: int) -> int | None:
     return int(ratio * recommended) if ratio else None
 
 
-def size_in_words(nbytes: int) -> str:
+def format_size(nbytes: int) -> str:
     """Format a size as Metal's errors do: a size exactly at a unit boundary keeps the smaller unit."""
     for power, unit in (10, ""), (20, "KB"), (30, "MB"):
         if nbytes <= 1 << power:

@@ -1,4 +1,4 @@
-"""Stand-in for the vendor's own library, which does not know forebay.
+"""Stand-in for the vendor's own library, which is independent of forebay.
 
 A card is simulated with host memory, and each of its engines with a Python thread.
 """

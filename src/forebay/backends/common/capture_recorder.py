@@ -607,25 +607,25 @@ def wait_in_capture(queue: _Member, other: _Member, tick: int) -> bool:
     DeviceError
         If the wait is not permitted: code 901, 902, 905 or 907.
     """
-    mine: CaptureRecorder[Any] | None = queue.capture
-    theirs: CaptureRecorder[Any] | None = other.capture
-    if theirs is not None and not theirs.has_tick(tick):
-        theirs = None
-    if mine is None:
+    capture: CaptureRecorder[Any] | None = queue.capture
+    other_capture: CaptureRecorder[Any] | None = other.capture
+    if other_capture is not None and not other_capture.has_tick(tick):
+        other_capture = None
+    if capture is None:
         if tick >= 0:
             return False
-        if theirs is None:
+        if other_capture is None:
             raise queue.driver_error(CAPTURED_EVENT, "wait_for")
-        theirs.check(queue, "wait_for")
-        theirs.add_queue(queue, frozenset())
-        theirs.add_dependency(queue, tick)
+        other_capture.check(queue, "wait_for")
+        other_capture.add_queue(queue, frozenset())
+        other_capture.add_dependency(queue, tick)
         return True
     if tick >= 0:
-        raise mine.fail(queue, CAPTURE_ISOLATED, "wait_for")
-    if mine.has_tick(tick):
-        mine.add_dependency(queue, tick)
+        raise capture.fail(queue, CAPTURE_ISOLATED, "wait_for")
+    if capture.has_tick(tick):
+        capture.add_dependency(queue, tick)
         return True
-    if theirs is not None:
-        theirs.invalidate()
-        raise mine.fail(queue, CAPTURE_MERGE, "wait_for")
-    raise mine.fail(queue, CAPTURED_EVENT, "wait_for")
+    if other_capture is not None:
+        other_capture.invalidate()
+        raise capture.fail(queue, CAPTURE_MERGE, "wait_for")
+    raise capture.fail(queue, CAPTURED_EVENT, "wait_for")

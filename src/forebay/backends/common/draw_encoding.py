@@ -9,7 +9,7 @@ from forebay import _core
 from forebay.errors import DeviceError
 from forebay.spi import Draw
 
-__all__ = ["draw_now", "packed", "written_by"]
+__all__ = ["draw_now", "pack_draw", "written_range"]
 
 _LAWS = {law: at for at, law in enumerate(("uniform", "normal", "exponential", "bernoulli", "integers", "chances"))}
 _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
@@ -20,7 +20,7 @@ _written = ctypes.CDLL(_core.__file__).forebay_draw_written
 _written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
 
 
-def packed(draw: Draw) -> bytes:
+def pack_draw(draw: Draw) -> bytes:
     """Return the bytes for `_core.Queue.draw_packed` and `_core.draw_now`."""
     header = _HEADER.pack(
         draw.address,
@@ -54,12 +54,12 @@ def draw_now(draw: Draw) -> None:
     DeviceError
         If a probability is outside [0, 1]: code 710.
     """
-    if code := _core.draw_now(packed(draw)):
+    if code := _core.draw_now(pack_draw(draw)):
         raise DeviceError("a probability is not in [0, 1]", code=code, call="draw")
 
 
-def written_by(draw: Draw) -> tuple[int, int]:
+def written_range(draw: Draw) -> tuple[int, int]:
     """Return the address and the size in bytes of the range that spans all elements, gaps included."""
     address, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
-    _written(packed(draw), ctypes.byref(address), ctypes.byref(nbytes))
+    _written(pack_draw(draw), ctypes.byref(address), ctypes.byref(nbytes))
     return address.value, nbytes.value

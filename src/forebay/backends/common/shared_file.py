@@ -1,7 +1,7 @@
 """Memory files (memfd) that other processes can map; the system deletes a file with its last mapping.
 
 A handle has 64 bytes: process id, file descriptor, size, and the file's random name, which is checked when the file is
-opened. So a stale or forged handle opens nothing. No file remains on a disk, however a process ends.
+opened, so that stale and forged handles are rejected. No file remains on disk, however a process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORMAT = struct.Struct("<4sIIQQQ16s12x")
 
 
 class Handle(NamedTuple):
-    """Content of a handle. The maker of the handle defines `offset` and `word`."""
+    """Content of a handle. The process that creates the handle defines `offset` and `word`."""
 
     purpose: bytes  # 4 bytes
     process: int
@@ -33,11 +33,11 @@ class Handle(NamedTuple):
     word: int
     name: bytes
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         return _FORMAT.pack(*self)
 
     @classmethod
-    def read(cls, data: object, purpose: bytes, device: str) -> Self:
+    def parse(cls, data: object, purpose: bytes, device: str) -> Self:
         """Return the content of a handle. Raises DeviceError if the bytes are not a handle for this purpose."""
         if not isinstance(data, bytes | bytearray | memoryview) or len(data) != HANDLE_BYTES:
             found = f"{len(data)} bytes" if hasattr(data, "__len__") else type(data).__name__
@@ -53,7 +53,7 @@ def invalid_handle(why: str, device: str) -> DeviceError:
 
 
 class SharedFile:
-    """A mapped memory file: a new one (`made`), which keeps its descriptor open, or another process's (`opened`)."""
+    """A mapped memory file: a new one (`create`), which keeps its descriptor open, or another process's (`open`)."""
 
     def __init__(self, number: int, nbytes: int, name: bytes) -> None:
         self.nbytes = nbytes
@@ -67,7 +67,7 @@ class SharedFile:
             raise
 
     @classmethod
-    def made(cls, nbytes: int) -> Self:
+    def create(cls, nbytes: int) -> Self:
         """Create a zeroed file. Raises OSError if there is no memory, Unsupported if the system has no memfd."""
         if not hasattr(os, "memfd_create"):
             raise Unsupported("sharing memory requires memfd_create, which only Linux has", ability="Shares")
@@ -85,12 +85,12 @@ class SharedFile:
         return cls(number, nbytes, name)
 
     @classmethod
-    def opened(cls, handle: Handle, device: str) -> Self:
+    def open(cls, handle: Handle, device: str) -> Self:
         """Open the file of another process. Raises DeviceError with the reason."""
-        there = f"/proc/{handle.process}/fd/{handle.number}"
+        path = f"/proc/{handle.process}/fd/{handle.number}"
         try:
-            _check_title(there, handle, device)  # before opening: the descriptor may be a terminal or a pipe by now
-            number = os.open(there, os.O_RDWR | os.O_CLOEXEC)
+            _check_title(path, handle, device)  # before opening: the descriptor may be a terminal or a pipe by now
+            number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise _open_error(error, handle, device) from None
         try:
@@ -105,10 +105,10 @@ class SharedFile:
         return found
 
     def handle(self, purpose: bytes, offset: int = 0, word: int = 0) -> bytes:
-        return Handle(purpose, self.process, self._number, self.nbytes, offset, word, self.name).packed()
+        return Handle(purpose, self.process, self._number, self.nbytes, offset, word, self.name).pack()
 
     @property
-    def mine(self) -> bool:
+    def is_own(self) -> bool:
         """True in the process that mapped the file, False in its forked children."""
         return self.process == os.getpid()
 

@@ -76,7 +76,7 @@ class _Page:
 
     def __init__(self, file: SharedFile) -> None:
         self.file = file
-        self.free = deque(range(0, file.nbytes, _SLOT) if file.mine else ())
+        self.free = deque(range(0, file.nbytes, _SLOT) if file.is_own else ())
         self.dropped: deque[int] = deque()  # without an owner, but some process may still wait for them
 
     def sweep(self) -> None:
@@ -106,7 +106,7 @@ class _Pages:
         os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin without files, also in a forked child. The parent's memory stays mapped, as it may still be read."""
+        """Start without files, also in a forked child. The parent's memory stays mapped, as it may still be read."""
         parents: list[_Page] = getattr(self, "_own", [])
         for page in parents:
             page.file.close()
@@ -122,8 +122,8 @@ class _Pages:
                 if not page.free:
                     page.sweep()
                 if page.free:
-                    return page, page.free.popleft()  # the one that has been free the longest
-            page = _Page(SharedFile.made(_SLOT * _SLOTS))
+                    return page, page.free.popleft()  # the slot that has been free the longest
+            page = _Page(SharedFile.create(_SLOT * _SLOTS))
             self._own.insert(0, page)
             return page, page.free.popleft()
 
@@ -131,7 +131,7 @@ class _Pages:
         with self._lock:
             page = self._opened.get(handle.name)
             if page is None:
-                page = self._opened[handle.name] = _Page(SharedFile.opened(handle, device))
+                page = self._opened[handle.name] = _Page(SharedFile.open(handle, device))
             return page
 
 
@@ -155,16 +155,16 @@ class _Slot:
             self._write(_BASE, self.base)
 
     @classmethod
-    def made(cls) -> Self:
+    def create(cls) -> Self:
         """Allocate a slot of this process."""
         return cls(*_pages.allocate(), own=True)
 
     @classmethod
-    def opened(cls, data: object, device: str) -> Self:
+    def open(cls, data: object, device: str) -> Self:
         """Open a slot of another process by its handle. Raises DeviceError with the reason."""
-        handle = Handle.read(data, _PURPOSE, device)
+        handle = Handle.parse(data, _PURPOSE, device)
         if handle.process == os.getpid():
-            message = "invalid device context: the handle was made by this process, which cannot open it"
+            message = "invalid device context: the handle was created by this process, which cannot open it"
             raise DeviceError(message, code=INVALID_CONTEXT, call="open", device=device)
         if handle.nbytes != _SLOT * _SLOTS or handle.offset % _SLOT or handle.offset >= handle.nbytes:
             raise invalid_handle("the handle is not valid for this call", device)
@@ -174,9 +174,9 @@ class _Slot:
         return slot
 
     def check(self, device: str = "") -> None:
-        """Raise DeviceError if the process that made the slot has dropped it."""
+        """Raise DeviceError if the process that created the slot has dropped it."""
         if self._read(_BASE) != self.base:
-            raise invalid_handle("the process that made it has dropped it", device)
+            raise invalid_handle("the process that created it has dropped it", device)
 
     @property
     def handle(self) -> bytes:
@@ -235,7 +235,7 @@ class SharedEvent(_Slot):
 
 
 class Lease(SharedEvent):
-    """Ownership of memory that is lent to one other process: sent, borrowed, returned. Is the lender's event, too."""
+    """State of memory sent to one other process: sent, borrowed or returned. Also an event of the sending process."""
 
     def __init__(self, page: _Page, offset: int, *, own: bool) -> None:
         super().__init__(page, offset, own=own)
@@ -244,7 +244,7 @@ class Lease(SharedEvent):
             self._write(_LEASE, (self.base << _PHASE_BITS) % (1 << 64) | _SENT)
 
     def borrow(self) -> bool:
-        """Borrow the memory, in the receiving process. Return False if it is or was borrowed already."""
+        """Borrow the memory, in the receiving process. Return False if it was borrowed before."""
         return bool(_native.forebay_claim(self.address, self.base | self.process, _own_start_time(self.process)))
 
     def return_memory(self, queue: Queue | None = None) -> None:
@@ -255,7 +255,7 @@ class Lease(SharedEvent):
             self._enqueue(queue, _GIVE_BACK, self.base | self.process)
 
     def is_over(self) -> bool:
-        """Return True, in the lending process, if the memory was returned or its borrower has ended."""
+        """Return True, in the sending process, if the memory was returned or the borrowing process has ended."""
         state = self._read(_LEASE)
         phase, process = state & ((1 << _PHASE_BITS) - 1), state >> _PHASE_BITS & _PROCESS_MASK
         if phase != _BORROWED:

@@ -101,7 +101,7 @@ class EmulatedDriver(EmulatedTelemetry):
         visible = self.visible()
         port = EmulatedPort(self.describe(index), guard=self.guard)
         self._final_visible = visible
-        self.sensors(visible[index]).watch(port)
+        self.sensors(visible[index]).add_port(port)
         return port
 
 
@@ -134,7 +134,7 @@ class EmulatedPort(BaseHostPort):
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, promised=False)
         self._guarded = guard
-        self._watched = guard
+        self._guarded = guard
         if guard:
             guard_reporter.begin()
 
@@ -166,8 +166,8 @@ class EmulatedPort(BaseHostPort):
 
     def close(self) -> None:
         super().close()
-        if self._watched and not self.forked() and not self.mappings():
-            self._watched = False
+        if self._guarded and not self.forked() and not self.mappings():
+            self._guarded = False
             guard_reporter.end()
 
     def _new_queue(self, handle: int, priority: int) -> HostQueue:

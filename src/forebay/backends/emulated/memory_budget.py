@@ -57,7 +57,7 @@ for _name, _result, _arguments in (
 
 
 class MemoryOwner(Protocol):
-    """A port, as the budget uses it."""
+    """The part of a port that the budget uses."""
 
     @property
     def name(self) -> str: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, Self
 
-from forebay.backends.common.draw_encoding import written_by
+from forebay.backends.common.draw_encoding import written_range
 from forebay.backends.emulated.memory_budget import MemoryOwner, budget, unbacked_ranges
 from forebay.backends.host.queue import HostQueue, Owner
 from forebay.spi import Draw
@@ -16,7 +16,7 @@ _COUNTED, _GUARDED = 1, 2  # as in native/queue/worker.hpp
 
 
 class EmulatedOwner(Owner, MemoryOwner, Protocol):
-    """The port of an emulated queue, as the queue uses it."""
+    """The part of an emulated port that its queues use."""
 
 
 class EmulatedQueue(HostQueue):
@@ -52,7 +52,7 @@ class EmulatedQueue(HostQueue):
         try:
             HostQueue.draw(self, draw)
         except MemoryError:
-            budget.charge(self.owner, "random fill", written_by(draw))
+            budget.charge(self.owner, "random fill", written_range(draw))
             HostQueue.draw(self, draw)
 
     def ensure_backed(self, *spans: tuple[int, int]) -> None:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from forebay.errors import DeviceError, Forked, Unsupported, WrongState
 
-__all__ = ["EmulatedSensors", "EmulatedTelemetry", "Watched", "busy_share"]
+__all__ = ["EmulatedSensors", "EmulatedTelemetry", "MonitoredPort", "busy_share"]
 
 _SLOT = 50_000_000  # nanoseconds, as native/queue/busy_meter.hpp has it
 
@@ -24,15 +24,15 @@ class _Meter(Protocol):
     def busy(self) -> list[int]: ...  # nanoseconds of work in each of the last slots
 
 
-class Watched(Protocol):
-    """An open port, as the sensors use it."""
+class MonitoredPort(Protocol):
+    """The part of an open port that the sensors use."""
 
     def queues(self) -> Iterable[_Meter]: ...
     def memory_info(self) -> tuple[int, int]: ...
 
 
 class EmulatedTelemetry:
-    """Base of drivers with the ability `Telemetry`. The driver passes each port that it opens to `watch`."""
+    """Base of drivers with the ability `Telemetry`. The driver calls `EmulatedSensors.add_port` for each open port."""
 
     def __init__(self, kind: str, uuids: Iterable[str], total_bytes: int, readings: Mapping[str, int]) -> None:
         self._sensors = [
@@ -58,7 +58,7 @@ class EmulatedSensors:
         self._readings = readings
         self._ports: WeakSet[Any] = WeakSet()
 
-    def watch(self, port: Watched) -> None:
+    def add_port(self, port: MonitoredPort) -> None:
         self._ports.add(port)
 
     def uuid(self) -> str:

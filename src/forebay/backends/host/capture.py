@@ -9,8 +9,8 @@ from forebay.backends.common import recorded_work
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecorder, wait_in_capture
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
-from forebay.backends.common.draw_encoding import packed
-from forebay.backends.host.footprint import CapturedMemory, MemorySource
+from forebay.backends.common.draw_encoding import pack_draw
+from forebay.backends.host.captured_memory import CapturedMemory, MemorySource
 from forebay.backends.host.program import Piece, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue
 from forebay.spi import Draw, Queue
@@ -91,7 +91,7 @@ class CapturingQueue(HostQueue):
         self.recording.add(self, "fill", **recorded_work.fill(dst, byte, nbytes))
 
     def draw(self, draw: Draw) -> None:
-        self.recording.add(self, "draw", **recorded_work.draw(draw), packed=packed(draw._replace(seed=0, offset=0)))
+        self.recording.add(self, "draw", **recorded_work.draw(draw), packed=pack_draw(draw._replace(seed=0, offset=0)))
 
     def call(self, function: Callable[[], object]) -> None:
         self.recording.add(self, "call", **recorded_work.call(function))

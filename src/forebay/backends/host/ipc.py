@@ -1,4 +1,4 @@
-"""Sharing of memory between processes: own segments that others open, and segments of others.
+"""Sharing of memory between processes: segments that other processes open, and segments of other processes.
 
 A segment becomes shared on the first request and keeps its address: its content is copied to a memory file, which is
 then mapped in its place. The port's queues start no work in between.
@@ -64,11 +64,11 @@ class IpcMemory:
     def open(self, data: bytes) -> tuple[int, int]:
         with self._port.locked():
             pass
-        handle = Handle.read(data, _PURPOSE, self._port.name)
+        handle = Handle.parse(data, _PURPOSE, self._port.name)
         if any(file.name == handle.name for file in tuple(self._files.values())):
             message = "invalid device context: the memory is shared by this process, which cannot open it"
             raise DeviceError(message, code=INVALID_CONTEXT, call="open_shared", device=self._port.name)
-        file = SharedFile.opened(handle, self._port.name)
+        file = SharedFile.open(handle, self._port.name)
         self._opened[file.address] = file
         return file.address, file.nbytes
 
@@ -87,12 +87,12 @@ class IpcMemory:
     def make_mark(self) -> SharedEvent:
         with self._port.locked():
             pass
-        return SharedEvent.made()
+        return SharedEvent.create()
 
     def open_mark(self, handle: bytes) -> SharedEvent:
         with self._port.locked():
             pass
-        return SharedEvent.opened(handle, self._port.name)
+        return SharedEvent.open(handle, self._port.name)
 
     # ---- For the port
 
@@ -116,7 +116,7 @@ class IpcMemory:
             self.close(address)
 
     def abandon(self) -> None:
-        """Give a forked child private copies of the shared segments, like those of all other memory."""
+        """Replace the shared segments in a forked child by private copies, as all other memory is."""
         files, self._files = self._files, {}
         self._move_lock, self._pause_lock = threading.RLock(), threading.RLock()
         self._moves, self._paused = 0, []
@@ -129,7 +129,7 @@ class IpcMemory:
 
     def _move(self, address: int, nbytes: int) -> SharedFile:
         try:
-            file = SharedFile.made(nbytes)
+            file = SharedFile.create(nbytes)
         except OSError as error:
             raise self._port.device_error(error, "the memory cannot be shared") from None
         try:
@@ -161,7 +161,7 @@ class IpcMemory:
             yield
 
     def _resume_new(self) -> None:
-        with self._pause_lock:  # otherwise a queue created now could stay paused for ever
+        with self._pause_lock:  # otherwise a queue created now could stay paused forever
             self._moves -= 1
             paused, self._paused = self._paused, []
         for queue in paused:

@@ -222,8 +222,8 @@ class BaseHostPort:
 
     # ---- For its queues and address space
 
-    def forget(self, handle: int) -> None:
-        """Drop a closed queue."""
+    def remove_queue(self, handle: int) -> None:
+        """Remove a closed queue."""
         with self._lock:
             self._queues.pop(handle, None)
 

@@ -11,7 +11,7 @@ from forebay import _core
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_capture
 from forebay.backends.common.cuda_errors import accelerator_error
-from forebay.backends.common.draw_encoding import packed
+from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.common.shared_slots import ORPHANED, SLICE
 from forebay.backends.host.queue_log import HostLog
 from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
@@ -30,14 +30,14 @@ _NATIVE_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)  # Runtime
 
 
 class Owner(Protocol):
-    """The port of a queue, as the queue uses it."""
+    """The part of a port that its queues use."""
 
     @property
     def name(self) -> str: ...
-    def forked(self) -> bool: ...  # was the port opened by a parent process?
-    def forget(self, handle: int) -> None: ...  # called when the queue is closed
+    def forked(self) -> bool: ...  # True if a parent process opened the port
+    def remove_queue(self, handle: int) -> None: ...  # called when the queue is closed
     @property
-    def release_count(self) -> int: ...  # see `footprint.MemorySource`
+    def release_count(self) -> int: ...  # see `captured_memory.MemorySource`
     def memory(self) -> Iterable[tuple[int, int]]: ...
 
 
@@ -87,7 +87,7 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
 
     def draw(self, draw: Draw) -> None:
         try:
-            _native.draw_packed(self, packed(draw))
+            _native.draw_packed(self, pack_draw(draw))
         except _NATIVE_ERRORS as error:
             raise self._error(error) from None
 
@@ -171,7 +171,7 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
             raise self._error(ValueError(f"queue {self.handle} was closed"))
 
     def driver_error(self, code: int, call: str, note: str = "") -> DeviceError:
-        """Return the error for a CUDA error code, with CUDA's text and a line of forebay's own."""
+        """Return the error for a CUDA error code, with CUDA's text and an additional line `note`."""
         name = self.owner.name
         return accelerator_error(code, kind=name.partition(":")[0], call=call, device=name, note=note)
 
@@ -181,7 +181,7 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
         else:
             done = self._finish()
         if done:  # else the thread may still run, and the port must keep its memory mapped
-            self.owner.forget(self.handle)
+            self.owner.remove_queue(self.handle)
         if (failure := self.take_failure()) is not None:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         return done

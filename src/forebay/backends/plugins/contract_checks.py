@@ -1,4 +1,4 @@
-"""Runtime checks of the vendor contract, so that the errors of a package's backend are reported as its own.
+"""Runtime checks of the vendor contract, so that errors of a package's backend are attributed to it.
 
 `wrap_with_checks` assigns a driver, and every port and queue that it creates, a subclass of its class, in which the
 methods of the contract are wrapped; the objects keep their identity and their abilities. A method that raises anything
@@ -111,7 +111,7 @@ def _violation(thing: Any, backend: str, call: str, what: str) -> DeviceError:
 
 @lru_cache
 def _driver_class(base: Any, backend: str) -> type:
-    def counted(driver: Any) -> tuple[int, str]:
+    def checked_count(driver: Any) -> tuple[int, str]:
         """Return the number of devices and any error in it. Never raises, so that other kinds stay usable."""
         try:
             count = base.count(driver)
@@ -122,7 +122,7 @@ def _driver_class(base: Any, backend: str) -> type:
         return int(count), ""
 
     def why_not(driver: Any) -> str:
-        count, problem = counted(driver)
+        count, problem = checked_count(driver)
         if count or problem:
             return problem
         try:
@@ -133,7 +133,7 @@ def _driver_class(base: Any, backend: str) -> type:
             return reason
         return f"{backend} has no device, and why_not() returned {reason!r}"
 
-    def opening(method: _Method) -> _Method:
+    def wrap_open(method: _Method) -> _Method:
         def open(driver: Any, index: int) -> Port:  # noqa: A001 -- its name in the contract
             port = method(driver, index)
             if missing := [name for name in ("props", *methods(Port)) if not _has(port, name)]:
@@ -148,7 +148,7 @@ def _driver_class(base: Any, backend: str) -> type:
 
         return open
 
-    def describing(method: _Method) -> _Method:
+    def wrap_describe(method: _Method) -> _Method:
         def describe(driver: Any, index: int) -> DeviceProps:
             props = method(driver, index)
             _check_props(driver, props, backend, "describe")
@@ -156,8 +156,8 @@ def _driver_class(base: Any, backend: str) -> type:
 
         return describe
 
-    wrappers: dict[str, _Wrapper] = {"open": opening, "describe": describing}
-    wrappers["count"] = lambda _: lambda driver: counted(driver)[0]
+    wrappers: dict[str, _Wrapper] = {"open": wrap_open, "describe": wrap_describe}
+    wrappers["count"] = lambda _: lambda driver: checked_count(driver)[0]
     wrappers["why_not"] = lambda _: why_not
     return _subclass(base, backend, (Driver, *OF_DRIVERS), {}, wrappers)
 
@@ -185,7 +185,7 @@ def _check_props(driver: Any, props: Any, backend: str, call: str) -> None:
 
 @lru_cache
 def _port_class(base: Any, backend: str) -> type:
-    def reserving(method: _Method) -> _Method:
+    def wrap_reserve(method: _Method) -> _Method:
         def reserve(port: Any, nbytes: int) -> int:
             address = method(port, nbytes)
             if not _is_int(address) or not 0 < address < LIMIT - nbytes:
@@ -205,7 +205,7 @@ def _port_class(base: Any, backend: str) -> type:
 
         return reserve
 
-    def releasing(method: _Method) -> _Method:
+    def wrap_release(method: _Method) -> _Method:
         def release(port: Any, address: int) -> None:
             nbytes = _segments_of(port).pop(address, None)  # before the release: another thread may reserve it at once
             try:
@@ -217,14 +217,14 @@ def _port_class(base: Any, backend: str) -> type:
 
         return release
 
-    def closing(method: _Method) -> _Method:
+    def wrap_close(method: _Method) -> _Method:
         def close(port: Any) -> None:
             method(port)
             _segments_of(port).clear()
 
         return close
 
-    def queueing(method: _Method) -> _Method:
+    def wrap_queue(method: _Method) -> _Method:
         def queue(port: Any, priority: int = 0) -> Queue:
             found = method(port, priority)
             if missing := [name for name in ("handle", *methods(Queue)) if not _has(found, name)]:
@@ -240,10 +240,10 @@ def _port_class(base: Any, backend: str) -> type:
         **dict.fromkeys(("pin", "reserve_managed", "reserve_space"), (_is_address, "which is not a valid address")),
     }
     wrappers: dict[str, _Wrapper] = {
-        "reserve": reserving,
-        "release": releasing,
-        "queue": queueing,
-        "close": closing,
+        "reserve": wrap_reserve,
+        "release": wrap_release,
+        "queue": wrap_queue,
+        "close": wrap_close,
     }
     return _subclass(base, backend, (Port, *OF_PORTS), checks, wrappers)
 
@@ -268,7 +268,7 @@ def _is_address(found: Any) -> bool:
 
 @lru_cache
 def _queue_class(base: Any, backend: str) -> type:
-    def counting(call: str, tick_of: Callable[[Any], Any]) -> _Wrapper:
+    def wrap_tick(call: str, tick_of: Callable[[Any], Any]) -> _Wrapper:
         """Check that ticks increase; those of a capture are below 0."""
         original = getattr(base, call, None)
 
@@ -294,7 +294,7 @@ def _queue_class(base: Any, backend: str) -> type:
 
         return wrapper
 
-    def closing(method: _Method) -> _Method:
+    def wrap_close(method: _Method) -> _Method:
         def close(queue: Any, timeout: float | None = None) -> bool:
             if timeout is None:
                 return cast("bool", method(queue))
@@ -307,7 +307,7 @@ def _queue_class(base: Any, backend: str) -> type:
 
         return close
 
-    def logging(method: _Method) -> _Method:
+    def wrap_log(method: _Method) -> _Method:
         def log(queue: Any, most: int) -> Callable[[int], tuple[int, int]]:
             found = method(queue, most)
             if not callable(found):
@@ -329,10 +329,10 @@ def _queue_class(base: Any, backend: str) -> type:
         return log
 
     wrappers = {
-        "log": logging,
-        "signal": counting("signal", _identity),
-        "mark": counting("mark", _tick_of),
-        "close": closing,
+        "log": wrap_log,
+        "signal": wrap_tick("signal", _identity),
+        "mark": wrap_tick("mark", _tick_of),
+        "close": wrap_close,
     }
     checks: dict[str, _Check] = {"reached": (_is_tick, "which is not a tick")}
     checks["last_work_number"] = _is_tick, "which is not the number of a piece of work"

@@ -1,4 +1,4 @@
-"""Inspection of a device that is opened only for that, whatever its backend does wrong."""
+"""Temporary opening of a device for inspection; errors of a faulty backend are returned as text."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class NvtxLibrary:
     """NVTX's default domain as a `Tool`."""
 
     def __init__(self) -> None:
-        self._ids: dict[int, object] = {}  # NVTX's range ids, by our numbers
+        self._ids: dict[int, object] = {}  # NVTX's range ids, by the numbers of `ranges`
 
     @property
     def profiler_attached(self) -> bool:

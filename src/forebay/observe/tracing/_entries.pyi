@@ -8,9 +8,9 @@ from typing_extensions import disjoint_base
 
 from forebay.spi import Queue
 
-# Types of entries, the first field of a row. The second field is the entry's number. Lines are given by their keys.
-# OPERATION: thread, begin and end time of queueing, code, offset, operation, name, bytes, line, other line, begin mark,
-# end mark. MOMENT and WAITED: thread, begin and end time, code, offset, text, event, line.
+# Types of entries, the first field of a row. The second field is the entry's number. Tracks are given by their keys.
+# OPERATION: thread, begin and end time of queueing, code, offset, operation, name, bytes, track, other track, begin
+# mark, end mark. MOMENT and WAITED: thread, begin and end time, code, offset, text, event, track.
 OPERATION: Final[int]
 MOMENT: Final[int]
 WAITED: Final[int]
@@ -48,17 +48,22 @@ class OperationStart:
 
 @disjoint_base
 class Entries:
-    """Ring of the last `most` entries. `here.key` is the number of the calling thread.
+    """Ring of the last `most` entries. `thread_state.key` is the number of the calling thread.
 
-    `is_ours` returns True for source files whose functions are skipped as internal; it is called once per file. A
-    subclass implements `line(queue)`, which returns and registers the QueueTrack of a queue missing from `lines`,
-    and, if `waits`, `_complete(line, end)`, called after each operation with its end mark.
+    `is_internal` returns True for source files whose functions are skipped as internal; it is called once per file. A
+    subclass implements `track(queue)`, which returns and registers the QueueTrack of a queue missing from
+    `queue_tracks`, and, for `wait_until_completed`, `_complete(track, end)`, called after each operation with its end
+    mark.
     """
 
-    lines: dict[int, Any]  # by the queue's `id`
+    queue_tracks: dict[int, Any]  # by the queue's `id`
 
     def __init__(
-        self, most: int, here: threading.local, is_ours: Callable[[str], bool], waits: bool = False
+        self,
+        most: int,
+        thread_state: threading.local,
+        is_internal: Callable[[str], bool],
+        wait_until_completed: bool = False,
     ) -> None: ...
     # Signatures of forebay.runtime.base.observers.Tracer, which a stub must repeat. Closed queues are ignored.
     def queueing(self, queue: Queue) -> OperationStart: ...
@@ -72,13 +77,17 @@ class Entries:
         other: Queue | None = None,
     ) -> None: ...
     def host_waited(self, queue: Queue, since: int) -> None: ...
-    def note(self, about: int, what: str, event: int = 0, line: QueueTrack | None = None, since: int = 0) -> None: ...
-    def count(self, line: QueueTrack) -> None: ...  # record the memory statistics of the queue's device if they changed
-    def add(self, about: int, fields: tuple[Any, ...]) -> None: ...
+    def note(
+        self, entry_type: int, what: str, event: int = 0, track: QueueTrack | None = None, since: int = 0
+    ) -> None: ...
+    def count(
+        self, track: QueueTrack
+    ) -> None: ...  # record the memory statistics of the queue's device if they changed
+    def add(self, entry_type: int, fields: tuple[Any, ...]) -> None: ...
     def close(self) -> None: ...  # stop recording
     @property
     def closed(self) -> bool: ...
     @property
     def lost(self) -> int: ...  # number of oldest entries that were overwritten
     def rows(self) -> list[tuple[Any, ...]]: ...  # all entries, oldest first; ValueError before `close`
-    def clear(self) -> None: ...  # close, and drop all entries and lines
+    def clear(self) -> None: ...  # close, and drop all entries and tracks

@@ -49,7 +49,7 @@ cdef extern from "base/ring.hpp" namespace "forebay" nogil:
 ctypedef PyObject* Ref  # owned by the row
 
 cdef struct Row:
-    int32_t about, offset, line, other
+    int32_t entry_type, offset, track, other
     int64_t thread, begin_time, end_time, number
     Ref code, what, name, begin_mark, end_mark
 
@@ -78,7 +78,7 @@ cdef class QueueTrack:
 @cython.final
 @cython.freelist(8)
 cdef class OperationStart:
-    cdef QueueTrack line
+    cdef QueueTrack track
     cdef int64_t begin_time
     cdef object mark
 
@@ -87,81 +87,82 @@ cdef class OperationStart:
 
 cdef class Entries:
     cdef unique_ptr[Ring[Row]] ring
-    cdef object here, is_ours
+    cdef object thread_state, is_internal
     cdef set internal, external  # source files
-    cdef readonly dict lines
-    cdef bint waits
+    cdef readonly dict queue_tracks
+    cdef bint wait_until_completed
     cdef readonly bint closed
 
     def __cinit__(self):
-        self.internal, self.external, self.lines, self.closed = set(), set(), {}, True
+        self.internal, self.external, self.queue_tracks, self.closed = set(), set(), {}, True
         self.ring.reset(new Ring[Row](1))
 
-    def __init__(self, size_t most, here, is_ours, bint waits=False):
+    def __init__(self, size_t most, thread_state, is_internal, bint wait_until_completed=False):
         self.reset_ring(most)
-        self.here, self.is_ours, self.waits, self.closed = here, is_ours, waits, False
+        self.thread_state, self.is_internal = thread_state, is_internal
+        self.wait_until_completed, self.closed = wait_until_completed, False
 
     def __dealloc__(self): release_ring(self.ring.get())
 
     def queueing(self, queue):
         cdef OperationStart begun = OperationStart.__new__(OperationStart)
-        cdef QueueTrack line = self.line_of(queue)
-        begun.line, begun.begin_time = line, clock()
+        cdef QueueTrack track = self.track_of(queue)
+        begun.track, begun.begin_time = track, clock()
         if captures.active and captures.capture_of(queue) is not None:
             return begun
-        if not line.logs and line.last is not None and is_busy(line):
-            begun.mark = line.last
+        if not track.logs and track.last is not None and is_busy(track):
+            begun.mark = track.last
         else:
-            begun.mark = take_mark(line)
+            begun.mark = take_mark(track)
         return begun
 
     def queued(self, queue, OperationStart begun not None, what, name, int64_t nbytes=0, other=None):
-        cdef QueueTrack line = begun.line
-        if line is None:
+        cdef QueueTrack track = begun.track
+        if track is None:
             raise TypeError("the operation was not begun by queueing()")
         begin, end = begun.mark, None
         if captures.active and captures.capture_of(queue) is not None:
             begin = None  # the capture may have begun with this operation, a wait
         if begin is not None:
-            end = take_mark(line)
+            end = take_mark(track)
         known = end is not None and end is not UNKNOWN
-        if known and (not line.logs or line.last is None or line.last < end):
-            line.last = end
-        other_key = -1 if other is None else self.line_of(other).key
-        self.add_row(operation, begun.begin_time, what, name, nbytes, line.key, other_key, begin, end)
-        if self.waits and known:
-            self._complete(line, end)
+        if known and (not track.logs or track.last is None or track.last < end):
+            track.last = end
+        other_key = -1 if other is None else self.track_of(other).key
+        self.add_row(operation, begun.begin_time, what, name, nbytes, track.key, other_key, begin, end)
+        if self.wait_until_completed and known:
+            self._complete(track, end)
 
     def host_waited(self, queue, int64_t since):
-        cdef QueueTrack line = self.line_of(queue)
-        if not line.timed:
-            line.observe_ticks()
-        self.add_row(waited, since, "wait", None, 0, line.key, -1, None, None)
-        self.count(line)
+        cdef QueueTrack track = self.track_of(queue)
+        if not track.timed:
+            track.observe_ticks()
+        self.add_row(waited, since, "wait", None, 0, track.key, -1, None, None)
+        self.count(track)
 
-    cpdef count(self, QueueTrack line):
-        if line is None:
-            raise TypeError("line must not be None")
-        cdef MemoryCounters counters = line.counters
+    cpdef count(self, QueueTrack track):
+        if track is None:
+            raise TypeError("track must not be None")
+        cdef MemoryCounters counters = track.counters
         if counters is None:
             return
         cdef int64_t allocated = counters.current(allocated_bytes), reserved = counters.current(reserved_bytes)
         if counters.allocated != allocated or counters.reserved != reserved:
             counters.allocated, counters.reserved = allocated, reserved
-            self.add(MEMORY, (clock(), line.key, allocated, reserved))
+            self.add(MEMORY, (clock(), track.key, allocated, reserved))
 
-    def note(self, int about, what, int64_t event=0, QueueTrack line=None, int64_t since=0):
-        self.add_row(about, since, what, None, event, -1 if line is None else line.key, -1, None, None)
+    def note(self, int entry_type, what, int64_t event=0, QueueTrack track=None, int64_t since=0):
+        self.add_row(entry_type, since, what, None, event, -1 if track is None else track.key, -1, None, None)
 
-    cpdef add(self, int about, tuple fields):
-        cdef Row row = Row(about, 0, -1, -1, -1, 0, 0, 0)
+    cpdef add(self, int entry_type, tuple fields):
+        cdef Row row = Row(entry_type, 0, -1, -1, -1, 0, 0, 0)
         self.push(row, None, fields, None, None, None)
 
     def close(self): self.closed = True
 
     def clear(self):
         self.reset_ring(1)
-        self.lines.clear()
+        self.queue_tracks.clear()
 
     cdef int reset_ring(self, size_t most) except -1:
         cdef Ring[Row]* fresh = new Ring[Row](most)  # first, as it may raise MemoryError
@@ -183,21 +184,21 @@ cdef class Entries:
         found = []
         for age in range(ring.size()):
             row = ring[0][age]
-            found.append((row.about, ring.lost() + age, *fields_of(row)))
+            found.append((row.entry_type, ring.lost() + age, *fields_of(row)))
         return found
 
-    cdef QueueTrack line_of(self, queue):
-        known = self.lines.get(<uintptr_t><PyObject*>queue)
-        if known is None and (known := self.line(queue)) is None:
-            raise TypeError("line() must return a QueueTrack")
+    cdef QueueTrack track_of(self, queue):
+        known = self.queue_tracks.get(<uintptr_t><PyObject*>queue)
+        if known is None and (known := self.track(queue)) is None:
+            raise TypeError("track() must return a QueueTrack")
         return known
 
-    cdef int add_row(self, int about, int64_t since, what, name, int64_t number, int32_t line, int32_t other, begin,
-                     end) except -1:
+    cdef int add_row(self, int entry_type, int64_t since, what, name, int64_t number, int32_t track, int32_t other,
+                     begin, end) except -1:
         cdef int32_t offset = 0
         code = self.program_code(&offset)
         cdef int64_t now = clock()
-        cdef Row row = Row(about, offset, line, other, self.here.key, since or now, now, number)
+        cdef Row row = Row(entry_type, offset, track, other, self.thread_state.key, since or now, now, number)
         self.push(row, code, what, name, begin, end)
 
     cdef object program_code(self, int32_t* offset):
@@ -213,7 +214,7 @@ cdef class Entries:
                 offset[0] = frame_offset(frame)
                 return code
             if file not in self.internal:
-                (self.internal if self.is_ours(file) else self.external).add(file)
+                (self.internal if self.is_internal(file) else self.external).add(file)
             else:
                 frame = frame.f_back
         return None
@@ -238,17 +239,17 @@ cdef class Entries:
             release_row(old)  # last, as it may run a destructor
 
 
-cdef object take_mark(QueueTrack line):
+cdef object take_mark(QueueTrack track):
     try:
-        return line.mark()
+        return track.mark()
     except failures:  # the queue was closed or its backend violates the contract, which is reported elsewhere
         return UNKNOWN
 
 
-cdef bint is_busy(QueueTrack line) except -1:
+cdef bint is_busy(QueueTrack track) except -1:
     """Return True if the queue's last work is known to be unfinished."""
     try:
-        return line.queue.reached() < line.last.tick
+        return track.queue.reached() < track.last.tick
     except failures:
         return False
 
@@ -257,9 +258,9 @@ cdef tuple fields_of(Row row):
     if row.thread < 0:  # added by `add`
         return <tuple>row.what
     fields = row.thread, row.begin_time, row.end_time, <object>row.code, row.offset, <object>row.what
-    if row.about != operation:
-        return *fields, row.number, row.line
-    return *fields, <object>row.name, row.number, row.line, row.other, <object>row.begin_mark, <object>row.end_mark
+    if row.entry_type != operation:
+        return *fields, row.number, row.track
+    return *fields, <object>row.name, row.number, row.track, row.other, <object>row.begin_mark, <object>row.end_mark
 
 
 cdef void release_row(Row row) noexcept:

@@ -155,7 +155,7 @@ class QueueTrack(_entries.QueueTrack):
 
 
 class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
-    """Keeps the last `most` entries from `begin` to `finish`. Entries are added by the thread that they are about."""
+    """Keeps the last `most` entries from `begin` to `finish`. Each entry is added by the thread that it describes."""
 
     tracks_deletions = False
 
@@ -187,7 +187,7 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
         global _recording  # noqa: PLW0603 -- as above
         with _changing:
             _recording = tuple(each for each in _recording if each is not self)
-        for track in tuple(self.lines.values()):
+        for track in tuple(self.queue_tracks.values()):
             self.count(track)
         observers.remove_tracer(self)
         observers.remove(self)
@@ -195,7 +195,7 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
         self.ended = self.ended or perf_counter_ns()  # already set if an earlier call was interrupted
         self.close()
         end = time.monotonic() + limit
-        for track in tuple(self.lines.values()):
+        for track in tuple(self.queue_tracks.values()):
             while (
                 not track.is_done() and (track.opened is None or not track.opened.unusable) and time.monotonic() < end
             ):
@@ -219,25 +219,27 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
         self.clear()
         self.tracks.clear()
 
-    def line(self, queue: Queue) -> QueueTrack:
+    def track(self, queue: Queue) -> QueueTrack:
         """Return the queue's track, created at its first use."""
-        found: QueueTrack | None = self.lines.get(id(queue))
+        found: QueueTrack | None = self.queue_tracks.get(id(queue))
         if found is None:
-            found = self.lines.setdefault(id(queue), QueueTrack(next(self._keys), queue, self._counters, self._most))
+            found = self.queue_tracks.setdefault(
+                id(queue), QueueTrack(next(self._keys), queue, self._counters, self._most)
+            )
             self.tracks[found.key] = found
             self.count(found)
         return found
 
-    def _complete(self, line: QueueTrack, end: Any) -> None:
+    def _complete(self, track: QueueTrack, end: Any) -> None:
         """Wait for queued work. If it failed, the next synchronization raises the error, as without a trace."""
         try:
-            line.queue.wait(line.queue.signal() if line.logs else end.tick)
+            track.queue.wait(track.queue.signal() if track.logs else end.tick)
         except DeviceError as failure:
-            if line.opened is not None:
-                line.opened.allocator.failures.setdefault(line.queue.handle, failure.with_traceback(None))
+            if track.opened is not None:
+                track.opened.allocator.failures.setdefault(track.queue.handle, failure.with_traceback(None))
         except ForebayError:  # called from the queue's own thread, which cannot wait for itself
             return
-        line.observe_ticks()
+        track.observe_ticks()
 
     # Host calls
 
@@ -248,10 +250,10 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
         self.note(MOMENT, "", id(event))  # distinguishes it from deleted events with the same `id`
 
     def event_recorded(self, event: Event, stream: Stream) -> None:
-        self.note(MOMENT, "record event", id(event), self.line(stream.queue))
+        self.note(MOMENT, "record event", id(event), self.track(stream.queue))
 
     def event_waited(self, event: Event, stream: Stream) -> None:
-        self.note(MOMENT, "wait for event", id(event), self.line(stream.queue))
+        self.note(MOMENT, "wait for event", id(event), self.track(stream.queue))
 
     def event_synchronized(self, event: Event) -> None:
         self.note(MOMENT, "synchronize event", id(event))
@@ -263,7 +265,7 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
         """Sample the counters. Frees show at the next allocation or wait: tracking each would cost a microsecond."""
         found = storage.opened.queues.get(queue)
         if found is not None:
-            self.count(self.line(found))
+            self.count(self.track(found))
 
     def add_range(self, ended: Range) -> None:
         self.add(RANGE, (_thread_state.key, *ended))

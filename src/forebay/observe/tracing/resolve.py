@@ -25,7 +25,7 @@ _NEVER = 1 << 63
 class _Operation(NamedTuple):
     """An entry of the recorder, with names."""
 
-    about: int
+    entry_type: int
     number: int
     thread: int
     requested: int
@@ -37,7 +37,7 @@ class _Operation(NamedTuple):
     nbytes: int
     queue: QueueTrack  # this field and the next are keys in the entry, resolved by `_Resolver._named`
     other: QueueTrack | None
-    begin: Any  # marks; with ExecutionLog, the numbers of the last work before the operation and of its own last work
+    begin: Any  # marks; with ExecutionLog, the numbers of the last work before the operation and of the last work in it
     end: Any
     captured: bool = False
 
@@ -191,7 +191,7 @@ class _Resolver:
             self._slice(self._thread(thread), "wait", "host", since, until, details, self._place(code, offset))
 
     def _moments(self, entries: list[Any]) -> None:
-        """Add the host's moments. Events get numbers of their own, as a new event may have a deleted one's `id`."""
+        """Add the host's moments. Events are numbered separately, as a new event may have a deleted one's `id`."""
         numbers: dict[int, int] = {}
         fresh = count(1)
         for _, _, thread, _, now, code, offset, what, event, queue in entries if self._events else ():

@@ -9,29 +9,29 @@ from forebay.spi import Captures, Launches, LazilyBacked, Queue
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    class _Capturing(Queue, Captures, Protocol): ...
+    class _CapturingQueue(Queue, Captures, Protocol): ...
 
-    class _Foreseeing(Queue, LazilyBacked, Protocol): ...
+    class _LazilyBackedQueue(Queue, LazilyBacked, Protocol): ...
 
-    class _Launching(Queue, Launches, Protocol): ...
+    class _LaunchingQueue(Queue, Launches, Protocol): ...
 
 
-__all__ = ["can_capture", "can_foresee", "can_launch"]
+__all__ = ["can_capture", "can_launch", "is_lazily_backed"]
 
 _cache: dict[tuple[type, type], bool] = {}  # by class and ability
 
 
-def can_capture(queue: Queue) -> TypeIs[_Capturing]:
+def can_capture(queue: Queue) -> TypeIs[_CapturingQueue]:
     """Return True if the queue can capture graphs."""
     return _has(queue, Captures)
 
 
-def can_foresee(queue: Queue) -> TypeIs[_Foreseeing]:
-    """Return True if the queue can foresee that memory for a write will be missing."""
+def is_lazily_backed(queue: Queue) -> TypeIs[_LazilyBackedQueue]:
+    """Return True if the queue's memory may be unbacked (ability `LazilyBacked`)."""
     return _has(queue, LazilyBacked)
 
 
-def can_launch(queue: Queue) -> TypeIs[_Launching]:
+def can_launch(queue: Queue) -> TypeIs[_LaunchingQueue]:
     """Return True if the queue can run Python functions."""
     return _has(queue, Launches)
 

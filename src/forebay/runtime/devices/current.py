@@ -21,69 +21,70 @@ __all__ = [
     "PREFERRED",
     "ThreadState",
     "accelerator_kind",
+    "after_fork_in_child",
+    "cache_opened",
     "current_device",
     "current_index",
-    "enter",
-    "forget_in_child",
-    "forget_kind",
     "get_default_device",
-    "here",
-    "keep",
-    "leave",
     "local",
-    "look_again",
     "make_current",
     "opened_for",
+    "pop_stream",
+    "push_stream",
     "reopen",
+    "reset_current_device",
+    "reset_kind",
     "resolve",
     "resolve_default",
     "set_default_device",
     "set_device",
     "set_stream_on",
     "stream_on",
+    "thread_state",
     "use_device",
 ]
 
 PREFERRED = ("cuda", "mps", "mtia")  # accelerators in order of preference; kinds of other packages follow
 
-_State = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
+_SavedState = tuple[Device | None, dict[str, int], "dict[OpenDevice, Stream]"]
 
 
 class ThreadState:
-    """The current device and streams of one thread. Other modules read it; only this one changes it."""
+    """The current device and streams of one thread. Outside this module it is read-only, except for its caches."""
 
-    __slots__ = ("__weakref__", "chosen", "device", "entered", "indices", "opened", "stream", "streams")
+    __slots__ = ("__weakref__", "device", "explicit", "indices", "opened", "stream", "stream_stack", "streams")
 
     def __init__(self) -> None:
         self.device: Device | None = None
-        self.chosen = False  # the program set `device`; otherwise it is the preferred accelerator
+        self.explicit = False  # True if the program set `device`, False if it is the preferred accelerator
         self.indices: dict[str, int] = {}  # by kind: the index that was last current
         self.streams: dict[OpenDevice, Stream] = {}
-        self.entered: list[tuple[Stream, _State]] = []  # streams of `with stream:` blocks, and the state before each
-        self.forget()
-        _everywhere.add(self)
+        self.stream_stack: list[tuple[Stream, _SavedState]] = []  # active `with stream:` blocks and saved states
+        self.clear_cache()
+        _thread_states.add(self)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop the cached device and stream after a change of the current device."""
         self.opened: OpenDevice | None = None
         self.stream: Stream | None = None
 
-    def state(self) -> _State:
-        return self.device if self.chosen else None, dict(self.indices), dict(self.streams)
+    def save(self) -> _SavedState:
+        """Return a copy of the current device, index and streams; no device unless the program set it."""
+        return self.device if self.explicit else None, dict(self.indices), dict(self.streams)
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.here = ThreadState()
+        self.state = ThreadState()
 
 
-_everywhere: WeakSet[ThreadState] = WeakSet()
+_thread_states: WeakSet[ThreadState] = WeakSet()
 local = _Local()
 
 
-def here() -> ThreadState:
-    """Return the state of this thread. Fast paths read `local.here`."""
-    return local.here
+def thread_state() -> ThreadState:
+    """Return the state of the calling thread. Fast paths read `local.state`."""
+    return local.state
 
 
 def _first_accelerator() -> str | None:
@@ -94,12 +95,12 @@ def _first_accelerator() -> str | None:
 
 
 def accelerator_kind() -> str | None:
-    """Return the kind of the current accelerator, or None without one. Opens nothing.
+    """Return the kind of the current accelerator, or None without one. Does not open a device.
 
-    It is the kind of this thread's current device, or the preferred kind while that is the CPU.
+    The current accelerator is this thread's current device, or the preferred accelerator while that device is the CPU.
     """
-    chosen = local.here.device
-    return chosen.kind if chosen is not None and chosen.kind != "cpu" else _first_accelerator()
+    device = local.state.device
+    return device.kind if device is not None and device.kind != "cpu" else _first_accelerator()
 
 
 def current_device() -> Device:
@@ -108,11 +109,11 @@ def current_device() -> Device:
     Returns
     -------
     device
-        The device that streams, events, statistics and synchronisation use when none is named.
+        The device that streams, events, statistics and synchronisation use by default.
 
     Notes
     -----
-    Opens nothing. Tensor factories use the default device instead; see `get_default_device`.
+    Does not open a device. Tensor factories use the default device instead; see `get_default_device`.
 
     Examples
     --------
@@ -120,7 +121,7 @@ def current_device() -> Device:
     >>> forebay.current_device()
     device(type='cpu')
     """
-    state = local.here
+    state = local.state
     if state.device is None:
         kind = _first_accelerator()
         state.device = CPU if kind is None else Device(kind, 0)
@@ -128,15 +129,15 @@ def current_device() -> Device:
 
 
 def current_index(kind: str) -> int:
-    """Return the index of the device of this kind that a kind alone means in this thread."""
-    return local.here.indices.get(kind, 0)
+    """Return the index of this thread's current device of the kind, which a device name without an index denotes."""
+    return local.state.indices.get(kind, 0)
 
 
 def resolve(device: Device | str | int | None = None) -> Device:
-    """Return the device that an argument names, in the one spelling that the runtime uses. Opens nothing.
+    """Return the canonical device for a device argument. Does not open it.
 
-    None is the current device, an int an index of the current accelerator, a kind alone the current device of that
-    kind. The first CPU device is `cpu`, without an index.
+    None is the current device, an int an index of the current accelerator, a kind without an index the current device
+    of that kind. The canonical name of the first CPU device is `cpu`, without an index.
     """
     if device is None:
         return current_device()
@@ -148,7 +149,7 @@ def resolve(device: Device | str | int | None = None) -> Device:
 
 
 def resolve_default(device: Device | str | int | None = None) -> Device:
-    """Return the device that a tensor factory uses: the one named, or else the default device of this thread."""
+    """Return the canonical device for a tensor factory's device argument; None is this thread's default device."""
     return resolve(default_device() if device is None else device)
 
 
@@ -158,11 +159,11 @@ def get_default_device() -> Device:
     Returns
     -------
     device
-        The CPU, unless `set_default_device` or `with device:` chose another.
+        The CPU, unless `set_default_device` or `with device:` selected another.
 
     Notes
     -----
-    As `torch.get_default_device`. Opens nothing.
+    As `torch.get_default_device`. Does not open a device.
 
     Examples
     --------
@@ -189,25 +190,26 @@ def set_default_device(device: Device | str | int | None) -> None:
 
     Notes
     -----
-    As `torch.set_default_device`. A `with device:` block takes precedence while it is active. Opens nothing.
+    As `torch.set_default_device`. A `with device:` block takes precedence while it is active. Does not open the device.
     """
     device_spec.set_default(None if device is None else Device(device))
 
 
 def opened_for(device: Device | str | int | None = None) -> OpenDevice:
+    """Return the open device for a device argument, opening it on first use."""
     if device is not None:
         return open_device.open_device(resolve(device))
-    state = local.here
+    state = local.state
     opened = state.opened
     if opened is None or opened.unusable:
         opened = state.opened = open_device.open_device(resolve())
     return opened
 
 
-def keep(opened: OpenDevice) -> None:
+def cache_opened(opened: OpenDevice) -> None:
     """Cache the device for the next lookup if it is this thread's current device."""
     if current_device() == opened.device:
-        local.here.opened = opened
+        local.state.opened = opened
 
 
 def set_device(device: Device | str | int) -> None:
@@ -216,7 +218,7 @@ def set_device(device: Device | str | int) -> None:
     Parameters
     ----------
     device : device or str or int
-        The device. It is opened.
+        The device, which is opened if needed.
 
     Raises
     ------
@@ -231,15 +233,15 @@ def set_device(device: Device | str | int) -> None:
 
 
 def make_current(device: Device) -> None:
-    """Make the device this thread's current one, and the current one of its kind. Opens nothing."""
-    state = local.here
-    state.device, state.chosen = device, True
+    """Make the device this thread's current one, and the current one of its kind. Does not open it."""
+    state = local.state
+    state.device, state.explicit = device, True
     state.indices[device.kind] = device.index or 0
-    state.forget()
+    state.clear_cache()
 
 
 def reopen(device: Device | str | int | None = None) -> None:
-    """Let a device be opened again in a forked child. Tensors and streams from before the fork stay unusable.
+    """Allow a device to be opened again in a forked child. Tensors and streams from before the fork stay unusable.
 
     Parameters
     ----------
@@ -260,12 +262,12 @@ def reopen(device: Device | str | int | None = None) -> None:
 
 @contextmanager
 def use_device(device: Device | str | int) -> Iterator[Device]:
-    """Make a device current, and the default of tensor factories, inside the context.
+    """Make a device the current device and the default of tensor factories within the context.
 
     Parameters
     ----------
     device : device or str or int
-        The device. It is opened.
+        The device, which is opened if needed.
 
     Yields
     ------
@@ -274,7 +276,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
 
     Notes
     -----
-    `torch.cuda.device` and `with torch.device(...)` in one.
+    Combines `torch.cuda.device` and `with torch.device(...)`.
 
     Examples
     --------
@@ -283,22 +285,22 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
     ...     forebay.empty(3).device == device
     True
     """
-    state = local.here
-    before, indices, _ = state.state()
+    state = local.state
+    previous, indices, _ = state.save()
     set_device(device)
     try:
-        with current_device() as entered:
-            yield entered
+        with current_device() as selected:
+            yield selected
     finally:
-        state.device, state.chosen, state.indices = before, before is not None, indices
-        state.forget()
+        state.device, state.explicit, state.indices = previous, previous is not None, indices
+        state.clear_cache()
 
 
 def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """Return this thread's current stream on the device, else the device's default stream."""
-    state = local.here
-    if device is None and (known := state.stream) is not None:  # the end of a device clears the cache
-        return known
+    state = local.state
+    if device is None and (cached := state.stream) is not None:  # retiring a device clears the cache
+        return cached
     opened = opened_for(device)
     stream = state.streams.get(opened) or default(opened)
     if device is None:
@@ -308,61 +310,61 @@ def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice],
 
 def set_stream_on(stream: Stream) -> None:
     """Make the stream this thread's current one on its device, and its device the current one."""
-    state, opened = local.here, stream.opened
+    state, opened = local.state, stream.opened
     if state.opened is not opened:
         make_current(opened.device)
         state.opened = opened
     state.streams[opened] = state.stream = stream
 
 
-def enter(stream: Stream) -> None:
-    """Make the stream and its device current until `leave`. Streams nest, also in themselves."""
-    state = local.here
-    before = state.state()
+def push_stream(stream: Stream) -> None:
+    """Make the stream and its device current until `pop_stream`. A stream can be pushed more than once."""
+    state = local.state
+    saved = state.save()
     set_stream_on(stream)
-    state.entered.append((stream, before))
+    state.stream_stack.append((stream, saved))
 
 
-def leave(stream: Stream) -> None:
-    """Restore the state before this thread last entered the stream. Opens nothing."""
-    state = local.here
-    entered = state.entered
-    for at in reversed(range(len(entered))):
-        if entered[at][0] is stream:
-            _, (state.device, state.indices, state.streams) = entered.pop(at)
-            state.chosen = state.device is not None
-            state.forget()
+def pop_stream(stream: Stream) -> None:
+    """Restore the state from before this thread's last `push_stream` of the stream. Does not open a device."""
+    state = local.state
+    stack = state.stream_stack
+    for position in reversed(range(len(stack))):
+        if stack[position][0] is stream:
+            _, (state.device, state.indices, state.streams) = stack.pop(position)
+            state.explicit = state.device is not None
+            state.clear_cache()
             return
     raise WrongState(f"{stream!r} was not entered by this thread")
 
 
-def forget_in_child() -> None:
-    """Drop the parent's streams in a forked child, also those that nested blocks would restore."""
-    state = local.here
+def after_fork_in_child() -> None:
+    """Drop the parent's streams in a forked child, also those that active `with stream:` blocks would restore."""
+    state = local.state
     state.streams = {}
-    state.entered = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.entered]
-    state.forget()
+    state.stream_stack = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.stream_stack]
+    state.clear_cache()
 
 
-def look_again() -> None:
-    """Reset current devices that no program set: after a change of devices another may be preferred."""
-    for state in tuple(_everywhere):
-        if not state.chosen:
+def reset_current_device() -> None:
+    """Reset the current device of threads that did not set one: another accelerator may be preferred now."""
+    for state in tuple(_thread_states):
+        if not state.explicit:
             state.device = None
-            state.forget()
+            state.clear_cache()
 
 
-def forget_kind(kind: str) -> None:
-    """Reset the state of all threads that refers to devices of a kind that has ended."""
-    for state in tuple(_everywhere):
+def reset_kind(kind: str) -> None:
+    """Remove devices and streams of the kind from the state of all threads."""
+    for state in tuple(_thread_states):
         if state.device is not None and state.device.kind == kind:
-            state.device, state.chosen = None, False
+            state.device, state.explicit = None, False
         state.indices.pop(kind, None)
         for opened in tuple(state.streams):
             if opened.device.kind == kind:
                 state.streams.pop(opened, None)
-        state.forget()
+        state.clear_cache()
 
 
-device_spec._hooks.accelerator = accelerator_kind  # noqa: SLF001 - a device of floor 1 may be an index alone
-device_spec._hooks.installed = backends.drivers  # noqa: SLF001 - as above: kinds that packages bring
+device_spec._hooks.accelerator = accelerator_kind  # noqa: SLF001 -- layer 1 has no access to the runtime: resolves a device given as an index only
+device_spec._hooks.installed = backends.drivers  # noqa: SLF001 -- as above: kinds of installed packages

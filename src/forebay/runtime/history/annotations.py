@@ -109,10 +109,10 @@ def metadata() -> str:
 
 
 @contextmanager
-def temporary_metadata(said: str) -> Iterator[None]:
+def temporary_metadata(metadata: str) -> Iterator[None]:
     """Set this thread's metadata inside the `with` block."""
     before = _thread_state.metadata
-    set_metadata(said)
+    set_metadata(metadata)
     try:
         yield
     finally:

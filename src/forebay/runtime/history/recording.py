@@ -123,5 +123,5 @@ def start_default_pinned(kind: str, history: PinnedHistory) -> None:
 
 
 def reset_kind(kind: str) -> None:
-    """Forget the kind's settings when its emulation ends."""
+    """Discard the kind's settings when its emulation ends."""
     set_default(kind, None, None)

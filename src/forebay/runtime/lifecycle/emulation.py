@@ -98,8 +98,8 @@ def emulate(
 
     Notes
     -----
-    Opens no device. Names of emulated devices end in "(emulated)". Each emulation starts afresh: streams, seeds and
-    statistics of an earlier one do not carry over.
+    Does not open a device. Names of emulated devices end in "(emulated)". Each emulation starts afresh: streams, seeds
+    and statistics of an earlier one do not carry over.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def emulate(
     steps = ExitStack()
     steps.enter_context(backends.emulated_devices(kind, count, profile or "", nbytes, guard=bool(guard)))
     steps.callback(_end, kind, backends.driver(kind))
-    current.look_again()
+    current.reset_current_device()
     return Emulation(kind, steps)
 
 
@@ -138,7 +138,7 @@ def reset_kind(kind: str) -> None:
     with ExitStack() as steps:  # run every callback, even if one raises (a warning may be configured as an error)
         steps.callback(lazy_init.get(kind).reset)
         steps.callback(generator.reset_kind, kind)
-        steps.callback(current.forget_kind, kind)
+        steps.callback(current.reset_kind, kind)
         steps.callback(pluggable_allocator.reset_kind, kind)
         steps.callback(recording.reset_kind, kind)
         steps.callback(oom_observers.reset_kind, kind)

@@ -50,7 +50,7 @@ def _close_queues(seconds: float) -> int:
 
 def _after_fork_in_child() -> None:
     open_device.after_fork_in_child()
-    current.forget_in_child()
+    current.after_fork_in_child()
     generator.after_fork_in_child()
     ipc_memory.after_fork_in_child()
 

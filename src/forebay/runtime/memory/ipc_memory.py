@@ -87,7 +87,7 @@ def send(storage: Storage) -> StorageHandle:
         if error.ability == "Growable":
             raise Unsupported(_EXPANDABLE_ERROR, ability="Shares") from None
         raise
-    lease = Lease.made()
+    lease = Lease.create()
     event = 0
     if queue is not None:
         with opened.keep_alive(queue, lease):
@@ -241,7 +241,7 @@ def receive(sent: StorageHandle) -> Storage:
         return Storage(opened, 0, 0, None)
     stream = current_stream_for(opened)
     capture_state.forbid_on(stream.queue, opened.device.kind, "receive")
-    lease = Lease.opened(sent.lease, str(opened.device))
+    lease = Lease.open(sent.lease, str(opened.device))
     mapping = _get_mapping(opened, sent.handle)
     if sent.offset < 0 or sent.nbytes <= 0 or sent.offset + sent.nbytes > mapping.nbytes:
         raise DeviceError("invalid argument: the memory is not within its segment", code=1, call="receive")

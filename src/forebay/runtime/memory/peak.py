@@ -23,7 +23,7 @@ class Peak:
     Raises
     ------
     Unsupported
-        If a pluggable allocator serves the device.
+        If the device uses a pluggable allocator.
 
     Notes
     -----

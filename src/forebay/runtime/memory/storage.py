@@ -106,7 +106,7 @@ class _ArrayInterface:
 def array_at(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], owner: object
 ) -> NDArray[Any]:
-    """Return an array over the memory at `address`, strides in bytes. Reads nothing: it may be a device address."""
+    """Return an array over the memory at `address`, strides in bytes. Does not read it: it may be a device's."""
     if 0 in shape:
         return np.empty(shape, dtype)
     return np.asarray(_ArrayInterface(address, shape, strides, dtype.itemsize, owner)).view(dtype)

@@ -27,7 +27,7 @@ Run = tuple[int, int, int]  # target address, source address, bytes
 
 MAX_RUNS = 4096  # runs, when nothing else can copy: 10 ms
 _CHEAP_RUNS = 8  # runs: a command costs 2 µs, a NumPy copy about 10 µs
-_LONG_RUN = 1 << 18  # bytes, from which a run is worth a command of its own
+_LONG_RUN = 1 << 18  # bytes, from which a run is copied by a separate command
 
 
 def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:

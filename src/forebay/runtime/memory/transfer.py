@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
-from forebay.runtime.base.queue_capabilities import can_foresee, can_launch
+from forebay.runtime.base.queue_capabilities import can_launch, is_lazily_backed
 from forebay.runtime.memory.storage import Storage, pinned_block
 from forebay.runtime.memory.strided_copy import (
     MAX_RUNS,
@@ -116,11 +116,11 @@ def keep_alive(stream: Stream, *storages: Storage) -> AbstractContextManager[obj
 
 
 def ensure_backed(queue: Queue, *arrays: NDArray[Any]) -> None:
-    """Raise OutOfMemory if the queue can foresee that memory for writing to the arrays will be missing.
+    """Ensure that memory backs the arrays, before a function that writes to them is queued.
 
-    To be called before a function that writes to them is queued.
+    Raises OutOfMemory. Does nothing for a queue without the ability `LazilyBacked`.
     """
-    if can_foresee(queue):
+    if is_lazily_backed(queue):
         queue.ensure_backed(*(span for array in arrays for span in byte_ranges(array)))
 
 

@@ -49,7 +49,7 @@ def fork_rng(
 
     Notes
     -----
-    As `torch.random.fork_rng`. The states are restored after an exception, too. Opens nothing.
+    As `torch.random.fork_rng`. The states are restored after an exception, too. Does not open a device.
 
     Examples
     --------

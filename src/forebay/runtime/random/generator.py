@@ -326,14 +326,14 @@ class Generator:
             Seed and offset; if the stream is captured, the source number and relative offset of `spi.Captures`.
         """
         if capture_state.active:
-            stream = current.here().streams.get(opened)
+            stream = current.thread_state().streams.get(opened)
             if stream is not None and (capture := stream.capture) is not None:
                 return capture.draw(self, words)
         return self.advance(words)
 
     def _active_capture(self) -> capture_state.Capture | None:
         """Return the capture of one of this thread's current streams on devices of the kind, or None."""
-        streams = tuple(current.here().streams.items())
+        streams = tuple(current.thread_state().streams.items())
         captures = (stream.capture for opened, stream in streams if opened.device.kind == self.device.kind)
         return next((capture for capture in captures if capture is not None), None)
 

@@ -236,7 +236,7 @@ class Stream:
 
     def __enter__(self) -> Self:
         self.opened.check()
-        current.enter(self)
+        current.push_stream(self)
         return self
 
     def __exit__(
@@ -245,7 +245,7 @@ class Stream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        current.leave(self)
+        current.pop_stream(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other._queue is self._queue
@@ -272,7 +272,7 @@ def cast_to_face(stream_class: type[_AnyStream], stream: Stream) -> _AnyStream:
     if isinstance(stream, stream_class):
         return stream
     converted = from_queue(stream_class, stream.opened, stream.queue, stream.priority)
-    state, opened = current.local.here, stream.opened
+    state, opened = current.local.state, stream.opened
     if state.streams.get(opened) is stream:
         state.streams[opened] = converted
     if opened.default_stream is stream:
@@ -337,7 +337,7 @@ def current_stream_for(opened: OpenDevice) -> Stream:
     """Return this thread's current stream on the device. Raises Forked or WrongState if the device is unusable."""
     if opened.unusable:
         opened.check()
-    return current.here().streams.get(opened) or default_stream_for(opened)
+    return current.thread_state().streams.get(opened) or default_stream_for(opened)
 
 
 def current_stream(device: Device | str | int | None = None) -> Stream:

@@ -54,7 +54,7 @@ def shape_of(size: tuple[int | Sequence[int], ...], dtype: np.dtype[Any]) -> tup
     Raises
     ------
     TypeError
-        If a dimension is no int.
+        If a dimension is not an int.
     ValueError
         If a dimension is negative, if there are more than 64, or if the strides do not fit.
     """

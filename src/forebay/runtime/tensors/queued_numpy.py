@@ -68,7 +68,7 @@ def run_on_arrays(
 
 
 def _array(tensor: Tensor, *, retain: bool) -> NDArray[Any]:
-    """Return the tensor's array. Without `retain` the array owns nothing: stream order keeps the memory alive."""
+    """Return the tensor's array. Without `retain` the array does not own the memory, which stream order keeps alive."""
     if retain:
         return tensor.raw_array()
     return array_at(tensor.data_ptr(), tensor.shape, tensor.byte_strides, tensor.numpy_dtype, None)

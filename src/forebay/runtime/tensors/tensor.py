@@ -257,7 +257,7 @@ class Tensor(Exporter):
             return found
         wanted = _one_or_many(shape)
         if any(length < -1 for length in wanted):  # NumPy takes them for -1
-            raise ValueError(f"a shape must not be negative, but for one -1: {wanted}")
+            raise ValueError(f"a shape must not be negative, except for one -1: {wanted}")
         try:
             return self._view(self.raw_array().reshape(wanted, copy=False))
         except ValueError as error:
@@ -511,7 +511,7 @@ class Tensor(Exporter):
             This tensor.
         """
         if len(bounds) > 2 or bounds[:1] == (None,):
-            raise TypeError(f"random_() takes nothing, `to`, or `from` and `to`, not {bounds!r}")
+            raise TypeError(f"random_() takes no arguments, `to`, or `from` and `to`, not {bounds!r}")
         if bounds:
             low, high = bounds if len(bounds) == 2 else (0, *bounds)
             random_fill.integers(self, low or 0, high, generator)

@@ -29,7 +29,7 @@ _SMALL = 1 << 20  # largest block of the small pool
 _PAGE = 2 << 20  # smallest page of expandable segments
 _MIB = 1 << 20
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
-# Settings without a field of their own in PyTorch's snapshots.
+# Settings that PyTorch's snapshots contain only in the text.
 _IN_TEXT = re.compile(r"\b(?:large_segment_size_mb|max_non_split_rounding_mb):\d{1,6}\b", re.ASCII)
 
 

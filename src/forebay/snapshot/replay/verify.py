@@ -112,11 +112,11 @@ def verify(
     """
     inferred = _InferredFacts()
     results: list[Check] = []
-    has_news = True
-    while has_news and len(results) < _MAX_PASSES and inferred.consistent():
+    has_new_facts = True
+    while has_new_facts and len(results) < _MAX_PASSES and inferred.consistent():
         run = _Pass(snapshot, recorded, initial, by_arrival, inferred)
         results.append(run.replay(progress))
-        has_news = run.has_news and not results[-1].equal
+        has_new_facts = run.has_new_facts and not results[-1].equal
     return max(results, key=lambda check: check.placed)
 
 
@@ -140,7 +140,7 @@ class _InferredFacts:
 
 
 class _Pass:
-    """One replay of the history. `has_news` is set when it inferred a new fact."""
+    """One replay of the history. `has_new_facts` is set when it inferred a new fact."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Pass:
         self._expandable = recorded.expandable
         self._corrections = 0
         self._new_memory = 0  # address of memory added for the next allocation
-        self.has_news = False
+        self.has_new_facts = False
 
     def replay(self, progress: Progress | None) -> Check:
         names = ("action", "address", "nbytes", "queue", "home")
@@ -304,7 +304,7 @@ class _Pass:
         end = where + size - self._pool.block_size(nbytes) + _QUANTUM
         if end - before.address <= self._pool.block_size(before.requested) + MAX_EXTENSION:
             self._inferred.longer[before.address] = end - before.address
-            self.has_news = True
+            self.has_new_facts = True
 
     def _infer_age(self, older_address: int, younger_address: int) -> None:
         """Infer that the segment of the first address is older, if both segments existed at the beginning."""
@@ -315,7 +315,7 @@ class _Pass:
         if not self._by_arrival or older is None or younger is None or older == younger:
             return
         known = self._inferred.older.setdefault(younger, set())
-        self.has_news |= older not in known
+        self.has_new_facts |= older not in known
         known.add(older)
 
 

@@ -18,7 +18,7 @@ from forebay.snapshot.sites import strip_common_folder
 
 __all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
-NO_ALLOCATIONS = "The program allocated no array of the size served by the device (128 KiB or more by default)."
+NO_ALLOCATIONS = "The program did not allocate an array on the device (by default of 128 KiB or more)."
 _BAR = 8  # cells
 _WIDE = 100  # cells; narrower terminals omit the bar and the largest block
 

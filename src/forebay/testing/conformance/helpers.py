@@ -46,7 +46,7 @@ MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
 _LIMIT = 20  # seconds; bounds waits that would otherwise block forever
 
-_PORT_ABILITIES = (Reopens,)  # not tested on queues, which may have a method `abandon` of their own
+_PORT_ABILITIES = (Reopens,)  # not tested on queues, which may have another method named `abandon`
 
 _Test = Callable[..., None]
 

@@ -23,7 +23,7 @@ def test_ctrl_c_ends_with_traceback_and_report(runner):
     assert observed.output.joinpath("report.html").exists()
 
 
-def test_ctrl_c_in_module(runner):
+def test_ctrl_c_in_a_module_ends_with_traceback_and_report(runner):
     runner.write(INTERRUPTED, "module.py")
     observed = runner.command("-m", "forebay", "run", "-m", "module")
     assert (observed.status, observed.out) == (-signal.SIGINT, "handler\n")
@@ -119,13 +119,13 @@ def test_closed_pipe_fails_as_under_python(runner):
     assert "forebay/commands" not in observed[1]
 
 
-def test_closed_pipe_for_both_streams(runner):
+def test_closed_pipe_of_both_streams_ends_silently(runner):
     status, _ = read_one_line(runner, "script.py", merged=True)
     assert read_one_line(runner, "-m", "forebay", "run", "script.py", merged=True)[0] == status
     assert (runner.folder / "forebay-report/report.html").exists()
 
 
-def test_closed_standard_error(runner):
+def test_closed_standard_error_does_not_affect_the_program(runner):
     runner.write("print(1)")
     command = '"$0" -m forebay run script.py 2>&-'
     done = subprocess.run(

@@ -49,10 +49,10 @@ class Heap:
         self.buffers = sorted([*self.buffers, buffer], key=lambda each: each.offset)
         return buffer
 
-    def picture(self) -> tuple[int, int, list[Row]]:
+    def layout(self) -> tuple[int, int, list[Row]]:
         """Return the number, the size, and the rows of buffers and gaps that tile the heap."""
         rows = [(b.offset, b.size, b.state, b.age) for b in self.buffers]
-        return self.number, self.size, sorted([*rows, *((offset, size, "room", 0) for size, offset in self.gaps())])
+        return self.number, self.size, sorted([*rows, *((offset, size, "gap", 0) for size, offset in self.gaps())])
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from forebay.backends.common.draw_encoding import written_by
+from forebay.backends.common.draw_encoding import written_range
 from forebay.spi import CapturedNode
 
 __all__ = ["CapturedMemory", "MemorySource"]
@@ -23,7 +23,7 @@ class MemorySource(Protocol):
 
 
 class CapturedMemory:
-    """The ranges of the ports' memory that the nodes access, except for host functions, which keep their own alive."""
+    """The ranges of the ports' memory that nodes access. Host functions are excluded: they keep their memory alive."""
 
     def __init__(self, ports: Iterable[MemorySource], work: Iterable[CapturedNode]) -> None:
         self._ports = tuple(ports)
@@ -32,7 +32,7 @@ class CapturedMemory:
         self._spans = [span for span in _merged(_spans_of(work)) if mapped.contains(span)]
 
     def lost(self) -> _Span | None:
-        """Return a range that is no longer mapped, if any. Nearly free if the ports have released nothing since."""
+        """Return a range that is no longer mapped, if any. Cheap if the ports have not released memory since."""
         count = 0
         for port in self._ports:  # a plain loop, as every replay runs it
             count += port.release_count
@@ -70,7 +70,7 @@ def _spans_of(work: Iterable[CapturedNode]) -> Iterator[_Span]:
                 yield details["to"], details["nbytes"]
             case "draw":
                 draw = details["draw"]
-                yield written_by(draw)
+                yield written_range(draw)
                 if draw.probabilities:
                     yield draw.probabilities, 4 * draw.elements  # half of it for doubles, which lie in the same segment
             case "set" | "if" | "while":

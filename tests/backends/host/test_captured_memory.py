@@ -1,11 +1,11 @@
-"""CapturedMemory against a model."""
+"""CapturedMemory, compared with a model."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.backends.host.footprint import CapturedMemory
+from forebay.backends.host.captured_memory import CapturedMemory
 from forebay.spi import CapturedNode
 
 

@@ -8,8 +8,8 @@ MIB = 1 << 20
 
 
 def heaps_of(device, pool="shared large", queue=0, unit=MIB):
-    """Describe each heap of a pool, oldest first: "32 = 9 live + 2 cached + 21 room". Sizes in units, else "256B"."""
-    heaps = device.picture().get((queue, pool), [])
+    """Describe each heap of a pool, oldest first: "32 = 9 live + 2 cached + 21 gap". Sizes in units, else "256B"."""
+    heaps = device.layout().get((queue, pool), [])
     return [
         f"{size_text(size, unit)} = {' + '.join(f'{size_text(n, unit)} {state}' for _, n, state, _ in rows)}"
         for _, size, rows in heaps
@@ -18,7 +18,7 @@ def heaps_of(device, pool="shared large", queue=0, unit=MIB):
 
 def cached_ages(device, pool="shared large", queue=0):
     """Return size in MiB and age of every cached buffer, in the order of heaps and offsets."""
-    heaps = device.picture().get((queue, pool), [])
+    heaps = device.layout().get((queue, pool), [])
     return [(n // MIB, age) for *_, rows in heaps for _, n, state, age in rows if state == "cached"]
 
 
@@ -28,12 +28,12 @@ def size_text(nbytes, unit):
 
 def reserved_mib(device):
     """Return the MiB in heaps."""
-    return device.numbers()["reserved_bytes.current"] / MIB
+    return device.statistics()["reserved_bytes.current"] / MIB
 
 
 def allocated_mib(device):
     """Return the MiB in live buffers."""
-    return device.numbers()["allocated_bytes.current"] / MIB
+    return device.statistics()["allocated_bytes.current"] / MIB
 
 
 def error_line(kind, act):
