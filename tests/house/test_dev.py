@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-CORE, ENTRIES = COMPILED = "src/forebay/_core", "src/forebay/observe/tracing/_entries"
+COMPILED = ("src/forebay/_core", "src/forebay/observe/tracing/_entries", "src/forebay/runtime/pinned/_cache")
+CORE, ENTRIES, _ = COMPILED
 INPUTS = [
     "pyproject.toml",
     "setup.py",
@@ -67,7 +68,8 @@ def calls(dev, tmp_path, monkeypatch):
         '[build-system]\nrequires = ["builder"]\n[project]\ndependencies = ["core"]\n'
         '[project.optional-dependencies]\ntest = ["tester"]\ncheck = ["checker"]\n'
     )
-    (tmp_path / "src/forebay/observe/tracing").mkdir(parents=True)
+    for module in COMPILED:
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
     steps: list[str] = []
 
     def pip(purpose, *arguments):
@@ -177,6 +179,7 @@ def test_error_names_the_missing_tool_and_its_remedy(dev, tmp_path, monkeypatch,
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--help"], 0), (["tset"], 2)])
 def test_usage_lists_all_tasks(dev, root, arguments, status):
     command = [sys.executable, root / "dev.py", *arguments]

@@ -14,7 +14,8 @@ PLANTS = {  # module: text in its stub, and the planted error
         ("def try_allocate(self, nbytes: int, ", "def try_allocate(self, amount: int, "),
         ("class Pool:\n", "class Pool:\n    def not_there(self) -> int: ...\n"),
     ],
-    "observe/tracing/_entries": [("def add(self, about: int, ", "def add(self, what: int, ")],
+    "observe/tracing/_entries": [("def add(self, entry_type: int, ", "def add(self, what: int, ")],
+    "runtime/pinned/_cache": [("def allocate(self, size: int, ", "def allocate(self, nbytes: int, ")],
 }
 
 
@@ -33,5 +34,5 @@ def test_planted_errors_are_found(dev, root, tmp_path):
         text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
-    for error in ("Pool.try_allocate", "Pool.not_there", "_entries.Entries.add"):
+    for error in ("Pool.try_allocate", "Pool.not_there", "_entries.Entries.add", "_cache.PinnedCache.allocate"):
         assert error in found.stdout
