@@ -39,7 +39,7 @@ STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "forebay-report"
-QUICK = ["--quick", "--numprocesses=2", "--dist=worksteal"]
+QUICK = ["--quick", "--numprocesses=2", "--dist=worksteal", "--override-ini=testpaths=tests"]
 FIRST_CHECKED_COMMIT = "a78d606"  # the messages of older commits follow other rules
 
 

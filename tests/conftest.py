@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -25,46 +26,63 @@ from forebay.testing.fake import FakeDriver
 pytest.register_assert_rewrite("support")
 
 
-# Folders and files whose tests need more than a few milliseconds each. They have the marker `slow`, and `--quick` does
-# not even collect them.
+# Folders and files whose tests have the marker `slow`. `--quick` does not even import them.
 SLOW = (
-    "data",
-    "golden",
-    "house/test_docstrings.py",
-    "house/test_stubs.py",
-    "native/test_sanitizers.py",
-    "process",
-    "property",
-    "runtime/allocator/test_faults.py",
-    "snapshot/report/test_browser.py",
-    "support_tests",
-    "test_conformance.py",
-    "test_import_as_torch.py",
-    "testing",
+    "faces/test_on_oracle.py",  # child processes
+    "faces/test_torch_like_program.py",  # child processes
+    "golden",  # long recorded traces
+    "house/test_docstrings.py",  # all docstrings through numpydoc
+    "house/test_stubs.py",  # runs of stubtest
+    "native/test_sanitizers.py",  # builds with sanitizers
+    "process",  # child processes
+    "property",  # random programs
+    "runtime/allocator/test_faults.py",  # one run per call that can fail
+    "runtime/graphs/test_random_programs.py",  # random programs
+    "snapshot/report/test_browser.py",  # a browser
+    "support_tests",  # tests of the reference models
+    "test_import_as_torch.py",  # child processes
+    "testing/test_emulated.py",  # pytest in child processes
+    "testing/test_plugin.py",  # pytest in child processes
 )
 
 
-def is_slow(path: Path) -> bool:
+@cache
+def in_slow_file(path: Path) -> bool:
     tests = Path(__file__).parent
     return path.is_relative_to(tests) and any(path.is_relative_to(tests / slow) for slow in SLOW)
+
+
+def is_slow(item: pytest.Item) -> bool:
+    property_test = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    other_backend = item.path.name == "test_conformance.py" and "cpu:0" not in item.name  # one backend is enough
+    return property_test or other_backend or in_slow_file(item.path) or bool(item.get_closest_marker("oracle"))
 
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="run only the tests without the marker slow")
 
 
+def pytest_configure(config):
+    if config.getoption("--quick"):
+        config.option.doctestmodules = False  # it would import all modules to look for examples
+
+
 def pytest_ignore_collect(collection_path, config):
-    return True if config.getoption("--quick") and is_slow(collection_path) else None
+    return True if config.getoption("--quick") and in_slow_file(collection_path) else None
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if is_slow(item.path) or item.get_closest_marker("oracle"):
+        if is_slow(item):
             item.add_marker("slow")
     if config.getoption("--quick"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish():
+    gc.freeze()  # many tests call gc.collect(), which would scan the objects of all collected tests each time
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +109,7 @@ def clean():
     here.clear_cache()
     forebay.synchronize("cpu")
     if forebay.memory.memory_allocated("cpu") > held:
-        gc.collect()  # a tenth of a second
+        gc.collect()  # only if needed, as it takes milliseconds
     assert forebay.memory.memory_allocated("cpu") <= held
     assert host.allocator.check_invariants() is None
     assert host.pinned.check_invariants() is None
