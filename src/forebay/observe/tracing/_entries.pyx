@@ -33,9 +33,17 @@ cdef extern from *:
     """
     static inline PyObject* frame_code(PyObject* frame) { return (PyObject*)PyFrame_GetCode((PyFrameObject*)frame); }
     static inline int frame_offset(PyObject* frame) { return PyFrame_GetLasti((PyFrameObject*)frame); }
+    static inline PyObject* caller_of(PyObject* frame) { return (PyObject*)PyFrame_GetBack((PyFrameObject*)frame); }
+    static inline PyObject* file_of(PyObject* code) {
+        PyObject* file = ((PyCodeObject*)code)->co_filename;
+        Py_INCREF(file);
+        return file;
+    }
     """
     object frame_code(object frame)
     int frame_offset(object frame)
+    PyObject* caller_of(object frame)  # a new reference, or NULL
+    object file_of(object code)
     void Py_DECREF(PyObject*)
 
 cdef extern from "base/ring.hpp" namespace "forebay" nogil:
@@ -203,21 +211,24 @@ cdef class Entries:
 
     cdef object program_code(self, int32_t* offset):
         """Return the code of the innermost frame outside forebay, and store its bytecode offset."""
+        cdef PyObject* caller
         try:
             frame = getframe(1)
         except ValueError:  # on a queue's thread, all of whose frames are internal
             return None
-        while frame is not None:
+        while True:
             code = frame_code(frame)
-            file = code.co_filename
-            if file in self.external:
-                offset[0] = frame_offset(frame)
-                return code
-            if file not in self.internal:
+            file = file_of(code)
+            while file not in self.internal:
+                if file in self.external:
+                    offset[0] = frame_offset(frame)
+                    return code
                 (self.internal if self.is_internal(file) else self.external).add(file)
-            else:
-                frame = frame.f_back
-        return None
+            caller = caller_of(frame)
+            if caller == NULL:
+                return None
+            frame = <object> caller
+            Py_DECREF(caller)
 
     cdef int push(self, Row row, code, what, name, begin, end) except -1:
         cdef cbool full = False
