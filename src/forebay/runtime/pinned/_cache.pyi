@@ -5,6 +5,9 @@ Every method is one step, which no other thread, signal handler or destructor ca
 
 from typing import Any
 
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class HostBlock:
     """A piece of pinned memory, from `pin` to `unpin`. Never split or merged."""
 
@@ -17,6 +20,7 @@ class HostBlock:
     @property
     def reserved(self) -> bool: ...  # part of the reserved segment
 
+@disjoint_base
 class PinnedLease:
     """One use of a block, from `allocate` until the free completes."""
 
@@ -29,6 +33,7 @@ class PinnedLease:
     @property
     def uses(self) -> dict[int, Any]: ...  # queues that copy from or to the block, by identity
 
+@disjoint_base
 class PinnedCache:
     def __init__(self) -> None: ...
 

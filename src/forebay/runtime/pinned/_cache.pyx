@@ -107,7 +107,10 @@ cdef class PinnedCache:
         if block is None or lease.returned:
             return False
         lease.returned = True
-        (self.evicted_blocks if block.size > max_cached_size else <list> self.free_lists[bucket_of(block.size)]).append(block)
+        if block.size > max_cached_size:
+            self.evicted_blocks.append(block)
+        else:
+            (<list> self.free_lists[bucket_of(block.size)]).append(block)
         self.count_use(block, -1)
         return True
 
