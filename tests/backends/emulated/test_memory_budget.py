@@ -138,6 +138,22 @@ def test_decommitted_pages_are_not_charged(cuda):
         forebay.memory.set_allocator_settings("expandable_segments:False")
 
 
+def test_expandable_segment_may_exceed_the_machines_memory(clean):
+    forebay.memory.set_allocator_settings("expandable_segments:True")
+    try:
+        with forebay.emulate("cuda", profile="h200", memory=4096 * GIB):
+            for _ in range(2):  # the second time in pages that were decommitted
+                huge = forebay.empty(3000 * GIB, dtype="uint8", device="cuda")
+                huge[-10:].fill_(3)
+                assert huge[-12:].tolist() == [0, 0, *[3] * 10]
+                with pytest.raises(forebay.OutOfMemory, match="the machine has not enough memory for this fill"):
+                    huge.fill_(1)
+                del huge
+                forebay.memory.empty_cache("cuda")
+    finally:
+        forebay.memory.set_allocator_settings("expandable_segments:False")
+
+
 def test_memory_used_by_others_is_unavailable(cuda, machine):
     machine.used_by_others = 30 * MIB
     big = forebay.empty(GIB, dtype="uint8", device="cuda")

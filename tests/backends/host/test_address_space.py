@@ -106,7 +106,7 @@ def test_failed_commit_has_no_effect(port, space, monkeypatch):
 
 
 def test_failed_decommit_has_no_effect(port, space, monkeypatch):
-    def refuse(address, nbytes):
+    def refuse(address, nbytes, *, charged):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "mmap")
 
     port.commit(space, 2 * PAGE)
@@ -138,9 +138,9 @@ def test_repeating_an_interrupted_call_corrects_its_effect(port, space, monkeypa
     function = {"commit": "commit_pages", "decommit": "decommit_pages"}[call]
     original = getattr(common_mmap, function)
 
-    def interrupted(*where):
+    def interrupted(*where, **options):
         if executed:
-            original(*where)
+            original(*where, **options)
         raise KeyboardInterrupt
 
     for repair, free in ((port.commit, TOTAL - 4 * PAGE), (port.decommit, TOTAL)):

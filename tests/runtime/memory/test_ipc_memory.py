@@ -83,7 +83,7 @@ def test_share_does_not_copy_untouched_pages():
 
 
 def test_touched_runs_covers_only_written_pages():
-    pages = common_mmap.map_memory(64 * MIB, promised=False)
+    pages = common_mmap.map_memory(64 * MIB, charged=False)
     page = np.frombuffer((mmap.PAGESIZE * np.ctypeslib.ctypes.c_char).from_address(pages + 40 * MIB), np.uint8)
     page[0] = 1
     runs = list(common_mmap.touched_ranges(pages, 64 * MIB))

@@ -49,24 +49,25 @@ _MOVE_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def map_memory(nbytes: int, *, promised: bool = True) -> int:
+def map_memory(nbytes: int, *, charged: bool = True) -> int:
     """Map zeroed memory, aligned to ALIGNMENT, and return its address. Raises OSError if there is none.
 
     Memory that is not `charged` is mapped with MAP_NORESERVE: it may exceed the machine's memory, and the process may
     run out of memory when it touches the pages.
     """
-    address = _map_aligned(_pages(nbytes), _READ_WRITE, 0 if promised else _NORESERVE)
+    address = _map_aligned(_pages(nbytes), _READ_WRITE, 0 if charged else _NORESERVE)
     if nbytes >= ALIGNMENT:
         _advise_huge(address, _pages(nbytes))
     return address
 
 
-def reserve_pages(nbytes: int) -> int:
+def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
     """Reserve address space, aligned to ALIGNMENT, and return its address. An access before `commit_pages` is an error.
 
-    PROT_NONE pages have no commit charge, so MAP_NORESERVE would only keep `commit_pages` from detecting a shortage.
+    PROT_NONE pages have no commit charge. Whether `commit_pages` charges them, and so detects a shortage, is decided
+    here: see `map_memory`.
     """
-    return _map_aligned(_pages(nbytes), _NO_ACCESS)
+    return _map_aligned(_pages(nbytes), _NO_ACCESS, 0 if charged else _NORESERVE)
 
 
 def commit_pages(address: int, nbytes: int) -> None:
@@ -79,12 +80,13 @@ def commit_pages(address: int, nbytes: int) -> None:
     _advise_huge(address, nbytes)
 
 
-def decommit_pages(address: int, nbytes: int) -> None:
+def decommit_pages(address: int, nbytes: int, *, charged: bool = True) -> None:
     """Return the memory of pages to the system at once and keep the address space. Raises OSError without any effect.
 
     Maps anew instead of MADV_DONTNEED with mprotect, which would leave the pages in the system's commit charge.
     """
-    if _libc.mmap(address, nbytes, _NO_ACCESS, _PRIVATE | _FIXED, -1, 0) != _FAILED:
+    flags = _PRIVATE | _FIXED | (0 if charged else _NORESERVE)
+    if _libc.mmap(address, nbytes, _NO_ACCESS, flags, -1, 0) != _FAILED:
         return
     error = _os_error(ctypes.get_errno(), "mmap")
     # A process at its limit of mappings can still return the memory, though the pages stay accessible.

@@ -132,7 +132,7 @@ class EmulatedPort(BaseHostPort):
     _handles = itertools.count(0x7E00_0000_0080, 0x80)  # like those of real drivers, which are addresses
 
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
-        super().__init__(props, promised=False)
+        super().__init__(props, charged=False)
         self._guarded = guard
         self._guarded = guard
         if guard:

@@ -35,7 +35,7 @@ class HostAddressSpaces:
         nbytes, page = check_space_arguments(nbytes, page, PAGESIZE)
         with self._serialised():
             try:
-                address = reserve_pages(nbytes)
+                address = reserve_pages(nbytes, charged=self._port.charged)
             except OSError as error:
                 raise self._port.out_of_memory(nbytes, error, "address space") from None
             try:
@@ -70,7 +70,7 @@ class HostAddressSpaces:
             except (OSError, MemoryError) as error:
                 for span in uncommitted:
                     with suppress(OSError):  # then the pages stay committed, uncounted
-                        decommit_pages(*span)
+                        decommit_pages(*span, charged=self._port.charged)
                 with self._port.locked():
                     self._uncount(space, uncommitted)
                     if isinstance(error, MemoryError):
@@ -82,7 +82,7 @@ class HostAddressSpaces:
             space, address, nbytes = self._spaces.find_range("decommit", address, nbytes)
             try:
                 self._port.on_unmapping(address, nbytes, part=True)
-                decommit_pages(address, nbytes)
+                decommit_pages(address, nbytes, charged=self._port.charged)
             except OSError as error:  # the process is at its limit of mappings
                 self._port.on_mapped(address, nbytes, space.address)
                 message = f"{format_bytes(nbytes)} of memory cannot be decommitted"

@@ -30,9 +30,9 @@ class BaseHostPort:
     A port that is dropped without being closed keeps its memory mapped, as queued work may still use it.
     """
 
-    def __init__(self, props: DeviceProps, *, promised: bool = True) -> None:
+    def __init__(self, props: DeviceProps, *, charged: bool = True) -> None:
         self.props = props
-        self._charged = promised
+        self.charged = charged
         self.name = str(canonical(Device(props.kind, props.index)))
         self._capacity = size_of(props.total_bytes, "total_bytes")
         self._reserved = 0
@@ -59,7 +59,7 @@ class BaseHostPort:
                     self._reserved -= nbytes
                     counted = 0
                     raise self.out_of_memory(nbytes)  # noqa: TRY301 -- the handler below corrects the count
-            return self._register(self._segments, map_memory(nbytes, promised=self._charged), nbytes)
+            return self._register(self._segments, map_memory(nbytes, charged=self.charged), nbytes)
         except BaseException as error:  # a signal handler may raise anything
             self._reserved -= counted
             if isinstance(error, OSError):
@@ -128,7 +128,7 @@ class BaseHostPort:
         with self.locked():
             pass
         try:
-            address = map_memory(nbytes, promised=False)
+            address = map_memory(nbytes, charged=False)
         except OSError as error:
             raise self.out_of_memory(nbytes, error) from None
         return self._register(self._managed, address, nbytes)
