@@ -97,7 +97,8 @@ class MemoryStatistics:
             return OrderedDict()
         opened = self.find_device(device)
         if opened is None:
-            return OrderedDict(statistics.zero_stats(process_settings.current()))
+            place = self._kind.device_at(self._kind.index(device, optional=True))
+            return OrderedDict(statistics.zero_stats(process_settings.current(), open_device.emptied(place)))
         return OrderedDict(statistics.flat_stats(opened.allocator))
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
@@ -331,6 +332,8 @@ class MemoryStatistics:
         opened = self._find_device_to_reset(device, "reset_accumulated_memory_stats", "resetAccumulatedStats")
         if opened is not None:
             opened.allocator.reset_accumulated()
+        else:
+            open_device.emptied(self._kind.device_at(self._kind.index(device, optional=True)), reset=True)
 
     def _find_device_to_reset(self, device: Any, name: str, call: str) -> OpenDevice | None:
         if device is None and not self._kind.count():
@@ -484,10 +487,12 @@ class MemoryStatistics:
         -----
         Waits for work that still uses the memory. Does nothing before the kind's first use.
         """
-        allocators = open_device.open_devices(self._name).native
-        for allocator in allocators:
+        opened = open_device.open_devices(self._name)
+        for allocator in opened.native:
             allocator.empty()
-        if allocators:
+        if self._kind.initialised and len(opened.devices) < (count := self._kind.count()):
+            open_device.count_emptied(self._name, count)
+        if opened.native:
             return
         if not self._kind.initialised:
             self._kind.require_backend("emptyCache")

@@ -111,6 +111,25 @@ def empty_cache(cuda, torch_like):
     return full, cached, (cuda.memory_reserved(), cuda.memory_reserved(1))
 
 
+def emptying_counts_on_unused_devices(cuda, torch_like):
+    def counts():
+        return [cuda.memory_stats(device)["num_sync_all_streams"] for device in (0, 1)]
+
+    cuda.empty_cache()  # initialises nothing
+    cuda.init()
+    cuda.empty_cache()
+    results = [counts()]
+    held = blocks(torch_like, 1000)
+    cuda.empty_cache()
+    torch_like.accelerator.memory.empty_cache()
+    results += [len(held), counts(), list(cuda.memory_stats(1)) == sorted(cuda.memory_stats(1))]
+    cuda.reset_accumulated_memory_stats(1)
+    results.append(counts())
+    cuda.empty_cache()
+    held += blocks(torch_like, 1000, device="cuda:1")
+    return [*results, counts()]
+
+
 def summary(cuda, torch_like):
     held = blocks(torch_like, 1000, 2 * MIB, 30 * MIB)
     del held[1]

@@ -76,9 +76,12 @@ def flat_stats(allocator: Allocator) -> dict[str, int]:
     return dict(sorted(numbers.items())) if partitions else numbers
 
 
-def zero_stats(settings: AllocatorSettings) -> dict[str, int]:
+def zero_stats(settings: AllocatorSettings, num_sync_all_streams: int = 0) -> dict[str, int]:
     """Return the statistics of a device that was never used."""
-    return dict.fromkeys(_KEYS, 0) | {"max_split_size": _max_split_shown(settings.max_split_size)}
+    return dict.fromkeys(_KEYS, 0) | {
+        "max_split_size": _max_split_shown(settings.max_split_size),
+        "num_sync_all_streams": num_sync_all_streams,
+    }
 
 
 def _max_split_shown(nbytes: int) -> int:

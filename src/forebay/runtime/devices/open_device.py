@@ -36,7 +36,9 @@ __all__ = [
     "OpenDevice",
     "OpenDevices",
     "after_fork_in_child",
+    "count_emptied",
     "device_count",
+    "emptied",
     "get_open_device",
     "get_pinned_allocator",
     "open_device",
@@ -48,6 +50,7 @@ __all__ = [
 
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
+_emptied: dict[Device, int] = {}  # calls of `count_emptied` for devices that are not open
 _listed: dict[str, OpenDevices] = {}  # results of `open_devices` by kind; replaced when a device is opened or retired
 _opening = threading.RLock()
 
@@ -279,6 +282,7 @@ def _open(device: Device) -> OpenDevice:
     settings = process_settings.current()  # parsed before the device is opened: it may be invalid
     with close_on_error(backends.driver(device.kind).open(device.index or 0)) as port:
         opened = OpenDevice(device, port, settings)
+        opened.allocator.num_sync_all_streams = emptied(device, reset=True)
         process_settings.subscribe(opened.allocator)
         recording.start_default(device.kind, opened.allocator)
         oom_observers.attach_all(device.kind, opened.allocator)
@@ -305,6 +309,18 @@ def open_devices(kind: str = "") -> OpenDevices:
         return listed.setdefault(kind, found)
 
 
+def count_emptied(kind: str, count: int) -> None:
+    """Count an emptying of the caches of all `count` devices for those that are not open and so have no cache."""
+    for device in (canonical(Device(kind, index)) for index in range(count)):
+        if device not in _opened:
+            _emptied[device] = _emptied.get(device, 0) + 1
+
+
+def emptied(device: Device, *, reset: bool = False) -> int:
+    """Return how often `count_emptied` counted the device."""
+    return _emptied.pop(device, 0) if reset else _emptied.get(device, 0)
+
+
 def get_pinned_allocator(kind: str) -> PinnedAllocator | None:
     """Return the kind's pinned host memory allocator if it has been created, else None."""
     return _pinned.get(kind)
@@ -317,6 +333,8 @@ def retire_kind(kind: str) -> None:
     with _opening:
         try:
             ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
+            for device in [device for device in tuple(_emptied) if device.kind == kind]:
+                emptied(device, reset=True)
         finally:  # also on KeyboardInterrupt
             _listed = {}
         pinned = _pinned.pop(kind, None)
