@@ -74,7 +74,7 @@ def rebuild_tensor(
         A tensor over the sender's memory.
     """
     storage = ipc_memory.receive(sent)
-    return Tensor(storage, dtype, shape, strides, storage.address + offset)
+    return Tensor(storage, dtype, shape, strides, offset)
 
 
 ForkingPickler.register(Tensor, reduce_tensor)

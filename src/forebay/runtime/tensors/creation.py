@@ -511,7 +511,7 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
         raise ValueError("the array's strides are not multiples of its element's size: copy it first")
     address = ndarray.__array_interface__["data"][0]
     storage = Storage(current.opened_for(CPU), ndarray.nbytes, address, ndarray)
-    return Tensor(storage, dtype, ndarray.shape, ndarray.strides, address)
+    return Tensor(storage, dtype, ndarray.shape, ndarray.strides)
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:

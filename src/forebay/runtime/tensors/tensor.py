@@ -43,8 +43,8 @@ class Tensor(Exporter):
         The lengths of the dimensions.
     strides : tuple of int
         The distances of neighbours along each dimension, in bytes.
-    address : int
-        The address of the first element.
+    offset : int, default 0
+        The distance of the first element from the storage's address, in bytes.
 
     Notes
     -----
@@ -62,11 +62,11 @@ class Tensor(Exporter):
     __hash__ = object.__hash__
 
     def __init__(
-        self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], address: int
+        self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
     ) -> None:
         self.storage = storage  # internal to the runtime, like `raw_array`
         self.byte_strides = strides
-        self._address = address
+        self._offset = offset
         self.numpy_dtype = dtype
         self.shape = shape if shape.__class__ is Size else Size(shape)
 
@@ -169,11 +169,11 @@ class Tensor(Exporter):
 
     def storage_offset(self) -> int:
         """Return the number of elements between the start of the memory and the first element."""
-        return (self._address - self.storage.address) // max(self.itemsize, 1)
+        return self._offset // max(self.itemsize, 1)
 
     def data_ptr(self) -> int:
         """Return the address of the first element; 0 for an empty tensor."""
-        return self._address if self.numel() else 0
+        return self.storage.address + self._offset if self.numel() else 0
 
     def is_contiguous(self) -> bool:
         """Return True if the elements are adjacent in memory, the last dimension fastest."""
@@ -205,11 +205,13 @@ class Tensor(Exporter):
 
         Its elements may be read only if the host can read the device's memory, and after synchronisation.
         """
-        return array_at(self._address, self.shape, self.byte_strides, self.numpy_dtype, self.storage)
+        return array_at(self.storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.storage)
 
     def _view(self, array: NDArray[Any]) -> Tensor:
-        address = array.__array_interface__["data"][0] if array.size else self._address
-        return Tensor(self.storage, array.dtype, array.shape, array.strides, address)
+        storage, offset = self.storage, self._offset
+        if array.size:
+            offset = array.__array_interface__["data"][0] - storage.address
+        return Tensor(storage, array.dtype, array.shape, array.strides, offset)
 
     def __getitem__(self, index: Any) -> Tensor:
         """Return a view for ints, slices, None and Ellipsis; IndexError for others, which would need a gather."""
@@ -748,14 +750,14 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
     strides = [dtype.itemsize]
     for length in shape[:0:-1]:
         strides.append(strides[-1] * max(length, 1))
-    return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]), storage.address)
+    return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]))
 
 
 def borrowed_tensor(array: NDArray[Any], device: Device) -> Tensor:
     """Return a tensor of a CPU device over an array's memory, which the tensor keeps alive."""
     address = array.__array_interface__["data"][0]
     storage = Storage(current.opened_for(device), array.nbytes, address, array)
-    return Tensor(storage, array.dtype, array.shape, array.strides, address)
+    return Tensor(storage, array.dtype, array.shape, array.strides)
 
 
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
