@@ -163,7 +163,7 @@ std::vector<DeferredFree> Pool::deferred() {
   std::vector<DeferredFree> found;
   for (const uint64_t serial : deferred_) {
     const Block& block = *pending_frees_.at(serial);
-    found.push_back({serial, block.segment->free_list->partition->pool_id, block.users});
+    found.push_back({serial, block.segment->free_list->partition->pool_id, block.users, block.segment->queue});
   }
   return found;
 }

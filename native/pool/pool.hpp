@@ -49,6 +49,7 @@ struct DeferredFree {
   uint64_t serial;
   uint32_t pool_id;
   std::vector<uint64_t> users;  // the queues
+  uint64_t queue;               // of its segment
 };
 
 struct PageRange {

@@ -101,6 +101,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         uint64_t serial
         uint32_t pool_id
         vector[uint64_t] users
+        uint64_t queue
 
     cppclass NativePool "forebay::Pool":
         void set_policy(const Policy& policy)

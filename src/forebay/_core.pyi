@@ -54,7 +54,7 @@ class Pool:
     def _process_pending_frees(self, queue: int) -> None: ...
     has_pending_frees: bool  # `allocate` calls `_process_pending_frees` first
     routed: bool  # `allocate` calls `_route`
-    def deferred(self) -> list[tuple[int, list[int], int]]: ...  # token, queues that use the block, pool id
+    def deferred(self) -> list[tuple[int, list[int], int, int]]: ...  # token, queues that use the block, pool id, queue
     def acknowledge_deferred(self, token: int) -> None: ...  # acknowledge this and all earlier entries of `deferred`
     def complete_free(self, token: int) -> bool: ...  # complete the free; False if none is pending under the token
 

@@ -150,7 +150,7 @@ cdef class Pool:
 
     def evict(self, uint64_t address): return self.native.evict(address)
     def owns(self, uint64_t address): return self.native.owns(address)
-    def deferred(self): return [(row.serial, row.users, row.pool_id) for row in self.native.deferred()]
+    def deferred(self): return [(row.serial, row.users, row.pool_id, row.queue) for row in self.native.deferred()]
     def acknowledge_deferred(self, uint64_t token): self.native.acknowledge_deferred(token)
     def complete_free(self, uint64_t token): return self.native.complete_free(token)
 

@@ -187,7 +187,7 @@ def test_block_used_on_other_queues_is_pending_when_freed():
     for queue in (1, 2, 3, 2):  # the block's own queue is ignored
         block.record_stream(queue)
     block.free()
-    [(token, queues, _)] = pool.deferrals
+    [(token, queues, *_)] = pool.deferrals
     assert sorted(queues) == [2, 3]
     assert (pool.current(ALLOCATED), pool.current(ACTIVE)) == (0, 512)
     other = pool.try_allocate(512, queue=1)

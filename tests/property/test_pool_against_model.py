@@ -49,7 +49,7 @@ class Both:
         is_pending = self.model.free(address)
         block.free()
         deferred = self.native.deferred()
-        assert [sorted(queues) for _, queues, _ in deferred] == ([sorted(users)] if is_pending else [])
+        assert [sorted(queues) for _, queues, *_ in deferred] == ([sorted(users)] if is_pending else [])
         if is_pending:
             self.pending[address] = deferred[0][0]
             self.native.acknowledge_deferred(deferred[0][0])

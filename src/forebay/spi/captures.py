@@ -52,6 +52,22 @@ class CapturedGraph(Protocol):
             The objects.
         """
 
+    def precedes(self, tick: int, queue: Queue) -> bool:
+        """Return True if everything that a queue captures from now on depends on the work before a tick.
+
+        Parameters
+        ----------
+        tick : int
+            A tick of this capture.
+        queue : Queue
+            A capturing queue.
+
+        Returns
+        -------
+        bool
+            Whether memory that this work uses may be used again.
+        """
+
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:
         """Queue all nodes, in an order that their dependencies allow and after earlier launches of this graph.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -84,6 +84,7 @@ class CaptureRecorder(ABC, Generic[_Q]):
         self._frontiers: dict[int, _Frontier] = {}
         self._bodies: dict[int, list[int]] = {}  # by queue: the conditions whose bodies are open
         self._signalled: dict[int, _Frontier] = {}  # by tick
+        self._preceding: dict[int, set[int]] = {}  # by queue: nodes that precede its next node, as far as asked for
         self._broken = self._ended = False
         self.check(first, "begin_capture")
         self.add_queue(first, frozenset())
@@ -221,6 +222,27 @@ class CaptureRecorder(ABC, Generic[_Q]):
             Whether `signal` returned it.
         """
         return tick in self._signalled
+
+    def precedes(self, tick: int, queue: Queue) -> bool:
+        """Return True if everything that a queue captures from now on depends on the work before a tick.
+
+        Parameters
+        ----------
+        tick : int
+            A tick of this capture.
+        queue : Queue
+            A member of the capture.
+
+        Returns
+        -------
+        bool
+            Whether the nodes before the tick precede all later nodes of the queue.
+        """
+        member = self._member(queue)
+        with self.lock:
+            done = self._preceding.setdefault(member.handle, set())
+            done |= self._with_ancestors(self._frontiers[member.handle] - done, done)
+            return self._signalled[tick] <= done
 
     def add_dependency(self, queue: _Q, tick: int) -> None:
         """Make later nodes of a queue depend on a tick.
@@ -425,12 +447,12 @@ class CaptureRecorder(ABC, Generic[_Q]):
             self._members.clear()
             self.queues.clear()
 
-    def _with_ancestors(self, nodes: _Frontier) -> set[int]:
-        """Return the nodes and all nodes that they depend on, directly or not."""
+    def _with_ancestors(self, nodes: _Frontier, known: Collection[int] = ()) -> set[int]:
+        """Return the nodes and all nodes that they depend on, directly or not, up to those of `known`."""
         found, pending = set[int](), list(nodes)
         while pending:
             number = pending.pop()
-            if number not in found:
+            if number not in found and number not in known:
                 found.add(number)
                 pending.extend(self.work[number].dependencies)
         return found

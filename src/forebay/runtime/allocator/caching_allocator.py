@@ -20,6 +20,7 @@ import numpy as np
 from forebay._core import Block, Pool
 from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState
 from forebay.runtime.allocator import oom_message
+from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.pending_releases import PendingReleases
 from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
 from forebay.runtime.allocator.request import AllocRequest
@@ -72,6 +73,7 @@ class Allocator(Pool, ABC):
         self._queues = queues
         self._queue_order = orders[0]
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
+        self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
         self.sources = SegmentSources(self)
         self.pending_releases = PendingReleases(self.evict, self.sources.release)
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
@@ -160,9 +162,16 @@ class Allocator(Pool, ABC):
             )
 
     def _collect_deferred(self) -> None:
-        if deferred := self.deferred():
-            self._deferred_frees.add([(token, self._sorted(queues), pool) for token, queues, pool in deferred])
-            self.acknowledge_deferred(deferred[-1][0])  # only after `add`: a signal handler may raise in between
+        if not (deferred := self.deferred()):
+            return
+        if self.capturing:
+            captures, reuse = self.capturing.maps, self.settings.graph_capture_record_stream_reuse
+            for token, users, pool, queue in deferred:
+                own = self._queues.get(queue)
+                self._captured_frees.add(token, own, self._sorted(users), pool, captures, reuse=reuse)
+        else:
+            self._deferred_frees.add([(token, self._sorted(users), pool) for token, users, pool, _ in deferred])
+        self.acknowledge_deferred(deferred[-1][0])  # only after `add`: a signal handler may raise in between
 
     def _sorted(self, handles: list[int]) -> list[Queue]:
         """Return the queues in PyTorch's order of iteration, without those that are closed."""
@@ -174,14 +183,22 @@ class Allocator(Pool, ABC):
     def _process_pending_frees(self, queue: int | None = None) -> None:
         """Free the pending blocks whose queues are done. The pool calls this before allocating if there are any."""
         if queue in self.capturing:
+            if self.settings.graph_capture_record_stream_reuse and (found := self._queues.get(queue or 0)) is not None:
+                for token in self._captured_frees.reusable(found):
+                    self.complete_free(token)
             return
         self.has_pending_frees = False
         try:
+            self._complete_captured_frees()
             for token in self._deferred_frees.reached():
                 self.complete_free(token)
         finally:
-            if self._deferred_frees:
+            if self._deferred_frees or self._captured_frees:
                 self.has_pending_frees = True
+
+    def _complete_captured_frees(self) -> None:
+        for token in self._captured_frees.completed(self._deferred_frees.append):
+            self.complete_free(token)
 
     def driver_allocated(self) -> int:
         """Return the bytes of device memory in use by this process and all others."""
@@ -294,10 +311,11 @@ class Allocator(Pool, ABC):
     def _wait_for_pending_frees(self, partition: int | None = None) -> None:
         self.has_pending_frees = False
         try:
+            self._complete_captured_frees()
             for token in self._deferred_frees.wait(self._wait_until_reached, partition):
                 self.complete_free(token)
         finally:
-            if self._deferred_frees:
+            if self._deferred_frees or self._captured_frees:
                 self.has_pending_frees = True
 
     def _release_segments(self, addresses: list[int]) -> None:
@@ -365,6 +383,6 @@ class Allocator(Pool, ABC):
         self.pending_releases = PendingReleases(self.evict, self.sources.release, frozenset(segments.tolist()))
         self.private.after_fork_in_child()
         self._collect_deferred()
-        for token in self._deferred_frees.drain():
+        for token in (*self._captured_frees.drain(), *self._deferred_frees.drain()):
             self.complete_free(token)
         self.has_pending_frees = False

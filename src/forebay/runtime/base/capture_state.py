@@ -119,11 +119,13 @@ def capture_error(kind: str, code: int, call: str) -> DeviceError:
 
 def signal(queue: Queue) -> int:
     """Return a tick after all work queued so far, without the work that is being captured."""
-    tick = queue.signal()
-    while tick < 0 and can_capture(queue):
-        recording = queue.capture
-        tick = queue.signal() if recording is None else recording.queues.get(queue.handle, 0)
-    return tick
+    capturing = bool(active)
+    while True:
+        if capturing and can_capture(queue) and (recording := queue.capture) is not None:
+            return recording.queues.get(queue.handle, 0)
+        if (tick := queue.signal()) >= 0 or not can_capture(queue):
+            return tick
+        capturing = True  # begun by another thread, or by the backend's user
 
 
 def abandon_kind(kind: str) -> None:

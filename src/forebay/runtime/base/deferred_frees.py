@@ -16,10 +16,11 @@ from forebay.errors import Forked, WrongState
 from forebay.runtime.base import capture_state
 from forebay.spi import Queue
 
-__all__ = ["DeferredFrees", "KeepAlive", "OrderedSet"]
+__all__ = ["DeferredFrees", "KeepAlive", "OrderedSet", "Ticks", "ticks_of"]
 
 _T = TypeVar("_T")
 _Freed = tuple[_T, Sequence[Queue], int]  # an item, the queues that use it, the pool that it belongs to
+Ticks = list[tuple[Queue, int]]  # that an item waits for
 
 
 class OrderedSet(Protocol[_T]):
@@ -88,14 +89,16 @@ class DeferredFrees(Generic[_T]):
         """Signal the queues of each added item and store the ticks. Yields items whose queues are all closed."""
         while (first := _first(self._unmarked)) is not None:
             item, queues, partition = first
-            # A closed queue has no work to wait for.
-            ticks = [(queue, tick) for queue in queues if (tick := _signal(queue))]
-            remaining = {id(queue) for queue, _ in ticks}
-            if not remaining:
+            if not self.append(item, ticks_of(queues), partition):
                 yield item
-            for queue, tick in ticks:
-                self._append(_Entry(item, queue, tick, remaining, partition))
             _remove(self._unmarked, first)
+
+    def append(self, item: _T, ticks: Ticks, partition: int) -> bool:
+        """Add an item that waits for ticks; return False if there are none."""
+        remaining = {id(queue) for queue, _ in ticks}
+        for queue, tick in ticks:
+            self._append(_Entry(item, queue, tick, remaining, partition))
+        return bool(ticks)
 
     def keep_alive(self: DeferredFrees[tuple[object, ...]], queue: Queue, objects: tuple[object, ...]) -> KeepAlive:
         """Return a context manager: the objects wait for the work queued inside it, even if an exception interrupts."""
@@ -196,6 +199,14 @@ def _remove(items: deque[_T], item: _T) -> None:
         items.remove(item)
     except ValueError:  # removed by another thread
         pass
+
+
+def ticks_of(queues: Iterable[Queue]) -> Ticks:
+    """Return the tick of each queue after all queued work, without queues that are closed.
+
+    A capturing queue has the tick before its capture, if there is one.
+    """
+    return [(queue, tick) for queue in queues if (tick := _signal(queue))]
 
 
 def _signal(queue: Queue) -> int:

@@ -172,7 +172,7 @@ class Graph(GraphHooks, ConditionalNodes):
             pool.register(opened)
         private_pool = pool_id(pool) or (next(_pool_numbers), 0)
         allocator = opened.allocator
-        queues = {queue.handle: queue.signal()}
+        queues = {queue.handle: queue.reached() if queue.idle() else queue.signal()}
         allocator.begin_capture(private_pool, queues)
         undo.callback(self._reset_state)
         undo.callback(allocator.private.decref, private_pool)

@@ -100,7 +100,11 @@ def test_queue_joins_capture_by_waiting(port: Port) -> None:
     assert recorded is one.capture
     other.fill(memory.address + 1, 2, 1)
     one.fill(memory.address + 2, 3, 1)
-    one.wait_for(other, other.signal())
+    filled = other.signal()
+    assert recorded.precedes(filled, other)
+    assert not recorded.precedes(filled, one)
+    one.wait_for(other, filled)
+    assert recorded.precedes(filled, one)
     one.copy(memory.address, memory.address + 1, 1)
     one.end_capture()
     assert other.capture is None
