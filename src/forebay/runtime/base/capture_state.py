@@ -13,6 +13,7 @@ from forebay.runtime.base.queue_capabilities import can_capture
 from forebay.spi import CapturedGraph, Captures, Queue
 
 if TYPE_CHECKING:
+    from forebay.runtime.devices.open_device import OpenDevice
     from forebay.runtime.graphs.input_liveness import InputLiveness
     from forebay.runtime.memory.storage import Storage
     from forebay.runtime.random.generator import Generator
@@ -52,6 +53,7 @@ class Capture:
     bodies: int = 0  # bodies of conditional nodes being recorded
     annotations: dict[int, dict[str, Any]] | None = None  # by node number; None: disabled
     inputs: InputLiveness | None = None  # None: inputs are not tracked
+    hosts: set[OpenDevice] = field(default_factory=set)  # the CPU, if the graph copies from or to its memory
 
     def draw(self, generator: Generator, words: int) -> tuple[int, int]:
         """Reserve random words. Return the generator's index in this capture and the reserved offset from its start."""

@@ -92,6 +92,7 @@ class Graph(GraphHooks, ConditionalNodes):
         self._opened: OpenDevice | None = None
         self._recording: CapturedGraph | None = None
         self._sources: list[tuple[Generator, int]] = []  # and the words that each replay draws
+        self._hosts: set[OpenDevice] = set()  # see `Capture.hosts`
         self._pools: list[PoolId] = []
         self._template = False  # the captured work can be inspected
         self._exec = 0  # id of the executable; 0 before `instantiate`
@@ -243,6 +244,7 @@ class Graph(GraphHooks, ConditionalNodes):
         self._detach_capture()
         self._recording, self._template = recording, True
         self._sources = list(capture.drawn.items())
+        self._hosts = capture.hosts
         if not recording.work:
             warnings.warn(
                 f"The {capture.kind.upper()} Graph is empty. This usually means that the graph was attempted to be "
@@ -344,6 +346,10 @@ class Graph(GraphHooks, ConditionalNodes):
 
     def _launch(self, recording: CapturedGraph, queue: Queue) -> None:
         outer = capture_state.capture_of(queue) if capture_state.active else None
+        if outer is not None:
+            outer.hosts |= self._hosts
+        for host in self._hosts if outer is None else ():  # work on the CPU is done when PyTorch replays
+            current_stream_for(host).synchronize()
         tracer = observers.tracer
         begun = tracer.queueing(queue) if tracer else None
         recording.launch(

@@ -30,7 +30,7 @@ from forebay.spi import Queue
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read"]
+__all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item"]
 
 
 def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
@@ -39,6 +39,13 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise.
     """
     stream, other = current_stream_for(target.storage.opened), current_stream_for(source.storage.opened)
+    if capture_state.active and stream.device.kind != other.device.kind:
+        if (capture := stream.capture) is not None:
+            _capture_host_copy(capture, stream, target, source, host=source, non_blocking=non_blocking)
+            return
+        if (capture := other.capture) is not None:
+            _capture_host_copy(capture, other, target, source, host=target, non_blocking=non_blocking)
+            return
     if sync_debug.mode and not non_blocking and stream.device.kind != other.device.kind and target.numel():
         for opened in (stream.opened, other.opened):
             sync_debug.check_wait(opened)
@@ -62,6 +69,28 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
             listener.launched(stream, "copy_", (source,), (target,))
     finally:
         other.wait_stream(stream)  # the source's memory must not be reused during the copy
+
+
+def _capture_host_copy(
+    capture: capture_state.Capture, stream: Stream, target: Tensor, source: Tensor, *, host: Tensor, non_blocking: bool
+) -> None:
+    """Capture a copy between the device of the captured stream and the tensor `host`, which must be pinned.
+
+    As PyTorch raises for what it does by way of unpinned memory: other strides of the host, blocking conversions.
+    """
+    if not target.numel():
+        return
+    converts = target.numpy_dtype != source.numpy_dtype
+    if not host.is_pinned() or not host.is_contiguous() or (converts and not non_blocking):
+        raise _uncapturable(stream)
+    if not non_blocking:  # the host would wait for the copy
+        capture_state.forbid_on(stream.queue, stream.device.kind, "copy_")
+    capture.hosts.add(host.storage.opened)
+    capture.recording.retain(host.storage)
+    with keep_alive(stream, (source if host is target else target).storage):
+        _queue_copy(stream, target, source.raw_array(), readable=source.storage.queue_visible)
+    for listener in observers.launch_observers:
+        listener.launched(stream, "copy_", (source,), (target,))
 
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
@@ -200,6 +229,14 @@ def fill(target: Tensor, value: Any) -> None:
             tracer.queued(queue, token, operation, "fill_", target.nbytes)
     for listener in observers.launch_observers:
         listener.launched(stream, "fill_", (), (target,))
+
+
+def read_item(source: Tensor) -> Any:
+    """Wait for the current stream and return the only element. Breaks the stream's capture, if any."""
+    if capture_state.active and not source.storage.host_visible:
+        stream = current_stream_for(source.storage.opened)
+        capture_state.forbid_on(stream.queue, stream.device.kind, "item")
+    return read(source).item()
 
 
 def read(source: Tensor) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from forebay.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay.dtypes import DType, DTypeLike, as_dtype
 from forebay.dtypes import of as dtype_of
 from forebay.layouts import Size
+from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.devices import current
 from forebay.runtime.memory import transfer
 from forebay.runtime.memory.storage import Storage, array_at, pinned_block, record_use
@@ -23,6 +24,7 @@ from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
 from forebay.runtime.tensors.pinned import pinned_array
+from forebay.spi import PinnedHost
 
 __all__ = ["Tensor", "borrowed_tensor", "new_tensor"]
 
@@ -587,7 +589,7 @@ class Tensor(Exporter):
         ):  # convert where it can be done
             moved = moved.to(dtype=kind)
         if place != self.device:
-            moved = new_tensor(self.shape, moved.numpy_dtype, place).copy_(moved, non_blocking)
+            moved = _new_on(place, moved, kind, pinned=non_blocking).copy_(moved, non_blocking)
         return moved if moved.numpy_dtype == kind else new_tensor(self.shape, kind, place).copy_(moved)
 
     def cpu(self) -> Tensor:
@@ -692,13 +694,13 @@ class Tensor(Exporter):
 
     def tolist(self) -> Any:
         """Return the elements as nested lists, after waiting for the current stream."""
-        return transfer.read(self).tolist()
+        return transfer.read(self).tolist() if self.shape else self.item()
 
     def item(self) -> Any:
         """Return the only element as a Python number; ValueError if there is not exactly one."""
         if self.numel() != 1:
             raise ValueError(f"a tensor with {self.numel()} elements cannot be converted to a scalar")
-        return transfer.read(self).item()
+        return transfer.read_item(self)
 
     # Each protocol raises the exception after which its consumers try the next protocol.
 
@@ -736,6 +738,16 @@ class Tensor(Exporter):
 
 
 _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
+
+
+def _new_on(place: Device, source: Tensor, kind: np.dtype[Any], *, pinned: bool) -> Tensor:
+    """Return a tensor for a copy from another device; of dtype `kind` if the copy, to pinned memory, converts."""
+    opened, dtype = source.storage.opened, source.numpy_dtype
+    if not (pinned and place.kind == "cpu" and source.numel() and isinstance(opened.port, PinnedHost)):
+        return new_tensor(source.shape, dtype, place)
+    if source.storage.queue_visible and can_launch(opened.default_queue):
+        dtype = kind
+    return borrowed_tensor(pinned_array(source.shape, dtype, opened.pinned), place)
 
 
 def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str | int | None) -> Tensor:
