@@ -12,7 +12,7 @@ from forebay.backends.common.capture_recorder import CapturedMark, CaptureMixin,
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import draw_now
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
-from forebay.backends.common.recorded_work import executed_nodes, reseeded_draw
+from forebay.backends.common.recorded_work import executed_nodes, launch_parts, reseeded_draw
 
 __all__ = [
     "AddressAllocator",
@@ -29,6 +29,7 @@ __all__ = [
     "executed_nodes",
     "index_of",
     "integer_of",
+    "launch_parts",
     "recorded_work",
     "reseeded_draw",
     "size_of",

@@ -435,7 +435,8 @@ class Event(events.Event):
     interprocess : bool, default False
         Allow other processes to import the event, see `ipc_handle`.
     external : bool, default False
-        Stored without effect: a graph capture handles both kinds of events.
+        Make `record` and `wait` in a graph capture nodes of the graph, which each replay repeats, so that the event can
+        be used outside the graph. Otherwise they order the captured streams only.
 
     Notes
     -----

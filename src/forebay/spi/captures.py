@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from forebay.spi.required import Queue
@@ -17,7 +17,7 @@ class CapturedNode(NamedTuple):
     ----------
     op : str
         Type of the node: "copy", "fill", "draw", "call" (Python function), "native" (native function), "if", "while",
-        "set" (read a condition again) or "again" (end of a loop's body).
+        "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
     dependencies : tuple of int
         Numbers of the nodes that it depends on.
     details : mapping of str to object
@@ -66,6 +66,22 @@ class CapturedGraph(Protocol):
         -------
         bool
             Whether memory that this work uses may be used again.
+        """
+
+    def add_event(self, queue: Queue, op: str, event: int, function: Callable[[Queue], object]) -> None:
+        """Capture the record of an event, or a wait for one, which each launch repeats.
+
+        Parameters
+        ----------
+        queue : Queue
+            A capturing queue.
+        op : str
+            "record_event" or "wait_event".
+        event : int
+            Number of the event.
+        function : callable
+            Function that `launch` calls with its queue when it has queued the nodes before this one, and none of
+            those that depend on it. It signals the queue or makes it wait.
         """
 
     def launch(self, queue: Queue, sources: Sequence[tuple[int, int]] = ()) -> None:

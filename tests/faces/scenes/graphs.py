@@ -189,3 +189,23 @@ def graphed_callables(cuda, torch_like):
         outcome(cuda, lambda: cuda.make_graphed_callables(lambda x: x, (3,))),
         outcome(cuda, lambda: cuda.make_graphed_callables((lambda x: x,), ((3,),))),
     ]
+
+
+def external_events(cuda, torch_like):
+    """Events recorded in a capture can be used after a replay."""
+    start, end = (cuda.Event(enable_timing=True, external=True) for _ in range(2))
+    graph, steps = cuda.CUDAGraph(), []
+    with on_a_stream(cuda):
+        graph.capture_begin()
+        start.record()
+        torch_like.empty(10, device="cuda").zero_()
+        end.record()
+        end.wait()
+        graph.capture_end()
+    steps.append([start.query(), outcome(cuda, start.synchronize)])
+    for _ in range(2):
+        graph.replay()
+        cuda.current_stream().wait_event(end)
+        cuda.synchronize()
+        steps.append([start.query(), end.query(), start.elapsed_time(end) >= 0])
+    return steps

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.spi import Queue
-from forebay.vendor import CaptureRecorder, executed_nodes, reseeded_draw
+from forebay.vendor import CaptureRecorder, executed_nodes, launch_parts, reseeded_draw
 
 if TYPE_CHECKING:
     from forebay_acme.queue import AcmeQueue
@@ -17,7 +17,7 @@ __all__ = ["AcmeCapturedGraph"]
 
 
 class AcmeCapturedGraph(CaptureRecorder["AcmeQueue"]):
-    """A captured graph, launched as one piece of work that executes all nodes in order."""
+    """A captured graph, launched as one piece of work between each two events that executes its nodes in order."""
 
     _last: tuple[AcmeQueue, int] | None = None  # queue and tick of the last launch
 
@@ -37,11 +37,15 @@ class AcmeCapturedGraph(CaptureRecorder["AcmeQueue"]):
         with self.lock:
             if self._last is not None:
                 queue.wait_for(*self._last)  # launches of one graph do not overlap
-            queue.submit(partial(self._execute, queue, tuple(sources)))
+            for part in launch_parts(self.work):
+                if isinstance(part, range):
+                    queue.submit(partial(self._execute, queue, tuple(sources), part))
+                else:
+                    part(queue)
             self._last = queue, queue.signal()
 
-    def _execute(self, queue: AcmeQueue, sources: Sequence[tuple[int, int]]) -> None:
-        for what, _, details, _ in executed_nodes(self.work, _byte_at):
+    def _execute(self, queue: AcmeQueue, sources: Sequence[tuple[int, int]], part: range) -> None:
+        for what, _, details, _ in executed_nodes(self.work, _byte_at, part):
             queue.execute(what, {"draw": reseeded_draw(details, sources)} if what == "draw" else details)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from forebay.backends.common.cuda_errors import (
     CAPTURED_EVENT,
     ILLEGAL_STATE,
 )
-from forebay.errors import DeviceError, WrongState
+from forebay.errors import DeviceError, Unsupported, WrongState
 from forebay.spi import CapturedNode, Queue
 
 __all__ = ["CaptureMixin", "CaptureRecorder", "CapturedMark", "wait_in_capture"]
@@ -222,6 +222,30 @@ class CaptureRecorder(ABC, Generic[_Q]):
             Whether `signal` returned it.
         """
         return tick in self._signalled
+
+    def add_event(self, queue: Queue, op: str, event: int, function: Callable[[Queue], object]) -> None:
+        """Capture the record of an event, or a wait for one; see `spi.CapturedGraph.add_event`.
+
+        Parameters
+        ----------
+        queue : Queue
+            A member of the capture.
+        op : str
+            "record_event" or "wait_event".
+        event : int
+            Number of the event.
+        function : callable
+            Function that each launch calls with its queue.
+
+        Raises
+        ------
+        Unsupported
+            If the queue captures the body of a condition, which is executed without the host.
+        """
+        member = self._member(queue)
+        if self._bodies.get(member.handle):
+            raise Unsupported("the body of a condition cannot record external events", ability="Captures")
+        self.add(member, op, event=event, function=function)
 
     def precedes(self, tick: int, queue: Queue) -> bool:
         """Return True if everything that a queue captures from now on depends on the work before a tick.

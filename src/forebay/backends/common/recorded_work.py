@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.spi import CapturedNode, Draw
+from forebay.spi import CapturedNode, Draw, Queue
 
-__all__ = ["call", "copy", "draw", "executed_nodes", "fill", "native", "reseeded_draw"]
+__all__ = ["call", "copy", "draw", "executed_nodes", "fill", "launch_parts", "native", "reseeded_draw"]
 
 _UINT64_MAX = (1 << 64) - 1
 
@@ -133,19 +133,53 @@ def reseeded_draw(details: Mapping[str, Any], sources: Sequence[tuple[int, int]]
     return found
 
 
-def executed_nodes(work: Sequence[CapturedNode], byte_at: Callable[[int], int]) -> Iterator[CapturedNode]:
+def launch_parts(work: Sequence[CapturedNode]) -> Iterator[range | Callable[[Queue], object]]:
+    """Yield the parts of a launch in order: ranges of nodes to execute, and functions of event nodes to call.
+
+    Parameters
+    ----------
+    work : sequence of CapturedNode
+        Nodes of a captured graph.
+
+    Yields
+    ------
+    range or callable
+        Numbers of nodes for `executed_nodes`, or a function to call with the queue.
+
+    Examples
+    --------
+    >>> work = [CapturedNode("fill", (), {}), CapturedNode("record_event", (0,), {"function": print})]
+    >>> list(launch_parts(work))
+    [range(0, 1), <built-in function print>]
+    """
+    start = 0
+    for number, node in enumerate(work):
+        if node.op in {"record_event", "wait_event"}:
+            if start < number:
+                yield range(start, number)
+            yield node.details["function"]
+            start = number + 1
+    if start < len(work):
+        yield range(start, len(work))
+
+
+def executed_nodes(
+    work: Sequence[CapturedNode], byte_at: Callable[[int], int], part: range | None = None
+) -> Iterator[CapturedNode]:
     """Yield the nodes to execute, in the order of their capture, with conditions and loops evaluated.
 
     Parameters
     ----------
-    work : sequence of Recorded
+    work : sequence of CapturedNode
         Nodes of a captured graph.
     byte_at : callable
         Function that returns the byte at an address of device memory.
+    part : range, optional
+        Numbers of the nodes to execute, from `launch_parts`; all by default.
 
     Yields
     ------
-    Recorded
+    CapturedNode
         The next node; it must be executed before the following one is requested.
 
     Examples
@@ -156,8 +190,9 @@ def executed_nodes(work: Sequence[CapturedNode], byte_at: Callable[[int], int]) 
     >>> [node.op for node in executed_nodes(again, lambda address: memory.pop(0))]
     ['fill', 'fill']
     """
-    at, conditions = 0, dict[int, int]()  # number of each condition: the byte last read for it
-    while at < len(work):
+    part = range(len(work)) if part is None else part
+    at, conditions = part.start, dict[int, int]()  # number of each condition: the byte last read for it
+    while at < part.stop:
         what, _, details, body = work[at]
         match what:
             case "if" | "while":

@@ -11,7 +11,7 @@ from forebay.backends.common.capture_recorder import CapturedMark, CaptureRecord
 from forebay.backends.common.cuda_errors import ILLEGAL_ADDRESS
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.host.captured_memory import CapturedMemory, MemorySource
-from forebay.backends.host.program import Piece, pieces_of, reseeded
+from forebay.backends.host.program import AtLaunch, Piece, ProgramTemplate, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue
 from forebay.spi import Draw, Queue
 
@@ -63,7 +63,9 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
         with self.lock:
             if (lost := self._memory.lost()) is not None:
                 raise queue.driver_error(ILLEGAL_ADDRESS, "launch", _RELEASED.format(*lost))
-            pieces = [piece if callable(piece) else reseeded(piece, sources) for piece in self._pieces]
+            pieces = [
+                reseeded(piece, sources) if isinstance(piece, ProgramTemplate) else piece for piece in self._pieces
+            ]
             queue.ensure_programs_backed(piece for piece in pieces if isinstance(piece, bytes))
             if self._last is not None and self._last is not queue and not self._last.closed:
                 _native.wait_for(queue, self._last, _native.signal(self._last))
@@ -71,6 +73,8 @@ class HostCapturedGraph(CaptureRecorder[HostQueue]):
             for piece in pieces:
                 if isinstance(piece, bytes):
                     queue.run_program(piece)
+                elif isinstance(piece, AtLaunch):
+                    piece.function(queue)
                 else:
                     queue.call(piece)
 

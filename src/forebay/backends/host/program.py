@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from forebay.errors import Unsupported
-from forebay.spi import CapturedNode
+from forebay.spi import CapturedNode, Queue
 
-__all__ = ["Piece", "ProgramTemplate", "pieces_of", "reseeded"]
+__all__ = ["AtLaunch", "Piece", "ProgramTemplate", "pieces_of", "reseeded"]
 
 _STEP = struct.Struct("=2I3Q")
 _OPCODES = {what: at for at, what in enumerate(("copy", "fill", "draw", "native", "set", "if", "while", "again"))}
@@ -29,13 +29,17 @@ class ProgramTemplate(NamedTuple):
     places: list[tuple[int, int, int]]
 
 
-Piece = bytes | ProgramTemplate | Callable[[], object]
+class AtLaunch(NamedTuple):
+    """A function that the launch calls with its queue."""
+
+    function: Callable[[Queue], object]
 
 
-def reseeded(piece: bytes | ProgramTemplate, sources: Sequence[tuple[int, int]]) -> bytes:
+Piece = bytes | ProgramTemplate | AtLaunch | Callable[[], object]
+
+
+def reseeded(piece: ProgramTemplate, sources: Sequence[tuple[int, int]]) -> bytes:
     """Return the program with the seed and offset of each source filled in."""
-    if isinstance(piece, bytes):
-        return piece
     for place, source, offset in piece.places:
         seed, start = sources[source]
         _SEED.pack_into(piece.template, place, seed, (start + offset) & _UINT64_MAX)
@@ -68,6 +72,10 @@ def pieces_of(work: Sequence[CapturedNode]) -> list[Piece]:
                 )
             finish()
             pieces.append(details["function"])
+            continue
+        if what in {"record_event", "wait_event"}:
+            finish()
+            pieces.append(AtLaunch(details["function"]))
             continue
         tail, a, b, c = b"", 0, 0, 0
         match what:

@@ -22,6 +22,8 @@ _NODE_TYPES = {
     "if": "conditional",
     "while": "conditional",
     "again": "empty",
+    "record_event": "event_record",
+    "wait_event": "wait_event",
 }
 
 
@@ -49,7 +51,8 @@ def top_level(work: Sequence[CapturedNode]) -> list[int]:
 
 
 def _node(recorded: CapturedNode, at: int, graph: int) -> dict[str, Any]:
-    function = recorded.details.get("function", 0)
+    event = recorded.details.get("event", 0)
+    function = 0 if event else recorded.details.get("function", 0)
     function_name = getattr(function, "__qualname__", None) if callable(function) else None
     return {
         "index": at,
@@ -61,7 +64,7 @@ def _node(recorded: CapturedNode, at: int, graph: int) -> dict[str, Any]:
         "grid_dim": None,
         "block_dim": None,
         "shared_mem_bytes": None,
-        "event_ptr": 0,
+        "event_ptr": event,
         "host_fn_addr": id(function) if callable(function) else function,
         "host_fn_name": function_name,
         "dependencies": [],

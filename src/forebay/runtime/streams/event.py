@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self, TypeGuard
 
-from forebay.backends.common.cuda_errors import CAPTURED_EVENT
+from forebay.backends.common.cuda_errors import CAPTURED_EVENT, INVALID_HANDLE, accelerator_error
 from forebay.device_spec import Device
 from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
@@ -12,7 +13,7 @@ from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import ipc_event
 from forebay.runtime.streams.ipc_event import IpcEventState
-from forebay.runtime.streams.stream import Stream, current_stream, wait_for
+from forebay.runtime.streams.stream import Stream, current_stream, from_queue, wait_for
 from forebay.spi import Mark, Queue, Timing
 
 __all__ = ["Event"]
@@ -52,6 +53,8 @@ class Event:
     True
     """
 
+    external = False  # a capture records the event, and waits for it, at each replay
+
     def __init__(
         self,
         device: Device | str | int | None = None,
@@ -69,6 +72,7 @@ class Event:
         self._opened: OpenDevice | None = None
         self._tick = 0
         self._mark: Mark | None = None
+        self._in_graph = False  # external, and recorded in a capture
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event after all work queued on a stream so far.
@@ -111,6 +115,14 @@ class Event:
             if observers.registered:
                 observers.notify_event_created(self, opened)
         queue = stream.queue
+        if self.external and (capture := stream.capture) is not None:
+            if self.enable_timing and not _supports_timing(queue):
+                raise Unsupported(f"{stream.device.kind} does not support event timing", ability="Timing")
+            capture.recording.add_event(queue, "record_event", id(self), self._record_in_replay)
+            self._in_graph = True
+            for listener in observers.registered:
+                listener.event_recorded(self, stream)
+            return
         if self.interprocess:
             if self.shared is None:
                 self.shared = ipc_event.new_ipc_state(self, opened)
@@ -126,10 +138,21 @@ class Event:
         for listener in observers.registered:
             listener.event_recorded(self, stream)
 
+    def _record_in_replay(self, queue: Queue) -> None:
+        opened = self._opened
+        if opened is None:
+            return
+        if not self.enable_timing:
+            self._tick = queue.signal()
+        elif _supports_timing(queue):
+            self._mark = queue.mark()
+            self._tick = self._mark.tick
+        self._stream = from_queue(Stream, opened, queue)
+
     @property
     def recorded(self) -> bool:
         """True if the event was recorded, or is shared with another process."""
-        return self._stream is not None or self.shared is not None
+        return self._stream is not None or self._in_graph or self.shared is not None
 
     @property
     def event_id(self) -> int:
@@ -188,15 +211,22 @@ class Event:
         if self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.wait_on(current_stream(self.device) if stream is None else stream, word)
             return
-        if self._stream is None:
+        if self._stream is None and not self._in_graph:
             return
         stream = current_stream() if stream is None else stream
         if not isinstance(stream, Stream):
             raise TypeError(f"expected a Stream, not {type(stream).__name__}")
-        if stream.queue is not self._stream.queue:
+        if self.external and (capture := stream.capture) is not None:
+            wait = partial(self._wait_in_replay, stream.opened)
+            capture.recording.add_event(stream.queue, "wait_event", id(self), wait)
+        elif self._stream is not None and stream.queue is not self._stream.queue:
             wait_for(stream, self._stream, self._tick)
         for listener in observers.registered:
             listener.event_waited(self, stream)
+
+    def _wait_in_replay(self, opened: OpenDevice, queue: Queue) -> None:
+        if self._stream is not None and self._stream.queue is not queue:
+            wait_for(from_queue(Stream, opened, queue), self._stream, self._tick)
 
     def synchronize(self) -> None:
         """Wait until all work before the record has completed.
@@ -243,8 +273,11 @@ class Event:
             raise TypeError(f"expected an Event, not {type(other).__name__}")
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self._stream is None or self._mark is None or other._mark is None:
+        if not (self.recorded and other.recorded):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._stream is None or self._mark is None or other._mark is None:  # recorded in graphs, but not replayed
+            kind = "" if self.device is None else self.device.kind
+            raise accelerator_error(INVALID_HANDLE, kind=kind, call="elapsed_time")
         kind, other_kind = self._stream.device.kind, other.device.kind if other.device else ""
         if kind != other_kind:
             raise RuntimeError(

@@ -116,6 +116,26 @@ def test_queue_joins_capture_by_waiting(port: Port) -> None:
 
 
 @needs(Captures)
+@needs_memory
+def test_each_launch_calls_functions_of_events(port: Port) -> None:
+    memory, queue, other = Scratch(port, bytes(1)), _new_capture(port), _new_queue(port)
+    queue.fill(memory.address, 1, 1)
+    recorded, ticks = queue.capture, list[tuple[Queue, int]]()
+    assert recorded is not None
+    recorded.add_event(queue, "record_event", 1, lambda on: ticks.append((on, on.signal())))
+    queue.fill(memory.address, 2, 1)
+    recorded.add_event(queue, "record_event", 1, lambda on: ticks.append((on, on.signal())))
+    queue.end_capture()
+    assert [node.op for node in recorded.work] == ["fill", "record_event", "fill", "record_event"]
+    assert ticks == []
+    recorded.launch(other)
+    assert [on for on, _ in ticks] == [other, other]
+    assert ticks[0][1] < ticks[1][1]
+    other.wait(ticks[1][1])
+    assert read_back(queue, memory) == b"\2"
+
+
+@needs(Captures)
 def test_unjoined_queue_fails_the_capture(port: Port) -> None:
     memory, one, other = Scratch(port, bytes(2)), _new_capture(port), _new_queue(port)
     other.wait_for(one, one.signal())
