@@ -71,3 +71,43 @@ def test_two_replays_in_one_capture_draw_different_numbers(stream):
     forebay.manual_seed(5, stream.device)
     assert other.tolist() == forebay.zeros(4).uniform_().tolist()
     assert one.tolist() == forebay.zeros(4).uniform_().tolist()
+
+
+def test_graph_draws_from_the_states_of_its_capture(stream):
+    kind = stream.device.kind
+    generator, other = forebay.Generator(kind).manual_seed(1), forebay.Generator(kind).manual_seed(2)
+    first = generator.graphsafe_get_state()
+    one, two, graph = forebay.zeros(8), forebay.zeros(8), Graph()
+    graph.capture_begin()
+    one.uniform_(generator=generator)
+    generator.graphsafe_set_state(other)
+    two.uniform_(generator=generator)
+    graph.capture_end()
+    generator.graphsafe_set_state(forebay.Generator(kind))  # the graph keeps its states
+    twins = forebay.Generator(kind).manual_seed(1), forebay.Generator(kind).manual_seed(2)
+    for _ in range(2):
+        graph.replay()
+        assert [one.tolist(), two.tolist()] == [forebay.zeros(8).uniform_(generator=each).tolist() for each in twins]
+    assert [first.get_offset(), other.get_offset(), generator.get_offset()] == [8, 8, 0]
+
+
+def test_generators_that_share_a_state_continue_one_sequence(stream):
+    generator = forebay.Generator(stream.device.kind).manual_seed(1)
+    view, twin = generator.graphsafe_get_state(), forebay.Generator(stream.device.kind).manual_seed(1)
+    drawn = [forebay.zeros(4).uniform_(generator=each).tolist() for each in (generator, view, generator)]
+    assert drawn == [forebay.zeros(4).uniform_(generator=twin).tolist() for _ in range(3)]
+
+
+def test_deleted_graph_frees_the_memory_of_its_seeds(stream):
+    def active_blocks():
+        return forebay.memory.memory_stats(stream.device)["active.all.current"]
+
+    numbers, graph = forebay.zeros(4), Graph()
+    before = active_blocks()
+    capture(graph, numbers.uniform_)
+    graph.replay()
+    assert active_blocks() == before + 2
+    stream.synchronize()
+    del graph
+    forebay.memory.empty_cache(stream.device)
+    assert active_blocks() == before

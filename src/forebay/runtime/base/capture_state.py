@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
     from forebay.runtime.graphs.input_liveness import InputLiveness
     from forebay.runtime.memory.storage import Storage
-    from forebay.runtime.random.generator import Generator
+    from forebay.runtime.random.philox_state import PhiloxState
     from forebay.runtime.streams.stream import Stream
 
 __all__ = [
@@ -49,20 +49,22 @@ class Capture:
     mode: str
     owner: Callable[[], Any]  # returns the graph, or None if it was deleted
     thread: int = field(default_factory=threading.get_ident)
-    drawn: dict[Generator, int] = field(default_factory=dict)  # 32-bit words used per GPU thread so far
+    drawn: dict[PhiloxState, int] = field(default_factory=dict)  # 32-bit words used per GPU thread so far
     bodies: int = 0  # bodies of conditional nodes being recorded
     annotations: dict[int, dict[str, Any]] | None = None  # by node number; None: disabled
     inputs: InputLiveness | None = None  # None: inputs are not tracked
     hosts: set[OpenDevice] = field(default_factory=set)  # the CPU, if the graph copies from or to its memory
 
-    def draw(self, generator: Generator, words: int) -> tuple[int, int]:
-        """Reserve random words. Return the generator's index in this capture and the reserved offset from its start."""
+    def draw(self, state: PhiloxState, words: int) -> tuple[int, int]:
+        """Reserve random words. Return the state's index in this capture and the reserved offset from its start."""
         if self.bodies:
             raise RuntimeError("RNG within data-dependent conditional nodes is not supported yet.")
+        if state not in self.drawn and (graph := self.owner()) is not None:
+            graph.add_seed_memory()
         with _lock:
-            offset = self.drawn.setdefault(generator, 0)
-            self.drawn[generator] = offset + -(-words // 4) * 4
-            return list(self.drawn).index(generator), offset
+            offset = self.drawn.setdefault(state, 0)
+            self.drawn[state] = offset + -(-words // 4) * 4
+            return list(self.drawn).index(state), offset
 
     def note_inputs(self, storages: Iterable[Storage]) -> None:
         """Note that the work recorded next reads or writes the storages."""

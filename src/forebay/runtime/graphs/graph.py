@@ -32,12 +32,13 @@ from forebay.runtime.graphs.graph_hooks import (
 )
 from forebay.runtime.graphs.input_liveness import InputLiveness
 from forebay.runtime.memory.mem_pool import MemPool
+from forebay.runtime.memory.storage import AnyBlock, allocate_block
 from forebay.runtime.streams.stream import Stream, current_stream_for, default_stream_for
 from forebay.spi import CapturedGraph, Queue
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
-    from forebay.runtime.random.generator import Generator
+    from forebay.runtime.random.philox_state import PhiloxState
 
 __all__ = ["Graph", "capturing_graph", "pool_id"]
 
@@ -91,7 +92,8 @@ class Graph(GraphHooks, ConditionalNodes):
     def _reset_state(self) -> None:
         self._opened: OpenDevice | None = None
         self._recording: CapturedGraph | None = None
-        self._sources: list[tuple[Generator, int]] = []  # and the words that each replay draws
+        self._sources: list[tuple[PhiloxState, int]] = []  # and the words that each replay draws
+        self._seeds: list[AnyBlock] = []  # as PyTorch, whose kernels read the seeds and offsets from device memory
         self._hosts: set[OpenDevice] = set()  # see `Capture.hosts`
         self._pools: list[PoolId] = []
         self._template = False  # the captured work can be inspected
@@ -261,6 +263,12 @@ class Graph(GraphHooks, ConditionalNodes):
         if self._capture is not None:
             self._capture.annotations = self._annotations = {}
 
+    def add_seed_memory(self) -> None:
+        """Allocate memory for a seed and an offset, for the default stream as PyTorch does. Internal to the runtime."""
+        if (opened := self._opened) is not None:
+            queue = opened.default_queue.handle
+            self._seeds += [allocate_block(opened, 8, queue), allocate_block(opened, 8, queue)]
+
     def _detach_capture(self) -> None:
         capture, self._capture = self._capture, None
         if capture is not None and self._opened is not None:
@@ -332,6 +340,8 @@ class Graph(GraphHooks, ConditionalNodes):
             self._latest = stream
             self._replayed.add(stream)
             self._finalizer.streams.add(stream)
+            for block in self._seeds:
+                block.record_stream(stream.handle)
         if replay_began:
             replay_began.notify(self)
         if self._replay_start_hooks:
@@ -354,10 +364,7 @@ class Graph(GraphHooks, ConditionalNodes):
         begun = tracer.queueing(queue) if tracer else None
         recording.launch(
             queue,
-            [
-                generator.advance(words) if outer is None else outer.draw(generator, words)
-                for generator, words in self._sources
-            ],
+            [state.advance(words) if outer is None else outer.draw(state, words) for state, words in self._sources],
         )
         if tracer:
             tracer.queued(queue, begun, "graph", self._title)
@@ -377,6 +384,7 @@ class Graph(GraphHooks, ConditionalNodes):
     def _release(self) -> None:
         opened, recording = self._opened, self._recording
         pools, self._pools = self._pools, []
+        self._seeds = []
         self._recording, self._exec, self._template = None, 0, False
         if opened is None:
             return

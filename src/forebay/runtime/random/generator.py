@@ -17,8 +17,10 @@ from forebay.device_spec import CPU, Device
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import device_count
+from forebay.runtime.random import philox_state
 from forebay.runtime.random.generator_states import StateFormat, checked_offset, format_of
 from forebay.runtime.random.launch_geometry import Geometry
+from forebay.runtime.random.philox_state import PhiloxState
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
@@ -44,7 +46,9 @@ __all__ = [
 _DEFAULT_SEED = 67280421310721  # PyTorch's default seed
 _UINT64_MAX = (1 << 64) - 1
 
-_lock = threading.RLock()  # guards every generator's state; reentrant, since a destructor may run while it is held
+_lock = (
+    threading.RLock()
+)  # guards the default generators and seeds; reentrant, as a destructor may run while it is held
 _defaults: dict[Device, Generator] = {}
 _recent: tuple[Device | None, Generator | None] = None, None  # the last result of `default_generator`
 _seeds: dict[str | None, int] = {}  # the last seed for all devices of a kind; None: of all kinds
@@ -76,13 +80,19 @@ class Generator:
     array([0.39904648, 0.51667917, 0.02493039], dtype=float32)
     """
 
+    _packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)  # the last position packed
+
     def __init__(
         self, device: Device | str | int | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
     ) -> None:
         self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
+        if capture_state.active and self._active_capture() is not None:
+            name = self.device.kind.upper()
+            raise RuntimeError(
+                f"Cannot construct a new {name}GeneratorImpl during {name} graph capture. {self._capture_advice()}"
+            )
+        self._shared = PhiloxState(_DEFAULT_SEED)
         self.geometry = geometry
-        self._state = _DEFAULT_SEED, 0  # one tuple, so that reading it needs no lock
-        self._packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)
 
     @property
     def _format(self) -> StateFormat:
@@ -98,7 +108,7 @@ class Generator:
         self._geometry = None if geometry is None else Geometry.of(geometry)
 
     def __repr__(self) -> str:
-        seed, offset = self._state
+        seed, offset = self._shared.position
         return f"<forebay.Generator device={self.device} seed={seed} offset={offset}>"
 
     def manual_seed(self, seed: int) -> Self:
@@ -129,8 +139,7 @@ class Generator:
         if capture_state.active and self._active_capture() is not None:
             self._check_seed(number)
             return self
-        with _lock:
-            self._state = number, 0
+        self._shared.set(number, 0)
         return self
 
     def seed(self) -> int:
@@ -167,7 +176,7 @@ class Generator:
         -----
         As `torch.Generator.initial_seed`.
         """
-        return self._state[0]
+        return self._shared.position[0]
 
     def get_offset(self) -> int:
         """Return the offset.
@@ -187,7 +196,7 @@ class Generator:
         As `torch.Generator.get_offset`.
         """
         self._check_not_captured("get_offset")
-        return self._state[1]
+        return self._shared.position[1]
 
     def set_offset(self, offset: int) -> Self:
         """Set the offset.
@@ -213,8 +222,7 @@ class Generator:
         """
         self._check_not_captured("set_offset")
         number = checked_offset(_long(offset, "manual_offset"))
-        with _lock:
-            self._state = self._state[0], number
+        self._shared.set_offset(number)
         return self
 
     def get_state(self) -> NDArray[np.uint8]:
@@ -230,9 +238,10 @@ class Generator:
         As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
         """
         if capture_state.active and (capture := self._active_capture()) is not None:
-            return np.frombuffer(self._format.pack(self._state[0], capture.drawn.get(self, 0)), np.uint8).copy()
+            drawn = capture.draw(self._shared, 0)[1]
+            return np.frombuffer(self._format.pack(self._shared.position[0], drawn), np.uint8).copy()
         packed = self._packed
-        state = self._state
+        state = self._shared.position
         if packed[0] is not state:  # packing takes twice as long as copying
             packed = self._packed = state, np.frombuffer(self._format.pack(*state), np.uint8)
         return packed[1].copy()
@@ -264,10 +273,10 @@ class Generator:
         seed, offset = self._format.unpack(checked_state(new_state, self.device.kind).tobytes())
         if capture_state.active and (capture := self._active_capture()) is not None:
             self._check_seed(seed)
-            capture.drawn[self] = offset
+            capture.draw(self._shared, 0)
+            capture.drawn[self._shared] = offset
             return self
-        with _lock:
-            self._state = seed, offset
+        self._shared.set(seed, offset)
         return self
 
     def clone_state(self) -> Generator:
@@ -288,9 +297,62 @@ class Generator:
         As `torch.Generator.clone_state`.
         """
         self._check_not_captured("clone_impl")
-        cloned = Generator(self.device, geometry=self._geometry)
-        cloned._state = self._state
-        return cloned
+        return _from_state(self.device, PhiloxState(*self._shared.position), self._geometry)
+
+    def graphsafe_get_state(self) -> Generator:
+        """Return a generator that shares this one's state: a draw from either advances both.
+
+        Returns
+        -------
+        Generator
+            A new generator of the same device and geometry.
+
+        Notes
+        -----
+        As `torch.Generator.graphsafe_get_state`. Allowed while a graph is captured.
+        """
+        return _from_state(self.device, self._shared, self._geometry)
+
+    def graphsafe_set_state(self, state: Generator) -> Self:
+        """Share another generator's state from now on.
+
+        Parameters
+        ----------
+        state : Generator
+            A generator for devices of the same kind.
+
+        Returns
+        -------
+        Generator
+            This generator.
+
+        Raises
+        ------
+        TypeError
+            If `state` is not a Generator.
+        RuntimeError
+            If `state` is for devices of another kind.
+
+        Notes
+        -----
+        As `torch.Generator.graphsafe_set_state`. Allowed while a graph is captured: the graph then draws from both
+        states, and a replay advances both.
+
+        Examples
+        --------
+        >>> import forebay
+        >>> one, other = forebay.Generator("cpu"), forebay.Generator("cpu").manual_seed(1)
+        >>> _ = one.graphsafe_set_state(other)
+        >>> _ = other.manual_seed(2)
+        >>> one.initial_seed()
+        2
+        """
+        if not isinstance(state, Generator):
+            raise TypeError(f"expected a Generator, but got {type(state).__name__}")
+        if state.device.kind != self.device.kind:
+            raise RuntimeError(f"Expected a {self.device.kind.upper()} Generator")
+        self._shared = state._shared
+        return self
 
     def advance(self, words: int) -> tuple[int, int]:
         """Return the seed and offset for a kernel, and advance the offset. Internal to the runtime.
@@ -305,10 +367,7 @@ class Generator:
         tuple of int
             Seed and offset.
         """
-        with _lock:
-            seed, offset = self._state
-            self._state = seed, (offset + -(-words // 4) * 4) & _UINT64_MAX
-            return seed, offset
+        return self._shared.advance(words)
 
     def advance_on(self, opened: OpenDevice, words: int) -> tuple[int, int]:
         """Advance the offset for work on this thread's current stream on a device. Internal to the runtime.
@@ -328,8 +387,8 @@ class Generator:
         if capture_state.active:
             stream = current.thread_state().streams.get(opened)
             if stream is not None and (capture := stream.capture) is not None:
-                return capture.draw(self, words)
-        return self.advance(words)
+                return capture.draw(self._shared, words)
+        return self._shared.advance(words)
 
     def _active_capture(self) -> capture_state.Capture | None:
         """Return the capture of one of this thread's current streams on devices of the kind, or None."""
@@ -341,18 +400,28 @@ class Generator:
         if capture_state.active and self._active_capture() is not None:
             name = self.device.kind.upper()
             raise RuntimeError(
-                f"Cannot call {name}GeneratorImpl::{function} during {name} graph capture. If you need this call to be "
-                f"captured, please file an issue. Current {self.device.kind}StreamCaptureStatus: "
-                f"{self.device.kind}StreamCaptureStatusActive"
+                f"Cannot call {name}GeneratorImpl::{function} during {name} graph capture. {self._capture_advice()}"
             )
 
+    def _capture_advice(self) -> str:
+        status = f"{self.device.kind}StreamCaptureStatus"
+        return f"If you need this call to be captured, please file an issue. Current {status}: {status}Active"
+
     def _check_seed(self, seed: int) -> None:
-        if seed != self._state[0]:
+        if seed != self._shared.position[0]:
             name = self.device.kind.upper()
             raise RuntimeError(
                 f"{name}GeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
                 "same as the original seed."
             )
+
+
+def _from_state(device: Device, state: PhiloxState, geometry: Geometry | None = None) -> Generator:
+    """Return a generator that draws from the state, also while a graph is captured."""
+    made = Generator.__new__(Generator)
+    made.device, made.geometry = device, geometry
+    made._shared = state  # noqa: SLF001 -- a second constructor
+    return made
 
 
 def _long(number: Any, function: str) -> int:
@@ -423,10 +492,10 @@ def default_generator(device: _DeviceLike = None) -> Generator:
     place = current.resolve(place)
     found = _defaults.get(place)
     if found is None:
-        made = Generator(place)
         with _lock:
             seed = _seeds.get(place.kind, _seeds.get(None))
-            made._state = _random_seed() if seed is None else seed, 0  # noqa: SLF001 -- allowed while a graph is captured
+            state = PhiloxState(_random_seed() if seed is None else seed)
+            made = _from_state(place, state)
             found = _defaults.setdefault(place, made)
     _recent = place, found
     return found
@@ -678,3 +747,4 @@ def after_fork_in_child() -> None:
     """Replace the lock in a forked child. The generators keep their states."""
     global _lock  # noqa: PLW0603 -- another thread of the parent may have held the old lock
     _lock = threading.RLock()
+    philox_state.after_fork_in_child()

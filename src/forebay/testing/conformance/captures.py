@@ -15,6 +15,7 @@ __all__ = [
     "test_abandoned_capture_leaves_queue_usable",
     "test_capture_must_end_on_its_queue_and_thread",
     "test_captured_work_does_not_run",
+    "test_each_launch_calls_functions_of_events",
     "test_invalidated_capture_rejects_work",
     "test_launch_inside_capture_is_recorded",
     "test_launch_repeats_recorded_work",

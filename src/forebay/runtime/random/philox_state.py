@@ -1,0 +1,41 @@
+"""The position of a generator in Philox's sequence, which several generators can share."""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["PhiloxState", "after_fork_in_child"]
+
+_UINT64_MAX = (1 << 64) - 1
+
+_lock = threading.RLock()  # guards every position; reentrant, since a destructor may run while it is held
+
+
+class PhiloxState:
+    """A seed and an offset in words. Generators share it after `graphsafe_set_state`, and graphs draw from it."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, seed: int, offset: int = 0) -> None:
+        self.position = seed, offset  # one tuple, so that reading it needs no lock
+
+    def set(self, seed: int, offset: int) -> None:
+        with _lock:
+            self.position = seed, offset
+
+    def set_offset(self, offset: int) -> None:
+        with _lock:
+            self.position = self.position[0], offset
+
+    def advance(self, words: int) -> tuple[int, int]:
+        """Return the seed and offset, and advance the offset by the words, rounded up to a multiple of 4."""
+        with _lock:
+            seed, offset = self.position
+            self.position = seed, (offset + -(-words // 4) * 4) & _UINT64_MAX
+            return seed, offset
+
+
+def after_fork_in_child() -> None:
+    """Replace the lock in a forked child, as a thread of the parent may have held it. Positions are kept."""
+    global _lock  # noqa: PLW0603 -- as above
+    _lock = threading.RLock()
