@@ -7,6 +7,7 @@
 
 #include "base/c_api.hpp"
 #include "random/philox.hpp"
+#include "random/poisson.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define DISPATCHED 1  // the kernel is compiled for three instruction sets
@@ -118,7 +119,7 @@ bool is_valid_draw(const void* packed, size_t nbytes) {
   Draw head;
   if (nbytes < sizeof head) return false;
   std::memcpy(&head, packed, sizeof head);
-  if (nbytes != sizeof head + head.axes * sizeof(Axis) || head.distribution > Distribution::BernoulliTensor ||
+  if (nbytes != sizeof head + head.axes * sizeof(Axis) || head.distribution > Distribution::Poisson ||
       head.element > Element::F64) {
     return false;
   }
@@ -150,8 +151,9 @@ Span written_span(const void* packed) {
 Span read_span(const void* packed) {
   const Unpacked unpacked(packed);
   const size_t element_size = unpacked.head.element == Element::F64 ? sizeof(double) : sizeof(float);
-  return {unpacked.head.probabilities,
-          unpacked.head.distribution == Distribution::BernoulliTensor ? unpacked.head.count * element_size : 0};
+  const Distribution distribution = unpacked.head.distribution;
+  const bool reads = distribution == Distribution::BernoulliTensor || distribution == Distribution::Poisson;
+  return {unpacked.head.probabilities, reads ? unpacked.head.count * element_size : 0};
 }
 
 }  // namespace forebay

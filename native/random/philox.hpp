@@ -151,6 +151,40 @@ FOREBAY_INLINE Real exponential(Real u, Real rate) {
   return Real(-1) / rate * (u >= Real(1) - kHalfEpsilon ? -kHalfEpsilon : log(u));
 }
 
+// e^x within 1 ulp: 2^k e^r by Taylor series, with x = k ln 2 + r.
+FOREBAY_INLINE double exp(double x) {
+  const double bounded = x > 710.0 ? 710.0 : x > -746.0 ? x : -746.0;  // beyond: infinite, 0; not a number: 0, too
+  const int32_t k = static_cast<int32_t>(bounded * 1.4426950408889634 + (bounded < 0 ? -0.5 : 0.5));
+  const double r = fused(double(k), -0x1.a39ef35793c76p-33, fused(double(k), -0x1.62e42fee00000p-1, bounded));
+  const double p = polynomial(r, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
+                              1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
+  const int64_t half = k / 2;  // 2^k itself may not be a normal number
+  const double scaled = p * bits<double>((half + 1023) << 52) * bits<double>((k - half + 1023) << 52);
+  return x == x ? scaled : x;
+}
+
+// Tangent of an angle from -pi / 2 to pi / 2, within 2 ulp.
+FOREBAY_INLINE double tan(double angle) {
+  const int32_t quarters = static_cast<int32_t>(angle * 0.63661977236758134 + (angle < 0 ? -0.5 : 0.5));
+  const double q = quarters;
+  const Pair<double> at = sin_cos(fused(q, -6.123233995736766e-17, fused(q, -1.5707963267948966, angle)), quarters);
+  return at.x / at.y;
+}
+
+// A GPU computes the float tangent, exponential and logarithm of the next functions in hardware, with an error of a few
+// of the last bits; these are exact to rounding.
+
+// The quantile of a Cauchy distribution. PyTorch keeps floats away from 0 and 1, where a GPU's tangent overflows.
+FOREBAY_INLINE float cauchy(float u, float median, float scale) {
+  const float below = u > 1.0f - 0x1p-23f ? 1.0f - 0x1p-23f : u, inside = below < 0x1p-23f ? 0x1p-23f : below;
+  const double angle = 3.14159274f * (inside - 0.5f);
+  return fused(scale, static_cast<float>(tan(angle)), median);
+}
+
+FOREBAY_INLINE double cauchy(double u, double median, double scale) {
+  return fused(scale, tan(3.141592653589793 * (u - 0.5)), median);
+}
+
 // ---- Conversion of a float to 16 bits, rounding to nearest even
 
 FOREBAY_INLINE uint16_t bfloat16(float value) {

@@ -8,6 +8,7 @@
 #include "queue/worker.hpp"
 #include "random/draw.hpp"
 #include "random/philox.hpp"
+#include "random/poisson.hpp"
 #include "tests/check.hpp"
 
 using namespace forebay;
@@ -29,7 +30,7 @@ Draw example_draw(Distribution distribution, Element element, uint64_t count) {
   d.seed = 0x123456789ABCDEFull;
   d.offset = 4 * 0xFFFFFFFFull;  // the next call carries into the high word
   d.threads = 512;
-  d.a = distribution == Distribution::Bernoulli ? 0.25 : 1.5;
+  d.a = distribution == Distribution::Bernoulli || distribution == Distribution::Geometric ? 0.25 : 1.5;
   d.b = 3;
   d.c = 1.5;
   d.range = 1000;
@@ -100,6 +101,74 @@ TEST(exponential_numbers_are_never_zero) {
   CHECK(std::abs(philox::exponential(0.5f, 2.0f) - 0.34657359f) < 1e-7f);
 }
 
+TEST(exponentials_and_tangents_are_accurate) {
+  for (uint32_t i = 0; i < 200'000; ++i) {
+    const philox::Words w = philox::words(3, i, 0);
+    const double x = (philox::uniform(w.x, w.y) - 0.5) * (i % 2 ? 1418.0 : 8.0), expected = std::exp(x);
+    CHECK(std::abs(philox::exp(x) - expected) <= 4e-16 * expected + 1e-323);
+    const double angle = (philox::uniform(w.z, w.w) - 0.5) * 3.141592653589793, tangent = std::tan(angle);
+    CHECK(std::abs(philox::tan(angle) - tangent) <= 1e-15 * std::abs(tangent));
+  }
+  CHECK(philox::exp(0.0) == 1 && philox::exp(1e300) == INFINITY && philox::exp(-1e300) == 0);
+  CHECK(philox::exp(INFINITY) == INFINITY && philox::exp(-INFINITY) == 0 && std::isnan(philox::exp(NAN)));
+  CHECK(philox::tan(0.0) == 0);
+}
+
+TEST(cauchy_numbers_are_finite) {
+  CHECK(philox::cauchy(0x1p-33f, 0.0f, 1.0f) < -2e6f && philox::cauchy(0x1p-33f, 0.0f, 1.0f) > -4e6f);
+  CHECK(std::isfinite(philox::cauchy(1.0f, 0.0f, 1.0f)) && philox::cauchy(1.0f, 0.0f, 1.0f) > 2e6f);
+  CHECK(philox::cauchy(0.5f, 3.0f, 2.0f) == 3 && philox::cauchy(0.5, 3.0, 2.0) == 3);
+  CHECK(std::abs(philox::cauchy(0.75, 1.0, 2.0) - 3) < 1e-14);
+}
+
+// Mean and variance are within five standard errors of the rate.
+TEST(poisson_numbers_have_their_distribution) {
+  for (double rate : {0.0, 0.3, 5.0, 63.9, 64.0, 65.5, 300.0, 3999.0, 4000.0, 4001.0, 1e6}) {
+    double sum = 0, squares = 0;
+    constexpr int kCount = 20'000;
+    for (int i = 0; i < kCount; ++i) {
+      philox::Sequence numbers(9, i, 5);
+      const double number = philox::poisson(numbers, rate);
+      sum += number, squares += number * number;
+    }
+    const double mean = sum / kCount, variance = squares / kCount - mean * mean;
+    CHECK(std::abs(mean - rate) <= 5 * std::sqrt(rate / kCount));
+    CHECK(std::abs(variance - rate) <= 5 * std::sqrt((2 * rate * rate + rate) / kCount));
+  }
+  philox::Sequence numbers(9, 0, 5);
+  const uint32_t infinite = philox::poisson(numbers, INFINITY);
+  CHECK(infinite == ~0u || infinite == 0);
+  CHECK(philox::poisson(numbers, 1e12) == ~0u);
+}
+
+TEST(sequences_continue_over_calls) {
+  philox::Sequence numbers(7, 3, 11);
+  for (uint64_t call = 11; call < 14; ++call) {
+    const philox::Words w = philox::words(7, 3, call);
+    for (uint32_t word : {w.x, w.y, w.z, w.w}) CHECK(numbers.next_uniform() == philox::uniform(word));
+  }
+}
+
+TEST(factorials_are_accurate) {
+  for (int32_t a = 0; a < 5000; ++a) {
+    const double expected = a < 1 ? 0 : std::lgamma(static_cast<double>(a));
+    CHECK(std::abs(philox::log_factorial_below(a) - expected) <= 1e-10 * (1 + expected));
+  }
+  CHECK(philox::log_factorial_below(-1) == INFINITY);
+}
+
+TEST(geometric_integers_are_the_floats) {
+  Draw d = example_draw(Distribution::Geometric, Element::F32, 5000);
+  d.a = 0.3;
+  const auto bytes = run_draw(d, {}, 20000, best_level());
+  const auto* floats = reinterpret_cast<const float*>(bytes.data());
+  CHECK(std::all_of(floats, floats + 5000, [](float number) { return number >= 0 && number == std::floor(number); }));
+  d.element = Element::U8;
+  const auto integers = run_draw(d, {}, 5000, best_level());
+  CHECK(std::equal(floats, floats + 5000, integers.begin(),
+                   [](float number, char byte) { return number == static_cast<unsigned char>(byte); }));
+}
+
 TEST(float16_conversions_round_to_nearest) {
   const std::pair<float, uint16_t> halves[] = {
       {0.0f, 0},          {-0.0f, 0x8000},       {1.0f, 0x3C00},           {65504.0f, 0x7BFF},
@@ -122,9 +191,10 @@ TEST(remainder_equals_division) {
 }
 
 TEST(all_instruction_sets_draw_the_same_numbers) {
-  for (int distribution = 0; distribution < 5; ++distribution) {
+  for (int distribution : {0, 1, 2, 3, 4, 6, 7, 8}) {
     for (int element = 0; element < 13; ++element) {
-      if (distribution < 3 && element < 9) continue;
+      const bool real = distribution < 3 || distribution == 6 || distribution == 7;
+      if (real && element < 9) continue;
       Draw d = example_draw(static_cast<Distribution>(distribution), static_cast<Element>(element), 5000);
       for (int variant = 0; variant < 2; ++variant) {
         d.is_64bit = static_cast<uint8_t>(variant);
@@ -185,6 +255,22 @@ TEST(invalid_probability_fails_with_assert) {
   for (float bad : {1.5f, -0.1f, NAN}) {
     probabilities[2999] = bad;
     CHECK(draw(d, nullptr) == kAssertFailed);
+  }
+}
+
+TEST(negative_rate_fails_with_assert) {
+  std::vector<float> rates(3000, 2.5f);
+  std::vector<uint16_t> drawn(3000);
+  Draw d = example_draw(Distribution::Poisson, Element::F16, 3000);
+  d.address = reinterpret_cast<uint64_t>(drawn.data());
+  d.probabilities = reinterpret_cast<uint64_t>(rates.data());
+  const auto packed = pack(d);
+  CHECK(read_span(packed.data()).nbytes == 12000);
+  CHECK(draw(d, nullptr) == 0);
+  for (float bad : {-0.1f, NAN}) {
+    rates[2999] = bad;
+    CHECK(draw(d, nullptr) == kAssertFailed);
+    CHECK(drawn[2999] == 0);
   }
 }
 

@@ -83,6 +83,7 @@ else:
         randn,
         randn_like,
     )
+    from forebay.runtime.tensors.random_parameters import normal, poisson
     from forebay.runtime.tensors.random_permutation import randperm
     from forebay.runtime.tensors.tensor import Tensor
 
@@ -146,8 +147,10 @@ __all__ = [
     "manual_seed",
     "memory",
     "memory_format",
+    "normal",
     "ones",
     "ones_like",
+    "poisson",
     "preserve_format",
     "rand",
     "rand_like",

@@ -24,14 +24,19 @@ counts = st.integers(1, 5000)
 
 @st.composite
 def programs(draw):
-    distribution = draw(st.sampled_from(["uniform", "normal", "exponential", "bernoulli", "integers", "all integers"]))
-    dtype = draw(
-        st.sampled_from(
-            {"integers": REALS + INTEGERS, "bernoulli": FULL_DTYPES, "all integers": FULL_DTYPES}.get(
-                distribution, REALS
-            )
-        )
-    )
+    dtypes = {
+        "uniform": REALS,
+        "normal": REALS,
+        "log_normal": REALS,
+        "exponential": REALS,
+        "cauchy": REALS,
+        "geometric": [dtype for dtype in FULL_DTYPES if dtype.kind != "b"],
+        "bernoulli": FULL_DTYPES,
+        "integers": REALS + INTEGERS,
+        "all integers": FULL_DTYPES,
+    }
+    distribution = draw(st.sampled_from([*dtypes]))
+    dtype = draw(st.sampled_from(dtypes[distribution]))
     if distribution == "uniform":
         numbers = tuple(sorted(draw(st.tuples(*[st.floats(-1000, 1000)] * 2))))
     elif distribution == "integers":
@@ -53,6 +58,9 @@ def programs(draw):
             "normal": (draw(st.floats(-100, 100)), draw(st.floats(0, 100))),
             "exponential": (draw(st.floats(0.1, 100)),),
             "bernoulli": (draw(st.floats(0, 1)),),
+            "log_normal": (draw(st.floats(-5, 5)), draw(st.floats(0.01, 2))),
+            "cauchy": (draw(st.floats(-100, 100)), draw(st.floats(0.01, 100))),
+            "geometric": (draw(st.floats(0.2, 0.95)),),
         }[distribution]
     return distribution, dtype, numbers
 
@@ -65,6 +73,12 @@ def fill(tensor, distribution, numbers, generator):
             tensor.normal_(*numbers, generator=generator)
         case "exponential":
             tensor.exponential_(*numbers, generator=generator)
+        case "cauchy":
+            tensor.cauchy_(*numbers, generator=generator)
+        case "log_normal":
+            tensor.log_normal_(*numbers, generator=generator)
+        case "geometric":
+            tensor.geometric_(*numbers, generator=generator)
         case "bernoulli":
             tensor.bernoulli_(*numbers, generator=generator)
         case "integers":
@@ -86,8 +100,10 @@ def test_every_distribution_matches_the_model(program, count, geometry, seed, of
         model_distribution, dtype, count, geometry, (seed, 4 * offset), *numbers, elements=elements
     )
     found = tensor.numpy()[:: max(count // 50, 1)]
-    if distribution in {"normal", "exponential"}:
-        scale = max(map(abs, numbers)) if distribution == "normal" else np.abs(expected.astype(float))
+    if distribution in {"normal", "exponential", "log_normal", "cauchy"}:
+        scale = np.abs(expected.astype(float)) + (max(map(abs, numbers)) if distribution in {"normal", "cauchy"} else 0)
+        if distribution == "log_normal":
+            scale *= 1 + sum(map(abs, numbers))  # of an error of the logarithm
         epsilon = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 1e-6, "float64": 1e-14}[dtype.name]
         np.testing.assert_array_less(np.abs(found.astype(float) - expected.astype(float)), scale * epsilon * 8 + 1e-300)
     else:
@@ -138,3 +154,16 @@ def test_permutations_match_the_model(count, geometry, seed, offset):
 def test_permutation_shuffles_equal_keys(keys, bits, seed, offset):
     found = permutation(np.array(keys, np.int32), bits, seed, 4 * offset)
     assert found.tolist() == model_random.shuffled(keys, bits, 32, (seed, 4 * offset))
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=str)
+@pytest.mark.parametrize("rate", [0, 0.01, 1, 30, 63.9, 64, 100, 1000, 4000, 5000, 60000])
+def test_poisson_numbers_match_the_model(dtype, rate):
+    """A rounding error can change a number of rates from 64 to 4000, by the rejection of a candidate."""
+    rates = np.full(300, rate).astype(dtype)
+    generator = forebay.Generator("cpu").manual_seed(3).set_offset(8)
+    found = forebay.poisson(forebay.from_numpy(rates), generator).numpy()
+    expected = [model_random.poisson(float(rates[0]), element, (3, 8)) for element in range(300)]
+    equal = found.astype(float) == np.array(expected, np.float64).astype(np.float32).astype(dtype).astype(float)
+    assert equal.sum() >= (297 if 64 <= float(rates[0]) <= 4000 else 300)
+    assert generator.get_offset() == 28

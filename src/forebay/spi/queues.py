@@ -128,14 +128,16 @@ class Draw(NamedTuple):
     """A random fill of one kernel launch: count, distribution, destination and Philox position.
 
     Thread `t` computes `n` numbers from Philox's words of subsequence `t`, offset `offset + 4 * i`; `n` is 4, or 2 for
-    64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the
-    distribution "chances", element `i` is computed from word `i % 4` of subsequence `i // 4`.
+    64-bit numbers. Number `lane` of them is written to element `t + threads * (n * i + lane)`. For the distribution
+    "chances", element `i` is computed from word `i % 4` of subsequence `i // 4`; for "poisson", from the words of
+    subsequence `i`.
 
     Parameters
     ----------
     distribution : str
-        Distribution: "uniform", "normal", "exponential", "bernoulli", "integers" or "chances". The last is a Bernoulli
-        distribution with one probability per element.
+        Distribution: "uniform", "normal", "exponential", "bernoulli", "integers", "chances", "cauchy", "log_normal",
+        "geometric" or "poisson". "chances" is a Bernoulli distribution with one probability per element; "poisson" has
+        one rate per element.
     element : str
         NumPy's name of the dtype, or "bfloat16".
     address : int
@@ -151,8 +153,8 @@ class Draw(NamedTuple):
     threads : int
         Number of threads of the launch, a multiple of 256.
     numbers : tuple of float, default (0.0, 0.0, 0.0)
-        Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; or
-        probability.
+        Parameters of the distribution: low, high and their difference; mean and standard deviation; rate; probability;
+        or median and scale.
     range : int, default 0
         For "integers": number of possible values; 0 stands for 2**64.
     base : int, default 0
@@ -160,7 +162,8 @@ class Draw(NamedTuple):
     is_64bit : bool, default False
         For "integers": whether each value is made of 64 random bits.
     probabilities : int, default 0
-        For "chances": address of one probability per element, of type double if doubles are drawn, else float.
+        For "chances" and "poisson": address of one probability or rate per element, of type double if doubles are
+        drawn, else float.
     """
 
     distribution: str
@@ -188,5 +191,6 @@ class RandomNumbers(Protocol):
         Parameters
         ----------
         draw : Draw
-            The fill. A probability outside [0, 1] fails asynchronously with CUDA error 710 (device-side assert).
+            The fill. A probability outside [0, 1] or a negative rate fails asynchronously with CUDA error 710
+            (device-side assert).
         """

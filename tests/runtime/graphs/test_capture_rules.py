@@ -74,7 +74,7 @@ def test_capture_mode_decides_whether_other_threads_may_wait(stream, mode, outco
 
 def test_random_fill_on_host_is_not_captured(stream, monkeypatch):
     """A backend without the RandomNumbers ability draws on the host."""
-    monkeypatch.setattr("forebay.runtime.random.fill._supports_draws", lambda queue: False)
+    monkeypatch.setattr("forebay.runtime.random.drawing._supports_draws", lambda queue: False)
     numbers, graph = forebay.zeros(3), Graph()
     graph.capture_begin()
     with pytest.raises(Unsupported, match="draws random numbers on the host, which a graph cannot capture") as raised:

@@ -5,6 +5,7 @@ Logarithms and sines are accurate to a few of the last bits; all other operation
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from forebay.runtime.tensors.random_permutation import philox
 
-__all__ = ["drawn", "permuted", "philox", "shuffled", "skipped"]
+__all__ = ["drawn", "permuted", "philox", "poisson", "shuffled", "skipped"]
 
 
 def _threads(count: int, geometry: tuple[int, int]) -> int:
@@ -39,7 +40,8 @@ def drawn(
 ) -> NDArray[Any]:
     """Return the values that a fill stores in `elements` (default: all); `state` is the generator's seed and offset.
 
-    `numbers` are: uniform: from, to; normal: mean, standard deviation; exponential: rate; bernoulli: probability;
+    `numbers` are: uniform: from, to; normal, log_normal: mean, standard deviation; exponential: rate; bernoulli,
+    geometric: probability; cauchy: median, scale;
     integers: the first, their number (0 for 2**64), and optionally whether each is values of 64 bits.
     """
     seed, offset = state
@@ -54,6 +56,37 @@ def drawn(
         words = philox(seed, thread, offset // 4 + call)
         values[at] = _number(distribution, dtype, words, index, is_64bit, numbers)
     return values
+
+
+def poisson(rate: float, element: int, state: tuple[int, int]) -> int:
+    """Return the Poisson number of one element; `state` is the generator's seed and offset."""
+    seed, offset = state
+    calls = (philox(seed, element, offset // 4 + call) for call in itertools.count())
+    if rate > 4000:
+        return math.floor(max(math.sqrt(rate) * _normal(next(calls), 0, True) + rate + 0.5, 0))
+    uniforms = (np.float32(_uniform((word,))) for words in calls for word in words)
+    mean = np.float32(rate)
+    if rate < 64:
+        products = itertools.accumulate(uniforms, np.multiply, initial=np.float32(math.exp(mean)))
+        return next(at for at, product in enumerate(products) if at and product <= 1) - 1
+    root = [np.float32(1 / math.sqrt(mean - np.float32(less))) for less in (0.12400979329415655, 1.97381164089999420)]
+    slope = np.float32(1.43248035075540910 * float(root[0]) + 0.00025361074907033)
+    shift = np.float32(0.21096734870196546 * float(root[1]) + 0.94201734077887530)
+
+    def below(x: float) -> float:
+        return 1 / (1 + math.exp(float(slope) * (float(mean) - x) - float(shift))) ** 2
+
+    while True:
+        excess = 1 / math.sqrt(next(uniforms)) - 1
+        at = float(mean) - (float(shift) + math.log(excess)) / float(slope) if excess > 0 else math.inf
+        height = float(next(uniforms))
+        if not math.isfinite(at):
+            continue
+        at = math.floor(at)
+        width = (below(at + 1) - below(at)) * 1.3
+        logarithm = math.lgamma(at + 1) if at >= 0 else 0 if at == -1 else math.inf
+        if width >= 1e-20 and height * width < math.exp(at * math.log(mean) - float(mean) - logarithm):
+            return max(at, 0)
 
 
 def permuted(count: int, bits: int, geometry: tuple[int, int], state: tuple[int, int]) -> list[int]:
@@ -96,10 +129,11 @@ def _number(
         value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
         return np.int64(value).astype(np.float32 if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype)
     real = np.float64 if is_64bit else np.float32
-    if distribution == "normal":
+    if distribution in {"normal", "log_normal"}:
         mean, deviation = real(numbers[0]), real(numbers[1])
         pair = words if is_64bit else words[index & 2 : (index & 2) + 2]
-        return _narrow(_normal(pair, index & 1, is_64bit) * float(deviation) + float(mean), dtype)
+        number = _normal(pair, index & 1, is_64bit) * float(deviation) + float(mean)
+        return _narrow(math.exp(number) if distribution == "log_normal" else number, dtype)
     uniform = _uniform(words[2 * index : 2 * index + 2] if is_64bit else words[index : index + 1])
     if distribution == "bernoulli":
         return uniform < float(real(numbers[0]))
@@ -107,6 +141,14 @@ def _number(
         least = 2.0**-53 if is_64bit else 2.0**-24
         logarithm = -least if uniform >= 1 - least else math.log(uniform)
         return _narrow(-1 / float(real(numbers[0])) * logarithm, dtype)
+    if distribution == "geometric":
+        failure = math.log1p(-numbers[0]) if is_64bit else math.log(float(np.float32(1) - np.float32(numbers[0])))
+        return np.float64(math.ceil(real(real(math.log(uniform)) / real(failure)))).astype(dtype)
+    if distribution == "cauchy":
+        if not is_64bit:
+            uniform = min(max(uniform, 2.0**-23), 1 - 2.0**-23)
+        angle = float(real(math.pi) * real(uniform - 0.5))
+        return _narrow(float(real(numbers[0])) + float(real(numbers[1])) * math.tan(angle), dtype)
     low, high = (np.float64(number).astype(dtype) for number in numbers)
     value = _narrow(Fraction(uniform) * Fraction(float(high - low)) + Fraction(float(low)), dtype)
     return low if value == high else value

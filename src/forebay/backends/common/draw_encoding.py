@@ -11,7 +11,23 @@ from forebay.spi import Draw
 
 __all__ = ["draw_now", "pack_draw", "written_range"]
 
-_LAWS = {law: at for at, law in enumerate(("uniform", "normal", "exponential", "bernoulli", "integers", "chances"))}
+_LAWS = {
+    law: at
+    for at, law in enumerate(
+        (
+            "uniform",
+            "normal",
+            "exponential",
+            "bernoulli",
+            "integers",
+            "chances",
+            "cauchy",
+            "log_normal",
+            "geometric",
+            "poisson",
+        )
+    )
+}
 _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _ELEMENTS = {name: at for at, name in enumerate((*_INTEGERS, "float16", "bfloat16", "float32", "float64"))}
 _HEADER = struct.Struct("=5Q3dQqQ4BI")
@@ -52,10 +68,10 @@ def draw_now(draw: Draw) -> None:
     Raises
     ------
     DeviceError
-        If a probability is outside [0, 1]: code 710.
+        If a probability is outside [0, 1], or a rate is negative: code 710.
     """
     if code := _core.draw_now(pack_draw(draw)):
-        raise DeviceError("a probability is not in [0, 1]", code=code, call="draw")
+        raise DeviceError("a probability is not in [0, 1], or a rate is negative", code=code, call="draw")
 
 
 def written_range(draw: Draw) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Fill tensors with random numbers: PyTorch's argument checks and error texts, then one draw per launch."""
+"""Fill tensors with random numbers: PyTorch's checks of arguments, and its error texts."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import math
 import warnings
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forebay.backends.common.draw_encoding import draw_now
-from forebay.errors import Unsupported
-from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
-from forebay.runtime.memory import transfer
-from forebay.runtime.random.generator import Generator, default_generator
-from forebay.runtime.random.launch_geometry import Geometry, geometry_of, launches
-from forebay.runtime.streams.stream import current_stream_for
-from forebay.spi import Draw, RandomNumbers
+from forebay.runtime.random.drawing import draw_elements, draw_with_parameters, generator_for, real_dtype
 
 if TYPE_CHECKING:
+    from forebay.runtime.random.generator import Generator
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["bernoulli", "exponential", "generator_for", "integers", "integers_below", "normal", "uniform"]
+__all__ = [
+    "bernoulli",
+    "cauchy",
+    "exponential",
+    "geometric",
+    "integers",
+    "integers_below",
+    "log_normal",
+    "normal",
+    "poisson",
+    "uniform",
+]
 
 _BAREBONES = {"uint16", "uint32", "uint64"}  # PyTorch's "barebones" dtypes
 _INT64_MIN, _INT64_MAX = -1 << 63, (1 << 63) - 1
@@ -36,8 +40,8 @@ _WIDE_RANGE = 1 << 28  # ranges of at least this many integers are drawn from 64
 
 def uniform(target: Tensor, low: float, high: float, generator: Generator | None) -> None:
     """Fill with uniform numbers from [low, high)."""
-    low, high = float(low), float(high)
-    dtype = _real_dtype(target.numpy_dtype)
+    low, high = _real("uniform_", "from", 1, low), _real("uniform_", "to", 2, high)
+    dtype = real_dtype(target.numpy_dtype)
     kind = torch_type(dtype)
     if target.numpy_dtype.kind != "c" or target.numel():
         if not kind.digits:
@@ -54,24 +58,24 @@ def uniform(target: Tensor, low: float, high: float, generator: Generator | None
                 f"from={low:g} which result in to-from to exceed the limit"
             )
     first, last = (np.float64(bound).astype(dtype) for bound in (low, high))
-    _fill(target, generator, "uniform", (float(first), float(last), float(last - first)))
+    draw_elements(target, generator, "uniform", (float(first), float(last), float(last - first)))
 
 
 def normal(target: Tensor, mean: float, std: float, generator: Generator | None) -> None:
     """Fill with normally distributed numbers."""
-    mean, std = float(mean), float(std)
+    mean, std = _real("normal_", "mean", 1, mean), _real("normal_", "std", 2, std)
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
-    if target.numel() and not torch_type(_real_dtype(target.numpy_dtype)).digits:
+    if target.numel() and not torch_type(real_dtype(target.numpy_dtype)).digits:
         raise not_implemented(f"normal_kernel_{target.device.kind}", target.numpy_dtype)
     if target.numpy_dtype.kind == "c":
         std /= math.sqrt(2)
-    _fill(target, generator, "normal", (mean, std, 0.0))
+    draw_elements(target, generator, "normal", (mean, std, 0.0))
 
 
 def exponential(target: Tensor, lambd: float, generator: Generator | None) -> None:
     """Fill with exponentially distributed numbers of rate `lambd`."""
-    lambd = float(lambd)
+    lambd = _real("exponential_", "lambd", 1, lambd)
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
     if target.numel() and not torch_type(target.numpy_dtype).digits:
@@ -79,7 +83,50 @@ def exponential(target: Tensor, lambd: float, generator: Generator | None) -> No
             "Exponential distribution is a continuous probability distribution. dtype must be a floating point but you "
             f"specified {torch_type(target.numpy_dtype).name}"
         )
-    _fill(target, generator, "exponential", (lambd, 0.0, 0.0))
+    draw_elements(target, generator, "exponential", (lambd, 0.0, 0.0))
+
+
+def cauchy(target: Tensor, median: float, sigma: float, generator: Generator | None) -> None:
+    """Fill with numbers of a Cauchy distribution."""
+    median, sigma = _real("cauchy_", "median", 1, median), _real("cauchy_", "sigma", 2, sigma)
+    if not sigma > 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma:g}")
+    if not torch_type(target.numpy_dtype).digits:
+        raise RuntimeError(
+            "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you "
+            f"specified {torch_type(target.numpy_dtype).spelled}"
+        )
+    draw_elements(target, generator, "cauchy", (median, sigma, 0.0))
+
+
+def log_normal(target: Tensor, mean: float, std: float, generator: Generator | None) -> None:
+    """Fill with numbers whose logarithms are normally distributed."""
+    mean, std = _real("log_normal_", "mean", 1, mean), _real("log_normal_", "std", 2, std)
+    if not std > 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std:g}")
+    if target.numel() and not torch_type(target.numpy_dtype).digits:
+        raise not_implemented(f"log_normal_{target.device.kind}", target.numpy_dtype)
+    draw_elements(target, generator, "log_normal", (mean, std, 0.0))
+
+
+def geometric(target: Tensor, p: float, generator: Generator | None) -> None:
+    """Fill with the numbers of trials up to the first success, which has probability `p`."""
+    p = _real("geometric_", "p", 1, p)
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p:g}")
+    if target.numel() and torch_name(target.numpy_dtype) in {"", "bool", "complex64", "complex128", *_BAREBONES}:
+        raise not_implemented(f"geometric_{target.device.kind}", target.numpy_dtype)
+    draw_elements(target, generator, "geometric", (p, 0.0, 0.0))
+
+
+def poisson(target: Tensor, rates: Tensor, generator: Generator | None) -> None:
+    """Fill with numbers of Poisson distributions, one rate per element."""
+    generator, _ = generator_for(target, generator, "poisson", " (position 2)")
+    position = generator.advance_on(target.storage.opened, 20)  # also for errors and empty tensors, as PyTorch
+    if not torch_type(target.numpy_dtype).digits:
+        raise not_implemented(f"poisson_{target.device.kind}", target.numpy_dtype)
+    if target.numel():
+        draw_with_parameters(target, rates, "poisson", position)
 
 
 def bernoulli(target: Tensor, p: float | Tensor, generator: Generator | None) -> None:
@@ -92,7 +139,19 @@ def bernoulli(target: Tensor, p: float | Tensor, generator: Generator | None) ->
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
     if target.numel() and (torch_name(target.numpy_dtype) in {"", *_BAREBONES} or target.numpy_dtype.kind == "c"):
         raise not_implemented(f"bernoulli_scalar_{target.device.kind}_", target.numpy_dtype)
-    _fill(target, generator, "bernoulli", (p, 0.0, 0.0))
+    draw_elements(target, generator, "bernoulli", (p, 0.0, 0.0))
+
+
+def _bernoulli_tensor(target: Tensor, p: Tensor, generator: Generator | None) -> None:
+    generator, _ = generator_for(target, generator, "bernoulli_")
+    probabilities = p.expand(*target.shape)
+    if not target.numel():
+        return
+    if not torch_type(p.numpy_dtype).digits:
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {torch_type(p.numpy_dtype).name}")
+    if torch_name(target.numpy_dtype) in {"", *_BAREBONES} or target.numpy_dtype.kind == "c":
+        raise not_implemented(f"bernoulli_tensor_{target.device.kind}_self_", target.numpy_dtype)
+    draw_with_parameters(target, probabilities, "chances", generator.advance_on(target.storage.opened, 10))
 
 
 def integers_below(target: Tensor, generator: Generator | None) -> None:
@@ -103,7 +162,7 @@ def integers_below(target: Tensor, generator: Generator | None) -> None:
     if torch_name(dtype) in {"", *_BAREBONES} or dtype.kind == "c":
         raise not_implemented(f"random_kernel_{target.device.kind}", dtype)
     count = (1 << kind.digits) + 1 if kind.digits else _largest_integer(dtype) + 1
-    _fill(target, generator, "integers", range_=count, wide=torch_name(dtype) in {"int64", "float64"})
+    draw_elements(target, generator, "integers", range_=count, wide=torch_name(dtype) in {"int64", "float64"})
 
 
 def integers(target: Tensor, low: int, high: int | None, generator: Generator | None) -> None:
@@ -112,7 +171,7 @@ def integers(target: Tensor, low: int, high: int | None, generator: Generator | 
     if full:
         if target.numel():
             _check_all_bits(target)
-        _fill(target, generator, "integers", range_=0, wide=True)
+        draw_elements(target, generator, "integers", range_=0, wide=True)
         return
     if high is None:
         last = _last_integer(target.numpy_dtype)
@@ -138,15 +197,17 @@ def integers(target: Tensor, low: int, high: int | None, generator: Generator | 
         last = high - 1
     _check_bounds(target.numpy_dtype, low, last)
     count = last - low + 1
-    _fill(target, generator, "integers", range_=count, base=low, wide=count >= _WIDE_RANGE)
+    draw_elements(target, generator, "integers", range_=count, base=low, wide=count >= _WIDE_RANGE)
 
 
-# ---- PyTorch's checks of bounds
+# ---- PyTorch's checks of arguments
 
 
-def _real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a complex dtype's parts; other dtypes unchanged."""
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and torch_name(dtype) else dtype
+def _real(function: str, name: str, position: int, number: Any) -> float:
+    """Return a float argument. Raises PyTorch's TypeError for other types; a tensor must have no dimensions."""
+    if isinstance(number, (int, float, np.integer, np.floating)) or getattr(number, "ndim", None) == 0:
+        return float(number)
+    raise TypeError(f"{function}(): argument '{name}' (position {position}) must be float, not {type(number).__name__}")
 
 
 @cache
@@ -229,147 +290,3 @@ def _check_all_bits(target: Tensor) -> None:
         raise not_implemented(name, target.numpy_dtype)
     if known not in {"int64", "float64", "float32", "bfloat16"}:
         raise RuntimeError(f"{name} handles only int64, double, float and bfloat16")
-
-
-# ---- Drawing
-
-
-def generator_for(target: Tensor, generator: Generator | None) -> tuple[Generator, Geometry]:
-    """Return the generator, or the device's default one, and the geometry to draw with."""
-    if generator is None:
-        generator = default_generator(target.device)
-    elif not isinstance(generator, Generator):
-        raise TypeError(f"generator must be a forebay.Generator, not {type(generator).__name__}")
-    elif generator.device.kind != target.device.kind:
-        raise RuntimeError(
-            f"Expected a '{target.device.kind}' device type for generator but found '{generator.device.kind}'"
-        )
-    return generator, generator.geometry or geometry_of(target.storage.opened.port.props)
-
-
-def _fill(
-    target: Tensor,
-    generator: Generator | None,
-    distribution: str,
-    numbers: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    *,
-    range_: int = 0,
-    base: int = 0,
-    wide: bool = False,
-) -> None:
-    generator, geometry = generator_for(target, generator)
-    if not target.numel():
-        return
-    shape: tuple[int, ...] = target.shape
-    strides, dtype = target.byte_strides, target.numpy_dtype
-    if any(length > 1 and stride == 0 for length, stride in zip(shape, strides, strict=True)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-    if dtype.kind == "c":
-        dtype = _real_dtype(dtype)
-        shape, strides = (*shape, 2), (*strides, dtype.itemsize)
-    is_64bit = wide if distribution == "integers" else dtype.itemsize == 8 and dtype.kind == "f"
-    draws, element = [], torch_name(dtype)
-    for launch in launches(shape, strides, dtype.itemsize, 2 if is_64bit else 4, geometry):
-        seed, offset = generator.advance_on(target.storage.opened, launch.skipped)
-        if launch.count:
-            draws.append(
-                Draw(
-                    distribution,
-                    element,
-                    target.data_ptr() + launch.start,
-                    launch.count,
-                    launch.axes,
-                    seed,
-                    offset,
-                    launch.threads,
-                    numbers,
-                    range_,
-                    base,
-                    wide,
-                )
-            )
-    _queue(target, draws)
-
-
-def _bernoulli_tensor(target: Tensor, p: Tensor, generator: Generator | None) -> None:
-    """Draw with one probability per element. Elements are ordered by descending strides where both tensors agree."""
-    generator, _ = generator_for(target, generator)
-    probabilities = p.expand(*target.shape)
-    if not target.numel():
-        return
-    if not torch_type(p.numpy_dtype).digits:
-        raise RuntimeError(f"expected probabilities tensor to have floating type, got {torch_type(p.numpy_dtype).name}")
-    if torch_name(target.numpy_dtype) in {"", *_BAREBONES} or target.numpy_dtype.kind == "c":
-        raise not_implemented(f"bernoulli_tensor_{target.device.kind}_self_", target.numpy_dtype)
-    order = list(range(target.ndim))
-    strides = [(target.byte_strides[dim], probabilities.byte_strides[dim]) for dim in order]
-    for i in range(target.ndim):
-        for j in range(i + 1, target.ndim):
-            first, second = strides[order[i]], strides[order[j]]
-            if 1 in (target.shape[order[i]], target.shape[order[j]]) or first == second:
-                continue
-            if all(one <= other for one, other in zip(first, second, strict=True)):
-                order[i], order[j] = order[j], order[i]
-    kind = np.dtype("f8" if target.numpy_dtype == np.float64 else "f4")
-    probabilities = probabilities.permute(*order).to(target.device).to(dtype=kind).contiguous()
-    axes = tuple((target.shape[dim], target.byte_strides[dim]) for dim in reversed(order))
-    seed, offset = generator.advance_on(target.storage.opened, 10)
-    draw = Draw(
-        "chances",
-        torch_name(target.numpy_dtype),
-        target.data_ptr(),
-        target.numel(),
-        axes,
-        seed,
-        offset,
-        256,
-        probabilities=probabilities.data_ptr(),
-    )
-    _queue(target, [draw], probabilities)
-
-
-def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
-    """Draw in the current stream's queue if it supports draws, else draw on the host and copy the result."""
-    stream = current_stream_for(target.storage.opened)
-    queue = stream.queue
-    if _supports_draws(type(queue)):
-        randoms = cast("RandomNumbers", queue)
-        with transfer.keep_alive(stream, target.storage, *(tensor.storage for tensor in read)):
-            tracer = observers.tracer
-            begun = tracer.queueing(queue) if tracer else None
-            for draw in draws:
-                randoms.draw(draw)
-            if tracer:
-                tracer.queued(queue, begun, "draw", draws[0].distribution if draws else "random", target.nbytes)
-        for listener in observers.launch_observers:
-            listener.launched(stream, draws[0].distribution if draws else "random", read, (target,))
-        return
-    if capture_state.active and stream.capture is not None:
-        message = f"{target.device.kind} draws random numbers on the host, which a graph cannot capture"
-        raise Unsupported(message, ability="RandomNumbers")
-    probabilities = [transfer.read(tensor) for tensor in read]  # in host memory
-    low, high = _extent(target.shape, target.byte_strides, target.itemsize)
-    memory = np.empty(high - low, np.uint8)
-    shift = memory.__array_interface__["data"][0] - low - target.data_ptr()
-    for draw in draws:
-        source = probabilities[0].__array_interface__["data"][0] if probabilities else 0
-        draw_now(draw._replace(address=draw.address + shift, probabilities=source))
-    transfer.copy_array(target, _strided(memory, -low, target), non_blocking=False)
-
-
-@cache
-def _supports_draws(queue: type) -> bool:
-    return issubclass(queue, RandomNumbers)
-
-
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """Return the byte range of the elements, relative to the first element."""
-    ends = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-    return sum(end for end in ends if end < 0), sum(end for end in ends if end > 0) + itemsize
-
-
-def _strided(memory: NDArray[np.uint8], start: int, target: Tensor) -> NDArray[Any]:
-    return np.ndarray(target.shape, target.numpy_dtype, memory.data, start, target.byte_strides)

@@ -18,7 +18,7 @@ from forebay.runtime.base import observers
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
 from forebay.runtime.memory import transfer
-from forebay.runtime.random import fill
+from forebay.runtime.random import drawing, fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import empty
@@ -112,7 +112,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     fill.integers(keys, -1 << (width - 1), (1 << (width - 1)) - 1, generator)
     if target.numpy_dtype.name == "bfloat16":  # PyTorch raises this after drawing the keys
         raise not_implemented(f"randperm_out_{target.device.kind}", target.numpy_dtype)
-    seed, offset = fill.generator_for(target, generator)[0].advance(count)
+    seed, offset = drawing.generator_for(target, generator, "randperm")[0].advance(count)
     opened = target.storage.opened
     queue, props = current_stream_for(opened).queue, opened.port.props
     if (props.host_visible or props.queue_visible) and can_launch(queue):

@@ -480,6 +480,60 @@ class Tensor(Exporter):
         random_fill.exponential(self, lambd, generator)
         return self
 
+    def cauchy_(self, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
+        """Fill with random numbers of a Cauchy distribution.
+
+        Parameters
+        ----------
+        median, sigma : float, optional
+            The median and the scale; 0 and 1 by default.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
+        random_fill.cauchy(self, median, sigma, generator)
+        return self
+
+    def log_normal_(self, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
+        """Fill with random numbers whose logarithms are normally distributed.
+
+        Parameters
+        ----------
+        mean, std : float, optional
+            The mean and the standard deviation of the logarithms; 1 and 2 by default.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
+        random_fill.log_normal(self, mean, std, generator)
+        return self
+
+    def geometric_(self, p: float, *, generator: Generator | None = None) -> Tensor:
+        """Fill with random numbers of trials up to the first success.
+
+        Parameters
+        ----------
+        p : float
+            The probability of a success, between 0 and 1.
+        generator : Generator, optional
+            The generator; that of the device by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
+        random_fill.geometric(self, p, generator)
+        return self
+
     def bernoulli_(self, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
         """Fill with ones, each with a probability, and zeros.
 

@@ -49,6 +49,26 @@ _DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor, Generator], Tensor], tuple[str
         (*_FLOATS, "complex64", "complex128"),
     ),
     "exponential": (lambda target, generator: target.exponential_(2, generator=generator), _FLOATS),
+    "cauchy": (lambda target, generator: target.cauchy_(1, 2, generator=generator), _FLOATS),
+    "log_normal": (lambda target, generator: target.log_normal_(0, 0.5, generator=generator), _FLOATS),
+    "geometric": (
+        lambda target, generator: target.geometric_(0.3, generator=generator),
+        (*_FLOATS, *_INTEGERS[1:]),
+    ),
+    "poisson": (
+        lambda target, generator: target.copy_(
+            forebay.poisson(forebay.full(target.shape, 2.5, dtype=target.dtype, device=target.device), generator)
+        ),
+        _FLOATS,
+    ),
+    "normal with tensors": (
+        lambda target, generator: target.copy_(
+            forebay.normal(
+                forebay.ones(target.shape, dtype=target.dtype, device=target.device), 2.0, generator=generator
+            )
+        ),
+        _FLOATS,
+    ),
     "bernoulli": (lambda target, generator: target.bernoulli_(0.3, generator=generator), (*_FLOATS, *_INTEGERS)),
     "integers": (lambda target, generator: target.random_(generator=generator), (*_FLOATS, *_INTEGERS)),
     "integer range": (lambda target, generator: target.random_(0, 2, generator=generator), (*_FLOATS, *_INTEGERS)),
