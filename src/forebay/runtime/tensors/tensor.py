@@ -207,7 +207,9 @@ class Tensor(Exporter):
 
         Its elements may be read only if the host can read the device's memory, and after synchronisation.
         """
-        return array_at(self.storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.storage)
+        return array_at(
+            self.storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.storage
+        )
 
     def _view(self, array: NDArray[Any]) -> Tensor:
         storage, offset = self.storage, self._offset
