@@ -27,7 +27,7 @@ def segments(cuda):
 
 def without_settings(found):
     """Return the outcome; forebay names its own variable for the settings."""
-    return found | {"says": found["says"].partition(" expandable_segments is enabled")[0]}
+    return found | {"message": found["message"].partition(" expandable_segments is enabled")[0]}
 
 
 def recovery_from_a_full_device(cuda, torch_like):

@@ -170,7 +170,7 @@ def test_randperm_rejects_non_ints(count):
 def test_generator_of_other_kind_raises():
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
         forebay.randperm(3, generator=forebay.Generator("cuda"), device=HOST)
-    with pytest.raises(TypeError, match=r"must be a forebay\.Generator, not int"):
+    with pytest.raises(TypeError, match=r"must be forebay\.Generator, not int"):
         forebay.randperm(3, generator=3, device=HOST)
 
 
