@@ -159,7 +159,7 @@ def test_generator_must_match_device_kind(device: Device) -> None:
     message = f"Expected a '{device.kind}' device type for generator but found 'meta'"
     with pytest.raises(RuntimeError, match=message):
         target.uniform_(generator=other)
-    with pytest.raises(TypeError, match="generator.* must be"):
+    with pytest.raises(TypeError, match=r"generator.* must be"):
         target.uniform_(generator=7)  # type: ignore[arg-type]  # deliberately invalid
     assert other.get_offset() == 0
 
