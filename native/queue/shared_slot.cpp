@@ -71,7 +71,7 @@ int forebay_wait(Slot* slot, uint64_t word, int64_t timeout_ns) {
     const int64_t left = std::min(end - steady_nanos(), kLivenessCheckNanos);
     if (left > 0) wait_for_bell(slot, before, left);
     if (is_reached(slot, word)) return kReached;
-    if (!forebay_since(process_in(word))) return is_reached(slot, word) ? kReached : kOrphaned;
+    if (!forebay_process_start(process_in(word))) return is_reached(slot, word) ? kReached : kOrphaned;
     if (left <= 0) return kNotYet;
   }
 }
@@ -94,18 +94,18 @@ int forebay_claim(Slot* slot, uint64_t word, uint64_t start) {
   return 1;
 }
 
-int forebay_give_back(void* argument) {
+int forebay_return(void* argument) {
   const std::unique_ptr<SlotRequest> request(static_cast<SlotRequest*>(argument));
   uint64_t mine = lease_of(request->word, kBorrowed);
   request->slot->lease.compare_exchange_strong(mine, lease_of(request->word, kReturned));
   return 0;
 }
 
-SlotRequest* forebay_errand(Slot* slot, uint64_t word) { return new SlotRequest{slot, word}; }
+SlotRequest* forebay_new_request(Slot* slot, uint64_t word) { return new SlotRequest{slot, word}; }
 
-void forebay_drop_errand(SlotRequest* request) { delete request; }
+void forebay_delete_request(SlotRequest* request) { delete request; }
 
-uint64_t forebay_since([[maybe_unused]] uint64_t process) {
+uint64_t forebay_process_start([[maybe_unused]] uint64_t process) {
 #ifdef __linux__
   char path[48], text[1024];
   std::snprintf(path, sizeof path, "/proc/%llu/stat", static_cast<unsigned long long>(process));

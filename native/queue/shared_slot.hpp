@@ -45,12 +45,12 @@ struct SlotRequest {
 EXPORTED uint64_t forebay_record(forebay::Slot* slot, uint64_t process);  // returns the word of the new record
 EXPORTED int forebay_wait(forebay::Slot* slot, uint64_t word, int64_t timeout_ns);  // returns an Outcome
 EXPORTED int forebay_claim(forebay::Slot* slot, uint64_t word, uint64_t start);     // 0: not available
-EXPORTED forebay::SlotRequest* forebay_errand(forebay::Slot* slot, uint64_t word);
-EXPORTED void forebay_drop_errand(forebay::SlotRequest* request);
+EXPORTED forebay::SlotRequest* forebay_new_request(forebay::Slot* slot, uint64_t word);
+EXPORTED void forebay_delete_request(forebay::SlotRequest* request);
 
 // To be run by a queue, or called directly. forebay_await fails with kOrphaned.
 EXPORTED int forebay_reach(void* request);
 EXPORTED int forebay_await(void* request);
-EXPORTED int forebay_give_back(void* request);  // returns the memory claimed with that word
+EXPORTED int forebay_return(void* request);  // returns the memory claimed with that word
 
-EXPORTED uint64_t forebay_since(uint64_t process);  // start time; 0: no such process, or it has ended
+EXPORTED uint64_t forebay_process_start(uint64_t process);  // start time; 0: no such process, or it has ended

@@ -18,7 +18,7 @@ constexpr int64_t kLimit = 20'000'000'000;
 constexpr int64_t kShort = 2'000'000;
 
 uint64_t process_id() { return static_cast<uint64_t>(getpid()); }
-void reach(Slot* slot, uint64_t word) { forebay_reach(forebay_errand(slot, word)); }
+void reach(Slot* slot, uint64_t word) { forebay_reach(forebay_new_request(slot, word)); }
 
 // A slot in memory shared with forked children.
 struct SharedPage {
@@ -62,22 +62,22 @@ TEST(waiting_for_ended_process_reports_orphaned) {
   CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);  // a zombie
   CHECK(waitpid(child, nullptr, 0) == child);
   CHECK(forebay_wait(page.slot, word, kLimit) == kOrphaned);
-  CHECK(forebay_since(static_cast<uint64_t>(child)) == 0);
-  CHECK(forebay_since(process_id()) == forebay_since(process_id()));
-  CHECK(forebay_since(process_id()) != 0);
+  CHECK(forebay_process_start(static_cast<uint64_t>(child)) == 0);
+  CHECK(forebay_process_start(process_id()) == forebay_process_start(process_id()));
+  CHECK(forebay_process_start(process_id()) != 0);
 }
 
 TEST(queue_waits_for_record_and_fails_if_orphaned) {
   Slot slot{};
   Worker one, other;
   const uint64_t word = forebay_record(&slot, process_id());
-  one.run(forebay_await, forebay_errand(&slot, word));
+  one.run(forebay_await, forebay_new_request(&slot, word));
   const uint64_t behind = one.signal();
   CHECK(one.wait(behind, kShort) == Wait::TimedOut);
-  other.run(forebay_reach, forebay_errand(&slot, word));
+  other.run(forebay_reach, forebay_new_request(&slot, word));
   CHECK(one.wait(behind, kLimit) == Wait::Reached);
   CHECK(!one.failed());
-  one.run(forebay_await, forebay_errand(&slot, forebay_record(&slot, 0)));  // no process has id 0
+  one.run(forebay_await, forebay_new_request(&slot, forebay_record(&slot, 0)));  // no process has id 0
   CHECK(one.wait(one.signal(), kLimit) == Wait::Reached);
   CHECK(one.take_failure().code == kOrphaned);
   CHECK(one.close() && other.close());
@@ -107,9 +107,9 @@ TEST(lease_is_claimed_once_and_returned_by_claimant) {
   CHECK(forebay_claim(&slot, use | 41, 5));
   CHECK(slot.borrower_start == 5);
   CHECK(!forebay_claim(&slot, use | 42, 6));
-  forebay_give_back(forebay_errand(&slot, use | 42));
+  forebay_return(forebay_new_request(&slot, use | 42));
   CHECK(slot.lease == lease_of(use | 41, kBorrowed));
-  forebay_give_back(forebay_errand(&slot, use | 41));
+  forebay_return(forebay_new_request(&slot, use | 41));
   CHECK(slot.lease == lease_of(use | 41, kReturned));
 }
 
@@ -161,7 +161,7 @@ TEST(pause_does_not_wait_for_ipc_event) {
   Slot slot{};
   Worker queue;
   const uint64_t word = forebay_record(&slot, process_id());
-  queue.run(forebay_await, forebay_errand(&slot, word));
+  queue.run(forebay_await, forebay_new_request(&slot, word));
   CHECK(queue.pause(kLimit));
   reach(&slot, word);
   const uint64_t tick = queue.signal();

@@ -39,22 +39,22 @@ for _name, _result, _arguments in (
     ("record", _word, [_address, _word]),
     ("wait", ctypes.c_int, [_address, _word, ctypes.c_int64]),
     ("claim", ctypes.c_int, [_address, _word, _word]),
-    ("errand", _address, [_address, _word]),
-    ("drop_errand", None, [_address]),
+    ("new_request", _address, [_address, _word]),
+    ("delete_request", None, [_address]),
     ("reach", ctypes.c_int, [_address]),
-    ("give_back", ctypes.c_int, [_address]),
-    ("since", _word, [_word]),
+    ("return", ctypes.c_int, [_address]),
+    ("process_start", _word, [_word]),
 ):
     _function = getattr(_native, f"forebay_{_name}")
     _function.restype, _function.argtypes = _result, _arguments
-_REACH, _AWAIT, _GIVE_BACK = (
-    ctypes.cast(getattr(_native, f"forebay_{name}"), _address).value or 0 for name in ("reach", "await", "give_back")
+_REACH, _AWAIT, _RETURN = (
+    ctypes.cast(getattr(_native, f"forebay_{name}"), _address).value or 0 for name in ("reach", "await", "return")
 )
 
 
 def process_start_time(process: int) -> int:
     """Return the start time of a process in the system's units; 0 if there is no such process or it is a zombie."""
-    return int(_native.forebay_since(process))
+    return int(_native.forebay_process_start(process))
 
 
 @cache
@@ -151,7 +151,7 @@ class _Slot:
         self.address = page.file.address + offset
         if own:  # the numbers continue, so that handles of the slot's previous use are stale
             self.base = _native.forebay_record(self.address, 0)
-            _native.forebay_reach(_native.forebay_errand(self.address, self.base))
+            _native.forebay_reach(_native.forebay_new_request(self.address, self.base))
             self._write(_BASE, self.base)
 
     @classmethod
@@ -190,11 +190,11 @@ class _Slot:
         _word.from_address(self.address + at).value = value
 
     def _enqueue(self, queue: Queue, function: int, word: int) -> None:
-        errand = _native.forebay_errand(self.address, word)
+        request = _native.forebay_new_request(self.address, word)
         try:
-            _native_calls(queue).call_native(function, errand)
+            _native_calls(queue).call_native(function, request)
         except BaseException:
-            _native.forebay_drop_errand(errand)
+            _native.forebay_delete_request(request)
             raise
 
     def __del__(self) -> None:
@@ -250,9 +250,9 @@ class Lease(SharedEvent):
     def return_memory(self, queue: Queue | None = None) -> None:
         """Return the memory behind the work of `queue`, in the borrowing process; no effect in other processes."""
         if queue is None or queue.idle():
-            _native.forebay_give_back(_native.forebay_errand(self.address, self.base | self.process))
+            _native.forebay_return(_native.forebay_new_request(self.address, self.base | self.process))
         else:
-            self._enqueue(queue, _GIVE_BACK, self.base | self.process)
+            self._enqueue(queue, _RETURN, self.base | self.process)
 
     def is_over(self) -> bool:
         """Return True, in the sending process, if the memory was returned or the borrowing process has ended."""

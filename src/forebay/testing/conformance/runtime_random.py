@@ -14,12 +14,14 @@ from forebay import Generator, Tensor, random
 from forebay.device_spec import Device
 from forebay.runtime.random.generator_states import format_of
 from forebay.runtime.random.launch_geometry import geometry_of
-from forebay.testing.conformance.helpers import needs_memory, port_of, run_in_new_process
+from forebay.spi import Launches
+from forebay.testing.conformance.helpers import needs, needs_memory, port_of, run_in_new_process
 
 __all__ = [
     "test_bernoulli_with_tensor_advances_offset_by_whole_calls",
     "test_default_launch_geometry_is_that_of_the_device",
     "test_draws_advance_the_offset",
+    "test_draws_computed_from_tensors_match_the_cpu_device",
     "test_draws_match_published_values",
     "test_draws_match_the_cpu_device",
     "test_empty_tensor_does_not_advance_the_offset",
@@ -80,9 +82,17 @@ _DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor, Generator], Tensor], tuple[str
         (*_FLOATS, *_INTEGERS),
     ),
 }
-_FILLS = [
-    pytest.param(name, dtype, id=f"{name}-{dtype}") for name, (_, dtypes) in _DISTRIBUTIONS.items() for dtype in dtypes
-]
+_COMPUTED = ("poisson", "normal with tensors")  # computed or converted by a function that the queue runs
+
+
+def _fills(*, computed: bool) -> list[Any]:
+    """Return the distributions that need the queue to run functions, or the others, each with its dtypes."""
+    return [
+        pytest.param(name, dtype, id=f"{name}-{dtype}")
+        for name, (_, dtypes) in _DISTRIBUTIONS.items()
+        for dtype in dtypes
+        if (name in _COMPUTED) == computed
+    ]
 
 
 def _drawn(device: Device, generator: Generator | None = None, count: int = 40) -> list[float]:
@@ -182,10 +192,21 @@ def test_draws_match_published_values(device: Device) -> None:
     assert found == pytest.approx([0.3990, 0.5167, 0.0249, 0.9401, 0.9459, 0.7967, 0.4150, 0.8203], abs=5e-5)
 
 
-@pytest.mark.parametrize(("distribution", "dtype"), _FILLS)
+@pytest.mark.parametrize(("distribution", "dtype"), _fills(computed=False))
 @needs_memory
 def test_draws_match_the_cpu_device(device: Device, distribution: str, dtype: str) -> None:
     """Fill more elements than a small GPU has threads, with strides, on the device and on the CPU device."""
+    _check_draws_match_the_cpu_device(device, distribution, dtype)
+
+
+@pytest.mark.parametrize(("distribution", "dtype"), _fills(computed=True))
+@needs(Launches)
+@needs_memory
+def test_draws_computed_from_tensors_match_the_cpu_device(device: Device, distribution: str, dtype: str) -> None:
+    _check_draws_match_the_cpu_device(device, distribution, dtype)
+
+
+def _check_draws_match_the_cpu_device(device: Device, distribution: str, dtype: str) -> None:
     fill, _ = _DISTRIBUTIONS[distribution]
     found: list[np.ndarray[Any, Any]] = []
     for place in (device, Device("cpu")):
