@@ -58,7 +58,7 @@ struct Segment {
   uint64_t rank;  // among equal free blocks, the one whose segment has the lowest rank is allocated first
   bool small;
   uint64_t page_size;  // of an expandable segment: the unit of commit and decommit; 0: all memory is always committed
-  uint32_t stack;      // call stack of the reservation
+  uint32_t stack;      // call stack of the reservation; 0 once its first block was split
   FreeList* free_list;
   Block* first;
   std::unique_ptr<Gaps> gaps = nullptr;  // of a heap

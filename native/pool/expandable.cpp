@@ -18,7 +18,7 @@ bool is_free_or_uncommitted(const Block* block) {
 }  // namespace
 
 void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small,
-                            uint32_t stack, uint32_t pool_id) {
+                            uint32_t pool_id) {
   if (page_size == 0 || page_size % kMinBlockSize != 0 || size % page_size != 0) {
     std::ostringstream message;
     message << "an expandable segment must consist of whole pages, and the page size must be a multiple of "
@@ -29,7 +29,7 @@ void Pool::adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size,
   FreeList* list = free_list(partition_or_default(pool_id), queue, small);
   std::map<uint64_t, Block*> entry;  // allocated first, as it may throw
   Block*& listed = entry[address];
-  listed = create_segment(address, size, queue, stack, kNextRank, list, page_size);
+  listed = create_segment(address, size, queue, 0, kNextRank, list, page_size);
   listed->state = State::Uncommitted;
   list->uncommitted.merge(entry);
   ++expandable_segments_;
@@ -99,13 +99,14 @@ Block* Pool::commit_done(uint64_t address, uint64_t nbytes, uint32_t stack) {
   Lock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr || block->state != State::Committing) return nullptr;
-  const Segment& segment = *block->segment;
+  Segment& segment = *block->segment;
   const uint64_t size = block->size;
   block->state = State::Free;
   block->untouched = true;
   coalesce_free(block);
   count_reserved(segment, static_cast<int64_t>(size));
   if (ring_) record_event(Action::Map, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
+  if (block->prev == nullptr && segment.stack == 0) segment.stack = stack;
   return fits(nbytes, block->size) ? allocate_from(block, policy_.block_size(nbytes), nbytes, stack, policy_.expandable)
                                    : nullptr;
 }
@@ -149,16 +150,17 @@ bool Pool::begin_decommit(PageRange range) {
   return true;
 }
 
-bool Pool::decommit_done(uint64_t address) {
+bool Pool::decommit_done(uint64_t address, uint32_t stack) {
   Lock lock(mutex_);
   Block* block = block_at(address);
   if (block == nullptr || block->state != State::Decommitting) return false;
   const Segment& segment = *block->segment;
   const uint64_t size = block->size;
+  if (stack == 0 && block->prev == nullptr) stack = segment.stack;
   coalesce_uncommitted(block);
   count_reserved(segment, -static_cast<int64_t>(size));
   if (ring_)
-    record_event(Action::Unmap, address, size, segment.queue, segment.stack, segment.free_list->partition->pool_id);
+    record_event(Action::Unmap, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
   return !block->is_split();
 }
 

@@ -59,7 +59,7 @@ Block* Pool::find_block(FreeList* list, uint64_t size, bool expandable) {
 
 // Marks the first `size` bytes of a listed block as live.
 Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable) {
-  const Segment& segment = *block->segment;
+  Segment& segment = *block->segment;
   const bool small = segment.small, counted = segment.counts_splits();
   // Allocations of our own tables may fail, so they come before any change.
   const bool split = segment.free_list->partition->allows_splits &&
@@ -70,6 +70,7 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
 
   const bool was_split = block->is_split();
   if (split) {
+    if (block->prev == nullptr) segment.stack = 0;  // as in PyTorch, where a split segment has no stack any more
     Block* rest = split_off(block, size);
     rest->requested = block->requested;  // a free block keeps its last requested size, as in PyTorch
     insert_free(rest);
@@ -114,7 +115,7 @@ bool Pool::free(Block* block, uint32_t stack) {
     record_event(Action::FreeRequested, block->address, block->requested, segment.queue, block->stack,
                  segment.free_list->partition->pool_id);
   }
-  if (!pending) finish_free(block);
+  if (!pending) finish_free(block, 0);
   return pending;
 }
 
@@ -173,24 +174,25 @@ void Pool::acknowledge_deferred(uint64_t serial) {
   deferred_.erase(deferred_.begin(), std::upper_bound(deferred_.begin(), deferred_.end(), serial));
 }
 
-bool Pool::complete_free(uint64_t serial) {
+bool Pool::complete_free(uint64_t serial, uint32_t stack) {
   Lock lock(mutex_);
   const auto at = pending_frees_.find(serial);
   if (at == pending_frees_.end()) return false;
   Block* block = at->second;
   pending_frees_.erase(at);
   block->users.clear();
-  finish_free(block);
+  finish_free(block, stack);
   return true;
 }
 
 // Frees the block: merges it with free neighbours and lists the result.
-void Pool::finish_free(Block* block) {
+void Pool::finish_free(Block* block, uint32_t stack) {
   const Segment& segment = *block->segment;
   const bool small = segment.small;
   if (ring_) {
     const uint32_t pool_id = segment.free_list->partition->pool_id;
-    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue, block->stack, pool_id);
+    record_event(Action::FreeCompleted, block->address, block->requested, segment.queue,
+                 stack == 0 ? block->stack : stack, pool_id);
   }
   const int64_t freed = bytes(block->size);
   statistics_.add(kActive, small, -1);

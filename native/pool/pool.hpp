@@ -24,6 +24,7 @@
 #include "pool/history.hpp"
 #include "pool/live_table.hpp"
 #include "pool/policy.hpp"
+#include "pool/stacks.hpp"
 #include "pool/statistics.hpp"
 
 namespace forebay {
@@ -91,7 +92,9 @@ class Pool {
 
   std::vector<DeferredFree> deferred();        // pending frees that were not yet acknowledged
   void acknowledge_deferred(uint64_t serial);  // this one and all earlier ones
-  bool complete_free(uint64_t serial);         // false if no free with that serial is pending
+  // Returns false if no free with that serial is pending. A `stack` here and below is that of the caller that released
+  // the memory, for the history; 0 records the block's or segment's own.
+  bool complete_free(uint64_t serial, uint32_t stack = 0);
 
   // All adopt functions throw std::invalid_argument if the segment is misaligned (kMinBlockSize) or overlaps another.
   // PyTorch ranks segments by arrival since 2.10, and by address before: then `rank` is the address.
@@ -101,7 +104,7 @@ class Pool {
   // fit.
   Block* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
                             uint32_t pool_id);
-  bool evict(uint64_t address);  // false if there is no such segment or part of it is in use
+  bool evict(uint64_t address, uint32_t stack = 0);  // false if there is no such segment or part of it is in use
   // Lists the wholly free segments of a partition and size class, by queue and then in free-list order.
   // `expandable` adds wholly free expandable segments and heaps, which evict() refuses. `parts` adds the free blocks of
   // expandable segments that are partly in use; of heaps it lists the free buffers instead.
@@ -111,7 +114,7 @@ class Pool {
   // Expandable segments. A range in transition cannot be allocated, so the caller may commit or decommit it without a
   // lock: `choose_pages`, `begin_commit` and `begin_decommit` start a transition; `commit_done`, `decommit_done` and
   // `rollback` end it.
-  void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small, uint32_t stack,
+  void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, bool small,
                         uint32_t pool_id);
   // Returns the range to commit for a request. Size 0: the free block at the address suffices; address 0 as well: more
   // address space is needed.
@@ -124,7 +127,7 @@ class Pool {
   Block* commit_done(uint64_t address, uint64_t nbytes, uint32_t stack);
   std::vector<PageRange> idle_pages(bool small, uint32_t pool_id) const;  // whole free pages, in free-list order
   bool begin_decommit(PageRange range);                                   // false unless all of it is free
-  bool decommit_done(uint64_t address);  // true if its whole segment is now uncommitted
+  bool decommit_done(uint64_t address, uint32_t stack = 0);               // true if its whole segment is uncommitted
   void rollback(uint64_t address);       // the transition failed
   std::vector<PageTransition> page_transitions() const;
   bool evict_expandable(uint64_t address);
@@ -155,6 +158,8 @@ class Pool {
   // a bit for each action that is not recorded; `keep`: retain the newest entries of the previous recording.
   void record_history(size_t capacity, bool stacks = true, uint32_t skip = 0, bool keep = false);
   void set_note(uint32_t note) { note_ = note; }  // of the following entries
+  // Removes the stacks from the table that no block or segment has, and renumbers the others. The history must be empty.
+  void compact_stacks(StackTable* stacks);
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id = 0);
   void record_snapshot_event();
@@ -199,7 +204,7 @@ class Pool {
   void insert_free(Block* block);
   void remove_free(Block* block);
   void recycle(Block* block);
-  void finish_free(Block* block);
+  void finish_free(Block* block, uint32_t stack);
   bool overlaps(uint64_t address, uint64_t size) const;  // with any segment; the caller holds the lock
   void absorb(Block* into, Block* neighbour);
   Block* block_containing(uint64_t address);

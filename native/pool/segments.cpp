@@ -73,7 +73,7 @@ Block* Pool::adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size
   return allocate_from(block, wanted, nbytes, stack, policy_.expandable);
 }
 
-bool Pool::evict(uint64_t address) {
+bool Pool::evict(uint64_t address, uint32_t stack) {
   Lock lock(mutex_);
   const auto at = segments_.find(address);
   if (at == segments_.end()) return false;
@@ -88,7 +88,7 @@ bool Pool::evict(uint64_t address) {
   count_reserved(segment, -bytes(segment.size));
   if (ring_) {
     const uint32_t pool_id = segment.free_list->partition->pool_id;
-    record_event(Action::Release, address, segment.size, segment.queue, segment.stack, pool_id);
+    record_event(Action::Release, address, segment.size, segment.queue, stack == 0 ? segment.stack : stack, pool_id);
   }
   erase_segment(&segment);
   return true;

@@ -42,6 +42,18 @@ class StackTable {
     return node;
   }
 
+  // Returns the number that a stack has in `compacted`, a table that replaces this one, adding the stack if necessary.
+  uint32_t move_to(StackTable* compacted, uint32_t number) const {
+    std::vector<StackFrame> frames;
+    for (; number != 0; number = nodes_[number].parent) frames.push_back(nodes_[number].frame);
+    compacted->generation_ = generation_ + 1;
+    return compacted->intern(frames.data(), frames.size());
+  }
+
+  // Returns a handle of a stack. `number_of` returns 0 for it once the table was replaced.
+  uint64_t handle(uint32_t number) const { return number == 0 ? 0 : uint64_t{generation_} << 32 | number; }
+  uint32_t number_of(uint64_t handle) const { return handle >> 32 == generation_ ? static_cast<uint32_t>(handle) : 0; }
+
   size_t size() const { return nodes_.size(); }
   const Node& operator[](size_t index) const { return nodes_[index]; }
   std::vector<Node> nodes() const { return {nodes_.begin() + 1, nodes_.end()}; }  // without the empty stack
@@ -81,6 +93,7 @@ class StackTable {
   std::vector<uint32_t> slots_;
   std::vector<StackFrame> last_;  // the most recently interned stack, outermost first
   std::vector<uint32_t> path_;    // and its nodes
+  uint32_t generation_ = 0;
 };
 
 }  // namespace forebay

@@ -98,12 +98,25 @@ void Pool::record_history(size_t capacity, bool stacks, uint32_t skip, bool keep
   recording_ = capacity != 0;
   stacks_ = stacks;
   skip_ = skip;
-  if (keep) return;
-  // Stack numbers are valid for one recording only.
-  for (auto& [address, segment] : segments_) {
-    segment.stack = 0;
-    for (Block* block = segment.first; block != nullptr; block = block->next) block->stack = 0;
+}
+
+void Pool::compact_stacks(StackTable* stacks) {
+  Lock lock(mutex_);
+  StackTable compacted;
+  std::unordered_map<uint32_t, uint32_t> moved;  // complete before any change, as it may throw
+  const auto move = [&](uint32_t stack) {
+    if (moved.count(stack) == 0) moved[stack] = stacks->move_to(&compacted, stack);
+  };
+  move(0);
+  for (const auto& [address, segment] : segments_) {
+    move(segment.stack);
+    for (const Block* block = segment.first; block != nullptr; block = block->next) move(block->stack);
   }
+  for (auto& [address, segment] : segments_) {
+    segment.stack = moved.at(segment.stack);
+    for (Block* block = segment.first; block != nullptr; block = block->next) block->stack = moved.at(block->stack);
+  }
+  *stacks = std::move(compacted);
 }
 
 void Pool::record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) {

@@ -43,7 +43,7 @@ inline Rows rows_of(const Pool& pool) {
         }
         if (!in_run) {
           const Segment& s = *current;
-          rows.segments.push_back({block.address, 0, s.queue, s.stack, s.small ? 1u : 0u,
+          rows.segments.push_back({block.address, 0, s.queue, block.prev == nullptr ? s.stack : 0, s.small ? 1u : 0u,
                                    s.free_list->partition->pool_id, s.expandable() ? 1u : 0u});
           in_run = true;
         }

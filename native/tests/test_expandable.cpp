@@ -53,7 +53,7 @@ struct PoolFixture {
 struct ExpandableFixture : PoolFixture {
   ExpandableFixture() {
     pool.set_policy(expandable_policy());
-    pool.adopt_expandable(kBase, 10 * kPage, kPage, 0, false, 0, 0);
+    pool.adopt_expandable(kBase, 10 * kPage, kPage, 0, false, 0);
   }
 
   // Allocates as the allocator does: a free block, or one made by committing pages.
@@ -95,7 +95,7 @@ TEST(expandable_segment_requires_whole_pages) {
   for (const uint64_t page : {uint64_t{0}, uint64_t{100}, 3 * kMiB}) {
     bool refused = false;
     try {
-      fixture.pool.adopt_expandable(kBase, kPage, page, 0, false, 0, 0);
+      fixture.pool.adopt_expandable(kBase, kPage, page, 0, false, 0);
     } catch (const std::invalid_argument&) {
       refused = true;
     }
@@ -466,7 +466,7 @@ TEST(partition_supports_expandable_segments) {
   PoolFixture fixture;
   fixture.pool.set_policy(expandable_policy());
   fixture.pool.create_partition(1, true);
-  fixture.pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, false, 0, 1);
+  fixture.pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, false, 1);
   CHECK(equals(fixture.pool.choose_pages(2 * kMiB, 0, 0), 0, 0));
   const PageRange range = fixture.pool.choose_pages(2 * kMiB, 0, 1);
   CHECK(equals(range, kBase, kPage));
@@ -677,7 +677,7 @@ TEST(expandable_pool_is_thread_safe) {
   pool.set_policy(expandable_policy());
   for (const uint32_t pool_id : {1, 2}) pool.create_partition(pool_id, pool_id == 1);
   for (uint64_t number = 0; number < 3; ++number)  // of pools 0 to 2
-    pool.adopt_expandable((1 + number) * 100 * kPage, 8 * kPage, kPage, 0, false, 0, static_cast<uint32_t>(number));
+    pool.adopt_expandable((1 + number) * 100 * kPage, 8 * kPage, kPage, 0, false, static_cast<uint32_t>(number));
   pool.record_history(1000);
   std::vector<std::thread> threads;
   for (uint64_t number = 0; number < 8; ++number) {

@@ -75,6 +75,8 @@ cdef extern from "pool/stacks.hpp" namespace "forebay" nogil:
         size_t size()
         const StackNode& operator[](size_t index)
         vector[StackNode] nodes() except +
+        uint64_t handle(uint32_t number)
+        uint32_t number_of(uint64_t handle)
 
 
 cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
@@ -111,16 +113,16 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         void record_stream(Record* block, uint64_t queue) except +
         vector[DeferredFree] deferred() except +
         void acknowledge_deferred(uint64_t serial)
-        cbool complete_free(uint64_t serial) except +
+        cbool complete_free(uint64_t serial, uint32_t stack) except +
         void adopt(uint64_t address, uint64_t size, uint64_t queue, cbool small, uint32_t stack, uint64_t rank,
                    uint32_t pool_id) except +
         Record* adopt_and_allocate(uint64_t nbytes, uint64_t address, uint64_t size, uint64_t queue, uint32_t stack,
                                    uint32_t pool_id) except +
-        cbool evict(uint64_t address) except +
+        cbool evict(uint64_t address, uint32_t stack) except +
         vector[Evictable] evictable(cbool small, uint32_t pool_id, cbool expandable, cbool parts) except +
         cbool owns(uint64_t address)
         void adopt_expandable(uint64_t address, uint64_t size, uint64_t page_size, uint64_t queue, cbool small,
-                              uint32_t stack, uint32_t pool_id) except +
+                              uint32_t pool_id) except +
         PageRange choose_pages(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
         Record* allocate_at(uint64_t address, uint64_t nbytes, uint64_t queue, uint32_t stack,
                             uint32_t pool_id) except +
@@ -128,7 +130,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         vector[PageRange] idle_pages(cbool small, uint32_t pool_id) except +
         cbool begin_commit(PageRange pages) except +
         cbool begin_decommit(PageRange pages) except +
-        cbool decommit_done(uint64_t address) except +
+        cbool decommit_done(uint64_t address, uint32_t stack) except +
         void rollback(uint64_t address) except +
         vector[PageTransition] page_transitions() except +
         cbool evict_expandable(uint64_t address) except +
@@ -148,6 +150,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         void reset_accumulated()
         void record_history(size_t capacity, cbool stacks, uint32_t skip, cbool keep) except +
         void set_note(uint32_t note)
+        void compact_stacks(StackTable* stacks) except +
         cbool recording()
         void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id) except +
         void record_snapshot_event() except +

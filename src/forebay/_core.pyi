@@ -56,7 +56,8 @@ class Pool:
     routed: bool  # `allocate` calls `_route`
     def deferred(self) -> list[tuple[int, list[int], int, int]]: ...  # token, queues that use the block, pool id, queue
     def acknowledge_deferred(self, token: int) -> None: ...  # acknowledge this and all earlier entries of `deferred`
-    def complete_free(self, token: int) -> bool: ...  # complete the free; False if none is pending under the token
+    # Complete the free; False if none is pending under the token. `stack`, here and below: see `caller_stack`.
+    def complete_free(self, token: int, stack: int = 0) -> bool: ...
 
     # Sizes in bytes; the parameters are explained in native/pool/policy.hpp.
     def set_policy(
@@ -86,7 +87,7 @@ class Pool:
     def evictable(
         self, small: bool, partition: int = 0, expandable: bool = False, parts: bool = False
     ) -> list[tuple[int, int, int, int, bool]]: ...
-    def evict(self, address: int) -> bool: ...  # False unless a wholly free segment starts there
+    def evict(self, address: int, stack: int = 0) -> bool: ...  # False unless a wholly free segment starts there
     def owns(self, address: int) -> bool: ...
 
     # Expandable segments. `choose_pages` chooses an (address, size) range to commit. Size 0: the block there
@@ -104,7 +105,7 @@ class Pool:
     def commit_done(self, address: int, nbytes: int) -> Block | None: ...
     def idle_pages(self, small: bool, partition: int = 0) -> list[tuple[int, int]]: ...
     def begin_decommit(self, address: int, size: int) -> bool: ...  # False unless all of the range is free
-    def decommit_done(self, address: int) -> bool: ...  # True if the segment is now wholly uncommitted
+    def decommit_done(self, address: int, stack: int = 0) -> bool: ...  # True if the segment is now wholly uncommitted
     def rollback(self, address: int) -> None: ...
     def page_transitions(self) -> list[tuple[int, int, bool]]: ...  # address, size, True if decommitting
     def evict_expandable(self, address: int) -> bool: ...
@@ -150,6 +151,9 @@ class Pool:
     ) -> None: ...
     @property
     def recording(self) -> bool: ...
+    # A number for the caller's stack, for the entries of memory that it releases; 0 if none is recorded. `frees`: the
+    # caller frees memory, so the stack is recorded only if frees record theirs. No longer valid after a new recording.
+    def caller_stack(self, frees: bool) -> int: ...
     annotating: bool  # entries carry the number that `_annotation_id` returns
     def _annotation_id(self) -> int: ...
     def record_snapshot_event(self) -> None: ...  # records that a snapshot was taken

@@ -55,8 +55,8 @@ cdef class Block:
 
 cdef class Pool:
     cdef NativePool native
-    cdef StackTable stacks  # empty unless recording
-    cdef list codes  # of stack node 1, 2, ...: keeps the code objects of the stacks alive
+    cdef StackTable stacks  # of the recording, and of blocks that live on after it
+    cdef list codes  # keeps the code objects of the stacks alive
     cdef size_t depth
     cdef bint frees  # a free records its own stack
     cdef public bint has_pending_frees, routed  # some frees are pending; some allocations go to private pools
@@ -103,8 +103,9 @@ cdef class Pool:
         Py_XDECREF(frame)
         if not self.native.recording():  # walking frames may run a finalizer, which may have stopped the recording
             return 0
+        cdef size_t known = self.stacks.size()
         cdef uint32_t number = self.stacks.intern(frames, count)
-        for at in range(1 + len(self.codes), self.stacks.size()):
+        for at in range(known, self.stacks.size()):
             self.codes.append(<object><PyObject*>self.stacks[at].frame.code)
         return number
 
@@ -148,15 +149,17 @@ cdef class Pool:
         rows = self.native.evictable(small, partition, expandable, parts)
         return [(row.address, row.size, row.queue, row.age, row.expandable) for row in rows]
 
-    def evict(self, uint64_t address): return self.native.evict(address)
+    def evict(self, uint64_t address, uint64_t stack=0): return self.native.evict(address, self.stacks.number_of(stack))
     def owns(self, uint64_t address): return self.native.owns(address)
     def deferred(self): return [(row.serial, row.users, row.pool_id, row.queue) for row in self.native.deferred()]
     def acknowledge_deferred(self, uint64_t token): self.native.acknowledge_deferred(token)
-    def complete_free(self, uint64_t token): return self.native.complete_free(token)
+
+    def complete_free(self, uint64_t token, uint64_t stack=0):
+        return self.native.complete_free(token, self.stacks.number_of(stack))
 
     def adopt_expandable(self, uint64_t address, uint64_t nbytes, uint64_t page, uint64_t queue, bint small,
                          uint32_t partition=0):
-        self.native.adopt_expandable(address, nbytes, page, queue, small, self.current_stack(), partition)
+        self.native.adopt_expandable(address, nbytes, page, queue, small, partition)
 
     def choose_pages(self, uint64_t nbytes, uint64_t queue, uint32_t partition=0):
         cdef PageRange pages = self.native.choose_pages(nbytes, queue, partition)
@@ -179,7 +182,9 @@ cdef class Pool:
     def begin_decommit(self, uint64_t address, uint64_t size):
         return self.native.begin_decommit(PageRange(address, size))
 
-    def decommit_done(self, uint64_t address): return self.native.decommit_done(address)
+    def decommit_done(self, uint64_t address, uint64_t stack=0):
+        return self.native.decommit_done(address, self.stacks.number_of(stack))
+
     def rollback(self, uint64_t address): self.native.rollback(address)
     def evict_expandable(self, uint64_t address): return self.native.evict_expandable(address)
 
@@ -216,11 +221,18 @@ cdef class Pool:
 
     def record_history(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0,
                        bint keep=False):
+        cdef list codes = [], _before = self.codes  # created first, as in `tables`; kept alive
         keep = keep and max_entries and self.native.recording()
         self.native.record_history(max_entries, stacks, skip, keep)
         if not keep:
-            self.stacks, self.codes = StackTable(), []
+            self.native.compact_stacks(&self.stacks)
+            self.codes = codes
+            codes.extend([<object><PyObject*>self.stacks[at].frame.code for at in range(1, self.stacks.size())])
         self.depth, self.frees = min(depth, <size_t>kMaxDepth), frees
+
+    def caller_stack(self, bint frees):
+        cdef uint32_t number = self.current_stack()  # also sets the note of the entries that follow
+        return 0 if frees and not self.frees else self.stacks.handle(number)
 
     def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t partition=0):
         self.native.record_oom(nbytes, queue, free, self.current_stack(), partition)
@@ -247,20 +259,18 @@ cdef class Pool:
             PyBytes_FromStringAndSize(<char*>rows.segments.data(), rows.segments.size() * sizeof(SegmentRow)),
             PyBytes_FromStringAndSize(<char*>rows.blocks.data(), rows.blocks.size() * sizeof(BlockRow)),
             PyBytes_FromStringAndSize(<char*>history.data(), history.size() * sizeof(Entry)),
-            lost,
-            nodes,
+            lost, nodes,
         )
 
 
 def make_dicts(dict template, list keys, list columns, bint leaves):
     cdef Py_ssize_t row, at
     cdef dict filled
-    cdef list rows = [], column
+    cdef list rows = []
     for row in range(len(columns[0])):
         filled = PyDict_Copy(template)
         for at in range(len(columns)):
-            column = columns[at]
-            filled[keys[at]] = column[row]
+            filled[keys[at]] = (<list>columns[at])[row]
         if leaves:
             PyObject_GC_UnTrack(filled)
         rows.append(filled)

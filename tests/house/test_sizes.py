@@ -6,6 +6,7 @@ import ast
 import re
 
 MAX_LINES = 400
+MAX_BINDING_LINES = 420  # of the three files together, without empty lines
 
 
 def opening(name: str, source: str) -> str:
@@ -32,7 +33,7 @@ def test_core_binding_stays_small(root):
     }
     binding.pop("_core.pyi", None)
     assert binding.keys() == {"_core.pyx", "_queue.pxi", "_numpy_hook.pxi"}
-    assert sum(binding.values()) < MAX_LINES  # code that is not binding belongs in native/, a .pxd or Python
+    assert sum(binding.values()) < MAX_BINDING_LINES  # code that is not binding belongs in native/, a .pxd or Python
 
 
 def test_compiled_modules_besides_the_core(root):

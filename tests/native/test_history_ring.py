@@ -28,6 +28,10 @@ def history(pool):
     return np.frombuffer(pool.tables()[2], ENTRY)
 
 
+def blocks(pool):
+    return np.frombuffer(pool.tables()[1], BLOCK)
+
+
 def actions(pool):
     columns = history(pool)[["action", "address", "nbytes", "queue"]]
     return [(Action(action), *rest) for action, *rest in columns.tolist()]
@@ -117,10 +121,35 @@ def test_stopping_clears_the_history(pool):
     block = pool.try_allocate(512)
     pool.record_history(0)
     assert not pool.recording
-    assert pool.tables()[2:] == (b"", 0, [])
-    assert np.frombuffer(pool.tables()[1], BLOCK)["stack"].tolist() == [0, 0]
+    assert pool.tables()[2:4] == (b"", 0)
     block.free()
     assert actions(pool) == []
+
+
+@pytest.mark.parametrize("entries", [0, 10], ids=["stopped", "cleared"])
+def test_live_blocks_keep_their_stacks_and_unused_stacks_are_dropped(pool, entries):
+    pool.record_history(10)
+    held = [pool.try_allocate(512) for _ in range(3)]
+    here = names(pool, history(pool)[-1])
+    unused = [pool.try_allocate(512) for _ in range(3)]
+    unused.clear()
+    nodes = len(pool.tables()[4])
+    for _ in range(2):
+        pool.record_history(entries)
+        assert [names(pool, block) for block in blocks(pool)] == [here, here, here, []]
+        assert len(pool.tables()[4]) < nodes
+    held.clear()
+    pool.record_history(entries)
+    assert pool.tables()[4] == []
+
+
+def test_stack_numbers_of_an_earlier_recording_are_ignored(pool):
+    pool.adopt(BASE + 2 * MIB, 20 * MIB, 3, small=False)
+    pool.record_history(10, frees=True)
+    number = pool.caller_stack(frees=True)
+    pool.record_history(10)
+    assert pool.evict(BASE + 2 * MIB, number)
+    assert history(pool)["stack"].tolist() == [0]
 
 
 def test_recording_again_starts_a_new_history(pool):
@@ -132,7 +161,8 @@ def test_recording_again_starts_a_new_history(pool):
         (Action.FREE_REQUESTED, 512),
         (Action.FREE_COMPLETED, 512),
     ]
-    assert history(pool)["stack"].tolist() == [0, 0]  # the allocation's stack belongs to the previous recording
+    here = "test_recording_again_starts_a_new_history"
+    assert [names(pool, entry)[0] for entry in history(pool)] == [here, here]  # the stack of the allocation
 
 
 # Call stacks
@@ -167,12 +197,12 @@ def test_function_names_are_qualified(pool):
 def test_stack_of_refill_includes_the_caller():
     class Growing(Pool):
         def _refill(self, nbytes, queue, pool_id):
-            self.adopt(BASE, 2 * MIB, queue, True)
+            self.adopt(BASE, MIB, queue, True)
             return self.try_allocate(nbytes, queue)
 
     pool = Growing()
     pool.record_history(10)
-    block = pool.allocate(512)
+    block = pool.allocate(MIB)
     here = "test_stack_of_refill_includes_the_caller"
     assert block.address == BASE
     for entry in history(pool):
@@ -187,6 +217,41 @@ def test_free_has_the_stack_of_the_allocation(pool):
     pool.record_history(10)
     allocate().free()
     assert len(set(history(pool)["stack"].tolist())) == 1
+
+
+def test_released_memory_has_the_stack_of_its_caller(pool):
+    pool.record_history(10)
+    block = pool.try_allocate(512)
+    block.record_stream(1)
+    block.free()
+    number = pool.caller_stack(frees=False)
+    assert pool.complete_free(pool.deferred()[0][0], number)
+    assert pool.evict(BASE, number)
+    here = "test_released_memory_has_the_stack_of_its_caller"
+    lines = [stack(pool, entry)[0] for entry in history(pool)]
+    assert {name for _, name, _ in lines} == {here}
+    assert [line - lines[0][2] for *_, line in lines] == [0, 0, 3, 3]
+
+
+def test_frees_without_own_stacks_have_none_of_the_caller(pool):
+    pool.record_history(10)
+    assert pool.caller_stack(frees=True) == 0
+    pool.record_history(10, frees=True)
+    assert pool.caller_stack(frees=True) != 0
+    pool.record_history(0)
+    assert pool.caller_stack(frees=False) == 0
+
+
+@pytest.mark.parametrize(("nbytes", "has_stack"), [(4 * MIB, True), (2 * MIB, False)])
+def test_segment_has_a_stack_until_its_first_block_is_split(pool, nbytes, has_stack):
+    pool.record_history(10)
+    pool.adopt(BASE + 2 * MIB, 4 * MIB, 3, small=False)
+    assert np.frombuffer(pool.tables()[0], SEGMENT)["stack"].tolist() == [0, history(pool)[0]["stack"]]
+    block = pool.try_allocate(nbytes, 3)
+    assert bool(np.frombuffer(pool.tables()[0], SEGMENT)["stack"][1]) == has_stack
+    block.free()
+    pool.evict(BASE + 2 * MIB)
+    assert bool(history(pool)["stack"][-1]) == has_stack
 
 
 def test_lines_of_one_function_are_distinguished(pool):

@@ -514,7 +514,7 @@ def test_history_records_actions_and_stacks(scene, traced):
     scene.allocator.history.start("all", "all", 100)
     scene.queue_work()
     scene.allocate(KIB, 0).free()
-    by = ["Scene.allocate"]
+    by = ["allocate"]
     here = ["test_history_records_actions_and_stacks"]
     assert traced() == [("segment_alloc", KIB, by), ("alloc", KIB, by), ("free_requested", KIB, here)]
     states = [[block["state"] for block in row["blocks"]] for row in scene.allocator.segments()]
@@ -564,7 +564,7 @@ def test_history_context_selects_stacks(scene, context, entries, frees):
     traces = scene.allocator.history.traces()
     assert ["frames" in entry for entry in traces] == [bool(entries)] * 2 + [bool(frees)] * 2
     names = [entry["frames"][0]["name"] for entry in traces if "frames" in entry]
-    assert set(names) <= {"Scene.allocate", "test_history_context_selects_stacks"}
+    assert set(names) <= {"allocate", "test_history_context_selects_stacks"}
     assert ("test_history_context_selects_stacks" in names) == (context == "all")
     assert scene.allocator.segments()[0]["frames"] == []
 

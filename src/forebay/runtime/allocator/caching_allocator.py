@@ -188,10 +188,13 @@ class Allocator(Pool, ABC):
                     self.complete_free(token)
             return
         self.has_pending_frees = False
+        stack: int | None = None
         try:
             self._complete_captured_frees()
             for token in self._deferred_frees.reached():
-                self.complete_free(token)
+                if stack is None:
+                    stack = self.caller_stack(frees=False)
+                self.complete_free(token, stack)
         finally:
             if self._deferred_frees or self._captured_frees:
                 self.has_pending_frees = True
@@ -282,16 +285,19 @@ class Allocator(Pool, ABC):
 
     # Releasing cached memory
 
-    def empty(self) -> None:
+    def empty(self, stack: int | None = None) -> None:
         """Release all cached memory to the port, after waiting for queued work that may use it.
 
-        Private pools are emptied only if they have no users left.
+        Private pools are emptied only if they have no users left. `stack` is that of the request that needs the memory,
+        for the history.
         """
+        if stack is None:
+            stack = self.caller_stack(frees=True)
         self.num_sync_all_streams += 1
-        self._wait_for_pending_frees()
-        self._empty_partition(0, large_first=True)
+        self._wait_for_pending_frees(stack)
+        self._empty_partition(0, stack, large_first=True)
         for pool in self.private.idle():
-            self._empty_partition(pool.partition, large_first=False)
+            self._empty_partition(pool.partition, stack, large_first=False)
         self.private.delete_empty()
 
     def release_pool(self, pool: PoolId) -> None:
@@ -299,31 +305,32 @@ class Allocator(Pool, ABC):
         self.private.stop_lending(pool)
         partition = self.private[pool].partition
         if self.private.decref(pool):  # from here on, another thread's `empty` may delete the pool
+            stack = self.caller_stack(frees=True)
             self.num_sync_all_streams += 1
-            self._wait_for_pending_frees(partition)
-            self._empty_partition(partition, large_first=False)
+            self._wait_for_pending_frees(stack, partition)
+            self._empty_partition(partition, stack, large_first=False)
             self.private.delete_empty()
 
     @abstractmethod
-    def _empty_partition(self, partition: int, *, large_first: bool) -> None:
+    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
         """Release the cached memory of one pool to the port."""
 
-    def _wait_for_pending_frees(self, partition: int | None = None) -> None:
+    def _wait_for_pending_frees(self, stack: int, partition: int | None = None) -> None:
         self.has_pending_frees = False
         try:
             self._complete_captured_frees()
             for token in self._deferred_frees.wait(self._wait_until_reached, partition):
-                self.complete_free(token)
+                self.complete_free(token, stack)
         finally:
             if self._deferred_frees or self._captured_frees:
                 self.has_pending_frees = True
 
-    def _release_segments(self, addresses: list[int]) -> None:
+    def _release_segments(self, addresses: list[int], stack: int) -> None:
         """Release free segments once all queues are done.
 
         A block is free in the order of its queue, so work that uses it may still be queued, which ports do not check.
         """
-        self.pending_releases.add(addresses)
+        self.pending_releases.add(addresses, stack)
         entries = self.pending_releases.entries()
         try:
             for queue in tuple(self._queues.values()) if entries else ():

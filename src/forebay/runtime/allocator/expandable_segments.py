@@ -63,8 +63,8 @@ class ExpandableSegments:
             self._active_calls -= 1
             self._has_orphans |= not done
 
-    def shrink(self, small: bool, partition: int) -> None:
-        """Decommit every free page."""
+    def shrink(self, small: bool, partition: int, stack: int = 0) -> None:
+        """Decommit every free page. `stack` is that of the caller, for the history."""
         alone = self._active_calls == 0
         self._active_calls += 1
         done = False
@@ -76,7 +76,7 @@ class ExpandableSegments:
             for address, nbytes in self._pool.idle_pages(small, partition):
                 space = self._space_of(address)
                 if space is not None and self._pool.begin_decommit(address, nbytes):
-                    self._decommit(space, address, nbytes)
+                    self._decommit(space, address, nbytes, stack)
             done = True
         finally:  # as above
             self._active_calls -= 1
@@ -147,7 +147,7 @@ class ExpandableSegments:
         self.num_committed += 1
         return True
 
-    def _decommit(self, space: _Space, address: int, nbytes: int) -> None:
+    def _decommit(self, space: _Space, address: int, nbytes: int, stack: int) -> None:
         try:
             self._drain(space.queue)
         except WrongState:  # this is the queue's own thread, which cannot wait for itself: skip the range
@@ -158,7 +158,7 @@ class ExpandableSegments:
         except DeviceError:
             self._pool.rollback(address)
             raise
-        self._finish_decommit(space, address)
+        self._finish_decommit(space, address, stack)
 
     def _reclaim_orphans(self, orphans: list[tuple[int, int, bool]]) -> None:
         """Decommit all orphans. None is restored, as its memory may be gone."""
@@ -173,13 +173,13 @@ class ExpandableSegments:
                 continue
             self._port.decommit(address, nbytes)
             if decommitting:
-                self._finish_decommit(space, address)
+                self._finish_decommit(space, address, 0)
             else:
                 self._pool.rollback(address)
 
-    def _finish_decommit(self, space: _Space, address: int) -> None:
+    def _finish_decommit(self, space: _Space, address: int, stack: int) -> None:
         self.num_decommitted += 1
-        if self._pool.decommit_done(address):
+        if self._pool.decommit_done(address, stack):
             self._release_if_empty(space)
 
     def _release_if_empty(self, space: _Space) -> None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["release_oversize_segments", "release_segments_older_than_average"]
 
-_Release = Callable[[list[int]], object]  # releases the segments at these addresses
+_Release = Callable[[list[int], int], object]  # releases the segments at these addresses; the second is a stack
 
 
-def release_segments_older_than_average(pool: Pool, surplus: int, release: _Release) -> None:
+def release_segments_older_than_average(pool: Pool, request: AllocRequest, surplus: int, release: _Release) -> None:
     """Release free large segments older than the average, repeatedly, until `surplus` bytes are released."""
     free = pool.evictable(small=False, expandable=True)
     total_age = sum(age for *_, age, _ in free)
@@ -26,7 +26,7 @@ def release_segments_older_than_average(pool: Pool, surplus: int, release: _Rele
         surplus -= sum(row[1] for row in old)
         total_age -= sum(row[3] for row in old)
         free = [row for row in free if row[3] < average or row[4]]
-        release([row[0] for row in old])
+        release([row[0] for row in old], request.stack)
 
 
 def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int, release: _Release) -> bool:
@@ -40,7 +40,7 @@ def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int,
     candidates = [row for row in candidates if row[0] >= max_split]
     fitting = next(((address, grows) for size, address, grows in candidates if size >= wanted), None)
     if fitting is not None and not fitting[1]:  # if it is part of an expandable segment, no larger one is released
-        release([fitting[0]])
+        release([fitting[0]], request.stack)
         return True
     chosen = []
     smaller = [(size, address) for size, address, grows in candidates if size < wanted and not grows]
@@ -49,5 +49,5 @@ def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int,
             break
         wanted -= size
         chosen.append(address)
-    release(chosen)
+    release(chosen, request.stack)
     return wanted <= 0

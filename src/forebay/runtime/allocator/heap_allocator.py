@@ -169,7 +169,7 @@ class HeapAllocator(Allocator):
         size = self.block_size(nbytes)
         self._device_error = None
         self.update_other_usage()
-        request = AllocRequest(nbytes, size, size, size <= _SMALL, queue, partition)
+        request = AllocRequest(nbytes, size, size, size <= _SMALL, queue, partition, self.caller_stack(frees=False))
         request.memory_pressure = not request.small and self._has_memory_pressure()
         steps = (
             self._use_or_release_oversize,
@@ -210,10 +210,10 @@ class HeapAllocator(Allocator):
         if request.memory_pressure:
             cached = self._cached(request)
             if sum(each.nbytes for each in cached) > request.size:
-                self._collect_garbage(cached)
+                self._collect_garbage(cached, request.stack)
         return self._place(request)
 
-    def _collect_garbage(self, cached: list[_Cached]) -> None:
+    def _collect_garbage(self, cached: list[_Cached], stack: int) -> None:
         """Release idle buffers older than the average, repeatedly, until the memory pressure ends."""
         low = self._watermarks.low_limit
         surplus = 0 if low is None else self.driver_allocated() - low
@@ -221,7 +221,7 @@ class HeapAllocator(Allocator):
         while idle and surplus > 0:
             average = sum(each.age for each in idle) / len(idle)
             old = list(_up_to(surplus, [each for each in idle if each.age >= average]))
-            self._release_buffers(old, self._dedicated)
+            self._release_buffers(old, stack, self._dedicated)
             surplus -= sum(each.nbytes for each in old)
             idle = [each for each in idle if each.age < average]
 
@@ -231,13 +231,13 @@ class HeapAllocator(Allocator):
         chosen = [each for each in cached if each.nbytes >= request.size][:1]
         if not chosen:
             chosen = list(_up_to(request.size, cached[::-1]))
-        self._release_buffers(chosen)
+        self._release_buffers(chosen, request.stack)
         return self._place(request) if sum(each.nbytes for each in chosen) >= request.size else None
 
     def _empty_and_place(self, request: AllocRequest) -> Block | None:
         if request.queue in self.capturing:
             return None
-        self.empty()
+        self.empty(request.stack)
         self.num_alloc_retries += 1
         return self._place(request)
 
@@ -269,7 +269,7 @@ class HeapAllocator(Allocator):
         """Return the free buffers of the request's pool, of all queues, sorted by queue and size."""
         return [_Cached(*row) for row in self.evictable(request.small, request.partition, parts=True)]
 
-    def _release_buffers(self, buffers: list[_Cached], heaps: set[int] | None = None) -> None:
+    def _release_buffers(self, buffers: list[_Cached], stack: int, heaps: set[int] | None = None) -> None:
         """Release the buffers, and each heap that becomes empty (only those in `heaps`, if given) unless it is in use.
 
         A heap is in use while its queue is busy.
@@ -279,7 +279,7 @@ class HeapAllocator(Allocator):
             heap = self.release_buffer(each.address, each.nbytes)
             if heap and self._idle(each.queue) and (heaps is None or heap in heaps):
                 emptied[heap] = each.queue
-        self.pending_releases.add(sorted(emptied))
+        self.pending_releases.add(sorted(emptied), stack)
         # A heap that another thread used before the eviction may be busy: a later `_release_segments` releases it.
         idle = {heap for heap, queue in emptied.items() if self._idle(queue)}
         self.pending_releases.release(tuple(entry for entry in self.pending_releases.entries() if entry[0] in idle))
@@ -294,19 +294,21 @@ class HeapAllocator(Allocator):
         queue = self._queues.get(handle)
         return handle not in self.capturing and (queue is None or queue.idle())
 
-    def empty(self) -> None:
+    def empty(self, stack: int | None = None) -> None:
         """Release all cached memory after waiting for all work, even if nothing is cached, as PyTorch does."""
+        if stack is None:
+            stack = self.caller_stack(frees=True)
         with suppress(WrongState):  # this is a queue's own thread, which cannot wait for itself
             self.synchronize()
-        super().empty()
+        super().empty(stack)
         for partition in (_OTHER_MODE, _SCALARS):
-            self._empty_partition(partition, large_first=True)
+            self._empty_partition(partition, stack, large_first=True)
 
-    def _empty_partition(self, partition: int, *, large_first: bool) -> None:
+    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
             for address, nbytes, *_ in self.evictable(small, partition, parts=True):
                 self.release_buffer(address, nbytes)
-            self._release_segments([address for address, *_ in self.evictable(small, partition)])
+            self._release_segments([address for address, *_ in self.evictable(small, partition)], stack)
         self._forget_released_heaps()
 
 

@@ -18,13 +18,14 @@ __all__ = ["PendingReleases"]
 class PendingReleases:
     """Evicted segments of one allocator.
 
-    `evict(address)` removes a segment from the pool if it is wholly free, `release(address)` returns it to its source.
+    `evict(address, stack)` removes a segment from the pool if it is wholly free, and records the stack in the history;
+    `release(address)` returns it to its source.
     `inherited` segments in a forked child belong to the parent's port; they are never evicted or released.
     """
 
     def __init__(
         self,
-        evict: Callable[[int], bool],
+        evict: Callable[[int, int], bool],
         release: Callable[[int], object],
         inherited: frozenset[int] = frozenset(),
     ) -> None:
@@ -39,10 +40,10 @@ class PendingReleases:
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
 
-    def add(self, addresses: list[int]) -> None:
+    def add(self, addresses: list[int], stack: int = 0) -> None:
         """Evict those of the segments that are wholly free."""
         own = (address for address in addresses if address not in self._inherited)
-        self._entries.extend(zip(filter(self._evict, own), self._serial, strict=False))
+        self._entries.extend(zip((each for each in own if self._evict(each, stack)), self._serial, strict=False))
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
         """Release the entries, except those that another thread has released."""

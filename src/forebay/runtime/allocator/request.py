@@ -17,4 +17,5 @@ class AllocRequest:
     small: bool
     queue: int
     partition: int
+    stack: int = 0  # of the caller, for the history: `Pool.caller_stack`
     memory_pressure: bool = False  # heaps only (`has_memory_pressure` in PyTorch)

@@ -102,7 +102,8 @@ class SegmentAllocator(Allocator):
             raise self.too_large_error(nbytes)
         self._device_error = None
         segment, small = self.segment_size(nbytes)
-        request = AllocRequest(nbytes, self.block_size(nbytes), segment, small, queue, partition)
+        stack = self.caller_stack(frees=False)
+        request = AllocRequest(nbytes, self.block_size(nbytes), segment, small, queue, partition, stack)
         steps = (
             self._retry_after_callbacks,
             self._collect_garbage_and_reserve,
@@ -124,7 +125,7 @@ class SegmentAllocator(Allocator):
         threshold = self.settings.garbage_collection_threshold
         if self.limit is not None and threshold > 0:
             surplus = self.current(RESERVED_BYTES) - int(threshold * self.limit)
-            garbage_collection.release_segments_older_than_average(self, surplus, self._release_segments)
+            garbage_collection.release_segments_older_than_average(self, request, surplus, self._release_segments)
         return self._reserve_within_limit(request)
 
     def _borrow(self, request: AllocRequest) -> Block | None:
@@ -149,7 +150,7 @@ class SegmentAllocator(Allocator):
         if request.queue in self.capturing:
             return None
         for _ in range(_MAX_RETRIES):
-            self.empty()
+            self.empty(request.stack)
             self.num_alloc_retries += 1
             if (block := self._reserve_within_limit(request)) is not None or not self._cache_refilled():
                 return block
@@ -195,11 +196,11 @@ class SegmentAllocator(Allocator):
 
     # Releasing cached memory
 
-    def _empty_partition(self, partition: int, *, large_first: bool) -> None:
+    def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
-            self._release_segments([address for address, *_ in self.evictable(small, partition)])
+            self._release_segments([address for address, *_ in self.evictable(small, partition)], stack)
             if self._expandable is not None:
-                self._expandable.shrink(small, partition)
+                self._expandable.shrink(small, partition, stack)
         # PyTorch keeps a space whose first page could not be mapped, and with it the pool.
         if self._expandable is not None and partition and self.port.props.fine_segments:
             self._expandable.release_unused_spaces(partition)

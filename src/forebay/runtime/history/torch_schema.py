@@ -84,13 +84,16 @@ def allocation_frames(allocator: Allocator, address: int) -> list[dict[str, Any]
 
 
 class _Frames(dict[int, list[dict[str, Any]]]):
-    """Lists of frames by stack number, in PyTorch's schema. Each list and each frame is made once and shared."""
+    """Lists of frames by stack number, in PyTorch's schema, which has unqualified names of functions.
+
+    Each list and each frame is made once and shared.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self[0] = []
         self._stacks: list[tuple[int, int]] = snapshot.stacks.tolist()
         self._frames = [
-            {"filename": snapshot.strings[file], "line": line, "name": snapshot.strings[name]}
+            {"filename": snapshot.strings[file], "line": line, "name": snapshot.strings[name].rpartition(".")[2]}
             for file, name, line in snapshot.frames.tolist()
         ]
 

@@ -137,4 +137,4 @@ def _frames_from(frame: FrameType | None, depth: int) -> Iterator[tuple[CodeType
 
 
 def _frame_dicts(frames: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
-    return [{"filename": code.co_filename, "line": line, "name": code.co_qualname} for code, line in frames]
+    return [{"filename": code.co_filename, "line": line, "name": code.co_name} for code, line in frames]
