@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Any
+
+import numpy as np
 
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import require_native_allocator
+from forebay.faces.pybind_arguments import BOOL, INT64, SIZE, STR, STR_OR_NONE, STRINGS, Signature
 from forebay.runtime.allocator import pluggable_allocator
 from forebay.runtime.allocator.caching_allocator import Allocator
 from forebay.runtime.allocator.uncached import UncachedBlock
@@ -24,6 +26,8 @@ from forebay.snapshot.report import flamegraph
 __all__ = ["MemoryHistory"]
 
 _PICKLE_PROTOCOL = 4  # the newest that all PyTorch readers support
+_RECORD = (STR_OR_NONE, STR_OR_NONE, STR, SIZE, BOOL, BOOL, BOOL, STRINGS, BOOL, BOOL)
+_RECORD_LEGACY = (BOOL, BOOL, INT64, *(BOOL,) * 5, STRINGS, BOOL, BOOL)
 
 
 class MemoryHistory:
@@ -76,22 +80,43 @@ class MemoryHistory:
 
         Raises
         ------
+        TypeError
+            If an argument has the wrong type, or `max_entries` is negative.
         ForebayError
-            If an option or action is unknown.
-        ValueError
-            If `max_entries` is negative.
+            If an option or action is unknown, or there is no device.
         Unsupported
             If the kind uses a pluggable allocator.
 
         Notes
         -----
-        Initialises the kind.
+        Does not initialise the kind: devices that are not open record from their first use.
         """
+        arguments = (clear_history, compile_context, global_record_annotations, _list(skip_actions))
+        signature = Signature(f"_{self._kind.name}_record_memory_history", *_RECORD)
+        options = signature.convert(
+            enabled, context, stacks, max_entries, *arguments, record_pinned_host_memory, record_cuda
+        )
+        self.start(*options)
+
+    def start(
+        self,
+        enabled: str | None,
+        context: str | None,
+        stacks: str,
+        max_entries: int,
+        clear_history: bool = False,
+        compile_context: bool = False,
+        global_record_annotations: bool = False,
+        skip_actions: Collection[str] = (),
+        record_pinned_host_memory: bool = False,
+        record_cuda: bool = True,
+    ) -> None:
+        """Start, change or stop recording as `record` does, with arguments of the right types."""
         recording.check(enabled, context, stacks, max_entries)
-        recording.check_actions(skip_actions or ())
         if record_pinned_host_memory and enabled is None:
             raise ForebayError("record_pinned_host_memory requires memory history recording to be enabled")
-        self._kind.initialisation.ensure()
+        self._kind.initialisation.prepare()
+        recording.check_actions(skip_actions)
         require_native_allocator(self._kind, "recordHistory")
 
         def begin(allocator: Allocator) -> None:
@@ -104,7 +129,7 @@ class MemoryHistory:
                 clear_history=clear_history,
                 compile_context=compile_context,
                 global_record_annotations=global_record_annotations,
-                skip_actions=skip_actions or (),
+                skip_actions=skip_actions,
             )
 
         def begin_pinned(history: PinnedHistory) -> None:
@@ -128,8 +153,8 @@ class MemoryHistory:
         record_context: bool = True,
         trace_alloc_max_entries: int = 1,
         trace_alloc_record_context: bool = False,
-        device: Any = None,
-        record_context_cpp: bool = False,  # noqa: ARG002 -- there are no C++ frames
+        device: Any = None,  # noqa: ARG002 -- as above
+        record_context_cpp: bool = False,
         clear_history: bool = False,
         compile_context: bool = False,
         global_record_annotations: bool = False,
@@ -168,24 +193,19 @@ class MemoryHistory:
 
         Raises
         ------
+        TypeError
+            If an argument has the wrong type.
         ForebayError
-            If an action is unknown.
-        ValueError
-            If `trace_alloc_max_entries` is negative.
+            If an action is unknown, or there is no device.
         """
-        self.record(
-            "all" if enabled else None,
-            "alloc" if trace_alloc_record_context else "state" if record_context else None,
-            "python",
-            trace_alloc_max_entries,
-            device,
-            clear_history,
-            compile_context,
-            global_record_annotations,
-            skip_actions,
-            record_pinned_host_memory,
-            record_cuda,
+        signature = Signature(f"_{self._kind.name}_record_memory_history_legacy", *_RECORD_LEGACY)
+        stacks = (record_context, trace_alloc_max_entries, trace_alloc_record_context, record_context_cpp)
+        arguments = (clear_history, compile_context, global_record_annotations, _list(skip_actions))
+        on, live, most, entries, _, *options = signature.convert(
+            enabled, *stacks, *arguments, record_pinned_host_memory, record_cuda
         )
+        context = "alloc" if entries else "state" if live else None
+        self.start("all" if on else None, context, "python", most if most >= 0 else UNLIMITED, *options)
 
     def snapshot(self, device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
         """Return a snapshot of the memory of all devices in PyTorch's schema.
@@ -212,14 +232,14 @@ class MemoryHistory:
         The schema is that of PyTorch 2.15.
         """
         require_native_allocator(self._kind, "snapshot")
-        if not self._kind.initialised:
-            return torch_schema.snapshot_allocators([])
-        allocators = [opened.allocator for opened in open_device.open_devices(self._kind.name).devices]
-        found = torch_schema.snapshot_allocators(allocators, open_device.get_pinned_allocator(self._kind.name))
-        found["device_traces"] += [[] for _ in range(self._kind.count() - len(found["device_traces"]))]
+        name = self._kind.name
+        allocators = [opened.allocator for opened in open_device.open_devices(name).devices]
+        found = torch_schema.snapshot_allocators(allocators, open_device.get_pinned_allocator(name))
+        count = self._kind.count() if self._kind.initialisation.prepared else 0
+        found["device_traces"] += [[] for _ in range(count - len(found["device_traces"]))]
         return found
 
-    def memory_snapshot(self, mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:  # noqa: ARG002 -- PyTorch's; segments only
+    def memory_snapshot(self, mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
         """Return the segments of all devices, or of one private pool.
 
         Parameters
@@ -227,7 +247,7 @@ class MemoryHistory:
         mempool_id : tuple of int, optional
             The pool's id; all pools by default.
         include_traces : bool, default True
-            Ignored.
+            Without effect: segments have no entries.
 
         Returns
         -------
@@ -236,10 +256,20 @@ class MemoryHistory:
 
         Raises
         ------
+        ForebayError
+            If `mempool_id` does not consist of ints, or `include_traces` is not a bool.
+        ValueError
+            If a number does not fit in 64 bits.
         Unsupported
             If the kind uses a pluggable allocator.
         """
         pool = None if mempool_id is None else (mempool_id[0], mempool_id[1])
+        if any(isinstance(part, bool) or not isinstance(part, (int, np.integer)) for part in pool or ()):
+            raise ForebayError("mempool_id elements must be integers")
+        if not isinstance(include_traces, bool):
+            raise ForebayError("include_traces must be a boolean")
+        if any(not -(1 << 63) <= part < 1 << 63 for part in pool or ()):
+            raise ValueError("Overflow when unpacking long long")
         require_native_allocator(self._kind, "snapshot")
         if not self._kind.initialised:
             return []
@@ -262,7 +292,7 @@ class MemoryHistory:
             If the file cannot be written.
         """
         found = self.snapshot(augment_with_fx_traces=augment_with_fx_traces)
-        with Path(filename).open("wb") as file:
+        with open(filename, "wb") as file:  # noqa: PTH123 -- it may be a file descriptor
             pickle.dump(found, file, _PICKLE_PROTOCOL)
 
     def save_segment_usage(self, filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
@@ -280,7 +310,7 @@ class MemoryHistory:
         OSError
             If the file cannot be written.
         """
-        self._draw(filename, flamegraph.fold_segments(self.snapshot() if snapshot is None else snapshot))
+        self._draw(filename, flamegraph.fold_segments, snapshot)
 
     def save_memory_usage(self, filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
         """Write a flame graph of allocated memory by stream and stack.
@@ -297,10 +327,12 @@ class MemoryHistory:
         OSError
             If the file cannot be written.
         """
-        self._draw(filename, flamegraph.fold_streams(self.snapshot() if snapshot is None else snapshot))
+        self._draw(filename, flamegraph.fold_streams, snapshot)
 
-    def _draw(self, filename: str, folded: str) -> None:
-        Path(filename).write_text(flamegraph.draw(folded), "utf-8")
+    def _draw(self, filename: str, fold: Callable[[Any], str], snapshot: dict[str, Any] | None) -> None:
+        taken = self.snapshot() if snapshot is None else snapshot
+        with open(filename, "w", encoding="utf-8") as file:  # noqa: PTH123 -- as above
+            file.write(flamegraph.draw(fold(taken)))
 
     # Stacks of single blocks, and annotations
 
@@ -321,9 +353,14 @@ class MemoryHistory:
         ------
         TypeError
             If `data_ptr` is not an int.
+        OverflowError
+            If it does not fit in 64 bits.
         """
         if not isinstance(data_ptr, int):
             raise TypeError("an integer is required")
+        if not -(1 << 63) <= data_ptr < 1 << 64:
+            kind = "unsigned long" if data_ptr > 0 else "long"
+            raise OverflowError(f"Python int too large to convert to C {kind}")
         for opened in open_device.open_devices(self._kind.name).devices:
             if (found := torch_schema.allocation_frames(opened.allocator, data_ptr)) is not None:
                 return found
@@ -352,8 +389,8 @@ class MemoryHistory:
         TypeError
             If `metadata` is neither.
         """
-        if not isinstance(metadata, (str, dict)):
-            raise TypeError(f"metadata must be a str or a dict, not {type(metadata).__name__}")
+        if not isinstance(metadata, dict):
+            [metadata] = Signature(f"_{self._kind.name}_setMemoryMetadata", STR).convert(metadata)
         history_annotations.set_metadata(metadata)
 
     def annotate(self, tensor: Tensor, metadata: str) -> None:
@@ -375,14 +412,18 @@ class MemoryHistory:
         ForebayError
             If the tensor's memory was not allocated by the caching allocator.
         """
-        if tensor.device.kind != self._kind.name:
+        if not getattr(tensor, f"is_{self._kind.name}"):
             raise ValueError(f"expected a {self._kind.display_name} tensor, got device {tensor.device}")
-        if not isinstance(metadata, str):
-            raise TypeError(f"metadata must be a str, not {type(metadata).__name__}")
+        block, address = tensor.storage.block, tensor.storage.address
+        _, metadata = Signature(f"_{self._kind.name}_annotateMemory", SIZE, STR).convert(address, metadata)
         if pluggable_allocator.current(self._kind.name) is not None:
             return
-        block = tensor.storage.block
         if block is None or isinstance(block, UncachedBlock):
-            raise ForebayError(f"annotateMemory: no live allocation found at pointer {tensor.storage.address:#x}")
+            pointer = f"{address:#x}" if address else "0"
+            raise ForebayError(f"annotateMemory: no live allocation found at pointer {pointer}")
         with history_annotations.temporary_metadata(metadata):
             block.pool.record_annotation(block)
+
+
+def _list(skip_actions: Collection[str] | None) -> Collection[str]:
+    return [] if skip_actions is None else skip_actions

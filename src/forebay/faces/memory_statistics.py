@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
+from forebay.faces.pybind_arguments import STR, Signature
 from forebay.runtime.allocator import pluggable_allocator, statistics
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
@@ -580,6 +581,8 @@ class MemoryStatistics:
 
         Raises
         ------
+        TypeError
+            If `env` is not a str.
         ValueError
             If a setting is invalid.
 
@@ -592,4 +595,5 @@ class MemoryStatistics:
         warnings.warn(
             f"{name} is deprecated. Use forebay.memory.set_allocator_settings instead.", FutureWarning, stacklevel=2
         )
-        process_settings.apply(env)
+        [settings] = Signature("_accelerator_setAllocatorSettings", STR).convert(env)
+        process_settings.apply(settings)

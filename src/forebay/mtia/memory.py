@@ -134,7 +134,7 @@ def record_memory_history(enabled: str | None = "all", stacks: str = "python", m
     """
     if MTIA.initialised:
         limit = min(operator.index(max_entries), UNLIMITED)
-        _HISTORY.record(enabled, "all", "all" if stacks == "cpp" else stacks, limit or UNLIMITED)
+        _HISTORY.start(enabled, "all", "all" if stacks == "cpp" else stacks, limit or UNLIMITED)
 
 
 def snapshot() -> dict[str, Any]:

@@ -44,12 +44,14 @@ class SeedTracker:
 class LazyInit:
     """Lazy initialisation of one kind. `ensure` runs it once, with the queued calls in order.
 
+    `prepare` is the part of it that PyTorch's C++ functions do: afterwards the kind has a device.
     Double-checked and reentrant: a queued call may use the device. If it fails, the kind stays uninitialised.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.done = False  # in this process
+        self.prepared = False
         self.count = 0  # devices at initialisation; as in PyTorch, not counted again
         self.bad_fork = False  # forked from a process that had initialised the kind
         self.queued: list[_Call] = []
@@ -75,13 +77,24 @@ class LazyInit:
         with self.lock:
             if self.done:
                 return
-            driver = backends.driver(self.kind)
-            self.count = driver.count()
-            if not self.count:
-                raise self._no_device(driver.why_not())
+            self._prepare()
             self._where = _caller()
             self._run()
             self.done = True
+
+    def prepare(self) -> None:
+        """Check that the kind is usable, without running the queued calls. Raise as `ensure`."""
+        if not self.prepared:
+            self.check_fork()
+            with self.lock:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        driver = backends.driver(self.kind)
+        self.count = driver.count()
+        if not self.count:
+            raise self._no_device(driver.why_not())
+        self.prepared = True
 
     def has_backend(self) -> bool:
         """Return True if a backend for the kind is installed, with or without devices."""
@@ -136,7 +149,7 @@ class LazyInit:
     def reset(self) -> None:
         """Return to the uninitialised state when the kind's emulation stops. Queued calls are kept."""
         with self.lock:
-            self.done, self._where, self.seeds = False, "", SeedTracker()
+            self.done, self.prepared, self._where, self.seeds = False, False, "", SeedTracker()
 
 
 _by_kind: dict[str, LazyInit] = {}
@@ -154,7 +167,7 @@ def after_fork_in_child(reopen: frozenset[str]) -> None:
         init.lock = threading.RLock()
         init.thread_state = _ThreadState()
         init.bad_fork = init.bad_fork or (init.done and kind not in reopen)
-        init.done = False
+        init.done = init.prepared = False
 
 
 def _caller() -> str:
