@@ -589,7 +589,7 @@ def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:
     """
     opened = opened_for(device)
     pinned = opened.pinned if isinstance(opened.port, PinnedHost) else None
-    return torch_schema.snapshot_allocators([opened.allocator], pinned)
+    return torch_schema.snapshot_allocators([opened.allocator], opened.allocator.settings, pinned)
 
 
 def annotate_tensor(tensor: Tensor, said: str) -> None:

@@ -70,9 +70,9 @@ class TestQueries:
         assert not cuda.is_initialized()
 
     def test_fraction_of_unopened_device_is_the_setting(self, emulated):
-        cuda.init()
         forebay.memory.set_allocator_settings("per_process_memory_fraction:0.5")
         try:
+            cuda.init()
             assert memory.get_per_process_memory_fraction(1) == 0.5
         finally:
             forebay.memory.set_allocator_settings("per_process_memory_fraction:1.0")

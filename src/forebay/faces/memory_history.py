@@ -20,6 +20,7 @@ from forebay.runtime.history import annotations as history_annotations
 from forebay.runtime.history import recording, torch_schema
 from forebay.runtime.history.recording import UNLIMITED
 from forebay.runtime.pinned.history import PinnedHistory
+from forebay.runtime.settings import process_settings
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.snapshot.report import flamegraph
 
@@ -232,9 +233,9 @@ class MemoryHistory:
         The schema is that of PyTorch 2.15.
         """
         require_native_allocator(self._kind, "snapshot")
-        name = self._kind.name
+        name, settings = self._kind.name, process_settings.current(common_first=True)
         allocators = [opened.allocator for opened in open_device.open_devices(name).devices]
-        found = torch_schema.snapshot_allocators(allocators, open_device.get_pinned_allocator(name))
+        found = torch_schema.snapshot_allocators(allocators, settings, open_device.get_pinned_allocator(name))
         count = self._kind.count() if self._kind.initialisation.prepared else 0
         found["device_traces"] += [[] for _ in range(count - len(found["device_traces"]))]
         return found
@@ -271,6 +272,7 @@ class MemoryHistory:
         if any(not -(1 << 63) <= part < 1 << 63 for part in pool or ()):
             raise ValueError("Overflow when unpacking long long")
         require_native_allocator(self._kind, "snapshot")
+        process_settings.current(common_first=True)  # PyTorch's snapshot has them, so it raises if they are invalid
         if not self._kind.initialised:
             return []
         opened = open_device.open_devices(self._kind.name).devices

@@ -99,7 +99,9 @@ class MemoryStatistics:
         opened = self.find_device(device)
         if opened is None:
             place = self._kind.device_at(self._kind.index(device, optional=True))
-            return OrderedDict(statistics.zero_stats(process_settings.current(), open_device.emptied(place)))
+            return OrderedDict(
+                statistics.zero_stats(process_settings.at_first_use(self._name), open_device.emptied(place))
+            )
         return OrderedDict(statistics.flat_stats(opened.allocator))
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
@@ -568,7 +570,11 @@ class MemoryStatistics:
         require_native_allocator(kind, "getMemoryFraction")
         opened = find_open_device(kind, index, "Allocator not initialized for device")
         if opened is None:
-            return min(1.0, process_settings.current().per_process_memory_fraction)
+            fraction, total = (
+                process_settings.at_first_use(kind.name).per_process_memory_fraction,
+                kind.describe(index).total_bytes,
+            )
+            return int(fraction * total) / total
         return opened.allocator.memory_fraction()
 
     def set_allocator_settings(self, env: str) -> None:

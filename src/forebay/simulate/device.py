@@ -457,7 +457,7 @@ class Device(Streams):
         dict
             The snapshot, in the format of `torch.cuda.memory._snapshot`.
         """
-        return torch_schema.snapshot_allocators([self._allocator])
+        return torch_schema.snapshot_allocators([self._allocator], self._allocator.settings)
 
     @property
     def allocator(self) -> Allocator:

@@ -29,7 +29,7 @@ def allocator():
 def test_snapshot_contains_the_heaps_of_every_pool(allocator):
     recording.start(allocator)
     buffers = [allocator.allocate_for(100, 0, usage) for usage in ("shared", "private", "scalar")]
-    snapshot = torch_schema.snapshot_allocators([allocator])
+    snapshot = torch_schema.snapshot_allocators([allocator], allocator.settings)
     assert [segment["segment_pool_id"] for segment in snapshot["segments"]] == [(0, 0)] * 3
     allocated = [entry["addr"] for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
     assert allocated == [buffer.address for buffer in buffers]

@@ -10,7 +10,10 @@ from typing import Any
 from forebay import backends
 from forebay.errors import ForebayError, Forked, user_frame
 
-__all__ = ["DeferredCallError", "LazyInit", "SeedTracker", "after_fork_in_child", "get"]
+__all__ = ["DeferredCallError", "LazyInit", "SeedTracker", "after_fork_in_child", "before_first_use", "get"]
+
+# Called with the kind before its queued calls run; an exception leaves the kind uninitialised.
+before_first_use: list[Callable[[str], object]] = []
 
 _Call = tuple[Callable[[], Any], list[str]]  # a function, and the stack of the caller that queued it
 
@@ -44,7 +47,7 @@ class SeedTracker:
 class LazyInit:
     """Lazy initialisation of one kind. `ensure` runs it once, with the queued calls in order.
 
-    `prepare` is the part of it that PyTorch's C++ functions do: afterwards the kind has a device.
+    `prepare` is the part of it that PyTorch's C++ functions do: afterwards the kind has a device and valid settings.
     Double-checked and reentrant: a queued call may use the device. If it fails, the kind stays uninitialised.
     """
 
@@ -94,7 +97,10 @@ class LazyInit:
         self.count = driver.count()
         if not self.count:
             raise self._no_device(driver.why_not())
-        self.prepared = True
+        if not self.prepared:
+            for function in before_first_use:
+                function(self.kind)
+            self.prepared = True
 
     def has_backend(self) -> bool:
         """Return True if a backend for the kind is installed, with or without devices."""

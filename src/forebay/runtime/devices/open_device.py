@@ -281,7 +281,8 @@ def _check_exists(device: Device) -> None:
 def _open(device: Device) -> OpenDevice:
     settings = process_settings.current()  # parsed before the device is opened: it may be invalid
     with close_on_error(backends.driver(device.kind).open(device.index or 0)) as port:
-        opened = OpenDevice(device, port, settings)
+        opened = OpenDevice(device, port, process_settings.at_first_use(device.kind))
+        opened.allocator.apply_settings(settings)
         opened.allocator.num_sync_all_streams = emptied(device, reset=True)
         process_settings.subscribe(opened.allocator)
         recording.start_default(device.kind, opened.allocator)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from forebay._core import make_dicts
 from forebay.runtime.history import memory_snapshot
-from forebay.runtime.settings.allocator_settings import DEFAULT
 from forebay.snapshot.model import HEAP_NOTES, Action, Snapshot, State
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
     from forebay.runtime.allocator.private_pools import PoolId
     from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
+    from forebay.runtime.settings.allocator_settings import AllocatorSettings
 
 __all__ = ["ACTIONS", "allocation_frames", "segments", "snapshot_allocators", "snapshot_pool", "trace"]
 
@@ -42,7 +42,9 @@ def _name_array(names: Mapping[Any, str]) -> NDArray[np.object_]:
 _ACTION_NAMES, _STATE_NAMES = _name_array(ACTIONS), _name_array(_STATES)
 
 
-def snapshot_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator | None = None) -> dict[str, Any]:
+def snapshot_allocators(
+    allocators: Sequence[Allocator], settings: AllocatorSettings, pinned: PinnedAllocator | None = None
+) -> dict[str, Any]:
     """Return the snapshot of devices of one kind; each history gets a "snapshot" entry after it was read."""
     rows: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
@@ -56,7 +58,7 @@ def snapshot_allocators(allocators: Sequence[Allocator], pinned: PinnedAllocator
         traces += [[] for _ in range(props.index + 1 - len(traces))]
         traces[props.index] = trace(taken, pool_of)
         annotations += allocator.labels.annotations or ()
-    settings, rules = (allocators[0].settings, allocators[0].snapshot_notes()) if allocators else (DEFAULT, {})
+    rules = allocators[0].snapshot_notes() if allocators else {}
     return {
         "segments": rows,
         "device_traces": traces,

@@ -99,10 +99,15 @@ def parse(text: str, before: AllocatorSettings = DEFAULT) -> AllocatorSettings:
     return reader.run(reader.parse_common, reader.parse_cuda)
 
 
-def parse_initial(text: str) -> AllocatorSettings:
-    """Return the settings of a process that starts with this string. Only here may `backend` be any backend."""
+def parse_initial(text: str, *, common_first: bool = False) -> AllocatorSettings:
+    """Return the settings of a process that starts with this string. Only here may `backend` be any backend.
+
+    PyTorch parses CUDA's keys first if a CUDA function is the first to need them, else (`common_first`) the common
+    ones. The order decides which error is raised.
+    """
     reader = SettingsReader(text, replace(DEFAULT, text=text, backend=_first_backend(text)))
-    return reader.run(reader.parse_cuda, reader.parse_common)
+    passes = (reader.parse_cuda, reader.parse_common)
+    return reader.run(*(passes[::-1] if common_first else passes))
 
 
 def change(text: str, before: AllocatorSettings, apply: Callable[[AllocatorSettings], object]) -> None:
@@ -114,11 +119,11 @@ def change(text: str, before: AllocatorSettings, apply: Callable[[AllocatorSetti
         raise
 
 
-def from_environment(environ: Mapping[str, str] | None = None) -> AllocatorSettings:
+def from_environment(environ: Mapping[str, str] | None = None, *, common_first: bool = False) -> AllocatorSettings:
     """Return the settings of the environment (os.environ by default). An error has a note that names the variable."""
     name, text = config.allocator_settings(environ)
     try:
-        return parse_initial(text)
+        return parse_initial(text, common_first=common_first)
     except SettingsError as error:
         error.add_note(f"in the environment variable {name}")
         raise

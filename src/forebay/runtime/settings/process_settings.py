@@ -1,4 +1,4 @@
-"""Allocator settings of this process: read from the environment when the first device opens, changed by `apply`."""
+"""Allocator settings of this process: read from the environment at the first use, changed by `apply`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from forebay.errors import ForebayWarning
+from forebay.runtime.base import lazy_init
 from forebay.runtime.settings import allocator_settings
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["apply", "caching", "current", "enable_caching", "subscribe"]
+__all__ = ["apply", "at_first_use", "caching", "current", "enable_caching", "subscribe"]
 
 _followers: WeakSet[Allocator] = WeakSet()
 _current: AllocatorSettings | None = None
+_at_first_use: dict[str, AllocatorSettings] = {}  # by kind
 _NO_CACHE = ("FOREBAY_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 caching = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether freed memory is cached
 
 
-def current() -> AllocatorSettings:
-    """Return the current settings. Raise ValueError, naming the variable, if the environment is invalid."""
+def current(*, common_first: bool = False) -> AllocatorSettings:
+    """Return the current settings. Raise ValueError, naming the variable, if the environment is invalid.
+
+    `common_first`: of several errors, the one is raised that PyTorch's functions for all accelerators raise.
+    """
     global _current  # noqa: PLW0603 -- one set of settings per process, as PyTorch
     if _current is None:
-        _current = allocator_settings.from_environment()
+        _current = allocator_settings.from_environment(common_first=common_first)
         if _current.backend != DEFAULT.backend:
             warnings.warn(
                 f"backend:{_current.backend} is not available in forebay: using its native allocator",
@@ -41,7 +46,19 @@ def apply(text: str) -> None:
 
     Keys before an error take effect, as in PyTorch.
     """
-    allocator_settings.change(text, current(), _set)
+    allocator_settings.change(text, current(common_first=True), _set)
+
+
+def at_first_use(kind: str) -> AllocatorSettings:
+    """Return the settings at the kind's first use: PyTorch's allocators keep some of these values."""
+    return _at_first_use.get(kind) or current()
+
+
+def _keep_for_kind(kind: str) -> None:
+    _at_first_use[kind] = current()
+
+
+lazy_init.before_first_use.append(_keep_for_kind)
 
 
 def subscribe(allocator: Allocator) -> None:
