@@ -67,10 +67,12 @@ def test_plots_write_offline_pages(dumped, tmp_path, arguments):
     assert "cdn." not in text
 
 
-def test_page_requires_selection_of_one_device(snapshot):
+def test_page_shows_all_devices_with_a_history_or_the_selected_one(snapshot):
     snapshot["device_traces"][1] = [dict(entry) for entry in snapshot["device_traces"][0]]
-    with pytest.raises(ValueError, match="the snapshot has histories of devices 0, 1: select one with `device`"):
-        _memory_viz.trace_plot(snapshot)
+    page = _memory_viz.trace_plot(snapshot)
+    assert page.count("<iframe ") == 2
+    assert page.index("Memory of cuda:0") < page.index("Memory of cuda:1")
+    assert "<script" not in page.replace("&lt;script", "")
     with pytest.raises(ValueError, match="the snapshot has no data for device 7"):
         _memory_viz.trace_plot(snapshot, 7)
     assert "Memory of cuda:1" in _memory_viz.segment_plot(snapshot, 1)

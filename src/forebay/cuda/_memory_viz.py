@@ -16,6 +16,11 @@ from typing import Any
 from forebay.faces.unsupported import unsupported
 from forebay.snapshot.formats import safe_pickle, torch_pickle
 from forebay.snapshot.report import flamegraph, html
+from forebay.snapshot.report.flamegraph import block_frames as _block_extra
+from forebay.snapshot.report.flamegraph import frame_text as _frame_fmt
+from forebay.snapshot.report.flamegraph import frame_texts as _frames_fmt
+from forebay.snapshot.report.flamegraph import is_shown as _frame_filter
+from forebay.snapshot.report.flamegraph import old_block_frames as _block_extra_legacy
 from forebay.snapshot.report.torch_text import (
     LEGEND,
     PAGE_SIZE,
@@ -26,8 +31,21 @@ from forebay.snapshot.report.torch_text import (
     unfreed,
 )
 from forebay.snapshot.report.torch_text import format_size as _format_size
+from forebay.snapshot.report.torch_text import free_text as _report_free
 
-__all__ = ["compare", "format_flamegraph", "memory", "segments"]
+__all__ = [
+    "_block_extra",
+    "_block_extra_legacy",
+    "_format_size",
+    "_frame_filter",
+    "_frame_fmt",
+    "_frames_fmt",
+    "_report_free",
+    "compare",
+    "format_flamegraph",
+    "memory",
+    "segments",
+]
 
 calc_active, segsum, trace, filter_alloc_free_pairs = active_bytes, segments_text, trace_text, unfreed
 legend = LEGEND
@@ -139,14 +157,14 @@ def trace_plot(
     plot_segments: bool = False,  # noqa: ARG001 -- the page shows both
     filter_freed: bool = False,
 ) -> str:
-    """Return an HTML page of a device's memory history: allocated and reserved bytes over time.
+    """Return an HTML page of the memory history: allocated and reserved bytes over time.
 
     Parameters
     ----------
     data : dict
         The result of `forebay.cuda.memory._snapshot()`.
     device : int, optional
-        The device's index; by default the only device with a history.
+        The device's index; by default all devices with a history.
     plot_segments : bool, default False
         Ignored: the page always shows segments.
     filter_freed : bool, default False
@@ -160,7 +178,7 @@ def trace_plot(
     Raises
     ------
     ValueError
-        If the device is not in the snapshot, or `device` is missing and several devices have a history.
+        If the device is not in the snapshot.
     """
     return _page(unfreed(data) if filter_freed else data, device)
 
@@ -173,7 +191,7 @@ def segment_plot(data: Any, device: int | None = None) -> str:
     data : dict or list
         The result of `forebay.cuda.memory._snapshot()`, or its list of segments.
     device : int, optional
-        The device's index; by default the only device with a history.
+        The device's index; by default all devices with a history.
 
     Returns
     -------
@@ -183,7 +201,7 @@ def segment_plot(data: Any, device: int | None = None) -> str:
     Raises
     ------
     ValueError
-        If the device is not in the snapshot, or `device` is missing and several devices have a history.
+        If the device is not in the snapshot.
     """
     return _page(data, device)
 
@@ -192,20 +210,25 @@ profile_plot = unsupported(
     "forebay.cuda._memory_viz",
     "profile_plot(profile, device=None)",
 )
+_profile_to_snapshot = unsupported("forebay.cuda._memory_viz", "_profile_to_snapshot(profile)")
+
+
+def _write_blocks(f: Any, prefix: str, blocks: Iterable[Mapping[str, Any]]) -> None:
+    f.write(flamegraph.fold(prefix, blocks))
+
+
+def _format_viz(data: Any, viz_kind: str, device: int | None) -> str:  # noqa: ARG001 -- the page shows all kinds
+    return _page(data, device)
 
 
 def _page(data: Any, device: int | None) -> str:
     by_device = {int(each.device.rpartition(":")[2]): each for each in torch_pickle.snapshots(data)}
     traced = [index for index, each in by_device.items() if len(each.trace)]
-    if device is None:
-        if len(traced) > 1:
-            devices = ", ".join(map(str, traced))
-            raise ValueError(f"the snapshot has histories of devices {devices}: select one with `device`")
-        device = (traced or list(by_device))[0]
-    if device not in by_device:
+    shown = (traced or list(by_device)[:1]) if device is None else [device]
+    if not by_device.keys() >= set(shown):
         raise ValueError(f"the snapshot has no data for device {device}")
     out = io.StringIO()
-    html.write(by_device[device], out)
+    html.write_several([by_device[index] for index in shown], out)
     return out.getvalue()
 
 
@@ -248,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     for subparser in flames:
         subparser.add_argument("-o", "--output", default="output.svg", help=_FLAME)
     for subparser in pages:
-        subparser.add_argument("-d", "--device", type=int, help="the device (default: the only one with a history)")
+        subparser.add_argument("-d", "--device", type=int, help="the device (default: all with a history)")
         subparser.add_argument("-o", "--output", default="output.html", help=_PAGE)
     pages[0].add_argument(
         "-s", "--segments", action="store_true", help="accepted without effect: the page always shows segments"

@@ -19,6 +19,7 @@ REASONS = {
         "CUDA C needs NVRTC and a GPU. Use Numba's or CuPy's kernels over the same memory."
     ),
     "forebay.cuda._memory_viz.profile_plot": "it reads profiles of torch.profiler. Use trace_plot with a snapshot.",
+    "forebay.cuda._memory_viz._profile_to_snapshot": "it reads profiles of torch.profiler.",
     "forebay.cuda.amp": "forebay has no operators and no gradients. Pass enabled=False, or use PyTorch's.",
     "forebay.cuda.current_blas_handle": (
         "forebay has no operators and so no cuBLAS handle. Use CuPy's or PyTorch's over the same memory."

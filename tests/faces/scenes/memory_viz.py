@@ -129,4 +129,39 @@ def other_state_is_unchanged(cuda, torch_like):
     return data == copy.deepcopy(snapshot())
 
 
+def frame_texts(cuda, torch_like):
+    viz, frames = cuda._memory_viz, FRAMES + NATIVE
+    texts = [viz._frames_fmt(frames, *flags) for flags in ((), (True,), (False, True), (True, True))]
+    wrong = [outcome(cuda, viz._frame_fmt, frame)["error"] for frame in ({}, None, {"line": 1, "filename": "x"}, 5)]
+    wrong += [outcome(cuda, viz._frames_fmt, frames)["error"] for frames in ([{}], None, 5)]
+    shown = [viz._frame_filter(*names) for names in (("main", "run.py"), ("_start", "run.py"), ("a", "/core/boxing/x"))]
+    return viz._frame_fmt(FRAMES[0]), viz._frame_fmt(FRAMES[0], full_filename=True), texts, wrong, shown
+
+
+def frames_of_blocks(cuda, torch_like):
+    viz = cuda._memory_viz
+    old = {"size": 10, "history": [{"real_size": 3, "frames": FRAMES}]}
+    blocks = [block(0, 10, 7), {"size": 10}, {"size": 10, "requested_size": 4}, old, {"history": [{"real_size": 3}]}]
+    wrong = [outcome(cuda, viz._block_extra, each)["error"] for each in ({}, {"frames": []}, 5, {"history": []})]
+    output = io.StringIO()
+    viz._write_blocks(output, "start", [block(0, 10, 7), {"size": 10, "state": "inactive"}])
+    return [[viz._block_extra(each), viz._block_extra_legacy(each)] for each in blocks], wrong, output.getvalue()
+
+
+def free_bytes(cuda, torch_like):
+    return [
+        cuda._memory_viz._report_free(*sizes) for sizes in ((0, 0), (5 * MIB, 0), (3, 1), (1 << 30, 1 << 29), (0, 8))
+    ]
+
+
+def data_that_are_no_snapshot(cuda, torch_like):
+    viz, folded = cuda._memory_viz, {"format_flamegraph": str}
+    functions = (
+        (viz.segsum, {}), (viz.trace, {}), (viz.segments, folded), (viz.memory, folded), (viz.calc_active, {}),
+        (viz.filter_alloc_free_pairs, {}),
+    )  # fmt: skip
+    wrong = (None, 5, {}, [], {"segments": []}, {"segments": [{}]}, {"segments": None, "device_traces": None}, "x")
+    return [[outcome(cuda, call, data, **named).get("error") for data in wrong] for call, named in functions]
+
+
 DIFFERS = {"total_of_a_trace": "PyTorch's total counts only the last entry"}

@@ -14,7 +14,17 @@ from typing import Any
 from forebay.byte_sizes import format_bytes
 from forebay.snapshot.report.page.view import escape_text
 
-__all__ = ["block_frames", "draw", "fold", "fold_segments", "fold_streams"]
+__all__ = [
+    "block_frames",
+    "draw",
+    "fold",
+    "fold_segments",
+    "fold_streams",
+    "frame_text",
+    "frame_texts",
+    "is_shown",
+    "old_block_frames",
+]
 
 _FILE_AND_LINE = re.compile(r"^.*:\d+:(?=.)")  # the file and line of a frame
 _WIDTH, _ROW, _MARGIN, _TOP = 1200.0, 18, 12.0, 64
@@ -80,8 +90,11 @@ def fold(prefix: str, blocks: Iterable[Mapping[str, Any]]) -> str:
 
 def block_frames(block: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
     """Return the allocation stack and the requested bytes of a block, in snapshots of all versions."""
-    if "frames" in block:
-        return block["frames"], block["requested_size"]
+    return (block["frames"], block["requested_size"]) if "frames" in block else old_block_frames(block)
+
+
+def old_block_frames(block: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
+    """Return what `block_frames` does for a block of a snapshot by PyTorch before 2.1."""
     if "history" in block:
         newest = block["history"][0]
         return newest.get("frames", []), newest["real_size"]
@@ -99,14 +112,28 @@ def _stacks_and_bytes(block: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> str:
-    if not frames:
-        return "<non-python>"
-    return ";".join(
-        f"{frame['filename'].rpartition('/')[2]}:{frame['line']}:{frame['name']}"
-        for frame in reversed(frames)
-        if not any(part in frame["name"] for part in _HIDDEN_FUNCTIONS)
-        and not any(part in frame["filename"] for part in _HIDDEN_FILES)
-    )
+    return ";".join(frame_texts(frames, reverse=True)) if frames else "<non-python>"
+
+
+def frame_texts(frames: Sequence[Mapping[str, Any]], full_filename: bool = False, reverse: bool = False) -> list[str]:
+    """Return the text of each frame that is shown, innermost first unless `reverse`."""
+    return [
+        frame_text(frame, full_filename)
+        for frame in (reversed(frames) if reverse else frames)
+        if is_shown(frame["name"], frame["filename"])
+    ]
+
+
+def frame_text(f: Mapping[str, Any], full_filename: bool = False) -> str:
+    """Return file, line and function of a frame as "file:line:function"."""
+    file = f["filename"] if full_filename else f["filename"].rpartition("/")[2]
+    return f"{file}:{f['line']}:{f['name']}"
+
+
+def is_shown(name: str, filename: str) -> bool:
+    """Return False for a function of the Python interpreter or of PyTorch's dispatcher."""
+    hidden = any(part in name for part in _HIDDEN_FUNCTIONS) or any(part in filename for part in _HIDDEN_FILES)
+    return not hidden
 
 
 @dataclass(slots=True)

@@ -10,8 +10,11 @@ import base64
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from html import escape
 from importlib.resources import files
+from io import StringIO
 from string import Template
 from typing import TextIO
 
@@ -23,7 +26,7 @@ from forebay.snapshot.report.page.view import View, escape_text, make_view, perc
 from forebay.snapshot.report.text import format_duration, format_rate
 from forebay.snapshot.sites import LIBRARY_PACKAGES
 
-__all__ = ["write"]
+__all__ = ["write", "write_several"]
 
 _PARTS = ("html", "css", "js")
 
@@ -53,6 +56,19 @@ def write(snapshot: Snapshot, out: TextIO) -> None:
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
     out.write(page)
+
+
+def write_several(snapshots: Sequence[Snapshot], out: TextIO) -> None:
+    """Write one page with the reports of all snapshots, each in a frame of its own if there are several."""
+    if len(snapshots) == 1:
+        write(snapshots[0], out)
+        return
+    out.write(f'<!doctype html>\n<meta charset="utf-8">\n<title>Memory of {len(snapshots)} devices · forebay</title>\n')
+    for snapshot in snapshots:
+        report = StringIO()
+        write(snapshot, report)
+        style = "border:0;width:100%;height:100vh"
+        out.write(f'<iframe style="{style}" srcdoc="{escape(report.getvalue(), quote=True)}"></iframe>\n')
 
 
 def _facts(view: View) -> str:

@@ -8,7 +8,17 @@ from typing import Any
 
 from forebay.snapshot.report.flamegraph import block_frames
 
-__all__ = ["LEGEND", "PAGE_SIZE", "Bytes", "active_bytes", "format_size", "segments_text", "trace_text", "unfreed"]
+__all__ = [
+    "LEGEND",
+    "PAGE_SIZE",
+    "Bytes",
+    "active_bytes",
+    "format_size",
+    "free_text",
+    "segments_text",
+    "trace_text",
+    "unfreed",
+]
 
 PAGE_SIZE = 20 << 20
 _FILLED = "0123456789*"
@@ -72,12 +82,12 @@ def segments_text(data: Mapping[str, Any]) -> str:
         outside, inside = outside + free, inside + rounding
         if total >= PAGE_SIZE:
             stream = f" stream_{seg['stream']}" if seg["stream"] else ""
-            lines.append(f"[{_pages(total, used)}] {Bytes(total)} allocated, {_free(free, rounding)} free{stream}")
+            lines.append(f"[{_pages(total, used)}] {Bytes(total)} allocated, {free_text(free, rounding)} free{stream}")
     lines += [
         f"segments: {len(data['segments'])}",
         f"total_reserved: {Bytes(reserved)}",
         f"total_allocated: {Bytes(allocated)}",
-        f"total_free: {_free(outside, inside)}",
+        f"total_free: {free_text(outside, inside)}",
     ]
     return "\n".join(lines) + "\n" + LEGEND
 
@@ -103,9 +113,10 @@ def _pages(total: int, used: Sequence[tuple[int, int, int]]) -> str:
     return "".join(shown)
 
 
-def _free(outside: int, inside: int) -> str:
-    total = outside + inside
-    return f"{Bytes(total)} ({inside / total:.1%} internal)" if total else f"{Bytes(0)}"
+def free_text(free_external: int, free_internal: int) -> str:
+    """Return the free bytes between blocks and within them, as one size and the share of the second."""
+    total = free_external + free_internal
+    return f"{Bytes(total)} ({free_internal / total:.1%} internal)" if total else f"{Bytes(0)}"
 
 
 def trace_text(data: Mapping[str, Any]) -> str:
