@@ -310,7 +310,7 @@ def _is_importable(binding: Callable[[], object]) -> bool:
 
 # Availability of the libraries, determined on access instead of at import.
 LIBRARY_ATTRIBUTES: dict[str, Callable[[], Any]] = {
-    "_HAS_PYNVML": lambda: _is_importable(nvml.binding),
+    "_HAS_PYNVML": lambda: telemetry.has_nvidia_sensors(CUDA),
     "_PYNVML_ERR": nvml.import_error,
     "_HAS_AMDSMI": lambda: _is_importable(amdsmi.binding),
     "_AMDSMI_ERR": amdsmi.import_error,

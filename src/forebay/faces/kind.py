@@ -94,6 +94,17 @@ class DeviceKind:
             return self.current_index()
         raise ValueError(self._messages.missing_index.format(device=device))
 
+    def explicit_index(self, device: Any) -> int | None:
+        """Return the index that a device argument names; None if it selects the current device. Initialises nothing.
+
+        Raises ValueError for another kind. Equals `index(device, optional=True)` in every other respect.
+        """
+        parsed = Device(device) if isinstance(device, str) else device
+        if isinstance(parsed, (int, Device)):
+            return None if parsed == Device(self.name) else self.index(parsed)
+        index = getattr(parsed, "idx", None)
+        return index if isinstance(index, int) else None
+
     def device(self, device: Any = None) -> Device:
         """Return the Device of a device argument. Raises DeviceError, with CUDA's text, if it does not exist."""
         index = self.index(device, optional=True)

@@ -17,7 +17,7 @@ from forebay.faces.pybind_arguments import STR, Signature
 from forebay.runtime.allocator import pluggable_allocator, statistics
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
-from forebay.runtime.devices.current import local
+from forebay.runtime.devices.current import current_index, local
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.peak import Peak
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
@@ -286,8 +286,9 @@ class MemoryStatistics:
         Unsupported
             If the kind uses a pluggable allocator.
         """
-        kind = self._kind
-        index = kind.index(device, optional=True) if kind.initialised or device is not None else 0
+        index = self._kind.explicit_index(device)
+        if index is None:
+            index = current_index(self._name)
         return memory_summary(self.memory_stats(index), index, abbreviated=abbreviated)
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
@@ -339,7 +340,7 @@ class MemoryStatistics:
             open_device.emptied(self._kind.device_at(self._kind.index(device, optional=True)), reset=True)
 
     def _find_device_to_reset(self, device: Any, name: str, call: str) -> OpenDevice | None:
-        if device is None and not self._kind.count():
+        if not self._kind.count() and self._kind.explicit_index(device) is None:
             raise ForebayError(f"invalid argument to {name}")
         index = self._kind.index(device, optional=True)
         require_native_allocator(self._kind, call)

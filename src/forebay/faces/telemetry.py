@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from forebay import backends
 from forebay.backends.emulated.visible_devices import match_uuids, parse_visible_devices, visible_indices
-from forebay.device_spec import Device
 from forebay.faces.kind import DeviceKind
 from forebay.observe.telemetry import amdsmi, nvml
 from forebay.observe.telemetry.nvml_ctypes import NVMLError, NvmlLibrary
@@ -24,6 +23,7 @@ __all__ = [
     "amd_sensors",
     "device_count_amd",
     "device_count_nvidia",
+    "has_nvidia_sensors",
     "list_processes",
     "machine_count_amd",
     "machine_count_nvidia",
@@ -74,6 +74,16 @@ def nvidia_handle(kind: DeviceKind, device: object) -> object:
     """Return the device's NVML handle, or its sensors if it is emulated."""
     found = (_driver_telemetry(kind) or nvml.Nvml()).sensors(machine_index(kind, device))
     return getattr(found, "handle", found)
+
+
+def has_nvidia_sensors(kind: DeviceKind) -> bool:
+    """Return True if the kind's devices are emulated with sensors, or NVIDIA's library can be loaded."""
+    if _driver_telemetry(kind) is None:
+        try:
+            nvml.binding()
+        except ModuleNotFoundError:
+            return False
+    return True
 
 
 def machine_index(kind: DeviceKind, device: object) -> int:
@@ -191,10 +201,8 @@ def _driver_telemetry(kind: DeviceKind) -> Telemetry | None:
 
 def _device_index(kind: DeviceKind, device: object) -> int:
     """Return the index of a device argument as `kind.index` does, but without initialising the kind."""
-    parsed = Device(device) if isinstance(device, str) else device
-    if parsed is None or parsed == Device(kind.name):
-        return current_index(kind.name)
-    return kind.index(parsed)
+    index = kind.explicit_index(device)
+    return current_index(kind.name) if index is None else index
 
 
 def _are_uuids(visible: list[int] | list[str]) -> bool:
