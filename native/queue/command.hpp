@@ -26,6 +26,10 @@ struct DrawCommand {
   std::unique_ptr<char[]> packed;
 };
 
+struct StridedCopyCommand {
+  std::unique_ptr<char[]> packed;
+};
+
 struct Program {
   std::unique_ptr<char[]> bytes;
   size_t nbytes;
@@ -46,6 +50,6 @@ struct WaitFor {
   uint64_t tick;
 };
 
-using Command = std::variant<Copy, Fill, DrawCommand, Program, Run, Signal, WaitFor>;
+using Command = std::variant<Copy, Fill, DrawCommand, StridedCopyCommand, Program, Run, Signal, WaitFor>;
 
 }  // namespace forebay

@@ -7,6 +7,7 @@
 
 #include "base/c_api.hpp"
 #include "os/touched_pages.hpp"
+#include "queue/strided_copy.hpp"
 #include "random/draw.hpp"
 
 namespace forebay {
@@ -16,6 +17,12 @@ Step step_at(const char* bytes, size_t at) {
   Step step;
   std::memcpy(&step, bytes + at, sizeof step);
   return step;
+}
+
+bool are_valid_operands(Opcode opcode, const char* operands, size_t nbytes) {
+  if (opcode == Opcode::Draw) return is_valid_draw(operands, nbytes);
+  if (opcode == Opcode::StridedCopy) return is_valid_strided_copy(operands, nbytes);
+  return nbytes == 0;
 }
 
 bool is_condition(Opcode opcode) { return opcode == Opcode::If || opcode == Opcode::While; }
@@ -29,9 +36,7 @@ bool is_valid_program(const void* bytes, size_t nbytes) {
     if (nbytes - at < sizeof(Step)) return false;
     const Step step = step_at(program, at);
     if (step.nbytes < sizeof step || step.nbytes > nbytes - at || step.opcode > Opcode::EndWhile) return false;
-    const size_t operands = step.nbytes - sizeof step;
-    if (step.opcode == Opcode::Draw ? !is_valid_draw(program + at + sizeof step, operands) : operands != 0)
-      return false;
+    if (!are_valid_operands(step.opcode, program + at + sizeof step, step.nbytes - sizeof step)) return false;
     if (step.opcode >= Opcode::SetCondition) jumps.push_back(at);
     if (is_condition(step.opcode)) conditions.push_back(at);
     at += step.nbytes;
@@ -73,6 +78,9 @@ int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop) {
       case Opcode::Draw:
         record_failure(run_packed_draw(operands));
         break;
+      case Opcode::StridedCopy:
+        record_failure(run_strided_copy(operands));
+        break;
       case Opcode::Call:
         record_failure(reinterpret_cast<Function>(step.a)(memory(step.b)));
         break;
@@ -100,6 +108,9 @@ std::vector<Span> written_spans(const void* bytes, size_t nbytes) {
     const Step step = step_at(program, at);
     if (step.opcode == Opcode::Copy || step.opcode == Opcode::Fill) found.push_back({step.a, step.c});
     if (step.opcode == Opcode::Draw) found.push_back(written_span(program + at + sizeof step));
+    if (step.opcode == Opcode::StridedCopy) {
+      any_written_span(program + at + sizeof step, [&](Span span) { return found.push_back(span), false; });
+    }
     at += step.nbytes;
   }
   return found;

@@ -12,11 +12,11 @@ namespace forebay {
 
 // A condition (If, While) stores the value that SetCondition last gave it in its own `a`. Its body follows it and is
 // `b` bytes long; the body of a While ends in EndWhile, which jumps `a` bytes back to the While.
-enum class Opcode : uint32_t { Copy, Fill, Draw, Call, SetCondition, If, While, EndWhile };
+enum class Opcode : uint32_t { Copy, Fill, Draw, StridedCopy, Call, SetCondition, If, While, EndWhile };
 
 struct Step {
   Opcode opcode;
-  uint32_t nbytes;  // including operands: a packed draw follows its step
+  uint32_t nbytes;  // including operands: a packed draw or strided copy follows its step
   // Copy: destination, source, bytes. Fill: address, byte value, bytes. Call: function, argument. SetCondition: address
   // of a byte, offset of the condition in the program.
   uint64_t a, b, c;
@@ -30,8 +30,8 @@ bool is_valid_program(const void* bytes, size_t nbytes);
 // state in the bytes. Ends early if `stop` is set.
 int run_program(char* bytes, size_t nbytes, const std::atomic<bool>& stop);
 
-// Returns the memory written by copies, fills and draws, regardless of conditions. Writes of called functions are
-// unknown.
+// Returns the memory written by copies, fills, draws and strided copies, regardless of conditions. Writes of called
+// functions are unknown.
 std::vector<Span> written_spans(const void* bytes, size_t nbytes);
 
 }  // namespace forebay

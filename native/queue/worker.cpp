@@ -19,6 +19,7 @@
 #include "queue/busy_meter.hpp"
 #include "queue/command.hpp"
 #include "queue/program.hpp"
+#include "queue/strided_copy.hpp"
 #include "random/draw.hpp"
 
 namespace forebay {
@@ -57,6 +58,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   void operator()(const Copy& c);
   void operator()(const Fill& c);
   void operator()(const DrawCommand& c);
+  void operator()(const StridedCopyCommand& c);
   void operator()(const Program& c);
   void operator()(const Run& c);
   void operator()(const Signal& c);
@@ -218,6 +220,15 @@ void Worker::State::operator()(const DrawCommand& c) {
   if (const int code = run_packed_draw(c.packed.get())) record_failure(Failure::Code, code);
 }
 
+void Worker::State::operator()(const StridedCopyCommand& c) {
+  if (guarded) {
+    const Span output = copy_written_span(c.packed.get()), input = copy_read_span(c.packed.get());
+    guard_scope.open(output.address, output.nbytes);
+    guard_scope.open(input.address, input.nbytes);
+  }
+  if (const int code = run_strided_copy(c.packed.get())) record_failure(Failure::Code, code);
+}
+
 void Worker::State::operator()(const Program& c) {
   if (guarded) guard_scope.open_all();
   if (const int code = run_program(c.bytes.get(), c.nbytes, discarded)) record_failure(Failure::Code, code);
@@ -333,6 +344,16 @@ void Worker::draw(const void* packed, size_t nbytes) {
   std::memcpy(command.packed.get(), packed, nbytes);
   const Span span = written_span(packed);
   state_for_write(reinterpret_cast<void*>(span.address), span.nbytes).push(std::move(command));
+}
+
+void Worker::copy_strided(const void* packed, size_t nbytes) {
+  if (!is_valid_strided_copy(packed, nbytes)) throw std::invalid_argument("invalid strided copy");
+  StridedCopyCommand command{std::make_unique<char[]>(nbytes)};
+  std::memcpy(command.packed.get(), packed, nbytes);
+  State& state = own_state();
+  const auto is_untouched = [](Span span) { return touched::any_untouched(span.address, span.nbytes); };
+  if (counted_ && !state.closed && any_written_span(packed, is_untouched)) throw UncountedMemory();
+  state.push(std::move(command));
 }
 
 void Worker::program(const void* bytes, size_t nbytes) {

@@ -27,7 +27,7 @@ void set_suspended(bool on) noexcept;
 
 // Memory checks of a queue of an emulated device.
 enum MemoryChecks : int {
-  kCounted = 1,  // copies, fills and draws that would write untouched memory throw UncountedMemory
+  kCounted = 1,  // work that would write untouched memory throws UncountedMemory, except programs and functions
   kGuarded = 2,  // the worker thread opens guarded memory while it works with it
 };
 
@@ -45,8 +45,10 @@ class Worker {
   // thread cannot start.
   void copy(void* dst, const void* src, size_t nbytes);
   void fill(void* dst, int byte, size_t nbytes);
-  void draw(const void* packed, size_t nbytes);    // a Draw and its axes; std::invalid_argument if invalid
-  void program(const void* bytes, size_t nbytes);  // Steps; std::invalid_argument if the program is invalid
+  // A Draw, a StridedCopy or a program with all that follows; std::invalid_argument if it is invalid.
+  void draw(const void* packed, size_t nbytes);
+  void copy_strided(const void* packed, size_t nbytes);
+  void program(const void* bytes, size_t nbytes);
   // `host_call`: a call into the host language. If it is discarded, close() returns its argument to the caller; if
   // submitting throws, the queue never owned the argument.
   void run(Function function, void* argument, bool host_call = false);

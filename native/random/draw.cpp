@@ -158,7 +158,11 @@ Span read_span(const void* packed) {
 
 }  // namespace forebay
 
-// For backends/emulated/queue.py.
+// For backends/common/draw_encoding.py. Draws on the calling thread; -1: the draw is invalid.
+EXPORTED int forebay_draw_now(const void* packed, size_t nbytes) noexcept {
+  return forebay::is_valid_draw(packed, nbytes) ? forebay::run_packed_draw(packed) : -1;
+}
+
 EXPORTED void forebay_draw_written(const void* packed, uintptr_t* address, size_t* nbytes) noexcept {
   const forebay::Span span = forebay::written_span(packed);
   *address = span.address;

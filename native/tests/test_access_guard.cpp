@@ -10,10 +10,12 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "os/access_guard.hpp"
 #include "os/touched_pages.hpp"
+#include "queue/strided_copy.hpp"
 #include "queue/worker.hpp"
 #include "tests/check.hpp"
 
@@ -115,15 +117,17 @@ TEST(guarded_memory_is_open_to_queued_work_only) {
 }
 
 TEST(work_opens_only_the_memory_it_uses) {
-  Memory touched, other;
+  Memory touched, source, target, other;
   Worker queue(1, 0, kGuarded);
   guard::begin_work();  // as if another queue were working
   queue.fill(touched.base, 7, 1);
+  const StridedCopy copy{target.address + 9, source.address, 1, 1, Format::Bytes, Format::Bytes, 0, 0, 0};
+  queue.copy_strided(&copy, sizeof copy);
   CHECK(finishes(queue));
-  CHECK(!closed(touched.base));
+  CHECK(!closed(touched.base) && !closed(source.base) && !closed(target.base));
   CHECK(closed(other.base));
   guard::end_work();
-  CHECK(closed(touched.base));
+  CHECK(closed(touched.base) && closed(source.base) && closed(target.base));
 }
 
 TEST(access_to_guarded_memory_is_reported_and_fatal) {
@@ -267,6 +271,16 @@ TEST(counted_queue_rejects_uncounted_memory) {
   touched::mark_touched(memory.address, 1);
   CHECK(!rejected(counting, memory.base));
   CHECK(rejected(counting, memory.base + kSize));
+  StridedCopy copy{memory.address, memory.address + kSize, 1, 1, Format::Bytes, Format::Bytes, 0, 0, 0};
+  counting.copy_strided(&copy, sizeof copy);
+  std::swap(copy.to, copy.source);
+  bool refused = false;
+  try {
+    counting.copy_strided(&copy, sizeof copy);
+  } catch (const UncountedMemory&) {
+    refused = true;
+  }
+  CHECK(refused);
   counting.copy(memory.base, memory.base + kSize, 10);  // reads need no counted memory
   CHECK(finishes(counting) && finishes(other));
   CHECK(counting.close(kLimit));

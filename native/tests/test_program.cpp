@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "queue/program.hpp"
+#include "queue/strided_copy.hpp"
 #include "queue/worker.hpp"
 #include "random/draw.hpp"
 #include "tests/check.hpp"
@@ -22,6 +23,12 @@ struct ProgramBytes : std::vector<char> {
     const char* bytes = reinterpret_cast<const char*>(&step);
     insert(end(), bytes, bytes + sizeof step);
     return size() - sizeof step;
+  }
+  void add_with_operands(Opcode opcode, const std::vector<char>& operands) {
+    const Step step{opcode, static_cast<uint32_t>(sizeof(Step) + operands.size()), 0, 0, 0};
+    const char* bytes = reinterpret_cast<const char*>(&step);
+    insert(end(), bytes, bytes + sizeof step);
+    insert(end(), operands.begin(), operands.end());
   }
   void patch(size_t step, size_t field, uint64_t value) { std::memcpy(data() + step + field, &value, sizeof value); }
 };
@@ -43,6 +50,26 @@ TEST(program_runs_steps_in_order) {
   CHECK(queue.wait(queue.signal()) == Wait::Reached);
   CHECK(std::string(to) == "Penstoc");
   CHECK(from[0] == 'x' && from[7] == 'x');
+}
+
+TEST(program_runs_strided_copies) {
+  int32_t from[3] = {1, 2, 3};
+  double to[3] = {};
+  StridedCopy copy{address_of(to + 2), address_of(from), 8, 4, Format::F64, Format::I32, 0, 1, 0};
+  const CopyAxis axis{3, -8, 4};
+  std::vector<char> packed(sizeof copy + sizeof axis);
+  std::memcpy(packed.data(), &copy, sizeof copy);
+  std::memcpy(packed.data() + sizeof copy, &axis, sizeof axis);
+  ProgramBytes program;
+  program.add(Opcode::Fill, address_of(from), 0, 4);
+  program.add_with_operands(Opcode::StridedCopy, packed);
+  program.add(Opcode::Fill, address_of(from), 0, 12);
+  Worker queue;
+  queue.program(program.data(), program.size());
+  CHECK(queue.wait(queue.signal()) == Wait::Reached);
+  CHECK(to[0] == 3 && to[1] == 2 && to[2] == 0 && from[2] == 0);
+  const std::vector<Span> spans = written_spans(program.data(), program.size());
+  CHECK(spans.size() == 3 && spans[1].address == address_of(to) && spans[1].nbytes == 24);
 }
 
 TEST(program_reports_failed_step_and_continues) {
@@ -111,14 +138,15 @@ TEST(endless_loop_ends_when_queue_is_discarded) {
 
 TEST(invalid_programs_are_rejected) {
   char byte = 0;
-  std::vector<ProgramBytes> invalid(6);
+  std::vector<ProgramBytes> invalid(7);
   invalid[0].resize(5);
-  invalid[1].add(static_cast<Opcode>(8));
+  invalid[1].add(static_cast<Opcode>(9));
   invalid[2].add(Opcode::Draw);                                // without operands
   invalid[3].add(Opcode::SetCondition, address_of(&byte), 0);  // no condition there
   invalid[4].add(Opcode::If, 0, 8);                            // jumps out of the program
   invalid[5].add(Opcode::Fill, address_of(&byte), 1, 1);
   invalid[5].add(Opcode::EndWhile, 2 * sizeof(Step));  // jumps to a step that is no loop
+  invalid[6].add_with_operands(Opcode::StridedCopy, std::vector<char>(40));
   Worker queue;
   for (const ProgramBytes& bytes : invalid) {
     CHECK(check::error_of([&] { queue.program(bytes.data(), bytes.size()); }) == "invalid program");

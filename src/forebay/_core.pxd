@@ -173,11 +173,6 @@ cdef extern from "pool/tables.hpp" namespace "forebay" nogil:
     Rows rows_of(const NativePool& pool) except +
 
 
-cdef extern from "random/draw.hpp" namespace "forebay" nogil:
-    cbool is_valid_draw(const void* packed, size_t nbytes)
-    int run_packed_draw(const void* packed)
-
-
 cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
     ctypedef int (*Function)(void*) noexcept
 
@@ -205,6 +200,7 @@ cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
         void copy(void* dst, const void* src, size_t nbytes) except +
         void fill(void* dst, int byte, size_t nbytes) except +
         void draw(const void* packed, size_t nbytes) except +
+        void copy_strided(const void* packed, size_t nbytes) except +
         void program(const void* bytes, size_t nbytes) except +
         void run(Function function, void* argument, cbool host_call) except +
         uint64_t signal() except +

@@ -28,6 +28,7 @@ cdef class Queue:
         self.worker.get().fill(<void*>dst, byte, nbytes)
 
     def draw_packed(self, bytes packed not None): self.worker.get().draw(<char*>packed, len(packed))
+    def copy_packed(self, bytes packed not None): self.worker.get().copy_strided(<char*>packed, len(packed))
     def run_program(self, bytes program not None): self.worker.get().program(<char*>program, len(program))
 
     def call(self, function):
@@ -107,13 +108,3 @@ cdef int run_callable(void* argument) noexcept with gil:
         return 1
     finally:
         Py_DECREF(call)
-
-
-def draw_now(bytes packed not None):
-    cdef const char* draw = packed
-    cdef int code
-    if not is_valid_draw(draw, len(packed)):
-        raise ValueError("invalid packed draw")
-    with nogil:
-        code = run_packed_draw(draw)
-    return code

@@ -13,6 +13,7 @@ from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import draw_now
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.backends.common.recorded_work import executed_nodes, launch_parts, reseeded_draw
+from forebay.backends.common.strided_copy_encoding import copy_strided_now
 
 __all__ = [
     "AddressAllocator",
@@ -25,6 +26,7 @@ __all__ = [
     "address_of",
     "byte_of",
     "check_space_arguments",
+    "copy_strided_now",
     "draw_now",
     "executed_nodes",
     "index_of",

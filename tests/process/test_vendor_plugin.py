@@ -87,6 +87,7 @@ for name in os.environ.get("REMOVE_METHODS", "").split():
     ("ability", "methods"),
     [
         ("RandomNumbers", "draw"),
+        ("StridedCopies", "copy_strided"),
         ("Launches", "call call_native"),
         ("Timing", "mark elapsed_ms"),
         ("PinnedHost", "pin unpin"),

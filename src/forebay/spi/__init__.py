@@ -20,7 +20,17 @@ from forebay.spi.captures import CapturedGraph, CapturedNode, Captures
 from forebay.spi.drivers import Describes, Emulates, Peers, Sensors, Telemetry
 from forebay.spi.ports import Growable, Managed, PinnedHost, PinsInPlace, ProcessUsage, Reopens, Resizable
 from forebay.spi.properties import DeviceProps, Heaps
-from forebay.spi.queues import Draw, ExecutionLog, Launches, LazilyBacked, Mark, RandomNumbers, Timing
+from forebay.spi.queues import (
+    Draw,
+    ExecutionLog,
+    Launches,
+    LazilyBacked,
+    Mark,
+    RandomNumbers,
+    StridedCopies,
+    StridedCopy,
+    Timing,
+)
 from forebay.spi.required import Driver, Port, Queue
 from forebay.spi.sharing import SharedMark, Shares
 
@@ -52,6 +62,8 @@ __all__ = [
     "Sensors",
     "SharedMark",
     "Shares",
+    "StridedCopies",
+    "StridedCopy",
     "Telemetry",
     "Timing",
 ]

@@ -16,8 +16,9 @@ class CapturedNode(NamedTuple):
     Parameters
     ----------
     op : str
-        Type of the node: "copy", "fill", "draw", "call" (Python function), "native" (native function), "if", "while",
-        "set" (read a condition again), "again" (end of a loop's body), "record_event" or "wait_event".
+        Type of the node: "copy", "fill", "draw", "strided" (strided copy or fill with an element), "call" (Python
+        function), "native" (native function), "if", "while", "set" (read a condition again), "again" (end of a loop's
+        body), "record_event" or "wait_event".
     dependencies : tuple of int
         Numbers of the nodes that it depends on.
     details : mapping of str to object

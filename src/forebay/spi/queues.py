@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["Draw", "ExecutionLog", "Launches", "LazilyBacked", "Mark", "RandomNumbers", "Timing"]
+__all__ = [
+    "Draw",
+    "ExecutionLog",
+    "Launches",
+    "LazilyBacked",
+    "Mark",
+    "RandomNumbers",
+    "StridedCopies",
+    "StridedCopy",
+    "Timing",
+]
 
 
 class Mark(Protocol):
@@ -193,4 +203,60 @@ class RandomNumbers(Protocol):
         draw : Draw
             The fill. A probability outside [0, 1] or a negative rate fails asynchronously with CUDA error 710
             (device-side assert).
+        """
+
+
+class StridedCopy(NamedTuple):
+    """A copy of elements of any layout, with a conversion if the types differ; or a fill with one element.
+
+    Element `i` of the source is copied to element `i` of the destination, for each index `i` of the shape.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Length of each axis, at most 64.
+    to : int
+        Address of the destination's first element. It need not be aligned, as no address or stride.
+    to_strides : tuple of int
+        Distance in bytes of neighbours in the destination along each axis.
+    element : str
+        NumPy's name of the destination's dtype, or "bfloat16".
+    itemsize : int
+        Bytes of one element of the destination.
+    source : int, default 0
+        Address of the source's first element, in memory that `Queue.copy` could read.
+    source_strides : tuple of int, default ()
+        Distance in bytes of neighbours in the source along each axis.
+    source_element : str, default ""
+        Name of the source's dtype if it is converted: "bool", "bfloat16", and NumPy's integers, unsigned integers,
+        floats and complex numbers of 8 to 128 bits. Empty if the bytes are copied unchanged.
+    value : bytes, default b""
+        For a fill: the element that is copied to each element of the destination. There is no source then.
+    may_overlap : bool, default False
+        Whether the source may share memory with the destination. It is then read completely before anything is written.
+    """
+
+    shape: tuple[int, ...]
+    to: int
+    to_strides: tuple[int, ...]
+    element: str
+    itemsize: int
+    source: int = 0
+    source_strides: tuple[int, ...] = ()
+    source_element: str = ""
+    value: bytes = b""
+    may_overlap: bool = False
+
+
+@runtime_checkable
+class StridedCopies(Protocol):
+    """A Queue that copies elements between strided layouts, converts them, and fills memory with an element."""
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        """Queue a strided copy or a fill.
+
+        Parameters
+        ----------
+        copy : StridedCopy
+            The copy. Conversions have the results of `numpy.copyto` with `casting="unsafe"`.
         """

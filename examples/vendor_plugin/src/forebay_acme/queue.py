@@ -1,4 +1,4 @@
-"""Queue of a card: one engine, with the abilities Timing, Launches, RandomNumbers and Captures."""
+"""Queue of a card: one engine, with the abilities Timing, Launches, RandomNumbers, StridedCopies and Captures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from forebay.errors import DeviceError, WrongState, warn_unraisable
-from forebay.spi import Draw, Mark
+from forebay.spi import Draw, Mark, StridedCopy
 from forebay.vendor import (
     CapturedMark,
     CaptureMixin,
     accelerator_error,
+    copy_strided_now,
     draw_now,
     index_of,
     integer_of,
@@ -54,6 +55,8 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
                 ctypes.memset(details["to"], details["byte"], details["nbytes"])
             case "draw":
                 draw_now(details["draw"])
+            case "strided":
+                copy_strided_now(details["copy"])
             case "call":
                 details["function"]()
             case "native":
@@ -145,7 +148,7 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
             times.append(mark.time_ns)
         return (times[1] - times[0]) / 1e6
 
-    # Launches and RandomNumbers
+    # Launches, RandomNumbers and StridedCopies
 
     def call(self, function: Callable[[], object]) -> None:
         self._enqueue("call", recorded_work.call(function))
@@ -155,6 +158,9 @@ class AcmeQueue(CaptureMixin[AcmeCapturedGraph]):
 
     def draw(self, draw: Draw) -> None:
         self._enqueue("draw", recorded_work.draw(draw))
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        self._enqueue("strided", recorded_work.copy_strided(copy))
 
     # Captures: `CaptureMixin` implements its methods
 

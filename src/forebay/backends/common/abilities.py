@@ -20,6 +20,7 @@ OF_QUEUES: tuple[type, ...] = (
     spi.Launches,
     spi.Captures,
     spi.RandomNumbers,
+    spi.StridedCopies,
     spi.LazilyBacked,
 )
 

@@ -32,12 +32,14 @@ _INTEGERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uin
 _ELEMENTS = {name: at for at, name in enumerate((*_INTEGERS, "float16", "bfloat16", "float32", "float64"))}
 _HEADER = struct.Struct("=5Q3dQqQ4BI")
 _UINT64_MAX = (1 << 64) - 1
-_written = ctypes.CDLL(_core.__file__).forebay_draw_written
+_native = ctypes.CDLL(_core.__file__)
+_written, _draw_now = _native.forebay_draw_written, _native.forebay_draw_now
 _written.restype, _written.argtypes = None, [ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]
+_draw_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 
 
 def pack_draw(draw: Draw) -> bytes:
-    """Return the bytes for `_core.Queue.draw_packed` and `_core.draw_now`."""
+    """Return the bytes for `_core.Queue.draw_packed`."""
     header = _HEADER.pack(
         draw.address,
         draw.elements,
@@ -70,7 +72,11 @@ def draw_now(draw: Draw) -> None:
     DeviceError
         If a probability is outside [0, 1], or a rate is negative: code 710.
     """
-    if code := _core.draw_now(pack_draw(draw)):
+    encoded = pack_draw(draw)
+    code = _draw_now(encoded, len(encoded))
+    if code < 0:
+        raise ValueError(f"invalid draw: {draw}")
+    if code:
         raise DeviceError("a probability is not in [0, 1], or a rate is negative", code=code, call="draw")
 
 

@@ -6,13 +6,15 @@ ValueError or TypeError.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.spi import CapturedNode, Draw, Queue
+from forebay.backends.common.strided_copy_encoding import pack_strided_copy
+from forebay.spi import CapturedNode, Draw, Queue, StridedCopy
 
-__all__ = ["call", "copy", "draw", "executed_nodes", "fill", "launch_parts", "native", "reseeded_draw"]
+__all__ = ["call", "copy", "copy_strided", "draw", "executed_nodes", "fill", "launch_parts", "native", "reseeded_draw"]
 
 _UINT64_MAX = (1 << 64) - 1
 
@@ -55,6 +57,26 @@ def fill(dst: int, byte: int, nbytes: int) -> dict[str, Any]:
         The details.
     """
     return {"to": address_of(dst, "dst"), "byte": byte_of(byte), "nbytes": size_of(nbytes)}
+
+
+def copy_strided(copy: StridedCopy) -> dict[str, Any]:
+    """Return the details of a strided copy or a fill.
+
+    Parameters
+    ----------
+    copy : StridedCopy
+        The copy.
+
+    Returns
+    -------
+    dict
+        The details: "to", "elements", "element", "source_element", "copy", and "packed", the copy as bytes for
+        forebay's own queues.
+    """
+    return {
+        "to": address_of(copy.to, "to"), "elements": math.prod(copy.shape), "element": copy.element,
+        "source_element": copy.source_element, "copy": copy, "packed": pack_strided_copy(copy),
+    }  # fmt: skip
 
 
 def call(function: Callable[[], object]) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Protocol, Self
 
 from forebay.backends.common.draw_encoding import written_range
+from forebay.backends.common.strided_copy_encoding import pack_strided_copy
 from forebay.backends.emulated.memory_budget import MemoryOwner, budget, unbacked_ranges
+from forebay.backends.host.program import strided_copy_step
 from forebay.backends.host.queue import HostQueue, Owner
-from forebay.spi import Draw
+from forebay.spi import Draw, StridedCopy
 
 __all__ = ["EmulatedOwner", "EmulatedQueue"]
 
@@ -54,6 +56,14 @@ class EmulatedQueue(HostQueue):
         except MemoryError:
             budget.charge(self.owner, "random fill", written_range(draw))
             HostQueue.draw(self, draw)
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        try:
+            HostQueue.copy_strided(self, copy)
+        except MemoryError:
+            program = strided_copy_step(pack_strided_copy(copy))
+            budget.charge(self.owner, "fill" if copy.value else "copy", *unbacked_ranges(program))
+            HostQueue.copy_strided(self, copy)
 
     def ensure_backed(self, *spans: tuple[int, int]) -> None:
         budget.charge(self.owner, "function", *spans)

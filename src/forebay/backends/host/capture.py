@@ -13,7 +13,7 @@ from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.host.captured_memory import CapturedMemory, MemorySource
 from forebay.backends.host.program import AtLaunch, Piece, ProgramTemplate, pieces_of, reseeded
 from forebay.backends.host.queue import HostQueue
-from forebay.spi import Draw, Queue
+from forebay.spi import Draw, Queue, StridedCopy
 
 __all__ = ["CapturingQueue", "HostCapturedGraph"]
 
@@ -96,6 +96,9 @@ class CapturingQueue(HostQueue):
 
     def draw(self, draw: Draw) -> None:
         self.recording.add(self, "draw", **recorded_work.draw(draw), packed=pack_draw(draw._replace(seed=0, offset=0)))
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        self.recording.add(self, "strided", **recorded_work.copy_strided(copy))
 
     def call(self, function: Callable[[], object]) -> None:
         self.recording.add(self, "call", **recorded_work.call(function))

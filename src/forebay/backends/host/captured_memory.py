@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from forebay.backends.common.draw_encoding import written_range
+from forebay.backends.common.strided_copy_encoding import touched_spans
 from forebay.spi import CapturedNode
 
 __all__ = ["CapturedMemory", "MemorySource"]
@@ -73,6 +74,8 @@ def _spans_of(work: Iterable[CapturedNode]) -> Iterator[_Span]:
                 yield written_range(draw)
                 if draw.probabilities:
                     yield draw.probabilities, 4 * draw.elements  # half of it for doubles, which lie in the same segment
+            case "strided":
+                yield from touched_spans(details["copy"])
             case "set" | "if" | "while":
                 yield details["address"], 1
 

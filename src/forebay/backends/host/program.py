@@ -9,10 +9,11 @@ from typing import NamedTuple
 from forebay.errors import Unsupported
 from forebay.spi import CapturedNode, Queue
 
-__all__ = ["AtLaunch", "Piece", "ProgramTemplate", "pieces_of", "reseeded"]
+__all__ = ["AtLaunch", "Piece", "ProgramTemplate", "pieces_of", "reseeded", "strided_copy_step"]
 
 _STEP = struct.Struct("=2I3Q")
-_OPCODES = {what: at for at, what in enumerate(("copy", "fill", "draw", "native", "set", "if", "while", "again"))}
+_OPERATIONS = ("copy", "fill", "draw", "strided", "native", "set", "if", "while", "again")
+_OPCODES = {what: at for at, what in enumerate(_OPERATIONS)}
 _SEED = struct.Struct("=2Q")
 _SEED_AT = _STEP.size + 16  # after the draw's address and number of elements
 _UINT64_MAX = (1 << 64) - 1
@@ -36,6 +37,11 @@ class AtLaunch(NamedTuple):
 
 
 Piece = bytes | ProgramTemplate | AtLaunch | Callable[[], object]
+
+
+def strided_copy_step(packed: bytes) -> bytes:
+    """Return a program of one strided copy."""
+    return _STEP.pack(_OPCODES["strided"], _STEP.size + len(packed), 0, 0, 0) + packed
 
 
 def reseeded(piece: ProgramTemplate, sources: Sequence[tuple[int, int]]) -> bytes:
@@ -86,6 +92,8 @@ def pieces_of(work: Sequence[CapturedNode]) -> list[Piece]:
             case "draw":
                 tail = details["packed"]
                 places.append((len(program) + _SEED_AT, details["source"], details["offset"]))
+            case "strided":
+                tail = details["packed"]
             case "native":
                 a, b = details["function"], details["argument"]
             case "set":

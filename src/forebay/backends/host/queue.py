@@ -13,9 +13,10 @@ from forebay.backends.common.capture_recorder import CaptureMixin, wait_in_captu
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.backends.common.draw_encoding import pack_draw
 from forebay.backends.common.shared_slots import ORPHANED, SLICE
+from forebay.backends.common.strided_copy_encoding import pack_strided_copy
 from forebay.backends.host.queue_log import HostLog
 from forebay.errors import DeviceError, ForebayError, Forked, WrongState, warn_unraisable
-from forebay.spi import Draw, Mark
+from forebay.spi import Draw, Mark, StridedCopy
 
 if TYPE_CHECKING:
     from forebay.backends.host.capture import HostCapturedGraph
@@ -88,6 +89,13 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
     def draw(self, draw: Draw) -> None:
         try:
             _native.draw_packed(self, pack_draw(draw))
+        except _NATIVE_ERRORS as error:
+            raise self._error(error) from None
+
+    def copy_strided(self, copy: StridedCopy) -> None:
+        encoded = pack_strided_copy(copy)
+        try:
+            _native.copy_packed(self, encoded)
         except _NATIVE_ERRORS as error:
             raise self._error(error) from None
 

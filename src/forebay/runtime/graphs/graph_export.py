@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
@@ -16,6 +16,7 @@ _NODE_TYPES = {
     "copy": "memcpy",
     "fill": "memset",
     "draw": "kernel",
+    "strided": "kernel",
     "set": "kernel",
     "call": "host",
     "native": "host",
@@ -60,7 +61,7 @@ def _node(recorded: CapturedNode, at: int, graph: int) -> dict[str, Any]:
         "tools_id": graph << 32 | at,
         "graph_id": graph,
         "node_id": at,
-        "kernel_name": {"draw": f"draw_{recorded.details.get('law')}", "set": "set_condition"}.get(recorded.op),
+        "kernel_name": _kernel_name(recorded),
         "grid_dim": None,
         "block_dim": None,
         "shared_mem_bytes": None,
@@ -70,6 +71,22 @@ def _node(recorded: CapturedNode, at: int, graph: int) -> dict[str, Any]:
         "dependencies": [],
         "dependents": [],
     }
+
+
+def _kernel_name(recorded: CapturedNode) -> str | None:
+    details = recorded.details
+    match recorded.op:
+        case "draw":
+            return f"draw_{details['law']}"
+        case "strided":
+            return f"{_strided_name(details)}_{details['source_element'] or details['element']}"
+        case "set":
+            return "set_condition"
+    return None
+
+
+def _strided_name(details: Mapping[str, Any]) -> str:
+    return "fill" if details["copy"].value else "convert" if details["source_element"] else "copy"
 
 
 def _bodies(work: Sequence[CapturedNode]) -> dict[int, int]:
@@ -112,12 +129,16 @@ def _label(number: int, recorded: CapturedNode, *, verbose: bool) -> str:
             words[0] += f" {format_bytes(details['nbytes'])}"
         case "draw":
             words[0] += f" {details['law']}, {details['elements']} x {details['element']}"
+        case "strided":
+            elements = f"{details['elements']} x {details['source_element'] or details['element']}"
+            words[0] = f"{number}: {_strided_name(details)} {elements}"
+            words[0] += f" to {details['element']}" if details["source_element"] else ""
         case "call":
             words[0] += f" {getattr(details['function'], '__qualname__', type(details['function']).__name__)}"
     if verbose:
         words += [
             f"{name} {value:#x}" if name in {"to", "source", "address", "argument"} else f"{name} {value}"
             for name, value in details.items()
-            if isinstance(value, int) and not (recorded.op == "draw" and name == "elements")
+            if isinstance(value, int) and name != "elements"
         ]
     return "\\n".join(word.replace("\\", "\\\\").replace('"', '\\"') for word in words)

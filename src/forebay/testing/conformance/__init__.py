@@ -34,6 +34,7 @@ pytest.register_assert_rewrite(
             "runtime_streams",
             "helpers",
             "shares",
+            "strided_copies",
             "timing",
         ]
     )
@@ -56,6 +57,7 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
     runtime_random,
     runtime_streams,
     shares,
+    strided_copies,
     timing,
 )
 from forebay.testing.conformance.captures import *  # noqa: E402, F403 - the `__all__` of each module is its part of the suite
@@ -74,6 +76,7 @@ from forebay.testing.conformance.runtime_memory import *  # noqa: E402, F403 - a
 from forebay.testing.conformance.runtime_random import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.shares import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.strided_copies import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
@@ -93,4 +96,5 @@ __all__ += runtime_lifecycle.__all__
 __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += shares.__all__
+__all__ += strided_copies.__all__
 __all__ += timing.__all__

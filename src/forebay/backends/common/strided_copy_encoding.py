@@ -1,0 +1,85 @@
+"""Binary encoding of `spi.StridedCopy` for the native core; the structs are those of native/queue/strided_copy.hpp."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+from forebay import _core
+from forebay.errors import DeviceError
+from forebay.spi import StridedCopy
+
+__all__ = ["copy_strided_now", "pack_strided_copy", "touched_spans"]
+
+_SIZES = {  # in the order of the native enum Format
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+_FORMATS = {name: (at, size) for at, (name, size) in enumerate(_SIZES.items())}
+_BYTES = len(_FORMATS)
+_HEADER, _AXIS = struct.Struct("=4Q4BI"), struct.Struct("=Qqq")
+_FILL, _MAY_OVERLAP = 1, 2
+_run_now = ctypes.CDLL(_core.__file__).forebay_copy_strided_now
+_run_now.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def pack_strided_copy(copy: StridedCopy) -> bytes:
+    """Return the bytes for `_core.Queue.copy_packed`. Raises ValueError if the copy is invalid."""
+    shape, to, to_strides, element, itemsize, source, source_strides, source_element, value, may_overlap = copy
+    if source_element:
+        try:
+            (to_format, itemsize), (source_format, source_size) = _FORMATS[element], _FORMATS[source_element]
+        except KeyError as unknown:
+            raise ValueError(f"elements of type {unknown} cannot be converted: {copy}") from None
+    else:
+        to_format, source_format, source_size = _BYTES, _BYTES, itemsize
+    flags = (_FILL if value else 0) | (_MAY_OVERLAP if may_overlap else 0)
+    if not to or not (source or value) or itemsize < 1 or (value and (source_element or len(value) != itemsize)):
+        raise ValueError(f"invalid strided copy: {copy}")
+    if value:
+        source_strides = (0,) * len(shape)
+    try:
+        parts = [_HEADER.pack(to, source, itemsize, source_size, to_format, source_format, flags, len(shape), 0)]
+        parts += [_AXIS.pack(*axis) for axis in zip(shape, to_strides, source_strides, strict=True)]
+    except (struct.error, ValueError) as error:
+        raise ValueError(f"invalid strided copy, {error}: {copy}") from None
+    return b"".join((*parts, value))
+
+
+def copy_strided_now(copy: StridedCopy) -> None:
+    """Execute a strided copy or a fill of host memory on the calling thread.
+
+    Parameters
+    ----------
+    copy : StridedCopy
+        The copy; its addresses are host addresses.
+
+    Raises
+    ------
+    DeviceError
+        If there is no memory for the elements of a source that may overlap the destination: code 2.
+    ValueError
+        If the copy is invalid.
+    """
+    encoded = pack_strided_copy(copy)
+    code = _run_now(encoded, len(encoded))
+    if code < 0:
+        raise ValueError(f"invalid strided copy: {copy}")
+    if code:
+        raise DeviceError("no memory to buffer the source of an overlapping copy", code=code, call="copy_strided")
+
+
+def touched_spans(copy: StridedCopy) -> list[tuple[int, int]]:
+    """Return the address and size in bytes of the destination and of the source, gaps between elements included."""
+    spans = [_span(copy.to, copy.shape, copy.to_strides, copy.itemsize)]
+    if not copy.value:
+        size = _SIZES[copy.source_element] if copy.source_element else copy.itemsize
+        spans.append(_span(copy.source, copy.shape, copy.source_strides, size))
+    return spans
+
+
+def _span(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+    reaches = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    low = address + sum(reach for reach in reaches if reach < 0)
+    return low, sum(abs(reach) for reach in reaches) + itemsize
