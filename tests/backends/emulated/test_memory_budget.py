@@ -79,9 +79,9 @@ def test_work_beyond_the_machines_memory_raises_without_effect(cuda):
     [
         ("fill", lambda big, small: big.zero_()),
         ("copy", lambda big, small: big.copy_(small)),
-        ("function", lambda big, small: big.view(forebay.float32).fill_(1.5)),
-        ("function", lambda big, small: big.view(forebay.float32).copy_(small[: GIB // 4])),
-        ("function", lambda big, small: big.view(forebay.float32)[::2].fill_(1.5)),
+        ("fill", lambda big, small: big.view(forebay.float32).fill_(1.5)),
+        ("copy", lambda big, small: big.view(forebay.float32).copy_(small[: GIB // 4])),
+        ("fill", lambda big, small: big.view(forebay.float32)[::2].fill_(1.5)),
         ("random fill", lambda big, small: big.view(forebay.float32).uniform_()),
         ("random fill", lambda big, small: big.view(forebay.float32)[::2].normal_()),
     ],
@@ -99,6 +99,10 @@ def test_sparse_writes_are_charged_for_their_units_only(cuda):
     big = forebay.empty((1024, MIB), dtype="uint8", device="cuda").view(forebay.float32)
     big[::512, :100].fill_(1.5)
     assert budget.touched == 4 * MIB
+    source = forebay.zeros(1, dtype="float64", device="cuda")
+    assert budget.touched == 6 * MIB
+    big[4::512, 1::2].copy_(source)
+    assert budget.touched == 10 * MIB
     forebay.synchronize("cuda")
     with pytest.raises(forebay.OutOfMemory, match="this function"):
         forebay.randperm(5 * MIB, device="cuda:1", dtype=forebay.int64)

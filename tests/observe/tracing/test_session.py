@@ -54,7 +54,7 @@ def test_operations_have_sizes_source_lines_and_times(path, device):
         ("fill_", "fill", 4 * MIB, first),
         ("uniform", "draw", 4000, first + 2),
         ("copy_", "copy", 4000, first + 3),
-        ("fill_", "call", 2 * MIB, first + 4),
+        ("fill_", "fill", 2 * MIB, first + 4),
         ("integers", "draw", operations[4][2], first + 5),
         ("randperm", "call", 80, first + 5),
     ]

@@ -30,6 +30,23 @@ def test_if_node_executes_body_if_predicate_is_true(stream):
     assert [node["node_type"] for node in data["nodes"]] == ["conditional"]
 
 
+def test_body_can_fill_and_convert(stream):
+    on, numbers, integers, graph = (
+        forebay.ones(1, dtype=bool),
+        forebay.zeros(4),
+        forebay.zeros(4, dtype="int64"),
+        Graph(),
+    )
+    graph.capture_begin()
+    graph.begin_capture_to_if_node(on)
+    numbers[1:].fill_(7.5)
+    integers.copy_(numbers)
+    graph.end_capture_to_conditional_node()
+    graph.capture_end()
+    graph.replay()
+    assert integers.tolist() == [0, 7, 7, 7]
+
+
 def test_while_node_repeats_body_while_predicate_is_true(stream):
     flags, graph = forebay.tensor([True] * 5 + [False] * 3, device=stream.device), Graph()
     shifted = forebay.zeros(7, dtype=bool)
@@ -74,7 +91,7 @@ def test_body_cannot_call_python(stream):
     graph, on, numbers = Graph(), forebay.zeros(1, dtype=bool), forebay.zeros(2)
     graph.capture_begin()
     graph.begin_capture_to_if_node(on)
-    numbers.fill_(1.5)
+    stream.queue.call(print)
     graph.end_capture_to_conditional_node()
     with pytest.raises(forebay.Unsupported, match="body of a condition"):
         graph.capture_end()
@@ -85,7 +102,17 @@ def test_body_cannot_call_python(stream):
 def test_debug_dump_writes_dot(stream, tmp_path):
     numbers, out, graph = forebay.zeros(4), forebay.zeros(4), Graph()
     graph.enable_debug_mode()
-    capture(graph, lambda: (numbers.zero_(), numbers.uniform_(), out.copy_(numbers)))
+    capture(
+        graph,
+        lambda: (
+            numbers.zero_(),
+            numbers.uniform_(),
+            out.copy_(numbers),
+            out.fill_(1.5),
+            out[::2].copy_(out[1::2]),
+            out.view("int32").copy_(numbers),
+        ),
+    )
     graph.debug_dump(str(tmp_path / "graph.dot"), verbose=False)
     lines = (tmp_path / "graph.dot").read_text().splitlines()
     assert lines == [
@@ -94,8 +121,10 @@ def test_debug_dump_writes_dot(stream, tmp_path):
         '  n0 [label="0: fill 16 B"];',
         '  n1 [label="1: draw uniform, 4 x float32"];',
         '  n2 [label="2: copy 16 B"];',
-        "  n0 -> n1;",
-        "  n1 -> n2;",
+        '  n3 [label="3: fill 4 x float32"];',
+        '  n4 [label="4: copy 2 x float32"];',
+        '  n5 [label="5: convert 4 x float32 to int32"];',
+        *(f"  n{at} -> n{at + 1};" for at in range(5)),
         "}",
     ]
     graph.debug_dump(str(tmp_path / "graph.dot"))

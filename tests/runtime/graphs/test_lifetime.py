@@ -149,3 +149,20 @@ def test_reset_keeps_copy_sources_until_replay_completes(stream):
     forebay.empty_pinned(4, dtype="float32")[:] = 7  # not the same memory
     gate.set()
     assert numbers.tolist() == [6] * 4
+
+
+def test_graph_does_not_hold_tensors(place, stream):
+    """A tensor that is dropped during or after the capture returns to the graph's pool, as in PyTorch."""
+    before, graph, source = forebay.memory.memory_allocated(place), Graph(), forebay.zeros(1000, device=place)
+    graph.capture_begin()
+    made = forebay.full((1000,), 1.5, device=place)
+    made.copy_(source[::1].to("float64"))
+    made[::2].copy_(source[1::2])
+    del made
+    assert forebay.memory.memory_allocated(place) == before + 4096
+    kept = forebay.full((1000,), 2.5, device=place)
+    graph.capture_end()
+    graph.replay()
+    assert kept[::500].tolist() == [2.5, 2.5]
+    del kept, source
+    assert forebay.memory.memory_allocated(place) == before

@@ -21,6 +21,28 @@ def test_replay_executes_captured_work(stream):
         assert numbers.tolist() == [5, 5, 5]
 
 
+def test_replay_fills_and_converts_again(stream):
+    numbers, table, graph = forebay.zeros(6), forebay.zeros(2, 3, dtype="int16"), Graph()
+    wide, patterns = forebay.zeros(3, 2, dtype="float64"), forebay.zeros(5, dtype="int32")
+    capture(
+        graph,
+        lambda: (
+            patterns[::2].fill_(1000),
+            table.copy_(numbers.view(2, 3)),
+            wide.copy_(table.transpose(0, 1)),
+            numbers[1:].copy_(numbers[:-1]),
+        ),
+    )
+    for first in (1, 2):
+        numbers.copy_(np.arange(6) + first + 0.5)
+        patterns.zero_()
+        graph.replay()
+        assert table.tolist() == [[first, first + 1, first + 2], [first + 3, first + 4, first + 5]]
+        assert wide.tolist() == [[first, first + 3], [first + 1, first + 4], [first + 2, first + 5]]
+        assert numbers.tolist() == [first + 0.5, *(first + at + 0.5 for at in range(5))]
+        assert patterns.tolist() == [1000, 0, 1000, 0, 1000]
+
+
 def test_replay_reads_current_inputs(stream):
     source, out, graph = forebay.zeros(3), forebay.zeros(3), Graph()
     capture(graph, lambda: out.copy_(source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from forebay.spi import Captures, Launches, LazilyBacked, Queue
+from forebay.spi import Captures, Launches, LazilyBacked, Queue, StridedCopies
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     class _LazilyBackedQueue(Queue, LazilyBacked, Protocol): ...
 
-    class _LaunchingQueue(Queue, Launches, Protocol): ...
+    class LaunchingQueue(Queue, Launches, Protocol): ...
+
+    class _StridedCopyQueue(Queue, StridedCopies, Protocol): ...
 
 
-__all__ = ["can_capture", "can_launch", "is_lazily_backed"]
+__all__ = ["can_capture", "can_copy_strided", "can_launch", "is_lazily_backed"]
 
 _cache: dict[tuple[type, type], bool] = {}  # by class and ability
 
@@ -31,9 +33,14 @@ def is_lazily_backed(queue: Queue) -> TypeIs[_LazilyBackedQueue]:
     return _has(queue, LazilyBacked)
 
 
-def can_launch(queue: Queue) -> TypeIs[_LaunchingQueue]:
+def can_launch(queue: Queue) -> TypeIs[LaunchingQueue]:
     """Return True if the queue can run Python functions."""
     return _has(queue, Launches)
+
+
+def can_copy_strided(queue: Queue) -> TypeIs[_StridedCopyQueue]:
+    """Return True if the queue can copy between strided layouts, convert elements and fill with any element."""
+    return _has(queue, StridedCopies)
 
 
 def _has(queue: Queue, ability: type) -> bool:

@@ -1,23 +1,28 @@
-"""Byte ranges of strided views, and copies between views as copies of contiguous runs. Reads no element."""
+"""Layouts of strided elements, and copies between them as copies of contiguous runs. Reads no element."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from forebay.runtime.memory.storage import array_at
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
+    "CHEAP_RUNS",
     "MAX_RUNS",
+    "Elements",
     "Run",
     "address_of",
     "byte_ranges",
     "contiguous_runs",
+    "elements_of",
     "is_c_contiguous",
     "is_plain_copy",
     "may_overlap",
@@ -26,8 +31,48 @@ __all__ = [
 Run = tuple[int, int, int]  # target address, source address, bytes
 
 MAX_RUNS = 4096  # runs, when nothing else can copy: 10 ms
-_CHEAP_RUNS = 8  # runs: a command costs 2 µs, a NumPy copy about 10 µs
+CHEAP_RUNS = 8  # runs: a command costs 2 µs, a NumPy copy about 10 µs
 _LONG_RUN = 1 << 18  # bytes, from which a run is copied by a separate command
+
+
+class Elements(NamedTuple):
+    """Strided elements in memory, which they do not keep alive: queued work must not, as its queue runs in order."""
+
+    address: int  # of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self) -> NDArray[Any]:
+        """Return an array that does not own the memory."""
+        return array_at(self.address, self.shape, self.strides, self.dtype, None)
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Elements:
+        """Return the elements broadcast to the shape. Raises ValueError if that is impossible."""
+        if self.shape == shape:
+            return self
+        return self._replace(shape=shape, strides=np.broadcast_to(self.array(), shape).strides)
+
+    def extent(self) -> tuple[int, int]:
+        """Return the address of the first byte and the address after the last byte."""
+        low = high = self.address
+        for length, stride in zip(self.shape, self.strides, strict=True):
+            if stride < 0:
+                low += (length - 1) * stride
+            else:
+                high += (length - 1) * stride
+        return low, high + self.dtype.itemsize
+
+
+def elements_of(memory: Tensor | NDArray[Any]) -> Elements:
+    """Return the elements of a tensor or an array."""
+    if isinstance(memory, np.ndarray):
+        return Elements(address_of(memory), memory.shape, memory.strides, memory.dtype)
+    return Elements(memory.data_ptr(), tuple(memory.shape), memory.byte_strides, memory.numpy_dtype)
 
 
 def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
@@ -51,25 +96,28 @@ def is_plain_copy(target: Tensor, source: Tensor) -> bool:
     )
 
 
-def may_overlap(target: NDArray[Any], source: NDArray[Any]) -> bool:
-    """Return True if the arrays share an element, or if that is too expensive to determine."""
+def may_overlap(target: Elements, source: Elements) -> bool:
+    """Return True if both share an element, or if that is too expensive to determine. Neither may be empty."""
+    (low, end), (other, other_end) = target.extent(), source.extent()
+    if end <= other or other_end <= low:
+        return False
     try:
-        return np.shares_memory(target, source, max_work=1000)  # type: ignore[arg-type]  # the stub is too strict
+        return np.shares_memory(target.array(), source.array(), max_work=1000)  # type: ignore[arg-type]  # stub: strict
     except np.exceptions.TooHardError:
         return True
 
 
-def contiguous_runs(target: NDArray[Any], source: NDArray[Any], *, max_runs: int = _CHEAP_RUNS) -> Iterable[Run] | None:
+def contiguous_runs(target: Elements, source: Elements, *, max_runs: int = CHEAP_RUNS) -> Iterable[Run] | None:
     """Return the contiguous runs of a copy; None if there are more than `max_runs` short ones, or 4096 long ones."""
-    inner, nbytes = target.ndim, target.itemsize
+    inner, nbytes = len(target.shape), target.dtype.itemsize
     while inner and target.strides[inner - 1] == source.strides[inner - 1] == nbytes:
         inner -= 1
         nbytes *= target.shape[inner]
-    to, from_ = address_of(target), address_of(source)
+    to, from_ = target.address, source.address
     if not inner:
         return [(to, from_, nbytes)]
     outer = target.shape[:inner]
-    if math.prod(outer) > (MAX_RUNS if nbytes >= _LONG_RUN else max_runs):
+    if math.prod(outer) > (MAX_RUNS if nbytes >= _LONG_RUN and max_runs > 1 else max_runs):
         return None
     return (
         (to + int(np.dot(index, target.strides[:inner])), from_ + int(np.dot(index, source.strides[:inner])), nbytes)
@@ -77,11 +125,11 @@ def contiguous_runs(target: NDArray[Any], source: NDArray[Any], *, max_runs: int
     )
 
 
-def byte_ranges(array: NDArray[Any]) -> list[tuple[int, int]]:
-    """Return (address, bytes) of each contiguous run of the array, or one range over all if there are many runs."""
-    if (runs := contiguous_runs(array, array)) is not None:
+def byte_ranges(elements: Elements) -> list[tuple[int, int]]:
+    """Return (address, bytes) of each contiguous run, or one range over all if there are many runs."""
+    if (runs := contiguous_runs(elements, elements)) is not None:
         return [(address, nbytes) for address, _, nbytes in runs]
-    low, end = np.lib.array_utils.byte_bounds(array)
+    low, end = elements.extent()
     return [(low, end - low)]
 
 

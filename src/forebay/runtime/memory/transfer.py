@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -11,26 +13,33 @@ from numpy.typing import NDArray
 
 from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
-from forebay.runtime.base.queue_capabilities import can_launch, is_lazily_backed
+from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch, is_lazily_backed
+from forebay.runtime.base.torch_types import torch_name
 from forebay.runtime.memory.storage import Storage, pinned_block
 from forebay.runtime.memory.strided_copy import (
+    CHEAP_RUNS,
     MAX_RUNS,
+    Elements,
     Run,
     address_of,
     byte_ranges,
     contiguous_runs,
+    elements_of,
     is_plain_copy,
     may_overlap,
 )
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.streams import sync_debug
 from forebay.runtime.streams.stream import Stream, current_stream_for
-from forebay.spi import Queue
+from forebay.spi import Queue, StridedCopy
 
 if TYPE_CHECKING:
+    from forebay.runtime.base.queue_capabilities import LaunchingQueue
     from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item"]
+
+_complex_cast_reported = False
 
 
 def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
@@ -56,14 +65,15 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     if unreachable:  # only the source's queue can read the source
         stream, other = other, stream
     plain = is_plain_copy(target, source)
-    if not plain and not source.storage.host_visible and may_overlap(target.raw_array(), source.raw_array()):
+    if not (plain or source.storage.host_visible or can_copy_strided(stream.queue)) and _share_memory(target, source):
         source = source.clone()
     with keep_alive(stream, target.storage, source.storage):
         stream.wait_stream(other)
         if plain:  # four times as fast as the general case, whose checks with NumPy dominate
             _queue_runs(stream.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
         else:
-            _queue_copy(stream, target, source.raw_array(), readable=source.storage.queue_visible)
+            readable = source.storage.queue_visible
+            _queue_copy(stream, target, elements_of(source), source.storage, readable=readable)
     try:
         for listener in observers.launch_observers:
             listener.launched(stream, "copy_", (source,), (target,))
@@ -88,7 +98,7 @@ def _capture_host_copy(
     capture.hosts.add(host.storage.opened)
     capture.recording.retain(host.storage)
     with keep_alive(stream, (source if host is target else target).storage):
-        _queue_copy(stream, target, source.raw_array(), readable=source.storage.queue_visible)
+        _queue_copy(stream, target, elements_of(source), source.storage, readable=source.storage.queue_visible)
     for listener in observers.launch_observers:
         listener.launched(stream, "copy_", (source,), (target,))
 
@@ -115,10 +125,10 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         array = array.copy()
     elif sync_debug.mode and not stable:
         sync_debug.check_wait(stream.opened)
-    keep: list[object] = [] if captured and not target.storage.borrowed else [target.storage]
+    keep: list[object] = [target.storage] if target.storage.borrowed else []  # others are freed in stream order
     keep += [array] if captured or pinned is None else []
     with stream.opened.keep_alive(stream.queue, *keep) as kept:
-        _queue_copy(stream, target, array, readable=True)
+        _queue_copy(stream, target, elements_of(array), array, readable=True)
     if not non_blocking or (not stable and target.storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
         for listener in observers.registered:
@@ -150,35 +160,84 @@ def ensure_backed(queue: Queue, *arrays: NDArray[Any]) -> None:
     Raises OutOfMemory. Does nothing for a queue without the ability `LazilyBacked`.
     """
     if is_lazily_backed(queue):
-        queue.ensure_backed(*(span for array in arrays for span in byte_ranges(array)))
+        queue.ensure_backed(*(span for array in arrays for span in byte_ranges(elements_of(array))))
 
 
-def _queue_copy(stream: Stream, target: Tensor, source: NDArray[Any], *, readable: bool) -> None:
-    """Queue copies of byte ranges if no element changes, else a NumPy copy if the queue can access both arrays."""
-    array = target.raw_array()
-    _check_cast(source.dtype, array.dtype)
-    source = np.broadcast_to(source, target.shape)
-    if not target.numel():
+def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object, *, readable: bool) -> None:
+    """Queue copies of byte ranges if that suffices, else a strided copy, else a NumPy copy if it can access both.
+
+    `owner` keeps the source's memory alive.
+    """
+    to = elements_of(target)
+    same = to.dtype == source.dtype
+    convertible = same or (torch_name(to.dtype) and torch_name(source.dtype))
+    if not convertible:
+        _check_cast(source.dtype, to.dtype)
+    source = source.broadcast_to(to.shape)
+    if 0 in to.shape:
         return
+    if not same:
+        _report_complex_cast(source.dtype, to.dtype)
     queue = stream.queue
-    by_numpy = readable and target.storage.queue_visible and can_launch(queue)
-    if array.dtype == source.dtype and not may_overlap(array, source):
-        runs = contiguous_runs(array, source) if by_numpy else contiguous_runs(array, source, max_runs=MAX_RUNS)
-        if runs is not None:
-            _queue_runs(queue, runs, array.nbytes)
+    strided = queue if can_copy_strided(queue) and convertible else None
+    by_numpy = queue if can_launch(queue) and readable and target.storage.queue_visible else None
+    overlap = may_overlap(to, source)
+    if same and not overlap:
+        max_runs = 1 if strided else CHEAP_RUNS if by_numpy else MAX_RUNS
+        if (runs := contiguous_runs(to, source, max_runs=max_runs)) is not None:
+            _queue_runs(queue, runs, to.nbytes)
             return
-    if not (by_numpy and can_launch(queue)):
+    if strided is not None:
+        tracer = observers.tracer
+        token = tracer.queueing(queue) if tracer else None
+        strided.copy_strided(_strided_copy(to, source, may_overlap=overlap))
+        if tracer:
+            tracer.queued(queue, token, "copy", "copy_", to.nbytes)
+    elif by_numpy is not None:
+        _queue_numpy_copy(by_numpy, stream, target, source.array(), "copy_", owner)
+    else:
         raise Unsupported(
             f"{stream.device} can only copy bytes, in at most {MAX_RUNS} runs: cannot copy {source.dtype} of strides "
-            f"{source.strides} to {array.dtype} of strides {array.strides}; use NumPy on the host instead",
+            f"{source.strides} to {to.dtype} of strides {to.strides}; use NumPy on the host instead",
             ability="Launches",
         )
+
+
+def _strided_copy(to: Elements, source: Elements, *, may_overlap: bool) -> StridedCopy:
+    same = to.dtype == source.dtype
+    return StridedCopy(
+        to.shape,
+        to.address,
+        to.strides,
+        torch_name(to.dtype),
+        to.dtype.itemsize,
+        source.address,
+        source.strides,
+        "" if same else torch_name(source.dtype),
+        may_overlap=may_overlap,
+    )
+
+
+def _queue_numpy_copy(
+    queue: LaunchingQueue, stream: Stream, target: Tensor, source: NDArray[Any], name: str, *owners: object
+) -> None:
+    """Queue a function that copies by address. A graph keeps the memory alive, as it cannot check what is still there.
+
+    A function that owned its arrays would keep their blocks from being reused until it has run.
+    """
+    array = elements_of(target).array()
     ensure_backed(queue, array)
+    if capture_state.active and (capture := stream.capture) is not None:
+        capture.recording.retain(target.storage, *owners)
     tracer = observers.tracer
     token = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
     if tracer:
-        tracer.queued(queue, token, "call", "copy_", array.nbytes)
+        tracer.queued(queue, token, "call", name, array.nbytes)
+
+
+def _share_memory(target: Tensor, source: Tensor) -> bool:
+    return 0 not in target.shape and 0 not in source.shape and may_overlap(elements_of(target), elements_of(source))
 
 
 def _queue_runs(queue: Queue, runs: Iterable[Run], nbytes: int) -> None:
@@ -203,6 +262,14 @@ def _check_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
         raise TypeError(f"{source} cannot be converted to {target}")
 
 
+def _report_complex_cast(source: np.dtype[Any], target: np.dtype[Any]) -> None:
+    """Warn about a conversion of complex to real numbers, once per process, as PyTorch does."""
+    global _complex_cast_reported  # noqa: PLW0603 -- see above
+    if source.kind == "c" and target.kind not in "cb" and not _complex_cast_reported:
+        _complex_cast_reported = True
+        warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=5)
+
+
 def fill(target: Tensor, value: Any) -> None:
     """Queue a fill of every element with the value, on the current stream of the target's device."""
     element = np.empty((), target.numpy_dtype)
@@ -210,23 +277,28 @@ def fill(target: Tensor, value: Any) -> None:
     if not target.numel():
         return
     stream = current_stream_for(target.storage.opened)
-    bytes_ = set(element.tobytes())
+    value = element.tobytes()
+    contiguous = target.is_contiguous()
     with keep_alive(stream, target.storage):
-        queue, operation = stream.queue, "fill"
+        queue = stream.queue
         tracer = observers.tracer
         token = tracer.queueing(queue) if tracer else None
-        if len(bytes_) == 1 and target.is_contiguous():
-            queue.fill(target.data_ptr(), bytes_.pop(), target.nbytes)
+        if contiguous and value.count(value[0]) == len(value):
+            queue.fill(target.data_ptr(), value[0], target.nbytes)
+        elif can_copy_strided(queue):
+            shape, strides, size = tuple(target.shape), target.byte_strides, len(value)
+            if contiguous:
+                shape, strides = (math.prod(shape),), (size,)
+            name = torch_name(element.dtype)
+            queue.copy_strided(StridedCopy(shape, target.data_ptr(), strides, name, size, value=value))
         elif target.storage.queue_visible and can_launch(queue):
-            array = target.raw_array()
-            ensure_backed(queue, array)
-            queue.call(lambda: np.copyto(array, element))
-            operation = "call"
+            _queue_numpy_copy(queue, stream, target, element, "fill_")
+            tracer = None
         else:
             copy_array(target, element, non_blocking=False)
             return
         if tracer:
-            tracer.queued(queue, token, operation, "fill_", target.nbytes)
+            tracer.queued(queue, token, "fill", "fill_", target.nbytes)
     for listener in observers.launch_observers:
         listener.launched(stream, "fill_", (), (target,))
 
@@ -253,7 +325,8 @@ def read(source: Tensor) -> NDArray[Any]:
         sync_debug.check_wait(stream.opened)
     contiguous = source.contiguous()
     array = np.empty(source.shape, source.numpy_dtype)
-    with stream.opened.keep_alive(stream.queue, array, contiguous.storage) as kept:
+    keep = [array, contiguous.storage] if contiguous.storage.borrowed else [array]
+    with stream.opened.keep_alive(stream.queue, *keep) as kept:
         if array.nbytes:
             tracer = observers.tracer
             token = tracer.queueing(stream.queue) if tracer else None

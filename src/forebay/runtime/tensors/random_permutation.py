@@ -14,7 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from forebay.device_spec import Device
 from forebay.dtypes import as_dtype
-from forebay.runtime.base import observers
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
 from forebay.runtime.memory import transfer
@@ -22,6 +21,7 @@ from forebay.runtime.random import drawing, fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["key_bits", "permutation", "philox", "randperm"]
@@ -114,17 +114,13 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
         raise not_implemented(f"randperm_out_{target.device.kind}", target.numpy_dtype)
     seed, offset = drawing.generator_for(target, generator, "randperm")[0].advance(count)
     opened = target.storage.opened
-    queue, props = current_stream_for(opened).queue, opened.port.props
-    if (props.host_visible or props.queue_visible) and can_launch(queue):
-        drawn, array = keys.raw_array(), target.raw_array()
-        transfer.ensure_backed(queue, array)
-        tracer = observers.tracer
-        begun = tracer.queueing(queue) if tracer else None
-        queue.call(lambda: np.copyto(array, permutation(drawn, bits, seed, offset), casting="unsafe"))
-        if tracer:
-            tracer.queued(queue, begun, "call", "randperm", target.nbytes)
-        for listener in observers.launch_observers:
-            listener.launched(current_stream_for(opened), "randperm", (keys,), (target,))
+    stream, props = current_stream_for(opened), opened.port.props
+    if (props.host_visible or props.queue_visible) and can_launch(stream.queue):
+
+        def sort(drawn: Arrays, permuted: Arrays) -> None:
+            np.copyto(permuted[0], permutation(drawn[0], bits, seed, offset), casting="unsafe")
+
+        run_on_arrays([stream], [keys], [target], sort, name="randperm")
     else:
         target.copy_(permutation(transfer.read(keys), bits, seed, offset))
 
