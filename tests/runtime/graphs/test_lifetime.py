@@ -11,6 +11,7 @@ from support.graph_scenes import capture
 import forebay
 from forebay.errors import DeviceError
 from forebay.runtime.graphs.graph import Graph
+from forebay.runtime.memory import transfer
 
 ERRORS_BEFORE_CAPTURE = {
     "capture_end": "capture_end() called before capture_begin().",
@@ -166,3 +167,46 @@ def test_graph_does_not_hold_tensors(place, stream):
     assert kept[::500].tolist() == [2.5, 2.5]
     del kept, source
     assert forebay.memory.memory_allocated(place) == before
+
+
+def test_graph_frees_its_objects_at_its_end_if_no_replay_is_pending(place, stream, monkeypatch):
+    """A NumPy function that was captured keeps its tensors alive."""
+    monkeypatch.setattr(transfer, "can_copy_strided", lambda queue: False)
+    before = forebay.memory.memory_allocated(place)
+    for replays in (0, 2):
+        graph = Graph()
+        made = capture(graph, lambda: forebay.full((1000,), 1.5, device=place))
+        for _ in range(replays):
+            graph.replay()
+        stream.synchronize()
+        del made
+        assert forebay.memory.memory_allocated(place) > before
+        graph.reset()
+        assert forebay.memory.memory_allocated(place) == before
+
+
+def test_graph_frees_its_objects_after_pending_replays(place, stream, monkeypatch):
+    monkeypatch.setattr(transfer, "can_copy_strided", lambda queue: False)
+    before, graph, gate = forebay.memory.memory_allocated(place), Graph(), threading.Event()
+    made = capture(graph, lambda: forebay.full((1000,), 1.5, device=place))
+    stream.queue.call(lambda: gate.wait(20))
+    graph.replay()
+    del made
+    graph.reset()
+    assert forebay.memory.memory_allocated(place) > before
+    gate.set()
+    stream.synchronize()
+    assert forebay.memory.memory_allocated(place) == before
+
+
+def test_graph_deleted_during_another_capture_leaves_it_valid(place, stream):
+    numbers, first, second = forebay.zeros(4), Graph(), Graph()
+    capture(first, lambda: numbers.fill_(1.5))
+    first.replay()
+    second.capture_begin()
+    del first
+    gc.collect()
+    numbers.fill_(2.5)
+    second.capture_end()
+    second.replay()
+    assert numbers.tolist() == [2.5] * 4

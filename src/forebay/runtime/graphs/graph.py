@@ -389,9 +389,11 @@ class Graph(GraphHooks, ConditionalNodes):
         if opened is None:
             return
         if recording is not None and not opened.unusable:
-            for stream in self._replayed:  # a replay may still be pending there; at exit the queues are closed
-                with suppress(WrongState), opened.keep_alive(stream.queue, recording):
-                    pass
+            for stream in self._replayed:
+                with suppress(WrongState):  # at exit the queues are closed
+                    if _may_be_busy(stream.queue):  # with a replay
+                        with opened.keep_alive(stream.queue, recording):
+                            pass
         for pool in pools:
             opened.allocator.private.decref(pool)
 
@@ -559,6 +561,11 @@ class Graph(GraphHooks, ConditionalNodes):
     def work(self) -> list[Any]:
         """The captured work in capture order, as `forebay.spi.CapturedNode` objects."""
         return [] if self._recording is None else list(self._recording.work)
+
+
+def _may_be_busy(queue: Queue) -> bool:
+    """Return False if the queue has no pending work. Asking a queue that is being captured would break the capture."""
+    return capture_state.capture_of(queue) is not None or not queue.idle()
 
 
 def capturing_graph(kind: str | None = None) -> Any:
