@@ -6,12 +6,14 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 import forebay
 from forebay import ForebayError, WrongState, backends
+from forebay.runtime.devices import retired_devices
 
 pytestmark = pytest.mark.usefixtures("clean")
 MIB = 1 << 20
@@ -161,6 +163,32 @@ def output_with(code: str, emulate: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_pinned_memory_outlives_its_emulation():
+    with forebay.emulate("cuda"):
+        numbers = forebay.full((MIB,), 2.5, pin_memory=True)
+    assert numbers[::100_000].tolist() == [2.5] * 11
+    assert len(retired_devices.remaining()) == 1
+    del numbers
+    retired_devices.close_unused()  # signals the CPU's stream
+    forebay.synchronize("cpu")
+    retired_devices.close_unused()
+    assert not retired_devices.remaining()
+
+
+def test_pinned_memory_outlives_the_work_of_other_kinds():
+    """The CPU's stream fills it after the emulation."""
+    gate, stream = threading.Event(), forebay.current_stream("cpu")
+    stream.queue.call(lambda: gate.wait(30))
+    with forebay.emulate("cuda", count=2):
+        forebay.empty(1, device="cuda:1")
+        forebay.zeros(MIB, pin_memory=True)
+    assert len(retired_devices.remaining()) == 1
+    gate.set()
+    stream.synchronize()
+    retired_devices.close_unused()
+    assert not retired_devices.remaining()
 
 
 @pytest.mark.slow

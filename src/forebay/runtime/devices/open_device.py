@@ -12,7 +12,7 @@ from forebay._core import Block
 from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, warn_unraisable
-from forebay.runtime.allocator import oom_observers, pluggable_allocator
+from forebay.runtime.allocator import oom_observers, pluggable_allocator, statistics
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
@@ -70,6 +70,7 @@ class OpenDevice:
         self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
         self.allocator = self._make_allocator(settings)
         self._capacity: int | None = None  # set by `set_capacity`
+        self._pinned_here: PinnedAllocator | None = None  # the kind's pinned allocator, if its memory is this port's
         self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
         self.raw_blocks: dict[
             int, Block | UncachedBlock
@@ -97,8 +98,15 @@ class OpenDevice:
             made = PinnedAllocator(str(self.device), self.port, process_settings.current)
             found = _pinned.setdefault(self.device.kind, made)
             if found is made:
+                self._pinned_here = made
                 recording.start_default_pinned(self.device.kind, made.history)
         return found
+
+    def has_memory_in_use(self) -> bool:
+        """Return True if memory of the port is reserved for the device, or is pinned memory in use."""
+        if self.allocator.current(statistics.RESERVED_BYTES):
+            return True
+        return self._pinned_here is not None and self._pinned_here.in_use()
 
     def set_capacity(self, nbytes: int) -> None:
         """Set the device's memory capacity in bytes. Raises Unsupported if the port is not Resizable."""
@@ -341,6 +349,7 @@ def retire_kind(kind: str) -> None:
         pinned = _pinned.pop(kind, None)
     registered_memory.unregister_kind(kind)
     with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
+        steps.callback(retired_devices.close_unused)  # again: pinned memory of one device may be in use by the others
         if pinned is not None:
             steps.callback(pinned.close)
         for opened in reversed(ended):

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forebay.errors import DeviceError, warn_unraisable
-from forebay.runtime.allocator import statistics
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
@@ -48,7 +47,7 @@ def after_fork_in_child() -> None:
 
 def _close_if_unused(opened: OpenDevice) -> None:
     opened.allocator.empty()
-    if opened.allocator.current(statistics.RESERVED_BYTES) == 0:
+    if not opened.has_memory_in_use():
         opened.port.close()
         with suppress(ValueError):  # another thread removed it
             _retired.remove(opened)

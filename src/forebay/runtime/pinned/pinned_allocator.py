@@ -158,11 +158,19 @@ class PinnedAllocator:
         """Complete pending frees in order, up to the first whose queue is busy. Return True if any remain."""
         if self._closed:
             return False
+        self._complete_reached_frees(frames)
+        return bool(self._deferred_frees)
+
+    def in_use(self) -> bool:
+        """Return True if any block is allocated, or used by queued work. Works after `close`, too."""
+        self._complete_reached_frees(None)
+        return bool(self._active())
+
+    def _complete_reached_frees(self, frames: Frames | None) -> None:
         with suppress(ForebayError):  # reported when the block was freed; retried with each call
             self._mark_frees(frames)
         for lease in self._deferred_frees.reached():
             self._complete_free(lease, frames)
-        return bool(self._deferred_frees)
 
     def _mark_frees(self, frames: Frames | None) -> None:
         for lease in self._deferred_frees.mark():
@@ -280,7 +288,7 @@ class PinnedAllocator:
         return sorted([*inactive, *active], key=lambda row: row["address"])
 
     def _active(self) -> list[tuple[PinnedLease, HostBlock]]:
-        leases = [lease() for lease in tuple(self._leases.values())]
+        leases = [lease() for lease in self._leases.copy().values()]  # garbage collection may remove leases meanwhile
         return [
             (lease, lease.block)
             for lease in leases
