@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any, SupportsIndex, overload
+import operator
+from collections.abc import Iterable
+from typing import Any, Self, SupportsIndex, overload
 
-__all__ = ["Size", "contiguous_format", "layout", "memory_format", "preserve_format", "strided"]
+__all__ = ["Size", "contiguous_format", "layout", "memory_format", "preserve_format", "size_of", "strided"]
 
 
 class Size(tuple[int, ...]):
     """The shape of a tensor: a tuple of its dimensions.
+
+    Parameters
+    ----------
+    shape : iterable of int, optional
+        The dimensions; none by default.
+
+    Raises
+    ------
+    TypeError
+        If a dimension is not an int.
 
     Notes
     -----
@@ -24,6 +36,16 @@ class Size(tuple[int, ...]):
 
     __slots__ = ()
 
+    def __new__(cls, shape: Iterable[SupportsIndex] = (), /) -> Self:
+        lengths = []
+        for position, length in enumerate(shape):
+            try:
+                lengths.append(operator.index(length))
+            except TypeError:
+                name = type(length).__name__
+                raise TypeError(f"forebay.Size() takes an iterable of 'int' (item {position} is '{name}')") from None
+        return tuple.__new__(cls, lengths)
+
     def numel(self) -> int:
         """Return the number of elements of a tensor of this shape."""
         return math.prod(self)
@@ -34,13 +56,26 @@ class Size(tuple[int, ...]):
     def __getitem__(self, index: slice) -> Size: ...
     def __getitem__(self, index: Any) -> Any:
         found = tuple.__getitem__(self, index)
-        return Size(found) if isinstance(index, slice) else found
+        return size_of(found) if isinstance(index, slice) else found
 
     def __add__(self, other: Any) -> Size:
         return Size(tuple.__add__(self, other))
 
+    def __radd__(self, other: Any) -> Size:
+        return Size(tuple.__add__(other, self))
+
+    def __mul__(self, count: SupportsIndex) -> Size:
+        return Size(tuple.__mul__(self, count))
+
+    __rmul__ = __mul__
+
     def __repr__(self) -> str:
         return f"forebay.Size([{', '.join(map(str, self))}])"
+
+
+def size_of(shape: Iterable[int]) -> Size:
+    """Return ints as a Size, unchecked."""
+    return tuple.__new__(Size, shape)
 
 
 class _Constant:

@@ -73,7 +73,7 @@ def test_wrap_storage_rejects_another_kind(emulated):
 
 
 @pytest.mark.parametrize(
-    ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, ValueError), (1 << 62, forebay.OutOfMemory)]
+    ("size", "error"), [("x", TypeError), (b"x", TypeError), (-1, forebay.OutOfMemory), (1 << 62, ValueError)]
 )
 def test_invalid_sizes_are_rejected(emulated, size, error):
     with pytest.raises(error):

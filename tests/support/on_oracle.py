@@ -3,7 +3,7 @@
 A scene is a function `name(cuda, torch_like)` in a file of `scenes/`. It returns plain values (numbers, strings, lists,
 dicts), which must be equal on both sides:
 
-    from support.on_oracle import outcome  # and the standard library; neither forebay, nor torch, nor pytest
+    from support.on_oracle import outcome  # and NumPy and the standard library; neither forebay, torch nor pytest
 
     def set_device_rejects_missing_device(cuda, torch_like):
         return outcome(cuda, cuda.set_device, 99)

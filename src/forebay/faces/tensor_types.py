@@ -12,6 +12,7 @@ from forebay import dtypes
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
+from forebay.layouts import Size
 from forebay.runtime.tensors import creation
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -65,6 +66,8 @@ class TensorType(type):
             )
         target = cls._device(device)
         data = args[0] if len(args) == 1 else None
+        if isinstance(data, Size):
+            return creation.empty(data, dtype=cls.dtype, device=target)
         if len(args) != 1 or isinstance(data, (int, np.integer)):
             sizes = [int(size) for size in args] or [0]
             for size in sizes:

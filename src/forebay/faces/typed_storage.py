@@ -15,10 +15,13 @@ from forebay import dtypes
 from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
+from forebay.runtime.allocator.oom_message import too_large_error
 from forebay.runtime.tensors import creation
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["TypedStorage"]
+
+_LIMIT = 1 << 63
 
 _MESSAGE = (
     "TypedStorage is deprecated. It will be removed in the future and UntypedStorage will be the only storage class. "
@@ -114,13 +117,23 @@ class TypedStorage:
         if len(args) > 1:
             raise ForebayError(self._expected("Too many positional arguments"))
         size = args[0] if args else 0
-        if not isinstance(size, (int, np.integer, Sequence)) or isinstance(size, (str, bytes)):
+        if isinstance(size, (str, bytes)):
+            raise TypeError(f"new(): invalid data type {type(size).__name__!r}")
+        if not isinstance(size, (int, np.integer, Sequence)):
             raise TypeError(self._expected(f"Argument type not recognized: {type(size)}"))
         target = Device(self.kind.name, self.kind.current_index())
         if isinstance(size, Sequence):
             self.elements = creation.tensor(np.asarray(size, self._dtype), device=target)
         else:
-            self.elements = creation.empty(int(size), dtype=self._dtype, device=target)
+            self.elements = creation.empty(self._checked_length(int(size)), dtype=self._dtype, device=target)
+
+    def _checked_length(self, length: int) -> int:
+        """Return the length. Raises ValueError or OutOfMemory, with PyTorch's texts, for an impossible one."""
+        if not -_LIMIT <= length * self._dtype.itemsize < _LIMIT:
+            raise ValueError("Overflow when unpacking long long")
+        if length < 0:
+            raise too_large_error(str(self.kind.device_at(self.kind.current_index())), length)
+        return length
 
     def _shared_elements(self, args: tuple[Any, ...], storage: TypedStorage) -> Tensor:
         if args:

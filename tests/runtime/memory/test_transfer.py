@@ -303,12 +303,11 @@ def test_to_converts_only_when_necessary():
 def test_to_unknown_device_raises():
     made = forebay.tensor([1.5])
     for name in ("cuda", "cuda:0", "mps", "mtia:3"):
-        with pytest.raises(forebay.ForebayError, match=f"no device {name}"):
+        with pytest.raises(forebay.ForebayError, match=f"has no backend for {name.partition(':')[0]}"):
             made.to(name)
-    with pytest.raises(RuntimeError, match="Expected one of"):
-        made.to("bananas:0")
-    with pytest.raises(TypeError, match="bananas"):
-        made.to("bananas")
+    for name in ("bananas", "bananas:0"):
+        with pytest.raises(RuntimeError, match=r"Expected one of .* at start of device string: bananas"):
+            made.to(name)
     with pytest.raises(TypeError):
         made.to(3.5)
 

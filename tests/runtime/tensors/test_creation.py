@@ -67,26 +67,36 @@ def test_unsupported_dtypes_are_rejected(dtype):
 def test_size_argument_forms():
     for made in (forebay.empty(2, 3), forebay.empty((2, 3)), forebay.empty([2, 3]), forebay.zeros(np.int64(2), 3)):
         assert made.shape == (2, 3)
-    assert forebay.empty(range(4)).shape == (0, 1, 2, 3)
-    assert forebay.empty(()).shape == forebay.empty().shape == ()
-    assert forebay.full(3, 1).shape == (3,)
+    assert forebay.empty(size=(2, 3)).shape == forebay.rand(size=[2, 3]).shape == (2, 3)
+    assert forebay.empty(()).shape == ()
+    assert forebay.full((3,), 1).shape == forebay.full(3, 1).shape == (3,)
 
 
 @pytest.mark.parametrize(
-    "size", [(2.0,), ("23",), (True,), (None,), ([2, 3], 4), (np.array([2, 3]),), ({2, 3},), (int,)]
+    "size", [(2.0,), ("23",), (True,), (None,), ([2, 3], 4), (np.array([2, 3]),), ({2, 3},), (int,), (0, 1 << 70), ()]
 )
 def test_sizes_of_wrong_type_are_rejected(size):
     with pytest.raises(TypeError):
         forebay.empty(*size)
 
 
-@pytest.mark.parametrize("size", [(-1,), (2, -3), (0, 1 << 62), (0, 1 << 70), (1,) * 65, (0, 1 << 32, 1 << 32)])
-def test_invalid_sizes_are_rejected(size):
-    with pytest.raises(ValueError, match=r"negative|strides|dimensions"):
+@pytest.mark.parametrize(
+    ("size", "error", "words"),
+    [
+        ((-1,), RuntimeError, r"^Trying to create tensor with negative dimension -1: \[-1\]$"),
+        ((2, -3), RuntimeError, "negative dimension -3"),
+        ((0, 1 << 62), RuntimeError, "^Stride calculation overflowed$"),
+        ((0, 1 << 32, 1 << 32), RuntimeError, "^Stride calculation overflowed$"),
+        ((1 << 62, 1 << 62), RuntimeError, "^Storage size calculation overflowed with sizes="),
+        ((1,) * 65, ValueError, "at most 64 dimensions"),
+    ],
+)
+def test_invalid_sizes_are_rejected(size, error, words):
+    with pytest.raises(error, match=words):
         forebay.empty(*size)
 
 
-@pytest.mark.parametrize("size", [(1 << 60,), (1 << 31, 1 << 31), (1 << 62, 1 << 62), (1 << 100,)])
+@pytest.mark.parametrize("size", [(1 << 60,), (1 << 31, 1 << 31), (1 << 62,)])
 def test_excessive_sizes_raise_out_of_memory(size):
     for make in (forebay.empty, forebay.zeros, lambda *size, **key: forebay.full(size, 1, **key)):
         with pytest.raises(OutOfMemory, match="more than 1EB"):
@@ -122,7 +132,7 @@ def test_scalar_gives_a_tensor_without_dimensions():
         (np.float64(1.5), np.float64),
         (np.arange(3.0), np.float64),
         (np.ones(2, ml_dtypes.bfloat16), ml_dtypes.bfloat16),
-        (memoryview(b"abc"), np.uint8),
+        (memoryview(b"abc"), np.int64),
     ],
 )
 def test_tensor_infers_the_dtype_of_its_data(data, dtype):
@@ -195,7 +205,7 @@ def test_from_numpy_keeps_the_array_alive():
 def test_from_numpy_rejects_invalid_arrays():
     with pytest.raises(TypeError, match=r"expected np\.ndarray \(got list\)"):
         forebay.from_numpy([1, 2])
-    with pytest.raises(TypeError, match="Python objects"):
+    with pytest.raises(TypeError, match=r"^can't convert np\.ndarray of type numpy\.object_"):
         forebay.from_numpy(np.array([None]))
     records = np.zeros(3, [("a", "i1"), ("b", "f4")])
     with pytest.raises(ValueError, match="copy it first"):

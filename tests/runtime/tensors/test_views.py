@@ -138,9 +138,9 @@ def test_view_with_another_shape():
         assert_same(made.view(*shape), made.numpy().reshape(shape))
     assert made[0, 0, 0].view().shape == made[0, 0, 0].view(()).shape == ()
     for wrong in ((5, 5), (-1, -1), (-2, 12), (7, -1)):
-        with pytest.raises(ValueError, match=r"has no view of shape|must not be negative"):
+        with pytest.raises(RuntimeError, match=r"is invalid for input of size|can be inferred|invalid shape dimension"):
             made.view(*wrong)
-    with pytest.raises(ValueError, match="has no view of shape"):
+    with pytest.raises(RuntimeError, match=r"^view size is not compatible with input tensor's size and stride"):
         made.transpose(0, 2).view(-1)
     assert made.transpose(0, 2).reshape(-1).tolist() == made.numpy().swapaxes(0, 2).reshape(-1).tolist()
     assert made.flatten().data_ptr() == made.data_ptr()
@@ -172,9 +172,14 @@ def test_dimension_arguments_of_view_methods():
     assert made.expand(5, -1, -1, -1).shape == made.expand((5, 2, 3, 4)).shape == (5, 2, 3, 4)
     assert made[:1].expand(9, -1, 4).stride(0) == 0
     assert made.unsqueeze(0).squeeze(0).shape == made.unsqueeze(-1).squeeze(1).squeeze().shape == (2, 3, 4)
-    for wrong in (lambda: made.expand(5, 3, 4), lambda: made.expand(3, 4), lambda: made.permute(0, 1)):
-        with pytest.raises(ValueError, match=r"broadcast|axes|axis|remapped|shape"):
-            wrong()
+    with pytest.raises(ValueError, match="axes"):
+        made.permute(0, 1)
+    with pytest.raises(RuntimeError, match=r"the number of sizes provided \(2\) must be greater or equal"):
+        made.expand(3, 4)
+    with pytest.raises(
+        RuntimeError, match=r"^The expanded size of the tensor \(5\) must match the existing size \(2\)"
+    ):
+        made.expand(5, 3, 4)
     with pytest.raises((ValueError, IndexError)):
         made.transpose(0, 3)
     with pytest.raises(IndexError):

@@ -139,6 +139,10 @@ class Allocator(Pool, ABC):
     def _annotation_id(self) -> int:
         return self.labels.current_number()
 
+    def allocate_oversize(self, nbytes: int, queue: int) -> Block:  # noqa: ARG002 -- for subclasses
+        """Allocate at least `MAX_REQUEST_BYTES`, which fails after the same recovery steps as a smaller request."""
+        raise self.too_large_error(nbytes)
+
     @abstractmethod
     def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
         """Allocate a block that the cache does not have, trying the cheapest recovery step first."""

@@ -97,9 +97,15 @@ class SegmentAllocator(Allocator):
     def uses_expandable_segments(self) -> bool:
         return self.settings.expandable_segments and self._expandable is not None
 
+    def allocate_oversize(self, nbytes: int, queue: int) -> Block:
+        return self._reserve_new(nbytes, queue, self._route(queue) if self.routed else 0)
+
     def _refill(self, nbytes: int, queue: int, partition: int) -> Block:
         if nbytes >= oom_message.MAX_REQUEST_BYTES:
             raise self.too_large_error(nbytes)
+        return self._reserve_new(nbytes, queue, partition)
+
+    def _reserve_new(self, nbytes: int, queue: int, partition: int) -> Block:
         self._device_error = None
         segment, small = self.segment_size(nbytes)
         stack = self.caller_stack(frees=False)

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forebay._core import Block
-from forebay.runtime.allocator import oom_message
+from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import observers
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.pinned.pinned_allocator import PinnedBlock
 from forebay.runtime.settings import process_settings
+from forebay.runtime.streams.stream import Stream
 
-if TYPE_CHECKING:
-    from forebay.runtime.streams.stream import Stream
-
-__all__ = ["AnyBlock", "Storage", "StreamOrderedOwner", "allocate_block", "array_at", "pinned_block", "record_use"]
+__all__ = [
+    "AnyBlock",
+    "Storage",
+    "StreamOrderedOwner",
+    "allocate_block",
+    "allocate_raw_block",
+    "array_at",
+    "pinned_block",
+    "record_use",
+]
 
 
 AnyBlock = Block | UncachedBlock
 
 
 def allocate_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
-    if nbytes >= oom_message.MAX_REQUEST_BYTES:  # may exceed the integers of the C++ core
-        raise opened.allocator.too_large_error(nbytes)
+    """Allocate less than `MAX_REQUEST_BYTES`."""
     if opened.pluggable is not None:
         return PluggableBlock(opened.pluggable, opened, nbytes, queue)
     if process_settings.caching:
         return opened.allocator.allocate(nbytes, queue)
     return UncachedBlock(opened.allocator, nbytes, queue)
+
+
+def allocate_raw_block(opened: OpenDevice, nbytes: int, queue: int) -> AnyBlock:
+    """Allocate less than 2**63 bytes. Excessive sizes fail with the same text as others, unlike those of tensors."""
+    if nbytes >= MAX_REQUEST_BYTES and opened.pluggable is None:
+        return opened.allocator.allocate_oversize(nbytes, queue)
+    return allocate_block(opened, nbytes, queue)
 
 
 class StreamOrderedOwner(ABC):
@@ -120,7 +133,9 @@ def pinned_block(memory: object) -> PinnedBlock | None:
 
 
 def record_use(storage: Storage, stream: Stream) -> None:
-    """Record that the stream uses the storage. Raise ValueError for another device's stream; ignore borrowed memory."""
+    """Record that the stream uses the storage. Ignore borrowed memory."""
+    if not isinstance(stream, Stream):
+        raise RuntimeError("unknown parameter type")  # noqa: TRY004 -- PyTorch's
     if (pinned := pinned_block(owner := storage.owner)) is not None:
         pinned.record_stream(stream.queue)
     elif isinstance(owner, AnyBlock | StreamOrderedOwner):

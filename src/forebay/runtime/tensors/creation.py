@@ -14,11 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from forebay.device_spec import CPU
 from forebay.dtypes import DTypeLike, as_dtype
 from forebay.layouts import contiguous_format, layout, memory_format, strided
+from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
 from forebay.runtime.streams.stream import default_stream_for
 from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
 from forebay.runtime.tensors.pinned import pinned_array
+from forebay.runtime.tensors.python_data import array_of, check_array
 from forebay.runtime.tensors.tensor import Tensor, borrowed_tensor, new_tensor
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "arange",
     "as_tensor",
     "empty",
+    "empty_for",
     "empty_pinned",
     "from_dlpack",
     "from_numpy",
@@ -72,13 +75,16 @@ def allocate(nbytes: int, device: DeviceLike = None, *, usage: str = "") -> AnyB
     1024
     """
     nbytes, stream = operator.index(nbytes), current.stream_on(device, default_stream_for)
+    if nbytes >= MAX_REQUEST_BYTES:
+        raise stream.opened.allocator.too_large_error(nbytes)
     if usage:
         return stream.opened.allocator.allocate_for(nbytes, stream.handle, usage)
     return allocate_block(stream.opened, nbytes, stream.handle)
 
 
 def empty(
-    *size: int | Sequence[int],
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
     out: Tensor | None = None,
     dtype: DTypeLike | None = None,
     layout: layout = strided,
@@ -91,8 +97,10 @@ def empty(
 
     Parameters
     ----------
-    *size : int or sequence of int
+    *sizes : int or sequence of int
         The shape: `empty(2, 3)` or `empty((2, 3))`.
+    size : sequence of int, optional
+        The shape, as a keyword.
     out : Tensor, optional
         A tensor of this shape to return instead of a new one.
     dtype : dtype, optional
@@ -134,14 +142,28 @@ def empty(
     """
     if requires_grad or layout is not strided or memory_format is not contiguous_format:
         check_options("empty", layout, requires_grad, memory_format)
+    length = sizes[0] if len(sizes) == 1 and size is None and out is None and not pin_memory else None
+    if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
+        return new_tensor((length,), as_dtype(dtype), device)
+    return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
+
+
+def empty_for(
+    function: str,
+    sizes: tuple[int | Sequence[int], ...],
+    size: Sequence[int] | None,
+    out: Tensor | None,
+    dtype: DTypeLike | None,
+    device: DeviceLike,
+    *,
+    pin_memory: bool,
+) -> Tensor:
+    """Return an uninitialised tensor for a factory, whose name error texts contain."""
     kind = as_dtype(dtype)
-    if len(size) != 1 or (shape := size[0]).__class__ is not int:
-        shape = shape_of(size, kind)
-    else:
-        shape = (shape,) if shape >= 0 else shape_of(size, kind)
+    shape = shape_of(function, sizes, size, kind)
     if out is not None:
         check_out(
-            "empty", out, shape, None if dtype is None else kind, None if device is None else current.resolve(device)
+            function, out, shape, None if dtype is None else kind, None if device is None else current.resolve(device)
         )
         return out
     if pin_memory:
@@ -150,7 +172,8 @@ def empty(
 
 
 def zeros(
-    *size: int | Sequence[int],
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
     out: Tensor | None = None,
     dtype: DTypeLike | None = None,
     layout: layout = strided,
@@ -162,8 +185,10 @@ def zeros(
 
     Parameters
     ----------
-    *size : int or sequence of int
+    *sizes : int or sequence of int
         The shape: `zeros(2, 3)` or `zeros((2, 3))`.
+    size : sequence of int, optional
+        The shape, as a keyword.
     out : Tensor, optional
         A tensor of this shape to fill instead of a new one.
     dtype : dtype, optional
@@ -198,11 +223,12 @@ def zeros(
     tensor([0., 0., 0.])
     """
     check_options("zeros", layout, requires_grad)
-    return empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory).zero_()
+    return empty_for("zeros", sizes, size, out, dtype, device, pin_memory=pin_memory).zero_()
 
 
 def ones(
-    *size: int | Sequence[int],
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
     out: Tensor | None = None,
     dtype: DTypeLike | None = None,
     layout: layout = strided,
@@ -214,8 +240,10 @@ def ones(
 
     Parameters
     ----------
-    *size : int or sequence of int
+    *sizes : int or sequence of int
         The shape: `ones(2, 3)` or `ones((2, 3))`.
+    size : sequence of int, optional
+        The shape, as a keyword.
     out : Tensor, optional
         A tensor of this shape to fill instead of a new one.
     dtype : dtype, optional
@@ -251,7 +279,7 @@ def ones(
             [1, 1]])
     """
     check_options("ones", layout, requires_grad)
-    return empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory).fill_(1)
+    return empty_for("ones", sizes, size, out, dtype, device, pin_memory=pin_memory).fill_(1)
 
 
 def full(
@@ -307,8 +335,18 @@ def full(
     tensor([7, 7, 7])
     """
     check_options("full", layout, requires_grad)
-    kind = _inferred(np.asarray(fill_value), fill_value) if dtype is None and out is None else dtype
-    return empty(size, out=out, dtype=kind, device=device, pin_memory=pin_memory).fill_(fill_value)
+    if not isinstance(size, (int, list, tuple)):
+        raise TypeError(f"full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
+    kind: DTypeLike = None
+    if isinstance(fill_value, Tensor):
+        kind, fill_value = fill_value.dtype, fill_value.item()
+    elif not isinstance(fill_value, (int, float, complex, np.generic)):
+        name = type(fill_value).__name__
+        raise TypeError(f"full(): argument 'fill_value' (position 2) must be Number, not {name}")
+    elif dtype is None and out is None:
+        kind = array_of(fill_value, None).dtype
+    made = empty_for("full", (size,), None, out, kind if dtype is None else dtype, device, pin_memory=pin_memory)
+    return made.fill_(fill_value)
 
 
 def arange(
@@ -432,9 +470,8 @@ def tensor(
             return data.to(dtype=dtype, device=place, copy=True)
         kind = data.numpy_dtype if dtype is None else dtype
         return empty(data.shape, dtype=kind, device=place, pin_memory=True).copy_(data)
-    array = np.asarray(data)
-    kind = _inferred(array, data) if dtype is None else dtype
-    return empty(array.shape, dtype=kind, device=device, pin_memory=pin_memory).copy_(array)
+    array = array_of(data, None if dtype is None else as_dtype(dtype))
+    return empty(array.shape, dtype=array.dtype, device=device, pin_memory=pin_memory).copy_(array)
 
 
 def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
@@ -504,6 +541,7 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")
+    check_array(ndarray)
     if not ndarray.flags.writeable:
         warnings.warn("the array is read-only, and a tensor is not: writing to it is undefined", stacklevel=2)
     dtype = as_dtype(ndarray.dtype)
@@ -569,7 +607,7 @@ def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, dev
     As `torch.empty(..., pin_memory=True)`, for NumPy.
     """
     kind = as_dtype(dtype)
-    return pinned_array(shape_of(size, kind), kind, current.opened_for(device).pinned)
+    return pinned_array(shape_of("empty_pinned", size, None, kind), kind, current.opened_for(device).pinned)
 
 
 def _pinned(shape: Sequence[int], dtype: np.dtype[Any], device: DeviceLike) -> Tensor:
@@ -585,10 +623,3 @@ def _pinned(shape: Sequence[int], dtype: np.dtype[Any], device: DeviceLike) -> T
         )
     array = pinned_array(tuple(shape), dtype, current.opened_for(kind).pinned)
     return borrowed_tensor(array, place)
-
-
-def _inferred(array: NDArray[Any], data: object) -> np.dtype[Any]:
-    """Return float32 or complex64 for Python's floats and complex numbers, as PyTorch; else the data's own type."""
-    if hasattr(data, "dtype"):
-        return array.dtype
-    return {"f": np.dtype("f4"), "c": np.dtype("c8")}.get(array.dtype.kind, array.dtype)

@@ -16,7 +16,8 @@ from forebay.layouts import layout, memory_format, strided
 __all__ = ["DeviceLike", "check_options", "check_out", "shape_of"]
 
 DeviceLike = Device | str | int | None
-_MOST_DIMENSIONS = 64  # of NumPy and PyTorch
+_MOST_DIMENSIONS = 64  # of NumPy
+_OVERFLOW = 1 << 63
 
 
 def check_options(
@@ -48,24 +49,83 @@ def check_out(
         )
 
 
-def shape_of(size: tuple[int | Sequence[int], ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return the shape that `empty(2, 3)` or `empty((2, 3))` spells.
+def shape_of(
+    function: str, sizes: tuple[int | Sequence[int], ...], size: Sequence[int] | None, dtype: np.dtype[Any]
+) -> tuple[int, ...]:
+    """Return the shape that `empty(2, 3)`, `empty((2, 3))` or `empty(size=(2, 3))` spells.
 
     Raises
     ------
     TypeError
-        If a dimension is not an int.
+        If a dimension is not an int, or does not fit into 64 bits.
+    RuntimeError
+        If a dimension is negative, or if the strides do not fit into 64 bits.
     ValueError
-        If a dimension is negative, if there are more than 64, or if the strides do not fit.
+        If there are more than 64 dimensions.
     """
-    parts = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
-    if any(isinstance(part, (bool, str)) for part in parts):
-        raise TypeError(f"a size is made of ints, not {parts!r}")
-    shape = tuple(operator.index(part) for part in parts)  # type: ignore[arg-type]  # raises TypeError for the others
-    if any(length < 0 for length in shape):
-        raise ValueError(f"a size must not be negative: {shape}")
+    parts: Any = sizes
+    if size is not None:
+        parts = _named_size(function, sizes, size)
+    elif len(sizes) == 1 and isinstance(sizes[0], (list, tuple)):
+        parts = sizes[0]
+    elif not sizes:
+        raise TypeError(f'{function}() missing 1 required positional arguments: "size"')
+    shape = tuple(parts)
+    for length in shape:
+        if length.__class__ is not int or not 0 <= length < _OVERFLOW:
+            shape = _checked(function, shape, as_arguments=parts is sizes)
+            break
     if len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(shape)}")
-    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= 1 << 63:
-        raise ValueError(f"an empty tensor of shape {shape} has no strides that fit into 64 bits")
+    if 0 in shape and math.prod(length or 1 for length in shape) * dtype.itemsize >= _OVERFLOW:
+        raise RuntimeError("Stride calculation overflowed")
     return shape
+
+
+def _named_size(function: str, sizes: tuple[Any, ...], size: Any) -> Sequence[int]:
+    if sizes:
+        raise TypeError(f"{function}() got multiple values for argument 'size'")
+    if not isinstance(size, (list, tuple)):
+        raise TypeError(f"{function}(): argument 'size' must be tuple of ints, not {type(size).__name__}")
+    return size
+
+
+def _checked(function: str, parts: tuple[Any, ...], *, as_arguments: bool) -> tuple[int, ...]:
+    """Return the dimensions as ints. Raises for one that is not a dimension, with PyTorch's texts.
+
+    `as_arguments` is True for `empty(2, 3)`, whose first dimension decides how PyTorch reads the arguments.
+    """
+    shape = []
+    for position, part in enumerate(parts):
+        try:
+            if not position and isinstance(part, bool):
+                raise TypeError  # noqa: TRY301 -- the handler below chooses the text
+            length = operator.index(part)
+        except TypeError:
+            raise TypeError(f"{function}(){_not_a_dimension(parts, position, as_arguments=as_arguments)}") from None
+        if not -_OVERFLOW <= length < _OVERFLOW:
+            raise TypeError(
+                f"{function}(): argument 'size' failed to unpack the object at pos {position + 1} with error "
+                '"Overflow when unpacking long long'
+            )
+        shape.append(length)
+    negative = next((length for length in shape if length < 0), None)
+    if negative is not None:
+        if function == "zeros":
+            raise RuntimeError("zeros: Dimension size must be non-negative.")
+        raise RuntimeError(f"Trying to create tensor with negative dimension {negative}: {shape}")
+    return tuple(shape)
+
+
+def _not_a_dimension(parts: tuple[Any, ...], position: int, *, as_arguments: bool) -> str:
+    name = type(parts[position]).__name__
+    if position:
+        return (
+            f": argument 'size' failed to unpack the object at pos {position + 1} with error "
+            f'"type must be tuple of ints,but got {name}"'
+        )
+    if not as_arguments:
+        return f": argument 'size' (position 1) must be tuple of ints, but found element of type {name} at pos 0"
+    if len(parts) > 1:
+        return f" takes 1 positional argument but {len(parts)} were given"
+    return f": argument 'size' (position 1) must be tuple of ints, not {name}"

@@ -9,7 +9,7 @@ import numpy as np
 from forebay.dtypes import DTypeLike
 from forebay.layouts import layout, memory_format, preserve_format, strided
 from forebay.runtime.random.generator import Generator
-from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.creation import empty, empty_for
 from forebay.runtime.tensors.creation_like import new_like
 from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.tensor import Tensor
@@ -18,7 +18,8 @@ __all__ = ["bernoulli", "exponential", "rand", "rand_like", "randint", "randint_
 
 
 def rand(
-    *size: int | Sequence[int],
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
     generator: Generator | None = None,
     out: Tensor | None = None,
     dtype: DTypeLike | None = None,
@@ -31,8 +32,10 @@ def rand(
 
     Parameters
     ----------
-    *size : int or sequence of int
+    *sizes : int or sequence of int
         The shape.
+    size : sequence of int, optional
+        The shape, as a keyword.
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
@@ -65,12 +68,13 @@ def rand(
     tensor([0.3990, 0.5167, 0.0249])
     """
     check_options("rand", layout, requires_grad)
-    made = empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory)
+    made = empty_for("rand", sizes, size, out, dtype, device, pin_memory=pin_memory)
     return made.uniform_(generator=generator)
 
 
 def randn(
-    *size: int | Sequence[int],
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
     generator: Generator | None = None,
     out: Tensor | None = None,
     dtype: DTypeLike | None = None,
@@ -83,8 +87,10 @@ def randn(
 
     Parameters
     ----------
-    *size : int or sequence of int
+    *sizes : int or sequence of int
         The shape.
+    size : sequence of int, optional
+        The shape, as a keyword.
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
@@ -110,7 +116,7 @@ def randn(
     As `torch.randn` on a GPU.
     """
     check_options("randn", layout, requires_grad)
-    made = empty(*size, out=out, dtype=dtype, device=device, pin_memory=pin_memory)
+    made = empty_for("randn", sizes, size, out, dtype, device, pin_memory=pin_memory)
     return made.normal_(generator=generator)
 
 

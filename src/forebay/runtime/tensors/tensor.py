@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -14,7 +15,8 @@ from forebay._core import Exporter
 from forebay.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay.dtypes import DType, DTypeLike, as_dtype
 from forebay.dtypes import of as dtype_of
-from forebay.layouts import Size
+from forebay.layouts import Size, size_of
+from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.devices import current
 from forebay.runtime.memory import transfer
@@ -70,7 +72,7 @@ class Tensor(Exporter):
         self.byte_strides = strides
         self._offset = offset
         self.numpy_dtype = dtype
-        self.shape = shape if shape.__class__ is Size else Size(shape)
+        self.shape = shape if shape.__class__ is Size else size_of(shape)
 
     # Properties.
 
@@ -147,7 +149,7 @@ class Tensor(Exporter):
         Size or int
             The shape or the length.
         """
-        return self.shape if dim is None else self.shape[dim]
+        return self.shape if dim is None else self.shape[self._dim("size", dim)]
 
     @overload
     def stride(self, dim: None = None) -> tuple[int, ...]: ...
@@ -167,7 +169,20 @@ class Tensor(Exporter):
             Distances in elements.
         """
         steps = tuple(step // max(self.itemsize, 1) for step in self.byte_strides)
-        return steps if dim is None else steps[dim]
+        return steps if dim is None else steps[self._dim("stride", dim)]
+
+    def _dim(self, function: str, dim: int) -> int:
+        """Return the dimension. Raises TypeError or IndexError, with PyTorch's texts, unless there is one."""
+        if dim.__class__ is bool or not isinstance(dim, int):
+            raise TypeError(f"{function}(): argument 'dim' (position 1) must be int, not {type(dim).__name__}")
+        limit = len(self.shape)
+        if not self.shape:
+            raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+        if not -limit <= dim < limit:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but got {dim})"
+            )
+        return dim
 
     def storage_offset(self) -> int:
         """Return the number of elements between the start of the memory and the first element."""
@@ -192,8 +207,31 @@ class Tensor(Exporter):
         return (self[i] for i in range(self.shape[0]))
 
     def __bool__(self) -> bool:
-        """Return True if the only element is not zero; ValueError if there is not exactly one."""
+        """Return True if the only element is not zero; RuntimeError if there is not exactly one."""
+        if self.numel() != 1:
+            raise RuntimeError(
+                f"Boolean value of Tensor with {'more than one value' if self.numel() else 'no values'} is ambiguous"
+            )
         return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self._scalar())
+
+    def __float__(self) -> float:
+        return float(self._scalar())
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar())
+
+    def __index__(self) -> int:
+        if self.numel() != 1 or self.numpy_dtype.kind not in "biu":
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def _scalar(self) -> Any:
+        if self.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return self.item()
 
     def __repr__(self) -> str:
         from forebay.runtime.tensors.tensor_repr import tensor_text
@@ -211,11 +249,11 @@ class Tensor(Exporter):
             self.storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.storage
         )
 
-    def _view(self, array: NDArray[Any]) -> Tensor:
-        storage, offset = self.storage, self._offset
-        if array.size:
-            offset = array.__array_interface__["data"][0] - storage.address
-        return Tensor(storage, array.dtype, array.shape, array.strides, offset)
+    def _view(self, array: NDArray[Any], offset: int = 0) -> Tensor:
+        """Return a tensor over a view of `raw_array`; `offset` is that of an empty view from this one, in bytes."""
+        storage = self.storage
+        start = array.__array_interface__["data"][0] - storage.address if array.size else self._offset + offset
+        return Tensor(storage, array.dtype, array.shape, array.strides, start)
 
     def __getitem__(self, index: Any) -> Tensor:
         """Return a view for ints, slices, None and Ellipsis; IndexError for others, which would need a gather."""
@@ -226,7 +264,20 @@ class Tensor(Exporter):
             ):
                 raise IndexError(f"a tensor is indexed by ints, slices, None and ..., not {type(part).__name__}")
         whole = any(part is Ellipsis for part in parts)
-        return self._view(self.raw_array()[parts if whole else (*parts, ...)])
+        array = self.raw_array()[parts if whole else (*parts, ...)]
+        return self._view(array, 0 if array.size else self._offset_of(parts))
+
+    def _offset_of(self, parts: tuple[Any, ...]) -> int:
+        """Return the offset in bytes of a view by valid indices; NumPy does not keep that of an empty view."""
+        indices = [part for part in parts if part is not None]
+        if Ellipsis in indices:
+            at = indices.index(Ellipsis)
+            indices[at : at + 1] = [slice(None)] * (self.ndim - len(indices) + 1)
+        offset = 0
+        for part, length, step in zip(indices, self.shape, self.byte_strides, strict=False):
+            start = part.indices(length)[0] if isinstance(part, slice) else operator.index(part) % length
+            offset += start * step
+        return offset
 
     def __setitem__(self, index: Any, value: Tensor | ArrayLike) -> None:
         """Copy the value to a view, broadcast and converted."""
@@ -251,8 +302,10 @@ class Tensor(Exporter):
 
         Raises
         ------
+        RuntimeError
+            If only a copy could have that shape, or no tensor of this size.
         ValueError
-            If only a copy could have that shape or dtype.
+            If only a copy could have that dtype.
         """
         if len(shape) == 1 and (
             isinstance(shape[0], (type, str)) or not isinstance(shape[0], (SupportsIndex, Sequence))
@@ -261,13 +314,32 @@ class Tensor(Exporter):
             if any(step % found.itemsize for step in found.byte_strides):
                 raise ValueError(f"a tensor of strides {self.byte_strides} bytes has no view of {found.dtype}")
             return found
-        wanted = _one_or_many(shape)
-        if any(length < -1 for length in wanted):  # NumPy takes them for -1
-            raise ValueError(f"a shape must not be negative, except for one -1: {wanted}")
+        wanted = self._checked_shape(_one_or_many(shape))
         try:
             return self._view(self.raw_array().reshape(wanted, copy=False))
-        except ValueError as error:
-            raise ValueError(f"a tensor of shape {tuple(self.shape)} has no view of shape {wanted}: {error}") from None
+        except ValueError:
+            raise RuntimeError(
+                "view size is not compatible with input tensor's size and stride (at least one dimension spans across "
+                "two contiguous subspaces). Use .reshape(...) instead."
+            ) from None
+
+    def _checked_shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the shape. Raises RuntimeError, with PyTorch's texts, if no tensor of this size has it."""
+        lengths, size = list(shape), self.numel()
+        for position, length in enumerate(lengths):
+            if length < -1:
+                raise RuntimeError(f"invalid shape dimension {length} at index {position} of shape {lengths}")
+        known = math.prod(length for length in lengths if length != -1)
+        if lengths.count(-1) > 1:
+            raise RuntimeError("only one dimension can be inferred")
+        if -1 in lengths and not known and not size:
+            raise RuntimeError(
+                f"cannot reshape tensor of 0 elements into shape {lengths} because the unspecified dimension size -1 "
+                "can be any value and is ambiguous"
+            )
+        if not known or size % known if -1 in lengths else size != known:
+            raise RuntimeError(f"shape '{lengths}' is invalid for input of size {size}")
+        return shape
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return a view of another shape if there is one, else a copy.
@@ -283,14 +355,13 @@ class Tensor(Exporter):
             The view or the copy.
         """
         wanted = _one_or_many(shape)
-        return (self if self.is_contiguous() or self._viewable(wanted) else self.contiguous()).view(wanted)
-
-    def _viewable(self, shape: tuple[int, ...]) -> bool:
+        if self.is_contiguous():
+            return self.view(wanted)
+        self._checked_shape(wanted)
         try:
-            self.view(shape)
-        except ValueError:
-            return False
-        return True
+            return self.view(wanted)
+        except RuntimeError:
+            return self.contiguous().view(wanted)
 
     def flatten(self) -> Tensor:
         """Return a tensor of one dimension; a view if possible."""
@@ -372,9 +443,20 @@ class Tensor(Exporter):
             The view; repeated elements share memory.
         """
         wanted = _one_or_many(shape)
+        if len(wanted) < self.ndim:
+            raise RuntimeError(
+                f"expand(Tensor{{{list(self.shape)}}}, size={list(wanted)}): the number of sizes provided "
+                f"({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({self.ndim})"
+            )
         kept = (1,) * (len(wanted) - self.ndim) + tuple(self.shape)
-        lengths = tuple(now if length == -1 else length for length, now in zip(wanted, kept, strict=False))
-        return self._view(np.broadcast_to(self.raw_array(), lengths if len(kept) == len(wanted) else wanted))
+        lengths = tuple(now if length == -1 else length for length, now in zip(wanted, kept, strict=True))
+        for position, (length, now) in reversed(list(enumerate(zip(lengths, kept, strict=True)))):
+            if now not in (1, length):
+                raise RuntimeError(
+                    f"The expanded size of the tensor ({length}) must match the existing size ({now}) at non-singleton "
+                    f"dimension {position}.  Target sizes: {list(wanted)}.  Tensor sizes: {list(self.shape)}"
+                )
+        return self._view(np.broadcast_to(self.raw_array(), lengths))
 
     # Copies and fills.
 
@@ -681,7 +763,7 @@ class Tensor(Exporter):
         else:
             place = Device("cuda", device) if isinstance(device, int) else Device(device)
         if place.kind != "cuda":
-            raise RuntimeError(f"Invalid device, must be cuda device, but got {place}")
+            raise RuntimeError("Invalid device, must be cuda device")
         return self.to(place, non_blocking=non_blocking)
 
     def is_pinned(self) -> bool:
@@ -753,9 +835,9 @@ class Tensor(Exporter):
         return transfer.read(self).tolist() if self.shape else self.item()
 
     def item(self) -> Any:
-        """Return the only element as a Python number; ValueError if there is not exactly one."""
+        """Return the only element as a Python number; RuntimeError if there is not exactly one."""
         if self.numel() != 1:
-            raise ValueError(f"a tensor with {self.numel()} elements cannot be converted to a scalar")
+            raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
         return transfer.read_item(self)
 
     # Each protocol raises the exception after which its consumers try the next protocol.
@@ -793,6 +875,7 @@ class Tensor(Exporter):
         return 1, 0  # the CPU
 
 
+_OVERFLOW = 1 << 63
 _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
 
@@ -814,11 +897,19 @@ def new_tensor(shape: Sequence[int], dtype: np.dtype[Any], device: Device | str 
     stream = current_stream(default_device() if device is None else device)
     shape = tuple(shape) if shape.__class__ is not Size else shape
     nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes >= MAX_REQUEST_BYTES:
+        raise _too_large(stream, shape, nbytes)
     storage = Storage.allocate(stream.opened, nbytes, stream.handle)
     strides = [dtype.itemsize]
     for length in shape[:0:-1]:
         strides.append(strides[-1] * max(length, 1))
     return Tensor(storage, dtype, shape, tuple(strides[: len(shape)][::-1]))
+
+
+def _too_large(stream: Stream, shape: Sequence[int], nbytes: int) -> Exception:
+    if nbytes >= _OVERFLOW:
+        return RuntimeError(f"Storage size calculation overflowed with sizes={list(shape)}")
+    return stream.opened.allocator.too_large_error(nbytes)
 
 
 def borrowed_tensor(array: NDArray[Any], device: Device) -> Tensor:
@@ -838,5 +929,12 @@ def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _names_device(text: str) -> bool:
+    """Return True unless the text is a dtype: other texts get PyTorch's errors for device strings."""
     kind, colon, _ = text.partition(":")
-    return bool(colon) or kind in ("cpu", *current.PREFERRED) or kind in backends.drivers()
+    if colon or kind in ("cpu", *current.PREFERRED) or kind in backends.drivers():
+        return True
+    try:
+        np.dtype(text)
+    except TypeError:
+        return text != "bfloat16"
+    return False
