@@ -68,6 +68,8 @@ class Device:
         device: Any = None,
     ) -> None:
         spec = device if type is None and device is not None else type
+        if spec.__class__ is bytes:
+            spec = spec.decode()
         if spec.__class__ is str:
             kind, found = _parsed(spec)
             if index is not None:
@@ -82,7 +84,7 @@ class Device:
                 found = _checked(index)
         elif isinstance(spec, Device):
             if index is not None:
-                raise TypeError("device(): argument 'type' (position 1) must be str, not forebay.device")
+                _reject_type(spec)
             kind, found = spec.kind, spec.index
         elif isinstance(spec, int) and spec.__class__ is not bool and index is None:
             found = _checked(spec)
@@ -90,6 +92,8 @@ class Device:
             if accelerator is None:
                 raise RuntimeError(NO_ACCELERATOR)
             kind = accelerator
+        elif index is not None:
+            _reject_type(spec)
         else:
             _reject(spec)
         object.__setattr__(self, "kind", kind)
@@ -196,7 +200,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
         raise RuntimeError(f"Invalid device string: '{text}'")
     kind, index = match[1], match[2]
     if kind not in _KNOWN and kind not in _hooks.installed():
-        raise RuntimeError(f"Expected one of {_TORCH_KINDS} device type at start of device string: {text}")
+        raise RuntimeError(f"Expected one of {_TORCH_KINDS} device type at start of device string: {kind}")
     if index is not None and len(index) > len(str(1 << 31)):
         raise RuntimeError(f"Could not parse device index '{index}' in device string '{text}'")
     return kind, None if index is None else int(index)
@@ -208,16 +212,30 @@ def _checked(index: int) -> int:
     return index
 
 
+def _reject_type(spec: object) -> NoReturn:
+    raise TypeError(f"device(): argument 'type' (position 1) must be str, not {_type_name(spec)}")
+
+
 def _reject(spec: object) -> NoReturn:
-    name = spec.__class__.__name__
-    if spec is None:
-        got, note = "", ""
-    else:
-        got, note = name, f"\n      didn't match because some of the arguments have invalid types: (!{name}!)"
     raise TypeError(
-        f"device() received an invalid combination of arguments - got ({got}), but expected one of:\n"
-        f" * (forebay.device device){note}\n * (str type, int index = -1)\n"
+        f"device() received an invalid combination of arguments - got ({_type_name(spec)}), but expected one of:\n"
+        " * (forebay.device device)\n      didn't match because some of the arguments have invalid types: "
+        f"(!{_type_with_elements(spec)}!)\n * (str type, int index = -1)\n"
     )
+
+
+def _type_name(value: object) -> str:
+    return "forebay.device" if isinstance(value, Device) else value.__class__.__name__
+
+
+def _type_with_elements(value: object) -> str:
+    """Return the type of a value as PyTorch's messages spell it, such as "tuple of (int,)"."""
+    if not isinstance(value, (list, tuple)):
+        return _type_name(value)
+    names = ", ".join(map(_type_name, value))
+    if isinstance(value, list):
+        return f"list of [{names}]"
+    return f"tuple of ({names}{',' if len(value) == 1 else ''})"
 
 
 CPU = Device("cpu")

@@ -39,9 +39,9 @@ def test_all_cuda_error_codes_are_known():
 def test_accelerator_error_has_pytorchs_text():
     error = accelerator_error(101, device="cuda:9", note="There is 1.")
     assert (
-        str(error)
-        == "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\nThere is 1.\n"
+        str(error) == "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
     )
+    assert error.__notes__ == ["There is 1."]
     assert (error.error_code, error.device) == (101, "cuda:9")
     assert str(accelerator_error(12345)) == "CUDA error: unrecognized error code\n"
     assert isinstance(error, AcceleratorError)

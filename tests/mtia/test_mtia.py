@@ -154,7 +154,13 @@ def test_invalid_device_arguments_are_rejected(use, device, error, message):
         use(device)
 
 
-@pytest.mark.parametrize("index", [2, 99, 1 << 70])
+def test_indices_that_overflow_are_rejected():
+    for use in (mtia.set_device, mtia.synchronize, mtia.current_stream, mtia.default_stream, mtia.memory_stats):
+        with pytest.raises(RuntimeError, match=r"^Overflow when unpacking DeviceIndex$"):
+            use(1 << 70)
+
+
+@pytest.mark.parametrize("index", [2, 99])
 def test_missing_devices_are_rejected(index):
     for use in (mtia.set_device, mtia.synchronize, mtia.get_device_capability, mtia._exchange_device):
         with pytest.raises(forebay.DeviceError, match="MTIA error: invalid device ordinal"):

@@ -39,6 +39,7 @@ from forebay.accelerator.memory import (
 from forebay.device_spec import NO_ACCELERATOR, Device
 from forebay.errors import ForebayError
 from forebay.faces.devices import DeviceFunctions as _Devices
+from forebay.faces.kind import DeviceKind as _DeviceKind
 from forebay.runtime.devices.current import accelerator_kind as _accelerator_kind
 from forebay.runtime.streams import stream as _streams
 
@@ -198,6 +199,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
             raise TypeError(f"device_index takes an index or None, not {device!r}")
         self.idx = None if device is None else int(device)  # True is 1, as in PyTorch
         self.prev_idx = -1
+        self._kind: _DeviceKind | None = None
 
     def __enter__(self) -> None:
         if self.idx is not None:
@@ -206,7 +208,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
             self.prev_idx = self._kind.exchange(self.idx)
 
     def __exit__(self, *exc_info: object) -> None:
-        if self.idx is not None:
+        if self._kind is not None:
             self._kind.exchange(self.prev_idx)
 
 

@@ -263,6 +263,8 @@ def can_device_access_peer(device: Any, peer_device: Any) -> bool:
     """
     named = CUDA.index(peer_device)
     index, peer = _checked_index(device, "Invalid device id"), _checked_index(named, "Invalid peer device id")
+    for each in (index, peer):
+        CUDA.checked_index(each, "canDeviceAccessPeer")
     driver = backends.driver("cuda")
     return isinstance(driver, Peers) and driver.can_access(index, peer)
 

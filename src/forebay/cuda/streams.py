@@ -9,12 +9,17 @@ import operator
 from typing import Any, Self
 
 from forebay.cuda._kind import CUDA
+from forebay.device_spec import Device
+from forebay.errors import ForebayError
 from forebay.faces.streams import StreamContext as StreamContextOfKind
-from forebay.faces.streams import current_stream_on, find_queue
+from forebay.faces.streams import current_stream_on
+from forebay.runtime.base.torch_types import device_type as device_type_of
 from forebay.runtime.devices.current import local
+from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.devices.stream_pool import MOST_URGENT
 from forebay.runtime.streams import event as events
 from forebay.runtime.streams import stream as streams
+from forebay.runtime.streams.stream_ids import find_queue
 
 __all__ = [
     "Event",
@@ -31,7 +36,13 @@ __all__ = [
 ]
 
 _lazy_init = CUDA.initialisation
-_ID_KEYWORDS = {"stream_id", "device_index", "device_type", "stream_ptr"}
+_LARGEST_BYTE = 255
+_NUMBERS = ("stream_id", "device_index", "device_type")
+_ID_KEYWORDS = {*_NUMBERS, "stream_ptr"}
+_ANOTHER_DEVICE_TYPE = (
+    "Expected stream_.device_type() == DeviceType::CUDA to be true, but got false.  (Could this error message be "
+    "improved?  If so, please report an enhancement request to forebay.)"
+)
 
 
 class Stream(streams.Stream):
@@ -50,7 +61,9 @@ class Stream(streams.Stream):
     Raises
     ------
     TypeError
-        If there is another keyword argument.
+        If there is another keyword argument, or an argument has another type.
+    RuntimeError
+        If `stream_id` or `device_index` is given without CUDA's `device_type`.
     DeviceError
         If the device, or the stream to wrap, does not exist.
 
@@ -67,19 +80,43 @@ class Stream(streams.Stream):
     -1
     """
 
+    _external = False  # True if the stream was wrapped by its handle
+
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
-        if kwargs and (unknown := kwargs.keys() - _ID_KEYWORDS):
-            raise TypeError(f"{min(unknown)!r} is an invalid keyword argument for this function")
-        if "stream_ptr" in kwargs:
-            kwargs = {"stream_id": kwargs["stream_ptr"], "device_index": CUDA.index(device, optional=True)}
-        if "stream_id" in kwargs:
-            opened = CUDA.open_device(kwargs.get("device_index", device))
-            self.bind(opened, find_queue(opened, kwargs["stream_id"]), 0)
+        if kwargs and self._wrap(device, kwargs):
             return
-        index = None if device is None else CUDA.index(device, optional=True)
-        opened = CUDA.open_device(None if index is None or index < 0 else index)
-        priority = max(MOST_URGENT, min(operator.index(priority), 0))
-        self.bind(opened, opened.borrow_queue(priority), priority)
+        opened = _open_current_or(device)
+        number = operator.index(priority)
+        if not -1 << 31 <= number < 1 << 31:
+            raise OverflowError(f"signed integer is {'greater than maximum' if number > 0 else 'less than minimum'}")
+        number = max(MOST_URGENT, min(number, 0))
+        self.bind(opened, opened.borrow_queue(number), number)
+
+    def _wrap(self, device: Any, named: dict[str, Any]) -> bool:
+        """Attach this object to the stream that the keywords denote. Return False if they denote a new stream."""
+        if unknown := named.keys() - _ID_KEYWORDS:
+            raise TypeError(f"{min(unknown)!r} is an invalid keyword argument for this function")
+        stream_id, index, kind = (operator.index(named.get(name, 0)) for name in _NUMBERS)
+        pointer = named.get("stream_ptr")
+        if pointer is not None:
+            _check_pointer(pointer)
+        if stream_id or index or kind:
+            if kind != device_type_of(CUDA.name):
+                raise ForebayError(_ANOTHER_DEVICE_TYPE)
+            opened = CUDA.open_device(index if index >= 0 else CUDA.check_range(index))
+            self.bind(opened, find_queue(opened, stream_id), 0)
+            return True
+        if pointer is None:
+            return False
+        opened = _open_current_or(device)
+        self.bind(opened, find_queue(opened, pointer), 0)
+        self._external = True
+        return True
+
+    @property
+    def stream_id(self) -> int:
+        """PyTorch's stream id; the driver's handle of a stream that was wrapped by it."""
+        return self.handle if self._external else super().stream_id
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -156,9 +193,9 @@ class Stream(streams.Stream):
         return event
 
     def __eq__(self, o: object) -> bool:
-        return isinstance(o, streams.Stream) and o.opened is self.opened and o.stream_id == self.stream_id
+        return isinstance(o, Stream) and o.opened is self.opened and o.stream_id == self.stream_id
 
-    __hash__ = streams.Stream.__hash__  # a forebay.Stream of the same queue is equal, so it must hash equally
+    __hash__ = streams.Stream.__hash__
 
     def __repr__(self) -> str:
         return f"<forebay.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
@@ -169,15 +206,17 @@ class ExternalStream(Stream):
 
     Parameters
     ----------
-    stream_ptr : int
-        The driver's handle of the stream.
+    stream_ptr : int or None
+        The driver's handle of the stream; None for a new stream.
     device : device or str or int, optional
         The stream's device; the current one by default.
     **kwargs : int
-        `device_index` overrides `device`.
+        As for `Stream`.
 
     Raises
     ------
+    RuntimeError
+        If `stream_ptr` is neither an int nor None.
     DeviceError
         If the device has no such stream.
 
@@ -187,14 +226,28 @@ class ExternalStream(Stream):
     Initialises CUDA and opens the device.
     """
 
-    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
-        opened = CUDA.open_device(kwargs.get("device_index", device))
-        self.bind(opened, find_queue(opened, stream_ptr), 0)
+    def __init__(self, stream_ptr: int | None, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_ptr=stream_ptr, **kwargs)
 
-    @property
-    def stream_id(self) -> int:
-        """The driver's handle."""
-        return self.handle
+
+def _check_pointer(pointer: Any) -> None:
+    if not isinstance(pointer, int):
+        raise ForebayError(f"stream_ptr must be an int or None, got {type(pointer).__name__}")
+    if pointer < 0:
+        raise OverflowError("can't convert negative int to unsigned")
+    if pointer >= 1 << 64:
+        raise OverflowError("int too big to convert")
+
+
+def _open_current_or(device: Any) -> OpenDevice:
+    """Return the device of an argument, opened; the current one for None or a negative index."""
+    if device is None:
+        return CUDA.open_device()
+    index = CUDA.index(device, optional=True)
+    if index.__class__ is not int or not 0 <= index < CUDA.count():
+        CUDA.initialisation.ensure()
+        CUDA.checked_index(index, "exchangeDevice")
+    return CUDA.open_device(None if index < 0 else index)
 
 
 def as_cuda_stream(stream: streams.Stream) -> Stream:
@@ -246,7 +299,7 @@ def current_stream(device: Any = None) -> Stream:
         known = local.state.stream
         if known.__class__ is Stream and not known.opened.unusable:
             return known
-    return current_stream_on(CUDA.open_device_for_stream(device), Stream)
+    return current_stream_on(CUDA.open_device_for_stream(device, "getCurrentStream"), Stream)
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -271,7 +324,7 @@ def default_stream(device: Any = None) -> Stream:
     -----
     As `torch.cuda.default_stream`. Initialises CUDA and opens the device.
     """
-    return as_cuda_stream(streams.default_stream_for(CUDA.open_device_for_stream(device)))
+    return as_cuda_stream(streams.default_stream_for(CUDA.open_device_for_stream(device, "getDefaultStream")))
 
 
 def set_stream(stream: streams.Stream | None) -> None:
@@ -305,10 +358,12 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
     device_index : int
         The index of the stream's device.
     device_type : int
-        As `Stream.device_type`; ignored.
+        As `Stream.device_type`.
 
     Raises
     ------
+    RuntimeError
+        If `device_type` is not that of CUDA.
     DeviceError
         If the device or the stream does not exist.
 
@@ -316,6 +371,9 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
     -----
     As `torch.cuda._set_stream_by_id`. Initialises CUDA and opens the device.
     """
+    numbers = (stream_id, device_index, device_type)
+    if not all(isinstance(number, int) for number in numbers) or device_type != device_type_of(CUDA.name):
+        raise ForebayError(_ANOTHER_DEVICE_TYPE)
     set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
 
@@ -332,10 +390,12 @@ def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
     Returns
     -------
     Stream
-        An `ExternalStream`.
+        The stream; its `stream_id` is the handle.
 
     Raises
     ------
+    TypeError
+        If `data_ptr` is not an int.
     DeviceError
         If the device has no such stream.
 
@@ -343,7 +403,9 @@ def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
     -----
     As `torch.cuda.get_stream_from_external`. Initialises CUDA and opens the device.
     """
-    return ExternalStream(data_ptr, device)
+    if not isinstance(data_ptr, int):
+        raise TypeError(f"get_stream_from_external(): argument 'data_ptr' must be int, not {type(data_ptr).__name__}")
+    return Stream(device, stream_ptr=data_ptr)
 
 
 class StreamContext(StreamContextOfKind):
@@ -453,10 +515,16 @@ class Event(events.Event):
     True
     """
 
+    _another_index = "Event device {} does not match recording stream's device {}."
+    _not_an_event = "expected other to be a forebay.cuda.Event object"
+
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
-        super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+        if not (enable_timing.__class__ is blocking.__class__ is interprocess.__class__ is external.__class__ is bool):
+            flags = (enable_timing, blocking, interprocess, external)
+            enable_timing, blocking, interprocess, external = map(_flag, flags)
+        self._init("cuda", None, enable_timing, blocking, interprocess)
         self.external = external
 
     def record(self, stream: streams.Stream | None = None) -> None:
@@ -490,7 +558,7 @@ class Event(events.Event):
         -----
         As `torch.cuda.Event.wait`. The host does not wait. Does nothing if the event was never recorded.
         """
-        super().wait(current_stream() if stream is None and self.recorded else stream)
+        super().wait(current_stream() if stream is None else stream)
 
     def ipc_handle(self) -> bytes:
         """Return a handle by which another process can import the event.
@@ -510,7 +578,7 @@ class Event(events.Event):
         As `torch.cuda.Event.ipc_handle`. An event that was never recorded is assigned to the current device.
         """
         if self.device is None:
-            self.device = CUDA.open_device(None).device
+            self.bind(CUDA.open_device(None).device)
         return super().ipc_handle()
 
     @classmethod
@@ -520,7 +588,7 @@ class Event(events.Event):
         Parameters
         ----------
         device : device or str or int
-            The event's device; None is the current one.
+            The event's device.
         handle : bytes
             The result of `ipc_handle` in the other process.
 
@@ -538,7 +606,15 @@ class Event(events.Event):
         -----
         As `torch.cuda.Event.from_ipc_handle`. Initialises CUDA and opens the device.
         """
-        return super().from_ipc_handle(CUDA.open_device(CUDA.index(device, optional=True)).device, handle)
+        if isinstance(device, (str, int, Device)) and device.__class__ is not bool:
+            named = Device(device)
+            if named.kind != CUDA.name:
+                raise ForebayError(f"Event can only be created on CUDA devices, but got device type {named.kind}")
+            device = CUDA.open_device(CUDA.index(named, optional=True)).device
+        else:
+            name = type(device).__name__
+            raise TypeError(f"from_ipc_handle(): argument 'device' (position 1) must be forebay.device, not {name}")
+        return super().from_ipc_handle(device, handle)
 
     def query(self) -> bool:
         """Return True if the work before the event's record is done.
@@ -610,3 +686,17 @@ class Event(events.Event):
 
     def __repr__(self) -> str:
         return f"<forebay.cuda.Event {self.cuda_event:#x}>" if self.recorded else "<forebay.cuda.Event uninitialized>"
+
+
+def _flag(value: Any) -> bool:
+    """Return a flag of an event. Raises TypeError or OverflowError unless it is a bool or a byte, as in PyTorch."""
+    number = operator.index(value)
+    if number < 0:
+        raise OverflowError("unsigned byte integer is less than minimum")
+    if number > _LARGEST_BYTE:
+        raise OverflowError(
+            "unsigned byte integer is greater than maximum"
+            if number < 1 << 63
+            else "Python int too large to convert to C long"
+        )
+    return bool(number)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import current_device, local
@@ -40,6 +41,7 @@ class DeviceContext:
     def __init__(self, device: Any) -> None:
         self.idx = device if device.__class__ is int else self.kind.index(device, optional=True)
         self.prev_idx = -1
+        self._before: Device | None = None
 
     def __enter__(self) -> None:
         before = self._before = local.state.device  # may be of another kind
@@ -55,9 +57,10 @@ class DeviceContext:
         type: type[BaseException] | None,  # noqa: A002 -- PyTorch's name
         value: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Literal[False]:
         if local.state.device is not self._before:
             self.idx = self.kind.exchange(self.prev_idx, device=self._before)
+        return False
 
 
 class DeviceGuard(DeviceContext):
@@ -72,6 +75,7 @@ class DeviceGuard(DeviceContext):
     def __init__(self, index: int) -> None:
         self.idx = index
         self.prev_idx = -1
+        self._before = None
 
 
 class DeviceFunctions:
@@ -162,6 +166,8 @@ class DeviceFunctions:
         Initialises the kind but does not open a device.
         """
         index = self._kind.index(device)
+        if index.__class__ is bool:
+            raise ForebayError("invalid argument to setDevice")
         if index >= 0:
             self._kind.exchange(index)
 
@@ -185,8 +191,6 @@ class DeviceFunctions:
         DeviceError
             If the device does not exist.
         """
-        if not isinstance(device, int):
-            raise ForebayError("invalid argument to exchangeDevice")
         return self._kind.exchange(device)
 
     def synchronize(self, device: Any = None) -> None:
@@ -211,11 +215,15 @@ class DeviceFunctions:
         if device is None and (opened := self._kind.get_open_device()) is not None:
             opened.synchronize()
             return
-        index = self._kind.index(device, optional=True)
+        kind = self._kind
+        if not kind.has_hooks:
+            kind.initialisation.ensure()
+        index = kind.index(device, optional=True)
         if index >= 0:
-            self._kind.require_backend("maybeExchangeDevice")
-        self._kind.initialisation.ensure()
-        opened = self._kind.get_open_device(self._kind.device(None if index < 0 else index))
+            kind.require_backend("maybeExchangeDevice")
+        kind.initialisation.ensure()
+        kind.checked_index(index, "exchangeDevice")
+        opened = kind.get_open_device(kind.device(None if index < 0 else index))
         if opened is not None:  # a device that is not open has no work
             opened.synchronize()
 

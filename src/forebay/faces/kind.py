@@ -17,6 +17,8 @@ from forebay.spi import Describes, DeviceProps
 
 __all__ = ["DeviceErrorMessages", "DeviceKind"]
 
+_MIN_INDEX, _MAX_INDEX = -128, 127  # of PyTorch's DeviceIndex
+
 
 @dataclass(frozen=True)
 class DeviceErrorMessages:
@@ -52,7 +54,7 @@ class DeviceKind:
             self.initialisation.deferred_error = deferred_error
         if no_backend:
             self.initialisation.no_backend = no_backend
-        self._has_hooks = has_hooks
+        self.has_hooks = has_hooks
 
     def device_at(self, index: int) -> Device:
         """Return the Device of that index, cached because construction is slow. The device need not exist."""
@@ -107,7 +109,7 @@ class DeviceKind:
 
     def device(self, device: Any = None) -> Device:
         """Return the Device of a device argument. Raises DeviceError, with CUDA's text, if it does not exist."""
-        index = self.index(device, optional=True)
+        index = int(self.index(device, optional=True))  # it may be True
         self.check(index)
         return self.device_at(index)
 
@@ -126,10 +128,22 @@ class DeviceKind:
 
         Does nothing for a kind without `has_hooks`.
         """
-        if self.initialisation.done or not self._has_hooks or self.count():
+        if self.initialisation.done or not self.has_hooks or self.count():
             return
         reason = backends.why_not(self.name)
         raise ForebayError(f"Cannot execute {hook}() without {self.display_name} backend.\n{reason}")
+
+    @staticmethod
+    def checked_index(index: Any, function: str) -> int:
+        """Return an int as it is. Raises ForebayError, with the text of PyTorch's C++ functions, for another object.
+
+        `function` is the name in the text. An index that does not fit into PyTorch's 8 bits is refused, too.
+        """
+        if index.__class__ is bool or not isinstance(index, int):
+            raise ForebayError(f"invalid argument to {function}")
+        if not _MIN_INDEX <= index <= _MAX_INDEX:
+            raise ForebayError("Overflow when unpacking DeviceIndex")
+        return index
 
     def check_range(self, index: int) -> int:
         """Return the index. Raises ForebayError, with the text of PyTorch's C++ functions, if it is out of range."""
@@ -150,6 +164,9 @@ class DeviceKind:
 
         `device`, if of another kind, then becomes this thread's current device of all kinds.
         """
+        if index.__class__ is not int:
+            self.require_backend("maybeExchangeDevice")
+            index = self.checked_index(index, "exchangeDevice")
         if index < 0:
             return -1
         init, state = self.initialisation, local.state
@@ -159,7 +176,7 @@ class DeviceKind:
         before = state.indices.get(self.name, 0)
         if index != before or state.device is None or state.device.kind != self.name:
             if index >= init.count:  # out of range, or called by a queued call
-                self.check(index)
+                self.check(self.checked_index(index, "exchangeDevice"))
             current.make_current(self.device_at(index))
         if device is not None and device.kind != self.name:
             current.make_current(device)
@@ -181,12 +198,17 @@ class DeviceKind:
         current.cache_opened(found)
         return found
 
-    def open_device_for_stream(self, device: Any) -> OpenDevice:
-        """Return the open device for a stream function: -1 is the current one, errors are `check_range`'s."""
+    def open_device_for_stream(self, device: Any, function: str) -> OpenDevice:
+        """Return the open device for a stream function: -1 is the current one.
+
+        Errors are those of `checked_index`, for `function`, and `check_range`.
+        """
         if device is None:
             return self.open_device()
         index = self.index(device, optional=True)
         self.initialisation.ensure()
+        if index.__class__ is not int or index > _MAX_INDEX:
+            self.checked_index(index, function)
         if index != -1:
             self.check_range(index)
         return self.open_device(None if index in (-1, current.current_index(self.name)) else index)

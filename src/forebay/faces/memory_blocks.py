@@ -18,12 +18,15 @@ from forebay.runtime.allocator import pluggable_allocator
 from forebay.runtime.devices import open_device
 from forebay.runtime.history.torch_schema import snapshot_pool
 from forebay.runtime.memory import mem_pool
-from forebay.runtime.memory.storage import allocate_block
+from forebay.runtime.memory.storage import allocate_raw_block
 from forebay.runtime.settings import process_settings
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.spi import Managed
 
 __all__ = ["AllocatorHandle", "CachingAllocatorFunctions", "KindMemPool", "ManagedMemory", "PluggableAllocator"]
+
+_MAX_SIZE = 1 << 63
+_ADDRESSES = 1 << 64
 
 
 class AllocatorHandle:
@@ -226,18 +229,20 @@ class CachingAllocatorFunctions:
         """
         kind = self._kind
         index = kind.current_index() if device is None else kind.index(device)
+        if index == -1:
+            index = kind.current_index()
         if stream is not None and not isinstance(stream, (Stream, int)):
             raise TypeError(
                 f"Invalid type for stream argument, must be `forebay.{kind.name}.Stream` or `int` "
                 "representing a pointer to an existing stream"
             )
-        if not isinstance(size, int) or size < 0:
+        if not isinstance(size, int) or not 0 <= size < _MAX_SIZE:
             raise ValueError(f"Invalid memory size: {size!r}. caching_allocator_alloc requires a non-negative size.")
-        opened = kind.open_device(kind.check_range(index))
+        opened = kind.open_device(kind.check_range(kind.checked_index(index, "getCurrentStream")))
         if size == 0:
             return 0
         queue = stream if isinstance(stream, int) else (stream or current_stream_for(opened)).handle
-        block = allocate_block(opened, size, queue)
+        block = allocate_raw_block(opened, size, queue)
         opened.raw_blocks[block.address] = block
         return block.address
 
@@ -266,7 +271,7 @@ class CachingAllocatorFunctions:
                 return
         if pluggable_allocator.current(self._kind.name) is not None:
             raise ForebayError("Trying to free a pointer not allocated here")
-        raise ForebayError(f"invalid device pointer: {mem_ptr:#x}")
+        raise ForebayError(f"invalid device pointer: {mem_ptr % _ADDRESSES:#x}")
 
     def caching_allocator_enable(self, value: bool = True) -> None:
         """Enable or disable caching of freed memory on the devices of all kinds.

@@ -71,6 +71,7 @@ class MemoryStatistics:
         if not self._kind.initialised:
             return None
         index = self._kind.index(device, optional=True)
+        self._kind.checked_index(index, "memory_allocated")
         require_native_allocator(self._kind, "getDeviceStats")
         return find_open_device(self._kind, index, "Invalid device argument")
 
@@ -343,6 +344,7 @@ class MemoryStatistics:
         if not self._kind.count() and self._kind.explicit_index(device) is None:
             raise ForebayError(f"invalid argument to {name}")
         index = self._kind.index(device, optional=True)
+        self._kind.checked_index(index, name)
         require_native_allocator(self._kind, call)
         return find_open_device(self._kind, index, "Invalid device argument")
 
@@ -477,7 +479,7 @@ class MemoryStatistics:
         Opens the device.
         """
         index = self._kind.index(device, optional=True)
-        return self._kind.open_device(index if index >= 0 else None).port.memory_info()
+        return self._kind.open_device(None if index == -1 else index).port.memory_info()
 
     def empty_cache(self) -> None:
         """Release the cached memory of all devices of the kind.

@@ -1,22 +1,19 @@
-"""The stream context manager of one device kind, and lookup of queues by stream id."""
+"""The stream context manager of one device kind, and its current stream."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
-from forebay.backends.common.cuda_errors import INVALID_HANDLE, accelerator_error
 from forebay.device_spec import Device
-from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices import current
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import stream as streams
 from forebay.runtime.streams.stream import Stream
-from forebay.spi import Queue
 
-__all__ = ["StreamContext", "current_stream_on", "find_queue"]
+__all__ = ["StreamContext", "current_stream_on"]
 
 _StreamT = TypeVar("_StreamT", bound=Stream)
 
@@ -102,23 +99,4 @@ def current_stream_on(opened: OpenDevice, stream_class: type[_StreamT]) -> _Stre
     found, state = streams.cast_to_face(stream_class, streams.current_stream_for(opened)), local.state
     if state.opened is opened:
         state.stream = found
-    return found
-
-
-def find_queue(opened: OpenDevice, stream_id: int) -> Queue:
-    """Return the device's queue by PyTorch's stream id or the driver's handle. Raises DeviceError if there is none."""
-    if not isinstance(stream_id, int):
-        raise ForebayError(f"a stream id or handle must be an int, not {type(stream_id).__name__}")
-    if stream_id == 0:
-        return opened.default_queue
-    pool = opened.stream_pool
-    if pool is not None and pool.is_pool_id(stream_id):
-        try:
-            return pool.queue_with_id(stream_id)
-        except ValueError as error:
-            raise ForebayError(f"Unrecognized stream {stream_id} on device {opened.device}: {error}") from None
-    found = opened.queues.get(stream_id)
-    if found is None:
-        note = f"{opened.device} has no stream {stream_id:#x}."
-        raise accelerator_error(INVALID_HANDLE, kind=opened.device.kind, device=str(opened.device), note=note)
     return found

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 from contextlib import ContextDecorator
 
-from forebay.faces.streams import StreamContext, current_stream_on, find_queue
+from forebay.faces.streams import StreamContext, current_stream_on
 from forebay.mps._kind import MPS, open_device, require_backend
 from forebay.mps.event import Event
 from forebay.runtime.devices.current import local
 from forebay.runtime.streams import event as events
 from forebay.runtime.streams import stream as streams
+from forebay.runtime.streams.stream_ids import find_queue
 
 __all__ = ["Stream", "current_stream", "default_stream", "set_stream", "stream"]
 

@@ -13,6 +13,7 @@ from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import stream as streams
 from forebay.runtime.streams.event import Event
 from forebay.runtime.streams.stream import Stream
+from forebay.runtime.streams.stream_ids import find_queue
 
 __all__ = [
     "Event",
@@ -103,7 +104,7 @@ def current_stream(device: Any = None) -> Stream:
     As `torch.mtia.current_stream`. Initialises MTIA and opens the device.
     """
     if device is not None:
-        return streams.current_stream_for(MTIA.open_device_for_stream(device))
+        return streams.current_stream_for(MTIA.open_device_for_stream(device, "getCurrentStream"))
     cached = local.state.stream
     if cached is not None and cached.device.kind == "mtia" and not cached.opened.unusable:
         return cached
@@ -132,7 +133,8 @@ def default_stream(device: Any = None) -> Stream:
     -----
     As `torch.mtia.default_stream`. Initialises MTIA and opens the device.
     """
-    return streams.default_stream_for(MTIA.open_device() if device is None else MTIA.open_device_for_stream(device))
+    opened = MTIA.open_device() if device is None else MTIA.open_device_for_stream(device, "getDefaultStream")
+    return streams.default_stream_for(opened)
 
 
 def set_stream(stream: Stream | None) -> None:
@@ -181,4 +183,4 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
     if device_type != (expected := device_type_number(MTIA.name)):
         raise ForebayError(f"device type {device_type} is not that of MTIA, {expected}")
     opened = MTIA.open_device(MTIA.check_range(device_index))
-    streams.set_stream(streams.from_queue(Stream, opened, kind_streams.find_queue(opened, stream_id)))
+    streams.set_stream(streams.from_queue(Stream, opened, find_queue(opened, stream_id)))

@@ -62,9 +62,9 @@ def test_kind_without_index_is_the_current_device_of_that_kind(fake):
     assert current.resolve("fake") == Device("fake:1")
 
 
-@pytest.mark.parametrize("device", [1.5, True, b"cpu", ("cpu", 0), object()])
+@pytest.mark.parametrize("device", [1.5, True, ("cpu", 0), object()])
 def test_invalid_device_argument_is_refused(device):
-    with pytest.raises(TypeError, match="invalid combination of arguments"):
+    with pytest.raises(TypeError, match=r"^argument 'device' must be forebay\.device, not "):
         current.resolve(device)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import ForebayError, WrongState, backends
+from forebay import DeviceError, WrongState, backends
 from forebay.runtime.devices import retired_devices
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -29,8 +29,9 @@ def test_emulate_makes_devices_of_the_kind():
         assert made.cpu().numpy().tolist() == [[1.5] * 3] * 2
         with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
             made.numpy()
-        with pytest.raises(ForebayError, match="there is only cuda:0 to cuda:1"):
+        with pytest.raises(DeviceError, match="CUDA error: invalid device ordinal") as caught:
             forebay.empty(1, device="cuda:2")
+        assert caught.value.__notes__ == ["No device cuda:2: there is only cuda:0 to cuda:1."]
     assert forebay.device_count("cuda") == 0
     assert "forebay.emulate('cuda')" in forebay.why_not("cuda")
 

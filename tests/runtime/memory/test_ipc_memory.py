@@ -1,4 +1,7 @@
-"""Shared device memory within one process: segments remapped at their address, invalid handles, pickles."""
+"""Shared device memory within one process: segments remapped at their address, invalid handles, pickles.
+
+Over 400 lines because memory, events and their handles are invalid in many ways, each with its own text.
+"""
 
 from __future__ import annotations
 
@@ -249,9 +252,16 @@ def test_open_shared_maps_until_close_shared(emulated):
     file.unmap()
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 65, "x" * 64, None, 64])
-def test_handles_of_wrong_type_or_size_are_rejected(emulated, data):
-    with pytest.raises(ForebayError, match="cudaIpcEventHandle_t expects byte-like object of size 64, but got"):
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        (data, ForebayError, "cudaIpcEventHandle_t expects byte-like object of size 64, but got")
+        for data in (b"", b"x" * 63, b"x" * 65, "x" * 64)
+    ]
+    + [(data, TypeError, r"argument 'ipc_handle' \(position 2\) must be str, not ") for data in (None, 64)],
+)
+def test_handles_of_wrong_type_or_size_are_rejected(emulated, data, error, words):
+    with pytest.raises(error, match=words):
         forebay.Event.from_ipc_handle("cuda:0", data)
     with pytest.raises(DeviceError, match="a handle has 64 bytes"):
         emulated.port.open_shared(data)

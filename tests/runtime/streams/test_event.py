@@ -23,10 +23,10 @@ def work(stream, n=1):
 def test_unrecorded_event_is_complete():
     event = Event()
     assert event.query()
-    assert event.device is None
+    assert event.device == Device("cpu")
     event.wait()
     event.synchronize()
-    assert "not recorded" in repr(event)
+    assert repr(event) == "forebay.Event device_type=cpu, device_index=-1, event_flag=0, event_id=0"
 
 
 def test_event_completes_with_the_work_before_it(fake):
@@ -39,7 +39,8 @@ def test_event_completes_with_the_work_before_it(fake):
     event.synchronize()
     assert event.query()
     assert not stream.query()  # work after the record is still pending
-    assert "on <forebay.Stream device=fake:0" in repr(event)
+    text = f"forebay.Event device_type=fake, device_index=0, event_flag=0, event_id={event.event_id}"
+    assert repr(event) == text
 
 
 def test_recording_again_moves_the_event(fake):
@@ -57,12 +58,16 @@ def test_recording_again_moves_the_event(fake):
 def test_event_rejects_streams_of_other_devices(fake):
     event = Event()
     event.record(Stream("fake:0"))
-    text = "Event device fake:0 does not match recording stream's device fake:1."
-    with pytest.raises(RuntimeError, match=text):
+    with pytest.raises(
+        RuntimeError, match=r"^Event device index 0 does not match recording stream's device index 1\.$"
+    ):
         event.record(Stream("fake:1"))
-    with pytest.raises(RuntimeError, match="Event device cpu does not match"):
+    with pytest.raises(
+        RuntimeError, match=r"^Event device type CPU does not match recording stream's device type FAKE\.$"
+    ):
         Event("cpu").record(Stream("fake:1"))
-    assert Event("fake").device == Device("fake:0")
+    assert Event("fake:1").device == Device("fake")
+    Event("fake:1").record(Stream("fake:0"))
 
 
 def test_record_uses_current_stream_of_the_events_device(fake):
@@ -129,8 +134,21 @@ def test_elapsed_time_rejects_invalid_events(fake):
         timed.elapsed_time(timed)
     timed.synchronize()
     assert timed.elapsed_time(timed) == 0
-    with pytest.raises(TypeError, match="expected an Event, not int"):
+    with pytest.raises(RuntimeError, match=r"^expected other to be a forebay\.Event object$"):
         timed.elapsed_time(5)
+
+
+def test_elapsed_time_of_two_devices_raises():
+    with forebay.emulate("cuda", count=2):
+        first, second = forebay.cuda.Event(enable_timing=True), forebay.cuda.Event(enable_timing=True)
+        for index, event in enumerate((first, second)):
+            with forebay.cuda.device(index):
+                event.record()
+                event.synchronize()
+        for start, end in ((first, second), (second, first)):
+            with pytest.raises(DeviceError, match="CUDA error: invalid resource handle") as caught:
+                start.elapsed_time(end)
+            assert caught.value.code == 400
 
 
 def test_timing_without_backend_support_raises(fake, monkeypatch):
@@ -145,7 +163,9 @@ def test_timing_without_backend_support_raises(fake, monkeypatch):
 def test_record_and_wait_reject_non_streams():
     event = Stream().record_event()
     for use in (event.record, event.wait):
-        with pytest.raises(TypeError, match="expected a Stream, not str"):
+        with pytest.raises(
+            RuntimeError, match=r"^expected stream to be a forebay\.Stream or forebay\.cuda\.Stream object$"
+        ):
             use("cpu")
 
 

@@ -34,7 +34,7 @@ def test_each_stream_has_its_own_queue(fake):
     assert default_stream("fake:0").handle == 0
     assert len({default_stream("fake:0"), first, second}) == 3
     assert default_stream("fake:0") == default_stream("fake")
-    assert repr(first) == f"<forebay.Stream device=fake:0 handle={first.handle}>"
+    assert repr(first) == f"forebay.Stream device_type=fake, device_index=0, stream_id={first.stream_id}"
     assert first != first.handle
 
 
@@ -148,7 +148,7 @@ def test_destroyed_streams_queue_is_reused(gate):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_stream_cannot_be_copied_or_pickled(copied):
-    with pytest.raises(TypeError, match="cannot copy or pickle a 'Stream' object"):
+    with pytest.raises(TypeError, match=r"^cannot pickle 'Stream' object$"):
         copied(Stream())
 
 
@@ -164,7 +164,7 @@ def test_priority_is_a_hint(fake):
     assert ("queue", -3) in fake.ports[0].calls
     assert Stream(priority=10**6).priority == 10**6
     for invalid in (True, 1.0, "high", None):
-        with pytest.raises(TypeError, match="priority must be an int"):
+        with pytest.raises(TypeError, match=r"^Stream\(\): argument 'priority' must be int, not "):
             Stream(priority=invalid)
 
 
@@ -184,8 +184,8 @@ def test_short_lived_streams_share_one_queue():
     assert len(handles) == 1
 
 
-def test_cuda_stream_equals_generic_stream():
+def test_cuda_stream_differs_from_generic_stream():
     with forebay.emulate("cuda"):
         plain, named = default_stream("cuda:0"), cuda.default_stream(0)
         assert type(plain) is not type(named)
-        assert (plain == named, named == plain, len({plain, named})) == (True, True, 1)
+        assert (plain == named, named == plain, len({plain, named})) == (False, False, 2)  # as in PyTorch

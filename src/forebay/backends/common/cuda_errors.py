@@ -89,7 +89,7 @@ def accelerator_error(
     device : str, default ""
         Name of the device.
     note : str, default ""
-        Line to append to the message.
+        More details, attached to the error as a note: the message remains PyTorch's.
 
     Returns
     -------
@@ -107,5 +107,8 @@ def accelerator_error(
     hint = _HINTS.get(code, "")
     if name and not hint and kind == "cuda":
         hint = f"Search for `{name}' in {_MANUAL} for more information."
-    lines = [f"{kind.upper()} error: {text_of(code)}", hint, note]
-    return DeviceError("".join(f"{line}\n" for line in lines if line), code=code, call=call, device=device)
+    lines = [f"{kind.upper()} error: {text_of(code)}", hint]
+    error = DeviceError("".join(f"{line}\n" for line in lines if line), code=code, call=call, device=device)
+    if note:
+        error.add_note(note)
+    return error

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["TorchType", "device_type", "not_implemented", "torch_name", "torch_type"]
+__all__ = ["TorchType", "device_type", "kind_of_type", "not_implemented", "torch_name", "torch_type"]
 
 
 class TorchType(NamedTuple):
@@ -42,6 +42,17 @@ _PRIVATE_USE = 20  # all kinds unknown to PyTorch
 def device_type(kind: str) -> int:
     """Return PyTorch's number of a device kind."""
     return _DEVICE_TYPES.get(kind, _PRIVATE_USE)
+
+
+def kind_of_type(number: int) -> str:
+    """Return the device kind of PyTorch's number. Raises RuntimeError, with PyTorch's text, if there is none."""
+    found = next((kind for kind, known in _DEVICE_TYPES.items() if known == number), None)
+    if found is None:
+        raise RuntimeError(
+            f"Unknown device: {number}. If you have recently updated the caffe2.proto file to add a new device type, "
+            "did you forget to update the DeviceTypeName() function to reflect such recent changes?"
+        )
+    return found
 
 
 @cache  # NumPy takes microseconds

@@ -142,7 +142,10 @@ def resolve(device: Device | str | int | None = None) -> Device:
     if device is None:
         return current_device()
     if device.__class__ is not Device:
-        device = Device(device)
+        try:
+            device = Device(device)
+        except TypeError:
+            raise TypeError(f"argument 'device' must be forebay.device, not {type(device).__name__}") from None
     if device.index is None:
         return device if device.kind == "cpu" else Device(device.kind, current_index(device.kind))
     return canonical(device)

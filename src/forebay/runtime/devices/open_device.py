@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from forebay import backends
 from forebay._core import Block
+from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.device_spec import Device, canonical
 from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, warn_unraisable
@@ -245,7 +246,8 @@ def device_count(kind: str) -> int:
 def open_device(device: Device) -> OpenDevice:
     """Return the device, opening it on first use.
 
-    Raises Forked in a child of the process that opened the device, ForebayError if the device does not exist.
+    Raises Forked in a child of the process that opened the device, DeviceError if the device does not exist,
+    ForebayError if the kind has no device.
     """
     global _listed  # noqa: PLW0603 -- replaced, not cleared: another thread may be adding to the old dict
     found = _opened.get(device)
@@ -282,8 +284,11 @@ def _check_exists(device: Device) -> None:
     driver = backends.driver(device.kind)
     count = driver.count()
     if (device.index or 0) >= count:
+        if not count:
+            raise ForebayError(driver.why_not())
         existing = f"{device.kind}:0" if count == 1 else f"{device.kind}:0 to {device.kind}:{count - 1}"
-        raise ForebayError(f"no device {device}: {driver.why_not() or f'there is only {existing}'}")
+        note = f"No device {device}: there is only {existing}."
+        raise accelerator_error(INVALID_DEVICE, kind=device.kind, call="open", device=str(device), note=note)
 
 
 def _open(device: Device) -> OpenDevice:

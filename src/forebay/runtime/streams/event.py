@@ -18,6 +18,8 @@ from forebay.spi import Mark, Queue, Timing
 
 __all__ = ["Event"]
 
+_NOT_A_STREAM = "expected stream to be a forebay.Stream or forebay.cuda.Stream object"
+
 
 def _supports_timing(queue: Queue) -> TypeGuard[Timing]:
     """Return True if the queue is a Timing. The class check comes first: the instance check takes microseconds."""
@@ -27,12 +29,12 @@ def _supports_timing(queue: Queue) -> TypeGuard[Timing]:
 class Event:
     """A position on a stream, set by `record`.
 
-    The event belongs to `device` or, if that is not given, to the device of its first record.
+    The event belongs to the device of its first record.
 
     Parameters
     ----------
     device : device or str or int, optional
-        The only device on whose streams the event may be recorded; any device by default.
+        A device of the kind on whose streams the event may be recorded; the index is ignored. Any kind by default.
     enable_timing : bool, optional
         Store the time of each record, for `elapsed_time`. False by default.
     blocking : bool, optional
@@ -54,6 +56,8 @@ class Event:
     """
 
     external = False  # a capture records the event, and waits for it, at each replay
+    _another_index = "Event device index {} does not match recording stream's device index {}."
+    _not_an_event = "expected other to be a forebay.Event object"
 
     def __init__(
         self,
@@ -63,16 +67,40 @@ class Event:
         blocking: bool = False,
         interprocess: bool = False,
     ) -> None:
-        self.device = None if device is None else current.resolve(device)
+        for name, flag in (("enable_timing", enable_timing), ("blocking", blocking), ("interprocess", interprocess)):
+            if flag.__class__ is not bool:
+                raise TypeError(f"Event(): argument '{name}' must be bool, not {type(flag).__name__}")
+        kind = current.resolve(device).kind
+        self._init("" if device is None else kind, Device(kind), enable_timing, blocking, interprocess)
+
+    def _init(self, kind: str, device: Device | None, enable_timing: bool, blocking: bool, interprocess: bool) -> None:
+        """Set the attributes. An event with an empty `kind` may be recorded on devices of all kinds."""
+        self._device = device  # without an index until the first record
+        self._kind = kind
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.interprocess = interprocess
         self.shared: IpcEventState | None = None  # internal to the runtime
         self._stream: Stream | None = None
-        self._opened: OpenDevice | None = None
+        self._opened: OpenDevice | None = None  # of the last record
         self._tick = 0
         self._mark: Mark | None = None
         self._in_graph = False  # external, and recorded in a capture
+
+    @property
+    def device(self) -> Device | None:
+        """The device of the first record; before that, the kind on which the event may be recorded."""
+        return self._device
+
+    def bind(self, device: Device) -> None:
+        """Bind an event that was not recorded to a device. Internal to the runtime.
+
+        Parameters
+        ----------
+        device : device
+            The device.
+        """
+        self._device, self._kind = device, device.kind
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event after all work queued on a stream so far.
@@ -93,7 +121,7 @@ class Event:
         -----
         Recording again moves the event.
         """
-        self.record_on(current_stream(self.device) if stream is None else stream)
+        self.record_on(current_stream(self._kind or None) if stream is None else stream)
 
     def record_on(self, stream: Stream) -> None:
         """Record the event on a stream. Internal to the runtime: `record` without its default.
@@ -104,14 +132,11 @@ class Event:
             The stream.
         """
         if not isinstance(stream, Stream):
-            raise TypeError(f"expected a Stream, not {type(stream).__name__}")
+            raise RuntimeError(_NOT_A_STREAM)  # noqa: TRY004 -- PyTorch's
         opened = stream.opened
         if self._opened is not opened:
-            if self.device not in {None, stream.device}:
-                raise RuntimeError(
-                    f"Event device {self.device} does not match recording stream's device {stream.device}."
-                )
-            self._opened, self.device = opened, stream.device
+            self._check_device(stream)
+            self._opened, self._device, self._kind = opened, stream.device, opened.device.kind
             if observers.registered:
                 observers.notify_event_created(self, opened)
         queue = stream.queue
@@ -148,6 +173,17 @@ class Event:
             self._mark = queue.mark()
             self._tick = self._mark.tick
         self._stream = from_queue(Stream, opened, queue)
+
+    def _check_device(self, stream: Stream) -> None:
+        """Raise RuntimeError, with PyTorch's texts, if the event cannot be recorded on the stream's device."""
+        kind, bound = stream.device.kind, self._opened or (self.shared.opened if self.shared else None)
+        if self._kind not in ("", kind):
+            raise RuntimeError(
+                f"Event device type {self._kind.upper()} does not match recording stream's device type {kind.upper()}."
+            )
+        if bound is not None and bound.device != stream.device:
+            index = bound.device.index or 0
+            raise RuntimeError(self._another_index.format(index, stream.device_index))
 
     @property
     def recorded(self) -> bool:
@@ -200,7 +236,7 @@ class Event:
 
         Raises
         ------
-        TypeError
+        RuntimeError
             If `stream` is not a Stream.
 
         Notes
@@ -208,14 +244,14 @@ class Event:
         Does nothing if the event was never recorded. The host waits if the stream's device is of another kind than
         the event's.
         """
+        if stream is not None and not isinstance(stream, Stream):
+            raise RuntimeError(_NOT_A_STREAM)
         if self.shared is not None and (word := self.shared.foreign_word()):
             self.shared.wait_on(current_stream(self.device) if stream is None else stream, word)
             return
         if self._stream is None and not self._in_graph:
             return
         stream = current_stream() if stream is None else stream
-        if not isinstance(stream, Stream):
-            raise TypeError(f"expected a Stream, not {type(stream).__name__}")
         if self.external and (capture := stream.capture) is not None:
             wait = partial(self._wait_in_replay, stream.opened)
             capture.recording.add_event(stream.queue, "wait_event", id(self), wait)
@@ -258,19 +294,17 @@ class Event:
 
         Raises
         ------
-        TypeError
-            If `other` is not an Event.
         ValueError
             If an event was created without `enable_timing` or never recorded.
         RuntimeError
-            If an event has not been reached yet, or the events are on devices of different kinds.
+            If `other` is not an Event, an event has not been reached yet, or the events are on different devices.
 
         Notes
         -----
         Does not block.
         """
         if not isinstance(other, Event):
-            raise TypeError(f"expected an Event, not {type(other).__name__}")
+            raise RuntimeError(self._not_an_event)  # noqa: TRY004 -- PyTorch's
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self.recorded and other.recorded):
@@ -285,6 +319,9 @@ class Event:
             )
         if not (self.query() and other.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        if self.device != other.device:
+            device = str(self.device)
+            raise accelerator_error(INVALID_HANDLE, kind=kind, call="elapsed_time", device=device)
         queue = self._stream.queue
         if not _supports_timing(queue):
             raise Unsupported(f"{self.device} does not support event timing", ability="Timing")
@@ -340,11 +377,18 @@ class Event:
         return ipc_event.import_event(cls, device, ipc_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if not self.interprocess:
+            raise TypeError(f"cannot pickle {type(self).__name__!r} object")
         return _from_ipc_handle, (type(self), self.ipc_handle(), self.device)
 
     def __repr__(self) -> str:
-        state = "not recorded" if self._stream is None else f"on {self._stream!r}"
-        return f"<forebay.Event {state}>"
+        device = self.device
+        kind = "" if device is None else device.kind
+        index = -1 if device is None or not self.recorded else device.index or 0
+        return (
+            f"forebay.Event device_type={kind}, device_index={index}, event_flag={int(self.enable_timing)}, "
+            f"event_id={self.event_id}"
+        )
 
 
 def _from_ipc_handle(cls: type[Event], handle: bytes, device: Device) -> Event:

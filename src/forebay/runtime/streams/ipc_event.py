@@ -72,7 +72,7 @@ def export_event(event: Event) -> bytes:
     if event.shared is None:
         opened = current.opened_for(event.device)
         event.shared = new_ipc_state(event, opened)
-        event.device = opened.device
+        event.bind(opened.device)
     return event.shared.mark.handle
 
 
@@ -81,11 +81,14 @@ def import_event(cls: type[_AnyEvent], device: Device | str | int, handle: bytes
 
     Raises DeviceError if the handle is invalid or of this process, or if the owner exited or released the event.
     """
-    if not isinstance(handle, bytes | bytearray | memoryview) or len(handle) != HANDLE_BYTES:
+    if not isinstance(handle, bytes | bytearray | memoryview | str):
+        name = type(handle).__name__
+        raise TypeError(f"from_ipc_handle(): argument 'ipc_handle' (position 2) must be str, not {name}")
+    if isinstance(handle, str) or len(handle) != HANDLE_BYTES:
         size = len(handle) if hasattr(handle, "__len__") else 0
         raise ForebayError(f"cudaIpcEventHandle_t expects byte-like object of size {HANDLE_BYTES}, but got {size}")
     opened = current.opened_for(device)
     event = cls(interprocess=True)
     event.shared = IpcEventState(opened, sharing_port(opened).open_mark(bytes(handle)))
-    event.device = opened.device
+    event.bind(opened.device)
     return event

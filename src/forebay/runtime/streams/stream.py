@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from forebay.device_spec import Device
 from forebay.runtime.base import capture_state, observers
-from forebay.runtime.base.torch_types import device_type
+from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.streams import sync_debug
+from forebay.runtime.streams.stream_ids import queue_of_numbers
 from forebay.spi import Queue
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 
+_READ_ONLY = ("device", "priority")
+
+
 class Stream:
     """An in-order queue of work on one device.
 
@@ -45,12 +49,14 @@ class Stream:
         The device; the current one by default.
     priority : int, optional
         A scheduling hint; a lower number is more urgent. 0 by default.
+    stream_id, device_index, device_type : int, optional
+        PyTorch's numbers of an existing stream, instead of the others. All three are required.
 
     Raises
     ------
     TypeError
-        If `priority` is not an int.
-    ForebayError
+        If an argument has another type.
+    DeviceError
         If the device does not exist.
 
     Notes
@@ -70,9 +76,20 @@ class Stream:
 
     _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
 
-    def __init__(self, device: Device | str | int | None = None, *, priority: int = 0) -> None:
+    def __init__(
+        self,
+        device: Device | str | int | None = None,
+        *,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+    ) -> None:
+        if not (stream_id is device_index is device_type is None):
+            self.bind(*queue_of_numbers(stream_id, device_index, device_type), 0)
+            return
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"priority must be an int, not {priority!r}")
+            raise TypeError(f"Stream(): argument 'priority' must be int, not {type(priority).__name__}")
         opened = current.opened_for(device)
         self.bind(opened, opened.borrow_queue(priority), priority)
         self._borrowed = True
@@ -100,8 +117,13 @@ class Stream:
         if getattr(self, "_borrowed", False) and not self.opened.unusable:
             self.opened.return_queue(self._queue, self.priority)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _READ_ONLY and name in self.__dict__:
+            raise AttributeError(f"attribute {name!r} of 'forebay.Stream' objects is not writable")
+        object.__setattr__(self, name, value)
+
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot copy or pickle a {type(self).__name__!r} object: each stream owns its queue")
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     @property
     def queue(self) -> Queue:
@@ -132,7 +154,7 @@ class Stream:
     @property
     def device_type(self) -> int:
         """PyTorch's number for the kind of the stream's device."""
-        return device_type(self.device.kind)
+        return device_type_number(self.device.kind)
 
     @property
     def native_handle(self) -> int:
@@ -230,7 +252,10 @@ class Stream:
         Event
             The recorded event.
         """
-        event = self._event_class(device=self.device) if event is None else event
+        if event is None:
+            event = self._event_class(device=self.device)
+        elif not hasattr(event, "record"):
+            raise RuntimeError("expected event to be a forebay.Event object")
         event.record(self)
         return event
 
@@ -254,7 +279,10 @@ class Stream:
         return hash((self.device, self._queue.handle))
 
     def __repr__(self) -> str:
-        return f"<forebay.Stream device={self.device} handle={self.handle}>"
+        return (
+            f"forebay.Stream device_type={self.device.kind}, device_index={self.device_index}, "
+            f"stream_id={self.stream_id}"
+        )
 
 
 _AnyStream = TypeVar("_AnyStream", bound=Stream)

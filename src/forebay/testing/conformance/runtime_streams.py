@@ -70,7 +70,7 @@ def test_invalid_streams_and_priorities_are_rejected(device: Device, wrong: Any)
     for call_invalid, error in (
         (lambda: Stream(device, priority=wrong), TypeError),
         (lambda: forebay.set_stream(wrong), TypeError),
-        (lambda: Event().record((wrong,)), TypeError),  # type: ignore[arg-type]  # deliberately invalid
+        (lambda: Event().record((wrong,)), RuntimeError),  # type: ignore[arg-type]  # deliberately invalid
         (lambda: Stream(missing), ForebayError),
         (lambda: forebay.current_stream(missing), ForebayError),
         (lambda: Stream("no device"), RuntimeError),
