@@ -156,13 +156,8 @@ class TestDefaultDevice:
             assert forebay.empty(1).device == Device("cuda:1")
         assert forebay.empty(1).device == Device("cpu")
 
-    def test_device_decorator_sets_the_default_device(self):
-        @forebay.device("cuda:1")
-        def factory():
-            return forebay.empty(1).device
-
-        assert factory() == Device("cuda:1")
-        assert forebay.get_default_device() == Device("cpu")
+    def test_device_is_not_callable(self):
+        assert not callable(forebay.device("cuda:1"))  # as in PyTorch: programs tell devices from functions so
 
     def test_default_device_is_per_thread(self):
         forebay.set_default_device("cuda:1")

@@ -22,8 +22,8 @@ NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 class Device:
     """A device name: a kind and an optional index.
 
-    Construction does not open the device, which need not exist. As a context manager or decorator it sets the
-    default device of tensor factories in the calling thread.
+    Construction does not open the device, which need not exist. As a context manager it sets the default
+    device of tensor factories in the calling thread.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Device:
     Notes
     -----
     As `torch.device`, with its messages. Kinds of installed backends are accepted besides PyTorch's. Unlike PyTorch,
-    an index above 127 does not wrap around, and a device can decorate a function.
+    an index above 127 does not wrap around.
 
     Examples
     --------
@@ -138,17 +138,6 @@ class Device:
         if not _thread.entered:
             raise RuntimeError(f"{self!r} was not entered by this thread")
         _thread.entered.pop()
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, running with this default device."""
-        from functools import wraps
-
-        @wraps(function)
-        def on_device(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return on_device
 
 
 Device.__module__, Device.__name__, Device.__qualname__ = "forebay", "device", "device"  # its public name

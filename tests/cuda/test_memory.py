@@ -82,7 +82,7 @@ class TestCachingAllocatorAlloc:
     def test_memory_is_usable(self, emulated):
         address = memory.caching_allocator_alloc(1000)
         with memory._use_uvm():
-            managed = forebay.full(1000, 7, dtype="uint8", device="cuda")
+            managed = forebay.full((1000,), 7, dtype="uint8", device="cuda")
         forebay.synchronize("cuda")
         assert ctypes.string_at(managed.data_ptr(), 3) == b"\7\7\7"
         memory.caching_allocator_delete(address)

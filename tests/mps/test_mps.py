@@ -92,7 +92,7 @@ def test_memory_fraction_limits_allocations():
 
 
 def test_host_alias_shares_the_memory():
-    tensor = forebay.full(4, 2.0, device="mps")
+    tensor = forebay.full((4,), 2.0, device="mps")
     mps.synchronize()
     alias = mps._host_alias_storage(tensor.storage)
     assert (alias.device, alias.dtype, alias.nbytes) == (forebay.device("cpu"), np.uint8, 16)

@@ -101,7 +101,7 @@ def test_work_is_queued_on_the_current_stream():
     stream, gate = mps.Stream(), Gate()
     enqueue_call(stream, gate)
     with mps.stream(stream):
-        tensor = forebay.full(3, 2.0, device="mps")
+        tensor = forebay.full((3,), 2.0, device="mps")
     assert mps.default_stream().query()
     assert not stream.query()
     gate.open()

@@ -4,7 +4,7 @@ Examples
 --------
 >>> import forebay, forebay.mps as mps
 >>> with forebay.emulate("mps", profile="apple_m3_max"):
-...     ones = forebay.full(1000, 1.0, device="mps")
+...     ones = forebay.full((1000,), 1.0, device="mps")
 ...     mps.synchronize()
 ...     mps.is_available(), mps.current_allocated_memory() >= ones.nbytes
 (True, True)

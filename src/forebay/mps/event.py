@@ -62,7 +62,7 @@ class Event:
     >>> import forebay, forebay.mps as mps
     >>> with forebay.emulate("mps", profile="apple_m3_max"):
     ...     start, end = mps.Event(enable_timing=True), mps.Event(enable_timing=True)
-    ...     start.record(); ones = forebay.full(1000, 1.0, device="mps"); end.record()
+    ...     start.record(); ones = forebay.full((1000,), 1.0, device="mps"); end.record()
     ...     start.elapsed_time(end) >= 0
     True
     """

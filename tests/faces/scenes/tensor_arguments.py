@@ -61,7 +61,7 @@ def sizes_of_other_factories(cuda, torch_like):
 
 
 def full(cuda, torch_like):
-    every = (("x", 1), ((-1,), 1), ((2,), "x"), ((2,), None), ((2,), [1]), ((2,), Odd()))
+    every = (("x", 1), ((-1,), 1), ((2,), "x"), ((2,), None), ((2,), [1]), ((2,), Odd()), (3, 1.0), (True, 1))
     kinds = (True, 3, 2.5, 1j, np.float32(2), torch_like.tensor(3), torch_like.tensor(2.5))
     return [outcome(cuda, torch_like.full, *arguments) for arguments in every], [
         described(torch_like.full((2,), kind)) for kind in kinds

@@ -127,7 +127,7 @@ def test_memory_of_a_graph_is_not_reused_outside(usage):
         del scratch
         graph.capture_end()
         blocks = [forebay.allocate(8, "mps", usage=each) for each in ("", "shared", "private", "scalar")]
-        tensor = forebay.full(8, 1, dtype="uint8", device="mps")
+        tensor = forebay.full((8,), 1, dtype="uint8", device="mps")
         before = {block.address for block in blocks}
         graph.replay()
         assert tensor.tolist() == [1] * 8

@@ -69,7 +69,7 @@ def test_size_argument_forms():
         assert made.shape == (2, 3)
     assert forebay.empty(size=(2, 3)).shape == forebay.rand(size=[2, 3]).shape == (2, 3)
     assert forebay.empty(()).shape == ()
-    assert forebay.full((3,), 1).shape == forebay.full(3, 1).shape == (3,)
+    assert forebay.full((3,), 1).shape == forebay.full([3], 1).shape == (3,)
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def ones(
 
 
 def full(
-    size: int | Sequence[int],
+    size: Sequence[int],
     fill_value: complex,
     *,
     out: Tensor | None = None,
@@ -297,7 +297,7 @@ def full(
 
     Parameters
     ----------
-    size : int or sequence of int
+    size : sequence of int
         The shape.
     fill_value : bool or int or float or complex
         The value of each element.
@@ -335,7 +335,7 @@ def full(
     tensor([7, 7, 7])
     """
     check_options("full", layout, requires_grad)
-    if not isinstance(size, (int, list, tuple)):
+    if not isinstance(size, (list, tuple)):
         raise TypeError(f"full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
     kind: DTypeLike = None
     if isinstance(fill_value, Tensor):
