@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _index_or_current
 from forebay.faces.random import RandomFunctions
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 
@@ -34,7 +32,7 @@ def initial_seed(device: Any = None, /) -> int:
     return RandomFunctions(accelerator()).generator(_index_or_current(device)).initial_seed()
 
 
-def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
+def get_rng_state(device: Any = None, /) -> Tensor:
     """Return the state of the device's generator.
 
     Parameters
@@ -44,7 +42,7 @@ def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
 
     Returns
     -------
-    numpy.ndarray
+    Tensor
         Bytes in the format of the kind.
 
     Notes
@@ -54,6 +52,6 @@ def get_rng_state(device: Any = None, /) -> NDArray[np.uint8]:
     return RandomFunctions(accelerator()).get_rng_state(_index_or_current(device))
 
 
-def get_rng_state_all() -> list[NDArray[np.uint8]]:
+def get_rng_state_all() -> list[Tensor]:
     """Return the states of the generators of all devices of the kind. Initialises the kind."""
     return RandomFunctions(accelerator()).get_rng_state_all()

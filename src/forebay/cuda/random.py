@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
 from forebay.faces.random import RandomFunctions
 from forebay.runtime.random.generator import Generator
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
     "as_device",
@@ -38,7 +36,7 @@ seed_all = _RANDOMS.seed_all
 initial_seed = _RANDOMS.initial_seed
 
 
-def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
+def get_rng_state(device: Any = "cuda") -> Tensor:
     """Return the state of a device's generator.
 
     Parameters
@@ -48,7 +46,7 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
 
     Returns
     -------
-    numpy.ndarray
+    Tensor
         16 bytes: the seed and the offset.
 
     Raises
@@ -58,7 +56,7 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
 
     Notes
     -----
-    As `torch.cuda.get_rng_state`, which returns a tensor of the same bytes. Initialises CUDA.
+    As `torch.cuda.get_rng_state`. Initialises CUDA.
 
     Examples
     --------
@@ -70,7 +68,7 @@ def get_rng_state(device: Any = "cuda") -> NDArray[np.uint8]:
     """
     if device == "cuda" and (known := _RANDOMS.initialised_generator()) is not None:
         return known.get_state()
-    return _RANDOMS.get_rng_state(device)
+    return _RANDOMS.get_rng_state(_checked(device))
 
 
 def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
@@ -92,7 +90,7 @@ def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
     -----
     As `torch.cuda.set_rng_state`. Before CUDA's first use the call is deferred until then.
     """
-    _RANDOMS.set_rng_state(new_state, device)
+    _RANDOMS.set_rng_state(new_state, _checked(device))
 
 
 def get_rng_state_offset(device: Any = "cuda") -> int:
@@ -117,7 +115,7 @@ def get_rng_state_offset(device: Any = "cuda") -> int:
     -----
     As `torch.cuda._get_rng_state_offset`. Initialises CUDA.
     """
-    return _RANDOMS.get_offset(device)
+    return _RANDOMS.get_offset(_checked(device))
 
 
 def set_rng_state_offset(offset: int, device: Any = "cuda") -> None:
@@ -139,7 +137,7 @@ def set_rng_state_offset(offset: int, device: Any = "cuda") -> None:
     -----
     As `torch.cuda._set_rng_state_offset`. Before CUDA's first use the call is deferred until then.
     """
-    _RANDOMS.set_offset(offset, device)
+    _RANDOMS.set_offset(offset, _checked(device))
 
 
 def get_generator(device: Any) -> Generator:
@@ -164,7 +162,7 @@ def get_generator(device: Any) -> Generator:
     -----
     As `torch.cuda._get_generator`. Initialises CUDA.
     """
-    return _RANDOMS.generator(device)
+    return _RANDOMS.generator(_checked(device))
 
 
 def as_device(device: Any) -> Device:
@@ -190,3 +188,10 @@ def as_device(device: Any) -> Device:
     'cuda:1'
     """
     return Device("cuda", device) if isinstance(device, int) else Device(device)
+
+
+def _checked(device: Any) -> Any:
+    """Return a device argument. Raises TypeError for None, which does not select the current device here."""
+    if device is None:
+        raise TypeError("argument 'device' must be forebay.device, not NoneType")
+    return device

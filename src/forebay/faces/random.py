@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forebay.device_spec import Device
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import local
 from forebay.runtime.random import generator as generators
 from forebay.runtime.random.generator import Generator, default_generator
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["RandomFunctions"]
 
@@ -26,10 +24,19 @@ class RandomFunctions:
         self._kind = kind
         self._init = kind.initialisation
         self._name = kind.name
+        self._generators: tuple[Generator, ...] = ()
 
     def default_generators(self) -> tuple[Generator, ...]:
-        """Return the default generator of each device; empty before the kind's first use."""
-        return tuple(map(self._generator, range(self._kind.count()))) if self._kind.initialised else ()
+        """Return the default generator of each device, always the same tuple; empty before the kind's first use.
+
+        Calls that are queued until the first use already see the generators.
+        """
+        if not (self._init.done or self._init.thread_state.is_initializing):
+            return ()
+        found = tuple(default_generator(self._kind.device_at(index)) for index in range(self._init.count))
+        if found != self._generators:
+            self._generators = found
+        return self._generators
 
     def initialised_generator(self) -> Generator | None:
         """Return the current device's generator if that device is of this kind and the kind is in use (fast path)."""
@@ -38,7 +45,7 @@ class RandomFunctions:
             return None
         return default_generator(device)
 
-    def get_rng_state(self, device: Any = None) -> NDArray[np.uint8]:
+    def get_rng_state(self, device: Any = None) -> Tensor:
         """Return the state of a device's generator.
 
         Parameters
@@ -48,7 +55,7 @@ class RandomFunctions:
 
         Returns
         -------
-        numpy.ndarray of uint8
+        Tensor
             Seed and offset, the bytes of PyTorch's state tensor.
 
         Raises
@@ -67,7 +74,7 @@ class RandomFunctions:
 
         Parameters
         ----------
-        new_state : numpy.ndarray or Tensor
+        new_state : Tensor or numpy.ndarray
             A state that `get_rng_state` returned, here or in PyTorch.
         device : device or str or int, optional
             The device; the current one by default.
@@ -87,12 +94,12 @@ class RandomFunctions:
         index = self._explicit_index(device)
         self._call_or_queue(lambda: self.generator(index).set_state(state))
 
-    def get_rng_state_all(self) -> list[NDArray[np.uint8]]:
+    def get_rng_state_all(self) -> list[Tensor]:
         """Return the states of the generators of all devices.
 
         Returns
         -------
-        list of numpy.ndarray
+        list of Tensor
             One state per device.
 
         Notes
@@ -230,13 +237,20 @@ class RandomFunctions:
 
     def _generator(self, index: int) -> Generator:
         if index not in range(self._kind.count()):
-            raise IndexError(f"{self._name}:{index} does not exist, so it has no generator")
+            raise IndexError("tuple index out of range")  # of `default_generators`
         return default_generator(self._kind.device_at(index))
 
     def _explicit_index(self, device: Any) -> int | None:
-        """Return the index of a device argument; None selects the device that is current at the call's execution."""
-        if isinstance(device, int) or device is None:
-            return device
+        """Return the index of a device argument; None selects the device that is current at the call's execution.
+
+        As PyTorch, accepts devices of all kinds.
+        """
+        if device is None:
+            return None
+        if isinstance(device, int):
+            return Device(self._name, device).index
+        if not isinstance(device, (str, Device)):
+            raise TypeError(f"argument 'device' must be forebay.device, not {type(device).__name__}")
         return Device(device).index
 
     def _for_each_generator(self, function: Callable[[Generator], object]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forebay.faces.random import RandomFunctions
 from forebay.mps._kind import MPS, require_backend
 from forebay.runtime.devices.current import current_index
 from forebay.runtime.random.generator import Generator, default_generator
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["generator", "generator_if_available", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
 
@@ -37,7 +37,7 @@ def _default() -> Generator:
     return default_generator(MPS.device_at(current_index(MPS.name)))
 
 
-def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- PyTorch's signature; there is one device
+def get_rng_state(device: Any = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's signature; there is one device
     """Return the state of the device's generator.
 
     Parameters
@@ -47,7 +47,7 @@ def get_rng_state(device: Any = "mps") -> NDArray[np.uint8]:  # noqa: ARG001 -- 
 
     Returns
     -------
-    numpy.ndarray of uint8
+    Tensor
         44 bytes in PyTorch's format.
 
     Raises
@@ -78,7 +78,7 @@ def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 
 
     Parameters
     ----------
-    new_state : numpy.ndarray or Tensor
+    new_state : Tensor or numpy.ndarray
         A state that `get_rng_state` returned, here or in PyTorch.
     device : object, default "mps"
         Ignored, as in PyTorch.

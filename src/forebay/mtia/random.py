@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forebay.faces.random import RandomFunctions
 from forebay.mtia._kind import MTIA
+from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
     "get_rng_state",
@@ -47,7 +45,7 @@ def initial_seed() -> int:
     return _RANDOMS.initial_seed()
 
 
-def get_rng_state(device: Any = "mtia") -> NDArray[np.uint8]:
+def get_rng_state(device: Any = "mtia") -> Tensor:
     """Return the state of a device's generator.
 
     Parameters
@@ -57,7 +55,7 @@ def get_rng_state(device: Any = "mtia") -> NDArray[np.uint8]:
 
     Returns
     -------
-    numpy.ndarray of uint8
+    Tensor
         16 bytes: seed and offset.
 
     Raises
@@ -88,7 +86,7 @@ def set_rng_state(new_state: Any, device: Any = "mtia") -> None:
 
     Parameters
     ----------
-    new_state : numpy.ndarray or Tensor
+    new_state : Tensor or numpy.ndarray
         A state that `get_rng_state` returned.
     device : device or str or int, default "mtia"
         The device; the current one by default.

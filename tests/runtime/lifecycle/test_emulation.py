@@ -224,7 +224,7 @@ def test_first_rng_state_has_the_queued_seed():
 import forebay
 forebay.current_device()  # checks which kinds are available, without initialising one
 forebay.cuda.manual_seed(3)
-print(forebay.cuda.get_rng_state()[0], forebay.cuda.is_initialized())
+print(forebay.cuda.get_rng_state()[0].item(), forebay.cuda.is_initialized())
 """
     assert output_with(code, "cuda") == "3 True"
 

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from forebay.device_spec import CPU, Device
-from forebay.runtime.devices.current import accelerator_kind
+from forebay.runtime.base import lazy_init
+from forebay.runtime.devices.current import accelerator_kind, current_index
 from forebay.runtime.devices.open_device import device_count
 from forebay.runtime.random import generator
 
@@ -42,6 +45,13 @@ def fork_rng(
     ------
     None
 
+    Raises
+    ------
+    RuntimeError
+        If `device_type` is not a kind of device.
+    IndexError
+        If a device does not exist.
+
     Warns
     -----
     UserWarning
@@ -49,7 +59,8 @@ def fork_rng(
 
     Notes
     -----
-    As `torch.random.fork_rng`. The states are restored after an exception, too. Does not open a device.
+    As `torch.random.fork_rng`. The states are restored after an exception, too. Initialises the kind of the devices,
+    but does not open a device.
 
     Examples
     --------
@@ -60,23 +71,57 @@ def fork_rng(
     >>> inside.tolist() == forebay.rand(3).tolist()
     True
     """
+    kind = _kind_of(device_type)
     if not enabled:
         yield
         return
-    kind = device_type or accelerator_kind() or "cuda"
     if devices is None:
-        count = 0 if kind == "cpu" else device_count(kind)
-        if count > 1:
-            _warn_of_many(count, kind, _caller, _devices_kw)
-        places = [Device(kind, index) for index in range(count)]
+        indices = _all_indices(kind, _caller, _devices_kw)
     else:
-        places = [Device(kind, each) if isinstance(each, int) else Device(each) for each in devices]
-    saved: list[tuple[Device, Any]] = [(place, generator.get_rng_state(place)) for place in (CPU, *places)]
+        indices = [_index_of(kind, each) for each in devices]
+    if indices:
+        lazy_init.get(kind).ensure()
+    saved = [(each, each.state_bytes()) for each in (generator.default_generator(CPU), *_generators(kind, indices))]
     try:
         yield
     finally:
-        for place, state in saved:
-            generator.set_rng_state(state, place)
+        for each, state in saved:
+            each.set_state(np.frombuffer(state, np.uint8))
+
+
+def _kind_of(device_type: Any) -> str:
+    if not device_type:
+        return accelerator_kind() or "cuda"
+    if not isinstance(device_type, (str, Device)):
+        text = f"Invalid value of device '{device_type}', expect forebay.device, str, or None"
+        raise RuntimeError(text)  # noqa: TRY004 -- PyTorch's
+    return Device(device_type).kind
+
+
+def _all_indices(kind: str, caller: str, keyword: str) -> list[int]:
+    count = 0 if kind == "cpu" else device_count(kind)
+    if count > 1:
+        _warn_of_many(count, kind, caller, keyword)
+    return list(range(count))
+
+
+def _index_of(kind: str, device: Any) -> int:
+    """Return the index of a device, whose own kind is ignored, as in PyTorch."""
+    if isinstance(device, int):
+        device = Device(kind, device)
+    elif not isinstance(device, Device):
+        if not isinstance(device, str):
+            raise TypeError(f"a device must be forebay.device, not {type(device).__name__}")
+        device = Device(device)
+    return current_index(kind) if device.index is None else device.index
+
+
+def _generators(kind: str, indices: list[int]) -> list[generator.Generator]:
+    count = device_count(kind)
+    for index in indices:
+        if index >= count:
+            raise IndexError("tuple index out of range")  # of `default_generators`
+    return [generator.default_generator(Device(kind, index)) for index in indices]
 
 
 def _warn_of_many(count: int, kind: str, caller: str, keyword: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import CPU, Device
+from forebay.device_spec import CPU, Device, canonical
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import device_count
@@ -36,6 +37,7 @@ __all__ = [
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
+    "register_state_type",
     "reset_kind",
     "seed",
     "seed_all",
@@ -54,6 +56,17 @@ _recent: tuple[Device | None, Generator | None] = None, None  # the last result 
 _seeds: dict[str | None, int] = {}  # the last seed for all devices of a kind; None: of all kinds
 
 
+class _StateType:
+    """Maker of states as tensors, set by the package of tensors, which imports this one."""
+
+    make: Callable[[bytes], Tensor]
+
+
+def register_state_type(make: Callable[[bytes], Tensor]) -> None:
+    """Set the function that returns the bytes of a state as a tensor."""
+    _StateType.make = staticmethod(make)
+
+
 class Generator:
     """A random number generator: a position in the Philox sequence of a seed.
 
@@ -63,7 +76,7 @@ class Generator:
     Parameters
     ----------
     device : device or str or int, optional
-        The device whose kind the generator draws for; the current one by default. It need not exist.
+        The device whose kind the generator draws for; the CPU by default. It need not exist.
     geometry : Geometry or str or tuple of int, optional
         The GPU whose numbers are generated: a profile's name, the two numbers of a `Geometry`, or "reference" for the
         numbers of devices that are not GPUs. By default the device's own.
@@ -80,12 +93,12 @@ class Generator:
     array([0.39904648, 0.51667917, 0.02493039], dtype=float32)
     """
 
-    _packed: tuple[tuple[int, int], NDArray[np.uint8]] = (0, 0), np.empty(0, np.uint8)  # the last position packed
+    _packed: tuple[tuple[int, int], bytes] = (0, 0), b""  # the last position packed
 
     def __init__(
         self, device: Device | str | int | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
     ) -> None:
-        self.device = Device(device) if isinstance(device, (Device, str)) else current.resolve(device)
+        self._device = CPU if device is None else canonical(device if device.__class__ is Device else Device(device))
         if capture_state.active and self._active_capture() is not None:
             name = self.device.kind.upper()
             raise RuntimeError(
@@ -93,6 +106,11 @@ class Generator:
             )
         self._shared = PhiloxState(_DEFAULT_SEED)
         self.geometry = geometry
+
+    @property
+    def device(self) -> Device:
+        """The device whose kind the generator draws for."""
+        return self._device
 
     @property
     def _format(self) -> StateFormat:
@@ -225,34 +243,43 @@ class Generator:
         self._shared.set_offset(number)
         return self
 
-    def get_state(self) -> NDArray[np.uint8]:
+    def get_state(self) -> Tensor:
         """Return the seed and offset in PyTorch's byte format.
 
         Returns
         -------
-        numpy.ndarray
-            A uint8 array of 16 bytes, or 44 for kind "mps".
+        Tensor
+            A uint8 tensor on the CPU, of 16 bytes, or 44 for kind "mps".
 
         Notes
         -----
         As `torch.Generator.get_state`. While a graph is captured, the offset counts from the start of each replay.
         """
+        return _StateType.make(self.state_bytes())
+
+    def state_bytes(self) -> bytes:
+        """Return the bytes of `get_state`. Internal to the runtime: needs no open device.
+
+        Returns
+        -------
+        bytes
+            The seed and offset.
+        """
         if capture_state.active and (capture := self._active_capture()) is not None:
-            drawn = capture.draw(self._shared, 0)[1]
-            return np.frombuffer(self._format.pack(self._shared.position[0], drawn), np.uint8).copy()
+            return self._format.pack(self._shared.position[0], capture.draw(self._shared, 0)[1])
         packed = self._packed
         state = self._shared.position
-        if packed[0] is not state:  # packing takes twice as long as copying
-            packed = self._packed = state, np.frombuffer(self._format.pack(*state), np.uint8)
-        return packed[1].copy()
+        if packed[0] is not state:
+            packed = self._packed = state, self._format.pack(*state)
+        return packed[1]
 
-    def set_state(self, new_state: NDArray[np.uint8] | Tensor) -> Self:
+    def set_state(self, new_state: Tensor | NDArray[np.uint8]) -> Self:
         """Set the seed and offset from a state.
 
         Parameters
         ----------
-        new_state : numpy.ndarray or Tensor
-            The uint8 array that `get_state` returned, here or in PyTorch. A state of 8 bytes is a seed with offset 0.
+        new_state : Tensor or numpy.ndarray
+            The bytes that `get_state` returned, here or in PyTorch. A state of 8 bytes is a seed with offset 0.
 
         Returns
         -------
@@ -419,8 +446,7 @@ class Generator:
 def _from_state(device: Device, state: PhiloxState, geometry: Geometry | None = None) -> Generator:
     """Return a generator that draws from the state, also while a graph is captured."""
     made = Generator.__new__(Generator)
-    made.device, made.geometry = device, geometry
-    made._shared = state  # noqa: SLF001 -- a second constructor
+    made._device, made._shared, made.geometry = device, state, geometry  # noqa: SLF001 -- a second constructor
     return made
 
 
@@ -446,7 +472,16 @@ def checked_state(new_state: Any, kind: str) -> NDArray[np.uint8]:
 
 
 def _state_bytes(state: Any) -> bytes:
-    array = state if isinstance(state, np.ndarray) else getattr(state, "numpy", lambda: None)()
+    array: Any
+    try:
+        if isinstance(state, np.ndarray):
+            array = state
+        elif capture_state.active and hasattr(state, "raw_array") and state.storage.host_visible:
+            array = state.raw_array()  # a graph capture may forbid waiting
+        else:
+            array = getattr(state, "numpy", lambda: None)()
+    except TypeError:  # a tensor of a device whose memory the host cannot read
+        raise TypeError("RNG state must be a torch.ByteTensor") from None
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected a torch.ByteTensor, but got {type(state).__name__}")
     if array.dtype != np.uint8:
@@ -636,7 +671,7 @@ def initial_seed(device: _DeviceLike = None) -> int:
     return default_generator(device).initial_seed()
 
 
-def get_rng_state(device: _DeviceLike = None) -> NDArray[np.uint8]:
+def get_rng_state(device: _DeviceLike = None) -> Tensor:
     """Return the state of a device's default generator.
 
     Parameters
@@ -646,8 +681,8 @@ def get_rng_state(device: _DeviceLike = None) -> NDArray[np.uint8]:
 
     Returns
     -------
-    numpy.ndarray
-        A uint8 array of 16 bytes, or 44 for kind "mps".
+    Tensor
+        A uint8 tensor on the CPU, of 16 bytes, or 44 for kind "mps".
 
     Notes
     -----
@@ -662,13 +697,13 @@ def get_rng_state(device: _DeviceLike = None) -> NDArray[np.uint8]:
     return default_generator(device).get_state()
 
 
-def set_rng_state(new_state: NDArray[np.uint8] | Tensor, device: _DeviceLike = None) -> None:
+def set_rng_state(new_state: Tensor | NDArray[np.uint8], device: _DeviceLike = None) -> None:
     """Set the state of a device's default generator.
 
     Parameters
     ----------
-    new_state : numpy.ndarray or Tensor
-        The uint8 array that `get_rng_state` returned, here or in PyTorch.
+    new_state : Tensor or numpy.ndarray
+        The bytes that `get_rng_state` returned, here or in PyTorch.
     device : device or str or int, optional
         The device; the CPU by default, as of PyTorch's functions without a module.
 
@@ -686,7 +721,7 @@ def set_rng_state(new_state: NDArray[np.uint8] | Tensor, device: _DeviceLike = N
     default_generator(device).set_state(new_state)
 
 
-def get_rng_state_all(kind: str | None = None) -> list[NDArray[np.uint8]]:
+def get_rng_state_all(kind: str | None = None) -> list[Tensor]:
     """Return the states of the default generators of all devices of a kind.
 
     Parameters
@@ -696,7 +731,7 @@ def get_rng_state_all(kind: str | None = None) -> list[NDArray[np.uint8]]:
 
     Returns
     -------
-    list of numpy.ndarray
+    list of Tensor
         One state per device, ordered by index.
 
     Notes
@@ -707,12 +742,12 @@ def get_rng_state_all(kind: str | None = None) -> list[NDArray[np.uint8]]:
     return [get_rng_state(Device(kind, index)) for index in range(device_count(kind))]
 
 
-def set_rng_state_all(new_states: list[NDArray[np.uint8]], kind: str | None = None) -> None:
+def set_rng_state_all(new_states: Iterable[Tensor | NDArray[np.uint8]], kind: str | None = None) -> None:
     """Set the states of the default generators of a kind's devices.
 
     Parameters
     ----------
-    new_states : list of numpy.ndarray
+    new_states : iterable of Tensor or numpy.ndarray
         One state per device, from index 0.
     kind : str, optional
         The device kind; the current one by default.
