@@ -1,4 +1,7 @@
-"""Open devices of this process: port, allocator and queues. Each device is opened once, on first use."""
+"""Open devices of this process: port, allocator and queues. Each device is opened once, on first use.
+
+Over 400 lines because one lock guards the tables of open devices and of pinned memory, and all that changes them.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,8 @@ __all__ = [
     "open_device",
     "open_device_indices",
     "open_devices",
+    "pinned_allocator",
+    "pinned_allocators",
     "reopen",
     "retire_kind",
 ]
@@ -52,6 +57,7 @@ __all__ = [
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
 _emptied: dict[Device, int] = {}  # calls of `count_emptied` for devices that are not open
+_early_ports: dict[Device, Port] = {}  # of devices that are not open, but whose port has pinned memory
 _listed: dict[str, OpenDevices] = {}  # results of `open_devices` by kind; replaced when a device is opened or retired
 _opening = threading.RLock()
 
@@ -68,10 +74,10 @@ class OpenDevice:
         self.default_queue = self.new_queue(0)
         self._kept_alive = DeferredFrees[tuple[object, ...]]()
         self.default_stream: Stream | None = None
+        self.own_pinned: PinnedAllocator | None = None  # the kind's pinned allocator, if it uses this port
         self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
         self.allocator = self._make_allocator(settings)
         self._capacity: int | None = None  # set by `set_capacity`
-        self._pinned_here: PinnedAllocator | None = None  # the kind's pinned allocator, if its memory is this port's
         self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
         self.raw_blocks: dict[
             int, Block | UncachedBlock
@@ -94,20 +100,15 @@ class OpenDevice:
         """The pinned host memory allocator that all devices of the kind share. Raises Unsupported if there is none."""
         found = _pinned.get(self.device.kind)
         if found is None:
-            if not isinstance(self.port, PinnedHost):
-                raise Unsupported(f"{self.device.kind} does not provide pinned host memory", ability="PinnedHost")
-            made = PinnedAllocator(str(self.device), self.port, process_settings.current)
-            found = _pinned.setdefault(self.device.kind, made)
-            if found is made:
-                self._pinned_here = made
-                recording.start_default_pinned(self.device.kind, made.history)
+            found, own = _make_pinned(self.device, self.port)
+            self.own_pinned = found if own else None
         return found
 
     def has_memory_in_use(self) -> bool:
         """Return True if memory of the port is reserved for the device, or is pinned memory in use."""
         if self.allocator.current(statistics.RESERVED_BYTES):
             return True
-        return self._pinned_here is not None and self._pinned_here.in_use()
+        return self.own_pinned is not None and self.own_pinned.in_use()
 
     def set_capacity(self, nbytes: int) -> None:
         """Set the device's memory capacity in bytes. Raises Unsupported if the port is not Resizable."""
@@ -125,7 +126,7 @@ class OpenDevice:
 
         If the port can be reopened, the allocator continues with memory of the new port: NumPy may still hold it.
         """
-        port = self.port
+        port, self.own_pinned = self.port, None
         if isinstance(port, Reopens):
             port.abandon()
             port = backends.driver(self.device.kind).open(self.device.index or 0)
@@ -217,6 +218,17 @@ class OpenDevice:
             raise first
 
 
+def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:
+    """Return the kind's pinned allocator, a new one that uses the port if there is none; True if it is new."""
+    if not isinstance(port, PinnedHost):
+        raise Unsupported(f"{device.kind} does not provide pinned host memory", ability="PinnedHost")
+    made = PinnedAllocator(str(device), port, process_settings.current)
+    found = _pinned.setdefault(device.kind, made)
+    if found is made:
+        recording.start_default_pinned(device.kind, made.history)
+    return found, found is made
+
+
 def device_count(kind: str) -> int:
     """Return the number of devices of a kind.
 
@@ -293,10 +305,12 @@ def _check_exists(device: Device) -> None:
 
 def _open(device: Device) -> OpenDevice:
     settings = process_settings.current()  # parsed before the device is opened: it may be invalid
-    with close_on_error(backends.driver(device.kind).open(device.index or 0)) as port:
+    early = _early_ports.pop(device, None)
+    with close_on_error(backends.driver(device.kind).open(device.index or 0) if early is None else early) as port:
         opened = OpenDevice(device, port, process_settings.at_first_use(device.kind))
         opened.allocator.apply_settings(settings)
         opened.allocator.num_sync_all_streams = emptied(device, reset=True)
+        opened.own_pinned = None if early is None else _pinned.get(device.kind)
         process_settings.subscribe(opened.allocator)
         recording.start_default(device.kind, opened.allocator)
         oom_observers.attach_all(device.kind, opened.allocator)
@@ -335,6 +349,29 @@ def emptied(device: Device, *, reset: bool = False) -> int:
     return _emptied.pop(device, 0) if reset else _emptied.get(device, 0)
 
 
+def pinned_allocator(device: Device) -> PinnedAllocator:
+    """Return the pinned allocator of the device's kind. Pinning memory does not initialise the kind, as in PyTorch."""
+    found = _pinned.get(device.kind)
+    if found is not None:
+        return found
+    opened = _opened.get(device)
+    if opened is not None or lazy_init.get(device.kind).bad_fork:
+        return open_device(device).pinned
+    _check_exists(device)
+    with _opening:
+        if (opened := _opened.get(device)) is not None:
+            return opened.pinned
+        port = _early_ports.get(device)
+        if port is None:
+            port = _early_ports[device] = backends.driver(device.kind).open(device.index or 0)
+        return _make_pinned(device, port)[0]
+
+
+def pinned_allocators() -> tuple[PinnedAllocator, ...]:
+    """Return the pinned allocators of all kinds."""
+    return tuple(_pinned.values())
+
+
 def get_pinned_allocator(kind: str) -> PinnedAllocator | None:
     """Return the kind's pinned host memory allocator if it has been created, else None."""
     return _pinned.get(kind)
@@ -346,6 +383,8 @@ def retire_kind(kind: str) -> None:
     capture_state.abandon_kind(kind)
     with _opening:
         try:
+            for device in [device for device in _early_ports if device.kind == kind]:
+                _opened[device] = _open(device)  # its pinned memory may be in use
             ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
             for device in [device for device in tuple(_emptied) if device.kind == kind]:
                 emptied(device, reset=True)
@@ -356,7 +395,7 @@ def retire_kind(kind: str) -> None:
     with ExitStack() as steps:  # runs every step, even if the wait in one is interrupted
         steps.callback(retired_devices.close_unused)  # again: pinned memory of one device may be in use by the others
         if pinned is not None:
-            steps.callback(pinned.close)
+            steps.callback(pinned.retire)
         for opened in reversed(ended):
             steps.callback(retired_devices.retire, opened)
 
@@ -388,6 +427,7 @@ def after_fork_in_child() -> None:
     for pinned in _pinned.values():
         pinned.after_fork_in_child()
     _pinned.clear()
+    _early_ports.clear()
     registered_memory.after_fork_in_child()
     retired_devices.after_fork_in_child()
     observers.after_fork_in_child()

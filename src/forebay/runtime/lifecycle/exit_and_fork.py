@@ -42,8 +42,8 @@ def _close_queues(seconds: float) -> int:
             except Exception as error:  # noqa: BLE001 -- an exit handler cannot raise to a caller
                 warn_unraisable(f"{opened.device}: a queue could not be closed: {error}")
         opened.allocator.detach_queues()
-    for kind in {opened.device.kind for opened in devices}:
-        if (pinned := open_device.get_pinned_allocator(kind)) is not None:
+    for pinned in (*open_device.pinned_allocators(), *(opened.own_pinned for opened in retired_devices.remaining())):
+        if pinned is not None:
             pinned.close()
     return dropped
 

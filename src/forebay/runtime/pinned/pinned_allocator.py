@@ -162,7 +162,7 @@ class PinnedAllocator:
         return bool(self._deferred_frees)
 
     def in_use(self) -> bool:
-        """Return True if any block is allocated, or used by queued work. Works after `close`, too."""
+        """Return True if any block is allocated, or used by queued work. Works after `retire` and `close`."""
         self._complete_reached_frees(None)
         return bool(self._active())
 
@@ -320,6 +320,10 @@ class PinnedAllocator:
         return next((rule for rule, holds in invariants.items() if not holds), None)
 
     # Exit and fork
+
+    def retire(self) -> None:
+        """Stop the background thread after an emulation: `in_use` completes what is still pending."""
+        self._poller.stop()
 
     def close(self) -> None:
         """Stop completing frees: the queues are closed, perhaps before the work that uses pinned memory was done."""

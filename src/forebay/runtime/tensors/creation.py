@@ -16,6 +16,7 @@ from forebay.dtypes import DTypeLike, as_dtype
 from forebay.layouts import contiguous_format, layout, memory_format, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
+from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
 from forebay.runtime.streams.stream import default_stream_for
 from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
@@ -142,7 +143,7 @@ def empty(
     """
     if requires_grad or layout is not strided or memory_format is not contiguous_format:
         check_options("empty", layout, requires_grad, memory_format)
-    length = sizes[0] if len(sizes) == 1 and size is None and out is None and not pin_memory else None
+    length = sizes[0] if len(sizes) == 1 and size is None and out is None and pin_memory is False else None
     if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
         return new_tensor((length,), as_dtype(dtype), device)
     return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
@@ -166,6 +167,8 @@ def empty_for(
             function, out, shape, None if dtype is None else kind, None if device is None else current.resolve(device)
         )
         return out
+    if pin_memory.__class__ is not bool and pin_memory is not None:
+        raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
     if pin_memory:
         return _pinned(shape, kind, device)
     return new_tensor(shape, kind, device)
@@ -417,7 +420,7 @@ def arange(
         dtype = np.dtype("i8" if all(isinstance(each, int) for each in (start, end, step)) else "f4")
     count = max(math.ceil((end - start) / step), 0)
     values = (start + step * np.arange(count)).astype(as_dtype(dtype))
-    return empty(count, out=out, dtype=dtype, device=device, pin_memory=pin_memory).copy_(values)
+    return empty_for("arange", (count,), None, out, dtype, device, pin_memory=pin_memory).copy_(values)
 
 
 def tensor(
@@ -464,14 +467,17 @@ def tensor(
     forebay.int64
     """
     check_options("tensor", None, requires_grad)
+    if pin_memory is None:
+        raise TypeError("tensor(): argument 'pin_memory' must be bool, not NoneType")
     if isinstance(data, Tensor):
         place = data.device if device is None else current.resolve(device)
-        if not pin_memory:
+        if pin_memory is False:
             return data.to(dtype=dtype, device=place, copy=True)
         kind = data.numpy_dtype if dtype is None else dtype
-        return empty(data.shape, dtype=kind, device=place, pin_memory=True).copy_(data)
+        return empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory=pin_memory).copy_(data)
     array = array_of(data, None if dtype is None else as_dtype(dtype))
-    return empty(array.shape, dtype=array.dtype, device=device, pin_memory=pin_memory).copy_(array)
+    made = empty_for("tensor", (array.shape,), None, None, array.dtype, device, pin_memory=pin_memory)
+    return made.copy_(array)
 
 
 def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
@@ -621,5 +627,5 @@ def _pinned(shape: Sequence[int], dtype: np.dtype[Any], device: DeviceLike) -> T
             "pin_memory=True requires a CUDA or other accelerator backend; no pinned memory allocator is available on "
             "this system."
         )
-    array = pinned_array(tuple(shape), dtype, current.opened_for(kind).pinned)
+    array = pinned_array(tuple(shape), dtype, pinned_allocator(current.resolve(kind)))
     return borrowed_tensor(array, place)

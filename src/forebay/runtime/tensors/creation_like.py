@@ -7,7 +7,7 @@ import numpy as np
 from forebay.dtypes import DTypeLike
 from forebay.layouts import layout, memory_format, preserve_format
 from forebay.runtime.random.launch_geometry import slowest_first
-from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.creation import empty_for
 from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -203,5 +203,6 @@ def new_like(
     kind = like.numpy_dtype if dtype is None else dtype
     place = like.device if device is None else device
     order = slowest_first(like.shape, like.byte_strides) if ordered else [*range(like.ndim)]
-    made = empty(tuple(like.shape[dim] for dim in order), dtype=kind, device=place, pin_memory=pin_memory)
+    shape = tuple(like.shape[dim] for dim in order)
+    made = empty_for(function, (shape,), None, None, kind, place, pin_memory=pin_memory)
     return made.permute(*np.argsort(order).tolist()) if order != sorted(order) else made

@@ -207,7 +207,7 @@ def randint(
     if high is None:
         low, high = 0, low
     kind = np.int64 if dtype is None and out is None else dtype
-    made = empty(tuple(size), out=out, dtype=kind, device=device, pin_memory=pin_memory)
+    made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory=pin_memory)
     return made.random_(low, high, generator=generator)
 
 

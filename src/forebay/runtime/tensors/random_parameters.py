@@ -15,7 +15,7 @@ from forebay.runtime.memory import transfer
 from forebay.runtime.random import fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
-from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.creation import empty, empty_for
 from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays
 from forebay.runtime.tensors.tensor import Tensor
@@ -109,7 +109,7 @@ def normal(
         return _with_parameters(mean, 1.0 if std is None else std, generator, out)
     if not isinstance(mean, Tensor) and len(numbers) == 2 and isinstance(size, (tuple, list)):
         check_options("normal", strided if layout is None else layout, requires_grad)
-        made = empty(tuple(size), out=out, dtype=dtype, device=device, pin_memory=pin_memory)
+        made = empty_for("normal", (tuple(size),), None, out, dtype, device, pin_memory=pin_memory)
         return made.normal_(*numbers, generator=generator)
     positional = [mean, *(each for each in (std, size) if each is not None)]
     named = {"generator": generator, "out": out} | given

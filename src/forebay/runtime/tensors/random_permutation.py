@@ -14,13 +14,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from forebay.device_spec import Device
 from forebay.dtypes import as_dtype
+from forebay.layouts import layout, strided
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
 from forebay.runtime.memory import transfer
 from forebay.runtime.random import drawing, fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
-from forebay.runtime.tensors.creation import empty
+from forebay.runtime.tensors.creation import empty, empty_for
+from forebay.runtime.tensors.options import check_options
 from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -36,7 +38,10 @@ def randperm(
     *,
     generator: Generator | None = None,
     dtype: DTypeLike | None = None,
+    layout: layout = strided,
     device: Device | str | int | None = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return the integers from 0 to `n` - 1 in random order.
 
@@ -48,8 +53,14 @@ def randperm(
         The generator; the device's default one by default.
     dtype : dtype, optional
         int64 by default.
+    layout : layout, optional
+        Only `forebay.strided`.
     device : device or str or int, optional
-        The device; the current one by default.
+        The device; the default device of this thread otherwise.
+    pin_memory : bool, optional
+        True to create a CPU tensor in page-locked memory.
+    requires_grad : bool, optional
+        Only False.
 
     Returns
     -------
@@ -73,13 +84,14 @@ def randperm(
     >>> sorted(forebay.randperm(5, device="cpu").tolist())
     [0, 1, 2, 3, 4]
     """
+    check_options("randperm", layout, requires_grad)
     if isinstance(n, (bool, np.bool_)):
         raise TypeError(f"randperm(): argument 'n' must be int, not {type(n).__name__}")
     count, as_type = operator.index(n), as_dtype(np.int64 if dtype is None else dtype)
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
     _check_dtype(count, as_type)
-    made = empty((count,), dtype=as_type, device=device)
+    made = empty_for("randperm", (count,), None, None, as_type, device, pin_memory=pin_memory)
     if as_type.kind in "bc" or torch_name(as_type) in {"", "uint16", "uint32", "uint64"}:
         raise not_implemented(f"arange_{made.device.kind}", as_type)
     if count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -18,7 +19,9 @@ from forebay.dtypes import of as dtype_of
 from forebay.layouts import Size, size_of
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
+from forebay.runtime.base.torch_types import torch_type
 from forebay.runtime.devices import current
+from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
 from forebay.runtime.memory.storage import Storage, array_at, pinned_block, record_use
 from forebay.runtime.memory.strided_copy import is_c_contiguous
@@ -766,12 +769,42 @@ class Tensor(Exporter):
             raise RuntimeError("Invalid device, must be cuda device")
         return self.to(place, non_blocking=non_blocking)
 
-    def is_pinned(self) -> bool:
-        """Return True if the elements are in pinned (page-locked) host memory."""
-        return pinned_block(self.storage.owner) is not None
+    def is_pinned(self, device: Device | str | int | None = None) -> bool:
+        """Return True if the elements are in pinned (page-locked) host memory.
 
-    def pin_memory(self) -> Tensor:
+        Parameters
+        ----------
+        device : device or str or int, optional
+            Deprecated: a device of the kind that pins the memory.
+
+        Returns
+        -------
+        bool
+            False for a tensor of an accelerator.
+
+        Warns
+        -----
+        DeprecationWarning
+            If `device` is given.
+
+        Notes
+        -----
+        As `torch.Tensor.is_pinned`.
+        """
+        pinned = pinned_block(self.storage.owner) is not None
+        if device is None:
+            return pinned
+        kind = Device(device).kind
+        _warn_of_device("is_pinned")
+        return pinned and kind == current.accelerator_kind()
+
+    def pin_memory(self, device: Device | str | int | None = None) -> Tensor:
         """Return this CPU tensor in pinned memory; itself if it is there.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            Deprecated: a device of the kind that pins the memory.
 
         Returns
         -------
@@ -783,18 +816,30 @@ class Tensor(Exporter):
         RuntimeError
             If the tensor is not on the CPU, or if there is no accelerator.
 
+        Warns
+        -----
+        DeprecationWarning
+            If `device` is given.
+
         Notes
         -----
-        As `torch.Tensor.pin_memory`.
+        As `torch.Tensor.pin_memory`. Does not initialise the accelerator.
         """
+        kind = current.accelerator_kind()
+        if device is not None:
+            kind = Device(device).kind
+            for method in ("pin_memory", "is_pinned"):  # PyTorch calls both
+                _warn_of_device(method)
+            if kind == "cpu":
+                raise RuntimeError("CPU device type not an accelerator.")
         if self.is_pinned():
             return self
         if self.device.kind != "cpu":
-            raise RuntimeError(f"cannot pin 'forebay.{self.device.kind}' tensor: only dense CPU tensors can be pinned")
-        kind = current.accelerator_kind()
+            name = f"forebay.{self.device.kind}.{torch_type(self.numpy_dtype).name}Tensor"
+            raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
         if kind is None:
             raise RuntimeError(NO_ACCELERATOR)
-        array = pinned_array(tuple(self.shape), self.numpy_dtype, current.opened_for(kind).pinned)
+        array = pinned_array(tuple(self.shape), self.numpy_dtype, pinned_allocator(current.resolve(kind)))
         return borrowed_tensor(array, self.device).copy_(self)
 
     def record_stream(self, stream: Stream) -> None:
@@ -917,6 +962,14 @@ def borrowed_tensor(array: NDArray[Any], device: Device) -> Tensor:
     address = array.__array_interface__["data"][0]
     storage = Storage(current.opened_for(device), array.nbytes, address, array)
     return Tensor(storage, array.dtype, array.shape, array.strides)
+
+
+def _warn_of_device(method: str) -> None:
+    warnings.warn(
+        f"The argument 'device' of Tensor.{method}() is deprecated. Please do not pass this argument.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
