@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _DEVICES = DeviceFunctions(CUDA)
+_NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
 class device(DeviceContext):  # noqa: N801 -- PyTorch's name
@@ -90,7 +91,24 @@ class _DeviceGuard(DeviceGuard):
     kind = CUDA
 
 
-@dataclass(frozen=True, repr=False)
+class _CUuuid:
+    """The identifier of a device, which prints as text (`torch._C._CUuuid`)."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @property
+    def bytes(self) -> list[int]:
+        """The 16 bytes."""
+        from uuid import UUID  # late: most programs need no UUIDs
+
+        return list(UUID(self._text).bytes)
+
+    def __str__(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class _CudaDeviceProperties:
     """Device properties: sizes in bytes, clock rates in kHz, the bus width in bits."""
 
@@ -116,7 +134,7 @@ class _CudaDeviceProperties:
     pci_bus_id: int
     pci_device_id: int
     pci_domain_id: int
-    uuid: str
+    uuid: _CUuuid
 
     def __repr__(self) -> str:
         first = ("name", "major", "minor", "total_memory", "multi_processor_count", "uuid")
@@ -167,7 +185,8 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
 @lru_cache(maxsize=64)  # slow to construct; a machine has fewer devices
 def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
     known = {field.name: props.details.get(field.name, 0) for field in fields(_CudaDeviceProperties)}
-    return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes})
+    uuid = _CUuuid(str(props.details.get("uuid", _NO_UUID)).removeprefix("GPU-"))
+    return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes, "uuid": uuid})
 
 
 def get_device_name(device: Any = None) -> str:

@@ -69,13 +69,15 @@ class MemPool(KindMemPool):
     Raises
     ------
     TypeError
-        If `allocator` is not an allocator.
+        If `allocator` is not an allocator, or a flag is not a bool.
+    RuntimeError
+        If there is no CUDA device.
     Unsupported
         If a pluggable allocator is the device's current one.
 
     Notes
     -----
-    As `torch.cuda.MemPool`.
+    As `torch.cuda.MemPool`. Initialises CUDA.
 
     Examples
     --------

@@ -259,6 +259,11 @@ class DeviceFunctions:
         ForebayError
             If `debug_mode` is invalid.
 
+        Warns
+        -----
+        ForebayWarning
+            At the first call in the process: the mode does not detect every wait.
+
         Notes
         -----
         Initialises the kind.
@@ -268,6 +273,7 @@ class DeviceFunctions:
             if debug_mode not in _MODES:
                 raise ForebayError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
             debug_mode = _MODES.index(debug_mode)
+        sync_debug.warn_once()
         if not isinstance(debug_mode, int) or isinstance(debug_mode, bool):
             raise ForebayError("invalid argument to set_sync_debug_mode")
         if debug_mode not in range(len(_MODES)):

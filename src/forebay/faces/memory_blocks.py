@@ -107,9 +107,15 @@ class KindMemPool(mem_pool.MemPool):
     Raises
     ------
     TypeError
-        If `allocator` is not a pluggable allocator.
+        If `allocator` is not a pluggable allocator, or a flag is not a bool.
+    ForebayError
+        If there is no device.
     Unsupported
         If the kind uses a pluggable allocator.
+
+    Notes
+    -----
+    Initialises the kind.
     """
 
     kind: ClassVar[DeviceKind]
@@ -120,6 +126,7 @@ class KindMemPool(mem_pool.MemPool):
         use_on_oom: bool = False,
         no_split: bool = False,
     ) -> None:
+        self.kind.initialisation.ensure()
         if allocator is not None and not isinstance(allocator, pluggable_allocator.AllocatorFunctions):
             raise TypeError(
                 "allocator must be the result of CUDAPluggableAllocator(...).allocator(), "
@@ -130,6 +137,10 @@ class KindMemPool(mem_pool.MemPool):
                 "pluggable does not yet support createOrIncrefPool. "
                 "If you need it, please file an issue describing your use case."
             )
+        flags = {"use_on_oom": use_on_oom, "no_split": no_split}
+        for name, flag in flags.items():
+            if flag is not None and not hasattr(flag, "__bool__"):
+                raise TypeError(f"MemPool(): argument {name!r} must be bool, not {type(flag).__name__}")
         super().__init__(use_on_oom=bool(use_on_oom), no_split=bool(no_split), source=allocator)
 
     def use_count(self) -> int:  # type: ignore[override]  # PyTorch's has no device

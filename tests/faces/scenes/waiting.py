@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from support.on_oracle import outcome
 
+FRESH_PROCESS = True  # the first call warns
+
+
+def first_use(cuda, torch_like):
+    return [
+        outcome(cuda, cuda.get_sync_debug_mode),
+        outcome(cuda, cuda.set_sync_debug_mode, "x"),
+        outcome(cuda, cuda.set_sync_debug_mode, None),
+        outcome(cuda, cuda.set_sync_debug_mode, 1),
+        outcome(cuda, cuda.set_sync_debug_mode, 0),
+    ]
+
 
 def modes(cuda, torch_like):
     seen = []

@@ -58,11 +58,16 @@ class MemPool:
     def __init__(
         self, *, use_on_oom: bool = False, no_split: bool = False, source: MemoryResource | None = None
     ) -> None:
-        self.id: PoolId = new_id()
+        self._id = new_id()
         self._use_on_oom, self._no_split = use_on_oom, no_split
         self.source = source
         self._devices: dict[Device, OpenDevice] = {}  # on which the pool has been used
         self._lock = threading.Lock()
+
+    @property
+    def id(self) -> PoolId:
+        """The number of the pool, a pair as of `graph_pool_handle`."""
+        return self._id
 
     def use_count(self, device: Device | str | int | None = None) -> int:
         """Return the number of users of the pool on a device.

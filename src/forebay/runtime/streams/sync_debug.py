@@ -10,12 +10,22 @@ from forebay.errors import ForebayError, ForebayWarning, user_frame
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["ERROR", "OFF", "WARN", "check_wait", "mode", "set_mode"]
+__all__ = ["ERROR", "OFF", "WARN", "check_wait", "mode", "set_mode", "warn_once"]
 
 OFF, WARN, ERROR = 0, 1, 2
 _MESSAGE = "called a synchronizing CUDA operation"
 
 mode = OFF
+_warned = False
+
+
+def warn_once() -> None:
+    """Warn, at the first call in the process, that the mode does not detect every wait."""
+    global _warned  # noqa: PLW0603 -- PyTorch warns once in a process
+    if not _warned:
+        _warned = True
+        text = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+        warnings.warn(text, ForebayWarning, stacklevel=user_frame()[1])
 
 
 def set_mode(new: int) -> None:
