@@ -31,6 +31,8 @@ CALLS = {
     "reset_accumulated_memory_stats": accelerator.reset_accumulated_memory_stats,
     "get_memory_info": accelerator.get_memory_info,
     "get_device_capability": accelerator.get_device_capability,
+    "get_device_capability with an index": lambda: accelerator.get_device_capability(0),
+    "synchronize with a negative index": lambda: accelerator.synchronize(-1),
     "Graph": accelerator.Graph,
     "random.get_rng_state": accelerator.random.get_rng_state,
     "Tensor.pin_memory": lambda: forebay.empty(2).pin_memory(),
@@ -52,10 +54,30 @@ def test_queries_report_no_accelerator():
     assert accelerator.device_count() == 0
 
 
-@pytest.mark.parametrize("call", [accelerator.set_device_index, accelerator.synchronize])
+@pytest.mark.parametrize(
+    "call",
+    [accelerator.set_device_index, accelerator.synchronize, accelerator.current_stream, accelerator.get_memory_info],
+)
 def test_cpu_is_no_accelerator(call):
     with pytest.raises(RuntimeError, match=r"^Accelerator expected$"):
         call("cpu")
+
+
+@pytest.mark.parametrize("call", [accelerator.current_stream, accelerator.get_memory_info, accelerator.synchronize])
+def test_invalid_strings_are_refused_first(call):
+    with pytest.raises(RuntimeError, match=r"^Expected one of cpu, cuda"):
+        call("abc")
+
+
+@pytest.mark.parametrize("device", [None, 1.5])
+def test_set_device_index_needs_an_index(device):
+    with pytest.raises(ValueError, match=rf"^Expected a torch.device with a specified index .* got:{device}$"):
+        accelerator.set_device_index(device)
+
+
+def test_set_stream_checks_the_type_first():
+    with pytest.raises(TypeError):
+        accelerator.set_stream(3)
 
 
 def test_negative_and_missing_indices_change_nothing():

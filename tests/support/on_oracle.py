@@ -16,7 +16,8 @@ beside the repository.
 Both sides have DEVICES devices of MEMORY bytes. On PyTorch's side each scene runs in a fork of a process that has only
 imported torch and initialised nothing. On forebay's side it runs in the test process inside `forebay.emulate`, or also
 in forks if the file sets `FRESH_PROCESS = True`, for scenes about first use. `ENVIRON = {...}` is set on both sides
-before any import, and implies fresh processes. `DIFFERS = {"scene": "reason"}` lists intended differences: the results
+before any import, and implies fresh processes. `DRIVER = False` is for scenes without a driver: PyTorch runs without
+the stand-in, forebay without emulation. `DIFFERS = {"scene": "reason"}` lists intended differences: the results
 must then differ, and docs/differences.md describes them.
 
 Not compared: the words PyTorch and forebay, addresses, C++ source locations. The stand-in runs no kernels (only copies
@@ -105,13 +106,18 @@ class SceneFile:
         self.scenes = {name: value for name, value in vars(module).items() if _is_scene(value, module.__name__)}
         self.differs: dict[str, str] = getattr(module, "DIFFERS", {})
         self.environ: dict[str, str] = getattr(module, "ENVIRON", {})
-        self.fresh = bool(self.environ) or getattr(module, "FRESH_PROCESS", False)
+        self.driver: bool = getattr(module, "DRIVER", True)
+        self.fresh = bool(self.environ) or not self.driver or getattr(module, "FRESH_PROCESS", False)
         if unknown := self.differs.keys() - self.scenes:
             raise ValueError(f"{path.name}: DIFFERS names {sorted(unknown)}, which are not scenes")
 
     @property
     def record(self) -> Path:
         return RECORDS / f"{self.path.stem}.json"
+
+    def why_not(self) -> str:
+        """Return the reason why this machine cannot run the scenes; "" if it can."""
+        return "there is an NVIDIA driver" if not self.driver and Path("/proc/driver/nvidia").exists() else ""
 
     def recorded(self) -> dict[str, object]:
         return json.loads(self.record.read_text())["scenes"] if self.record.exists() else {}
@@ -129,7 +135,8 @@ class SceneFile:
 
         Raises AssertionError with the traceback of each scene that failed or exceeded its time limit.
         """
-        interpreter = [sys.executable] if side == "forebay" else ["bash", str(ORACLE)]
+        oracle = ["bash", str(ORACLE)] if self.driver else [str(ORACLE_HOME / "venv" / "bin" / "python")]
+        interpreter = [sys.executable] if side == "forebay" else oracle
         settings = {"FAKE_CUDA_DEVICES": str(DEVICES), "FAKE_CUDA_TOTAL_BYTES": str(MEMORY)}
         done = subprocess.run(
             [*interpreter, str(HERE / "on_oracle.py"), side, str(self.path), only], capture_output=True,
@@ -249,11 +256,10 @@ def _run(side: str, path: str, only: str) -> None:
         import forebay
         import forebay.cuda
 
-        sides = (
-            lambda: forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY),
-            forebay.cuda,
-            TorchLike(),
-        )
+        def emulation():
+            return forebay.emulate("cuda", count=DEVICES, profile=PROFILE, memory=MEMORY)
+
+        sides = emulation if scene_file.driver else contextlib.nullcontext, forebay.cuda, TorchLike()
 
     def run(scene):
         with sides[0]():

@@ -124,6 +124,7 @@ def get_device_capability(device: Any = None, /) -> dict[str, Any]:
         Always.
     """
     _get_device_index(device, optional=True)
+    _accelerator()  # raises without one
     raise ForebayError("Backend doesn't support getting device capabilities.")
 
 
@@ -229,8 +230,9 @@ def current_stream(device: Any = None, /) -> _streams.Stream:
     -----
     As `torch.accelerator.current_stream`. Opens the device.
     """
+    index = _index_or_current(device)
     kind = _accelerator()
-    return _streams.current_stream_for(kind.open_device(kind.check_range(_index_or_current(device))))
+    return _streams.current_stream_for(kind.open_device(kind.check_range(index)))
 
 
 def set_stream(stream: _streams.Stream) -> None:
@@ -245,7 +247,7 @@ def set_stream(stream: _streams.Stream) -> None:
     -----
     As `torch.accelerator.set_stream`.
     """
-    if _accelerator_kind() is None:
+    if _accelerator_kind() is None and isinstance(stream, _streams.Stream):
         raise ForebayError(NO_ACCELERATOR)
     _streams.set_stream(stream)
 
@@ -270,6 +272,6 @@ def synchronize(device: Any = None, /) -> None:
     As `torch.accelerator.synchronize`.
     """
     index = _get_device_index(device, optional=True)
-    if index < 0:
+    if index < 0 and _accelerator_kind() is not None:
         raise ForebayError(f"device id must be non-negative!{index}")
     _Devices(_accelerator()).synchronize(index)

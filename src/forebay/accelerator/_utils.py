@@ -25,6 +25,8 @@ def _get_device_index(device: Any, optional: bool = False) -> int:
             raise ForebayError("Accelerator expected")
         if device.kind != accelerator().name:
             raise ValueError(f"{device.kind} doesn't match the current accelerator {accelerator().name}.")
+    elif not optional and accelerator_kind() is None:
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
     return accelerator().index(device, optional)
 
 

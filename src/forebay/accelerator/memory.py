@@ -68,7 +68,8 @@ def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
     -----
     As `torch.accelerator.memory.get_memory_info`. Opens the device.
     """
-    return _statistics().mem_get_info(_get_device_index(device_index, optional=True))
+    index = _get_device_index(device_index, optional=True)
+    return _statistics().mem_get_info(index)
 
 
 def memory_stats(device_index: Any = None, /) -> dict[str, Any]:

@@ -12,9 +12,12 @@ __all__ = ["_device_t", "_get_device_index"]
 _device_t = Device | str | int | None
 
 
-def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int | None:
     """Return the index of a device; with `optional`, the current one's if `device` is None or has no index.
 
-    An int is returned unchanged. With `allow_cpu`, the CPU device's index is -1. Raises ValueError for other devices.
+    Without a device there is no current one, and the result is None. An int is returned unchanged. With `allow_cpu`,
+    the CPU device's index is -1. Raises ValueError for other devices.
     """
-    return CUDA.index(device, optional, allow_cpu)
+    if optional:
+        return CUDA.optional_index(device, allow_cpu=allow_cpu)
+    return CUDA.index(device, allow_cpu=allow_cpu)

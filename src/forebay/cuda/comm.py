@@ -160,7 +160,8 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
     ...     comm.reduce_add(inputs, 0).tolist()
     [2.0, 2.0]
     """
-    index = _index(destination, optional=True)
+    _refuse_cpu(destination)
+    index = CUDA.optional_index(destination)
     size = inputs[0].shape
     root = None
     for number, each in enumerate(inputs):
@@ -386,14 +387,14 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
                 stacklevel=2,
             )
             destination = "cpu"
-        index = CUDA.index(destination, allow_cpu=True, optional=True)
-        target = Device("cpu") if index == -1 else _existing_device(index)
+        index = CUDA.optional_index(destination, allow_cpu=True)
     elif destination is not None:
         raise ForebayError(
             f"'destination' must not be specified when 'out' is specified, but got destination={destination}"
         )
     shape, dim = _gathered_shape(sources, dim)
     if out is None:
+        target = Device("cpu") if index == -1 else _existing_device(0 if index is None else index)
         out = new_tensor(shape, sources[0].numpy_dtype, target)
     elif out.shape != shape:
         raise ForebayError(f"Expected out tensor to have shape {list(shape)}, but got {list(out.shape)}")
@@ -434,15 +435,15 @@ def _view_as_real(tensor: Tensor) -> Tensor:
     return tensor.unsqueeze(-1).view(np.dtype(f"f{tensor.itemsize // 2}"))
 
 
-def _index(device: Any, *, optional: bool = False) -> int:
+def _refuse_cpu(device: Any) -> None:
     named = Device(device) if isinstance(device, str) else device
     if isinstance(named, Device) and named.kind == "cpu":
         raise ValueError(f"Expected a non cpu device, but got: {named}")
-    return CUDA.index(device, optional=optional)
 
 
 def _as_device(device: Any) -> Device:
-    index = _index(device)
+    _refuse_cpu(device)
+    index = CUDA.index(device)
     if index < 0:
         raise ForebayError(f"Expected non-negative device index, but got {index}")
     return _existing_device(index)

@@ -432,9 +432,9 @@ class StreamContext(StreamContextOfKind):
 
     def __init__(self, stream: streams.Stream | None) -> None:
         self.stream = stream
-        if not _lazy_init.done:
+        if not _lazy_init.done and (_lazy_init.bad_fork or CUDA.count()):
             _lazy_init.ensure()
-        self.idx = local.state.indices.get("cuda", 0)
+        self.idx = local.state.indices.get("cuda", 0) if _lazy_init.done else -1  # without a device nothing is done
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
         self._before = None

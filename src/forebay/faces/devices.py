@@ -39,8 +39,8 @@ class DeviceContext:
     __slots__ = ("_before", "idx", "prev_idx")
 
     def __init__(self, device: Any) -> None:
-        self.idx = device if device.__class__ is int else self.kind.index(device, optional=True)
-        self.prev_idx = -1
+        self.idx: int | None = device if device.__class__ is int else self.kind.optional_index(device)
+        self.prev_idx: int | None = -1
         self._before: Device | None = None
 
     def __enter__(self) -> None:

@@ -77,6 +77,22 @@ class DeviceKind:
         With `optional`, an argument without an index selects the current device, which initialises the kind. Raises
         ValueError for another kind or a missing index. (`torch.cuda._utils._get_device_index`)
         """
+        found = self.named_index(device, allow_cpu=allow_cpu)
+        if found is not None:
+            return found
+        if optional:  # PyTorch accepts any other object here
+            return self.current_index()
+        raise ValueError(self._messages.missing_index.format(device=device))
+
+    def optional_index(self, device: Any, *, allow_cpu: bool = False) -> int | None:
+        """Return the index of a device argument; without one that of the current device, None if there is no device."""
+        found = self.named_index(device, allow_cpu=allow_cpu)
+        if found is None and (self.has_hooks or self.initialisation.bad_fork or self.count()):
+            return self.current_index()
+        return found
+
+    def named_index(self, device: Any, *, allow_cpu: bool = False) -> int | None:
+        """Return the index that a device argument names, or None. Raises ValueError for another kind."""
         if isinstance(device, int):
             return device
         parsed = Device(device) if isinstance(device, str) else device
@@ -92,9 +108,7 @@ class DeviceKind:
                 return parsed.index
         elif isinstance(index := getattr(device, "idx", None), int):  # a DeviceContext, as cuda.device(1)
             return index
-        if optional:  # PyTorch accepts any other object here
-            return self.current_index()
-        raise ValueError(self._messages.missing_index.format(device=device))
+        return None
 
     def explicit_index(self, device: Any) -> int | None:
         """Return the index that a device argument names; None if it selects the current device. Initialises nothing.
@@ -159,7 +173,7 @@ class DeviceKind:
             self.initialisation.ensure()
         return local.state.indices.get(self.name, 0)
 
-    def exchange(self, index: int, *, device: Device | None = None) -> int:
+    def exchange(self, index: int | None, *, device: Device | None = None) -> int:
         """Make a device current and return the index of the previous one; a negative index only returns -1.
 
         `device`, if of another kind, then becomes this thread's current device of all kinds.

@@ -56,7 +56,7 @@ class StreamContext:
 
     def __enter__(self) -> None:
         new, state = self.stream, local.state
-        if new is None:
+        if new is None or self.idx < 0:
             return
         try:
             opened = new.opened
