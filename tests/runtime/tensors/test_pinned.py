@@ -14,8 +14,15 @@ from forebay.runtime.devices import open_device, retired_devices
 pytestmark = pytest.mark.usefixtures("clean")
 
 
+@pytest.fixture
 def remaining_ports():
-    return [opened.port for opened in retired_devices.remaining() if opened.device.kind == "cuda"]
+    """Return a function that lists the ports of emulations that ended during the test and are still open."""
+    earlier = retired_devices.remaining()
+
+    def listed():
+        return [opened.port for opened in retired_devices.remaining() if opened not in earlier]
+
+    return listed
 
 
 def test_pinning_does_not_initialise_the_accelerator():
@@ -30,7 +37,7 @@ def test_pinning_does_not_initialise_the_accelerator():
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_pinned_tensor_outlives_its_emulation(opens):
+def test_pinned_tensor_outlives_its_emulation(opens, remaining_ports):
     with forebay.emulate("cuda"):
         made = forebay.tensor([1.0, 2.0], pin_memory=True)
         if opens:
@@ -41,11 +48,13 @@ def test_pinned_tensor_outlives_its_emulation(opens):
     assert len(remaining_ports()) == 1
     del made
     gc.collect()
+    retired_devices.close_unused()  # marks the use by the CPU's queue
+    forebay.synchronize("cpu")
     retired_devices.close_unused()
     assert remaining_ports() == []
 
 
-def test_queued_copy_to_pinned_memory_outlives_the_emulation():
+def test_queued_copy_to_pinned_memory_outlives_the_emulation(remaining_ports):
     gate = threading.Event()
     with forebay.emulate("cuda"):
         source = forebay.tensor(np.arange(1000.0))
@@ -56,10 +65,12 @@ def test_queued_copy_to_pinned_memory_outlives_the_emulation():
     gate.set()
     forebay.synchronize("cpu")
     retired_devices.close_unused()
+    forebay.synchronize("cpu")
+    retired_devices.close_unused()
     assert remaining_ports() == []
 
 
-def test_unused_pinned_memory_ends_with_the_emulation():
+def test_unused_pinned_memory_ends_with_the_emulation(remaining_ports):
     with forebay.emulate("cuda"):
         forebay.ones(3).pin_memory()
         forebay.synchronize("cpu")
