@@ -72,7 +72,9 @@ def main() -> None:
 
         tensor = forebay.zeros(4096, device="cuda")
         result = table("One call in one process", "call", "µs")
-        result.add_row("send (share, lease, no event)", f"{microseconds(lambda: ipc_memory.send(tensor.storage)):.1f}")
+        result.add_row(
+            "send (share, lease, no event)", f"{microseconds(lambda: ipc_memory.send(tensor.raw_storage)):.1f}"
+        )
         event, plain = forebay.Event("cuda", interprocess=True), forebay.Event("cuda")
         event.record()
         result.add_row("Event.record", f"{microseconds(plain.record):.2f}")

@@ -611,7 +611,7 @@ def annotate_tensor(tensor: Tensor, said: str) -> None:
     -----
     As `torch.cuda.memory._annotate_tensor`.
     """
-    block = tensor.storage.block
+    block = tensor.raw_storage.block
     if not isinstance(block, Block):
         raise ValueError(f"expected a tensor whose memory is the allocator's, got {tensor!r}")  # noqa: TRY004 -- PyTorch's
     with history_annotations.temporary_metadata(said):

@@ -30,7 +30,7 @@ def test_device_is_removed_with_its_emulation(apple):
 
 
 def test_allocator_settings_ignore_ended_devices(apple):
-    opened = forebay.zeros(3, device="mps").storage.opened
+    opened = forebay.zeros(3, device="mps").raw_storage.opened
     apple.stop()
     forebay.memory.set_allocator_settings("expandable_segments:False")
     assert opened.unusable
@@ -94,7 +94,7 @@ def test_memory_fraction_limits_allocations():
 def test_host_alias_shares_the_memory():
     tensor = forebay.full((4,), 2.0, device="mps")
     mps.synchronize()
-    alias = mps._host_alias_storage(tensor.storage)
+    alias = mps._host_alias_storage(tensor.raw_storage)
     assert (alias.device, alias.dtype, alias.nbytes) == (forebay.device("cpu"), np.uint8, 16)
     alias.numpy().view(np.float32)[1:] = 5
     assert tensor.tolist() == [2, 5, 5, 5]

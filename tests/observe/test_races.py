@@ -235,7 +235,7 @@ def test_detectors_memory_is_bounded(clean):
             numbers[index].fill_(1.0)
         gc.collect()
         forebay.empty(1, device=CPU).fill_(0.0)
-    (allocation,) = (each for each in detector._allocations.values() if each.address == numbers.storage.address)
+    (allocation,) = (each for each in detector._allocations.values() if each.address == numbers.raw_storage.address)
     assert len(allocation.accesses) <= 256
     assert len(detector._allocations) <= 3
     assert len(detector._freed) == 0

@@ -94,7 +94,7 @@ os.kill(os.getpid(), 11)
 """,
     "of a stopped emulation": """
 emulation.stop()
-ctypes.string_at(tensor.storage.address, 16)  # here
+ctypes.string_at(tensor.raw_storage.address, 16)  # here
 """,
     "after waiting for an event": """
 event, stream = forebay.Event("cuda:1"), forebay.Stream("cuda:1")

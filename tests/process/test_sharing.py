@@ -34,7 +34,7 @@ def block(stream):
 def shared_segment():
     "Share a segment; later small tensors in it can be sent without a wait."
     tensor = forebay.zeros(1, device="cuda")
-    ipc_memory.send(tensor.storage)
+    ipc_memory.send(tensor.raw_storage)
     return tensor
 
 def files():

@@ -188,7 +188,7 @@ def _sum_without_nccl(inputs: Sequence[Tensor], root: int) -> Tensor:
     dtype = np.result_type(*(each.numpy_dtype for each in inputs))
     converted = [each.to(dtype=dtype).contiguous() for each in inputs]
     result = new_tensor(inputs[root].shape, dtype, inputs[root].device)
-    streams = [current_stream_for(each.storage.opened) for each in converted]
+    streams = [current_stream_for(each.raw_storage.opened) for each in converted]
     collectives.reduce(converted, result, root, Op.SUM, streams)
     return result
 

@@ -442,7 +442,7 @@ def _stream_chooser(given: Any, tensors: list[Tensor]) -> Any:
     def choose_streams() -> list[Stream]:
         streams = []
         for index, tensor in enumerate(tensors):
-            stream = (given and given[index]) or current_stream_for(tensor.storage.opened)
+            stream = (given and given[index]) or current_stream_for(tensor.raw_storage.opened)
             if stream.device != tensor.device:
                 raise ForebayError(
                     f"the stream at index {index} is on {stream.device}, but its tensor is on {tensor.device}"

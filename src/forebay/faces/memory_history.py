@@ -419,7 +419,7 @@ class MemoryHistory:
         """
         if not getattr(tensor, f"is_{self._kind.name}"):
             raise ValueError(f"expected a {self._kind.display_name} tensor, got device {tensor.device}")
-        block, address = tensor.storage.block, tensor.storage.address
+        block, address = tensor.raw_storage.block, tensor.raw_storage.address
         _, metadata = Signature(f"_{self._kind.name}_annotateMemory", SIZE, STR).convert(address, metadata)
         if pluggable_allocator.current(self._kind.name) is not None:
             return

@@ -42,7 +42,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     -----
     As `torch.multiprocessing.reductions.reduce_tensor`. Called by `ForkingPickler`.
     """
-    storage = tensor.storage
+    storage = tensor.raw_storage
     owned = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
     if not (can_share(type(storage.opened.port)) and owned):
         return tensor.__reduce__()

@@ -168,7 +168,7 @@ def host_alias_storage(storage: Storage | Tensor) -> Tensor:
     accesses the memory, and finish host access before the device uses the memory again.
     """
     check_available()
-    found: Any = storage.storage if isinstance(storage, Tensor) else storage
+    found: Any = storage.raw_storage if isinstance(storage, Tensor) else storage
     if not isinstance(found, Storage):
         raise TypeError(f"expected a tensor or its storage, not {type(storage).__name__}")
     device = found.opened.device

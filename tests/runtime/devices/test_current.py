@@ -164,7 +164,7 @@ def test_set_stream_rejects_other_objects():
 def test_memory_is_allocated_on_the_current_stream():
     with Stream() as stream:
         assert forebay.allocate(1).queue == stream.handle
-        assert forebay.empty(1).storage.block.queue == stream.handle
+        assert forebay.empty(1).raw_storage.block.queue == stream.handle
     assert forebay.allocate(1).queue == 0
 
 

@@ -111,7 +111,7 @@ def test_each_emulation_starts_afresh():
 def test_port_is_closed_when_last_tensor_is_deleted():
     emulation = forebay.emulate("cuda")
     tensor = forebay.zeros(1000, device="cuda")
-    port = tensor.storage.opened.port
+    port = tensor.raw_storage.opened.port
     emulation.stop()
     assert port.memory_info()[0] < port.memory_info()[1]
     del tensor

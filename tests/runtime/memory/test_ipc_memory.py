@@ -59,10 +59,10 @@ def gate():
 def test_send_keeps_address_and_contents(emulated):
     tensor = forebay.tensor(np.arange(100_000, dtype="i4"), device="cuda")
     address = tensor.data_ptr()
-    first = ipc_memory.send(tensor.storage)
+    first = ipc_memory.send(tensor.raw_storage)
     assert tensor.data_ptr() == address
     assert tensor.tolist() == list(range(100_000))
-    second = ipc_memory.send(tensor[5:].storage)
+    second = ipc_memory.send(tensor[5:].raw_storage)
     assert (first.handle, first.offset) == (second.handle, second.offset)
     assert first.lease != second.lease
     assert len(first.handle) == 64
@@ -105,7 +105,7 @@ def test_first_send_waits_for_running_work_and_pauses_queues(emulated, gate):
     waiting.wait_stream(busy)
     with waiting:
         tensor.fill_(3)
-    done = threading.Thread(target=ipc_memory.send, args=(tensor.storage,))
+    done = threading.Thread(target=ipc_memory.send, args=(tensor.raw_storage,))
     done.start()
     done.join(0.2)
     assert done.is_alive()
@@ -128,7 +128,7 @@ def test_send_does_not_wait_for_work_that_waits_for_an_event(emulated, gate):
     here.wait_stream(far)
     with here:
         tensor.fill_(9)
-        sent = ipc_memory.send(tensor.storage)
+        sent = ipc_memory.send(tensor.raw_storage)
     assert sent.event_sync_required
     gate.set()
     here.synchronize()
@@ -167,14 +167,14 @@ def test_share_from_the_thread_of_a_queue(emulated):
 
 def test_send_needs_no_event_without_pending_work(emulated, gate):
     tensor = forebay.zeros(8, device="cuda")
-    ipc_memory.send(tensor.storage)
+    ipc_memory.send(tensor.raw_storage)
     forebay.synchronize("cuda")
-    assert not ipc_memory.send(tensor.storage).event_sync_required
+    assert not ipc_memory.send(tensor.raw_storage).event_sync_required
     stream = forebay.Stream("cuda")
     stream.queue.call(lambda: gate.wait(20))
-    assert not ipc_memory.send(tensor.storage).event_sync_required  # the stream was not recorded as a user
+    assert not ipc_memory.send(tensor.raw_storage).event_sync_required  # the stream was not recorded as a user
     with stream:
-        assert ipc_memory.send(tensor.storage).event_sync_required
+        assert ipc_memory.send(tensor.raw_storage).event_sync_required
 
 
 def test_send_orders_after_allocating_stream(emulated, gate):
@@ -182,9 +182,9 @@ def test_send_orders_after_allocating_stream(emulated, gate):
     stream = forebay.Stream("cuda")
     with stream:
         tensor = forebay.zeros(8, device="cuda")
-        ipc_memory.send(tensor.storage)
+        ipc_memory.send(tensor.raw_storage)
         stream.queue.call(lambda: gate.wait(20))
-    assert ipc_memory.send(tensor.storage).event_sync_required
+    assert ipc_memory.send(tensor.raw_storage).event_sync_required
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True"])
@@ -195,7 +195,7 @@ def test_expandable_segments_cannot_be_sent(emulated, settings):
         with pytest.raises(
             Unsupported, match=r"^Tensors allocated with expandable_segments:True cannot be shared between"
         ):
-            ipc_memory.send(tensor.storage)
+            ipc_memory.send(tensor.raw_storage)
     finally:
         forebay.memory.set_allocator_settings("expandable_segments:False")
 
@@ -327,7 +327,7 @@ def test_stopped_emulation_releases_sent_memory():
     files = descriptors()
     for _ in range(20):
         with forebay.emulate("cuda"):
-            ipc_memory.send(forebay.zeros(8, device="cuda").storage)
+            ipc_memory.send(forebay.zeros(8, device="cuda").raw_storage)
     assert ipc_memory.outstanding_count() == 0
     assert descriptors() <= files + 1  # the shared page of events
 
@@ -370,7 +370,7 @@ def test_borrowed_memory_is_pickled_as_copy():
 def test_uncached_memory_can_be_sent(emulated):
     with forebay.memory.caching_allocator_disabled():
         tensor = forebay.zeros(1000, device="cuda")
-        sent = ipc_memory.send(tensor.storage)
+        sent = ipc_memory.send(tensor.raw_storage)
     assert sent.offset == 0
     del tensor
     ipc_memory.reset_kind("cuda")
@@ -383,7 +383,7 @@ def test_sent_memory_stays_guarded():
         from forebay.runtime.memory import ipc_memory as sharing
         with forebay.emulate("cuda", guard=True):
             tensor = forebay.full((1000,), 3.0, device="cuda")
-            sharing.send(tensor.storage)
+            sharing.send(tensor.raw_storage)
             assert tensor.tolist() == [3.0] * 1000
             print("shared", flush=True)
             ctypes.string_at(tensor.data_ptr(), 1)
@@ -398,7 +398,7 @@ def test_sent_memory_stays_guarded():
 def test_capture_forbids_sending_and_interprocess_events(emulated):
     """A graph cannot replay work with another process: CUDA error 900, and the capture is broken."""
     tensor, event = forebay.zeros(8, device="cuda"), forebay.Event("cuda", interprocess=True)
-    for use in (event.record, lambda: ipc_memory.send(tensor.storage)):
+    for use in (event.record, lambda: ipc_memory.send(tensor.raw_storage)):
         graph, stream = cuda.CUDAGraph(), cuda.Stream()
         with cuda.stream(stream):
             graph.capture_begin(capture_error_mode="relaxed")

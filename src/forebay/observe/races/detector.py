@@ -129,7 +129,7 @@ class Detector(observers.Observer):
         """
         accesses = [(each, AccessType.WRITE) for each in writes]
         accesses += [(each, AccessType.READ) for each in reads if not any(each is other for other in writes)]
-        accesses = [(each, type_) for each, type_ in accesses if each.numel() and self._checks(each.storage.opened)]
+        accesses = [(each, type_) for each, type_ in accesses if each.numel() and self._checks(each.raw_storage.opened)]
         if not accesses or stream.is_capturing():
             return
         key = _key(stream)
@@ -151,7 +151,7 @@ class Detector(observers.Observer):
 
     def _races(self, tensor: Tensor, new: _TrackedAccess) -> Iterator[UnsynchronizedAccessError]:
         """Yield the races of an access, then add it to its allocation."""
-        storage = tensor.storage
+        storage = tensor.raw_storage
         key = storage.opened, storage.address
         allocation = self._allocations.get(key)
         if allocation is None:  # allocated before the detector was added

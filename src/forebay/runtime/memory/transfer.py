@@ -47,7 +47,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
 
     Reports a blocking copy between device kinds to `sync_debug`: another runtime would synchronise.
     """
-    stream, other = current_stream_for(target.storage.opened), current_stream_for(source.storage.opened)
+    stream, other = current_stream_for(target.raw_storage.opened), current_stream_for(source.raw_storage.opened)
     if capture_state.active and stream.device.kind != other.device.kind:
         if (capture := stream.capture) is not None:
             _capture_host_copy(capture, stream, target, source, host=source, non_blocking=non_blocking)
@@ -58,22 +58,24 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     if sync_debug.mode and not non_blocking and stream.device.kind != other.device.kind and target.numel():
         for opened in (stream.opened, other.opened):
             sync_debug.check_wait(opened)
-    unreachable = stream.device.kind != other.device.kind and not source.storage.host_visible
-    if unreachable and not target.storage.host_visible:  # neither device can access the other: copy via the host
+    unreachable = stream.device.kind != other.device.kind and not source.raw_storage.host_visible
+    if unreachable and not target.raw_storage.host_visible:  # neither device can access the other: copy via the host
         copy_array(target, read(source), non_blocking=False)
         return
     if unreachable:  # only the source's queue can read the source
         stream, other = other, stream
     plain = is_plain_copy(target, source)
-    if not (plain or source.storage.host_visible or can_copy_strided(stream.queue)) and _share_memory(target, source):
+    if not (plain or source.raw_storage.host_visible or can_copy_strided(stream.queue)) and _share_memory(
+        target, source
+    ):
         source = source.clone()
-    with keep_alive(stream, target.storage, source.storage):
+    with keep_alive(stream, target.raw_storage, source.raw_storage):
         stream.wait_stream(other)
         if plain:  # four times as fast as the general case, whose checks with NumPy dominate
             _queue_runs(stream.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
         else:
-            readable = source.storage.queue_visible
-            _queue_copy(stream, target, elements_of(source), source.storage, readable=readable)
+            readable = source.raw_storage.queue_visible
+            _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=readable)
     try:
         for listener in observers.launch_observers:
             listener.launched(stream, "copy_", (source,), (target,))
@@ -95,22 +97,22 @@ def _capture_host_copy(
         raise _uncapturable(stream)
     if not non_blocking:  # the host would wait for the copy
         capture_state.forbid_on(stream.queue, stream.device.kind, "copy_")
-    capture.hosts.add(host.storage.opened)
-    capture.recording.retain(host.storage)
-    with keep_alive(stream, (source if host is target else target).storage):
-        _queue_copy(stream, target, elements_of(source), source.storage, readable=source.storage.queue_visible)
+    capture.hosts.add(host.raw_storage.opened)
+    capture.recording.retain(host.raw_storage)
+    with keep_alive(stream, (source if host is target else target).raw_storage):
+        _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=source.raw_storage.queue_visible)
     for listener in observers.launch_observers:
         listener.launched(stream, "copy_", (source,), (target,))
 
 
 def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> None:
     """Queue a copy from host memory. Wait until it is done, unless the source may be read later."""
-    stream = current_stream_for(target.storage.opened)
+    stream = current_stream_for(target.raw_storage.opened)
     _check_cast(source.dtype, target.numpy_dtype)
     array = np.broadcast_to(source, target.shape)
     if not target.numel():
         return
-    if not target.storage.host_visible or source.dtype.kind in "OSUT":
+    if not target.raw_storage.host_visible or source.dtype.kind in "OSUT":
         # NumPy converts now what a copy of bytes cannot, and raises for bad objects and strings.
         array = np.array(array, target.numpy_dtype, order="C", copy=None)
     pinned = pinned_block(array) if non_blocking else None
@@ -121,15 +123,15 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
             raise _uncapturable(stream)
     elif pinned is not None:
         pinned.record_stream(stream.queue)
-    elif non_blocking and not stable and not target.storage.host_visible:  # staged, as CUDA does
+    elif non_blocking and not stable and not target.raw_storage.host_visible:  # staged, as CUDA does
         array = array.copy()
     elif sync_debug.mode and not stable:
         sync_debug.check_wait(stream.opened)
-    keep: list[object] = [target.storage] if target.storage.borrowed else []  # others are freed in stream order
+    keep: list[object] = [target.raw_storage] if target.raw_storage.borrowed else []  # others are freed in stream order
     keep += [array] if captured or pinned is None else []
     with stream.opened.keep_alive(stream.queue, *keep) as kept:
         _queue_copy(stream, target, elements_of(array), array, readable=True)
-    if not non_blocking or (not stable and target.storage.host_visible):
+    if not non_blocking or (not stable and target.raw_storage.host_visible):
         stream.opened.wait(stream.queue, kept.tick)
         for listener in observers.registered:
             listener.stream_synchronized(stream)
@@ -180,7 +182,7 @@ def _queue_copy(stream: Stream, target: Tensor, source: Elements, owner: object,
         _report_complex_cast(source.dtype, to.dtype)
     queue = stream.queue
     strided = queue if can_copy_strided(queue) and convertible else None
-    by_numpy = queue if can_launch(queue) and readable and target.storage.queue_visible else None
+    by_numpy = queue if can_launch(queue) and readable and target.raw_storage.queue_visible else None
     overlap = may_overlap(to, source)
     if same and not overlap:
         max_runs = 1 if strided else CHEAP_RUNS if by_numpy else MAX_RUNS
@@ -228,7 +230,7 @@ def _queue_numpy_copy(
     array = elements_of(target).array()
     ensure_backed(queue, array)
     if capture_state.active and (capture := stream.capture) is not None:
-        capture.recording.retain(target.storage, *owners)
+        capture.recording.retain(target.raw_storage, *owners)
     tracer = observers.tracer
     token = tracer.queueing(queue) if tracer else None
     queue.call(lambda: np.copyto(array, source, casting="unsafe"))
@@ -276,10 +278,10 @@ def fill(target: Tensor, value: Any) -> None:
     element[()] = value
     if not target.numel():
         return
-    stream = current_stream_for(target.storage.opened)
+    stream = current_stream_for(target.raw_storage.opened)
     value = element.tobytes()
     contiguous = target.is_contiguous()
-    with keep_alive(stream, target.storage):
+    with keep_alive(stream, target.raw_storage):
         queue = stream.queue
         tracer = observers.tracer
         token = tracer.queueing(queue) if tracer else None
@@ -291,7 +293,7 @@ def fill(target: Tensor, value: Any) -> None:
                 shape, strides = (math.prod(shape),), (size,)
             name = torch_name(element.dtype)
             queue.copy_strided(StridedCopy(shape, target.data_ptr(), strides, name, size, value=value))
-        elif target.storage.queue_visible and can_launch(queue):
+        elif target.raw_storage.queue_visible and can_launch(queue):
             _queue_numpy_copy(queue, stream, target, element, "fill_")
             tracer = None
         else:
@@ -305,18 +307,18 @@ def fill(target: Tensor, value: Any) -> None:
 
 def read_item(source: Tensor) -> Any:
     """Wait for the current stream and return the only element. Breaks the stream's capture, if any."""
-    if capture_state.active and not source.storage.host_visible:
-        stream = current_stream_for(source.storage.opened)
+    if capture_state.active and not source.raw_storage.host_visible:
+        stream = current_stream_for(source.raw_storage.opened)
         capture_state.forbid_on(stream.queue, stream.device.kind, "item")
     return read(source).item()
 
 
 def read(source: Tensor) -> NDArray[Any]:
     """Wait for the current stream and return the elements, as a copy or, if the host can access them, as a view."""
-    stream = current_stream_for(source.storage.opened)
+    stream = current_stream_for(source.raw_storage.opened)
     for listener in observers.launch_observers:
         listener.launched(stream, "read", (source,), ())
-    if source.storage.host_visible:
+    if source.raw_storage.host_visible:
         stream.synchronize()
         return source.raw_array()
     if capture_state.active and stream.capture is not None:
@@ -325,7 +327,7 @@ def read(source: Tensor) -> NDArray[Any]:
         sync_debug.check_wait(stream.opened)
     contiguous = source.contiguous()
     array = np.empty(source.shape, source.numpy_dtype)
-    keep = [array, contiguous.storage] if contiguous.storage.borrowed else [array]
+    keep = [array, contiguous.raw_storage] if contiguous.raw_storage.borrowed else [array]
     with stream.opened.keep_alive(stream.queue, *keep) as kept:
         if array.nbytes:
             tracer = observers.tracer

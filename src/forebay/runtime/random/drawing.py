@@ -46,7 +46,7 @@ def generator_for(
         raise RuntimeError(
             f"Expected a '{target.device.kind}' device type for generator but found '{generator.device.kind}'"
         )
-    return generator, generator.geometry or geometry_of(target.storage.opened.port.props)
+    return generator, generator.geometry or geometry_of(target.raw_storage.opened.port.props)
 
 
 def draw_elements(
@@ -77,7 +77,7 @@ def draw_elements(
     is_64bit = wide if distribution == "integers" else dtype.itemsize == 8 and dtype.kind == "f"
     draws, element = [], torch_name(dtype)
     for launch in launches(shape, strides, dtype.itemsize, 2 if is_64bit else 4, geometry):
-        seed, offset = generator.advance_on(target.storage.opened, launch.skipped)
+        seed, offset = generator.advance_on(target.raw_storage.opened, launch.skipped)
         if launch.count:
             draws.append(
                 Draw(
@@ -130,11 +130,11 @@ def draw_with_parameters(target: Tensor, parameters: Tensor, distribution: str, 
 
 def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
     """Draw in the current stream's queue if it supports draws, else draw on the host and copy the result."""
-    stream = current_stream_for(target.storage.opened)
+    stream = current_stream_for(target.raw_storage.opened)
     queue = stream.queue
     if _supports_draws(type(queue)):
         randoms = cast("RandomNumbers", queue)
-        with transfer.keep_alive(stream, target.storage, *(tensor.storage for tensor in read)):
+        with transfer.keep_alive(stream, target.raw_storage, *(tensor.raw_storage for tensor in read)):
             tracer = observers.tracer
             begun = tracer.queueing(queue) if tracer else None
             for draw in draws:

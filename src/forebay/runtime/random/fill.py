@@ -122,7 +122,7 @@ def geometric(target: Tensor, p: float, generator: Generator | None) -> None:
 def poisson(target: Tensor, rates: Tensor, generator: Generator | None) -> None:
     """Fill with numbers of Poisson distributions, one rate per element."""
     generator, _ = generator_for(target, generator, "poisson", " (position 2)")
-    position = generator.advance_on(target.storage.opened, 20)  # also for errors and empty tensors, as PyTorch
+    position = generator.advance_on(target.raw_storage.opened, 20)  # also for errors and empty tensors, as PyTorch
     if not torch_type(target.numpy_dtype).digits:
         raise not_implemented(f"poisson_{target.device.kind}", target.numpy_dtype)
     if target.numel():
@@ -151,7 +151,7 @@ def _bernoulli_tensor(target: Tensor, p: Tensor, generator: Generator | None) ->
         raise RuntimeError(f"expected probabilities tensor to have floating type, got {torch_type(p.numpy_dtype).name}")
     if torch_name(target.numpy_dtype) in {"", *_BAREBONES} or target.numpy_dtype.kind == "c":
         raise not_implemented(f"bernoulli_tensor_{target.device.kind}_self_", target.numpy_dtype)
-    draw_with_parameters(target, probabilities, "chances", generator.advance_on(target.storage.opened, 10))
+    draw_with_parameters(target, probabilities, "chances", generator.advance_on(target.raw_storage.opened, 10))
 
 
 def integers_below(target: Tensor, generator: Generator | None) -> None:

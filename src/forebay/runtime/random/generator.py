@@ -476,7 +476,7 @@ def _state_bytes(state: Any) -> bytes:
     try:
         if isinstance(state, np.ndarray):
             array = state
-        elif capture_state.active and hasattr(state, "raw_array") and state.storage.host_visible:
+        elif capture_state.active and hasattr(state, "raw_array") and state.raw_storage.host_visible:
             array = state.raw_array()  # a graph capture may forbid waiting
         else:
             array = getattr(state, "numpy", lambda: None)()

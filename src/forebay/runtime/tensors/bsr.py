@@ -340,7 +340,7 @@ def _expect(condition: bool, message: str) -> None:
 
 
 def _queue_product(input_: Tensor, bsr: BsrTensor, dense: Tensor, out: Tensor, beta: complex, alpha: complex) -> Tensor:
-    stream = current_stream_for(dense.storage.opened)
+    stream = current_stream_for(dense.raw_storage.opened)
     accumulator, product, shape = _accumulator_dtype(dense.numpy_dtype), _product(), bsr.shape
 
     def work(ins: Arrays, outs: Arrays) -> None:

@@ -40,7 +40,7 @@ def run_on_arrays(
     """
     first = streams[0]
     queue = first.queue
-    if not can_launch(queue) or not all(each.storage.queue_visible for each in (*inputs, *outputs)):
+    if not can_launch(queue) or not all(each.raw_storage.queue_visible for each in (*inputs, *outputs)):
         raise Unsupported(f"{first.device} cannot run NumPy functions on this memory", ability="Launches")
     used = [*zip(inputs, streams, strict=True)]
     used += zip(outputs, streams if output_ranks is None else [streams[rank] for rank in output_ranks], strict=True)
@@ -51,7 +51,7 @@ def run_on_arrays(
     with ExitStack() as steps:
         for tensor, stream in used:
             tensor.record_stream(stream)
-            steps.enter_context(keep_alive(stream, tensor.storage))
+            steps.enter_context(keep_alive(stream, tensor.raw_storage))
         for other in others:
             first.wait_stream(other)
         tracer = observers.tracer

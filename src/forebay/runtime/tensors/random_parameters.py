@@ -194,7 +194,7 @@ def _with_parameters(mean: Any, std: Any, generator: Generator | None, out: Tens
             np.multiply(outs[0], _operand(deviations, outs[0]), out=outs[0], casting="unsafe")
         np.add(outs[0], _operand(means, outs[0]), out=outs[0], casting="unsafe")
 
-    streams = [current_stream_for(made.storage.opened)] * len(inputs)
+    streams = [current_stream_for(made.raw_storage.opened)] * len(inputs)
     run_on_arrays(streams, inputs, [made], scale, output_ranks=[0], name="normal")
     return made
 
@@ -215,7 +215,7 @@ def _check_deviations(std: Tensor) -> None:
     if not std.numel():
         return
     if capture_state.active:
-        capture_state.forbid_on(current_stream_for(std.storage.opened).queue, std.device.kind, "normal")
+        capture_state.forbid_on(current_stream_for(std.raw_storage.opened).queue, std.device.kind, "normal")
     if not transfer.read(std).min() >= 0:
         raise RuntimeError("normal expects all elements of std >= 0.0")
 

@@ -125,7 +125,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
     if target.numpy_dtype.name == "bfloat16":  # PyTorch raises this after drawing the keys
         raise not_implemented(f"randperm_out_{target.device.kind}", target.numpy_dtype)
     seed, offset = drawing.generator_for(target, generator, "randperm")[0].advance(count)
-    opened = target.storage.opened
+    opened = target.raw_storage.opened
     stream, props = current_stream_for(opened), opened.port.props
     if (props.host_visible or props.queue_visible) and can_launch(stream.queue):
 

@@ -71,7 +71,7 @@ class Tensor(Exporter):
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
     ) -> None:
-        self.storage = storage  # internal to the runtime, like `raw_array`
+        self.raw_storage = storage  # internal to the runtime, like `raw_array`
         self.byte_strides = strides
         self._offset = offset
         self.numpy_dtype = dtype
@@ -87,7 +87,7 @@ class Tensor(Exporter):
     @property
     def device(self) -> Device:
         """The device of the memory."""
-        return self.storage.opened.device
+        return self.raw_storage.opened.device
 
     @property
     def ndim(self) -> int:
@@ -193,7 +193,7 @@ class Tensor(Exporter):
 
     def data_ptr(self) -> int:
         """Return the address of the first element; 0 for an empty tensor."""
-        return self.storage.address + self._offset if self.numel() else 0
+        return self.raw_storage.address + self._offset if self.numel() else 0
 
     def is_contiguous(self) -> bool:
         """Return True if the elements are adjacent in memory, the last dimension fastest."""
@@ -249,12 +249,12 @@ class Tensor(Exporter):
         Its elements may be read only if the host can read the device's memory, and after synchronisation.
         """
         return array_at(
-            self.storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.storage
+            self.raw_storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.raw_storage
         )
 
     def _view(self, array: NDArray[Any], offset: int = 0) -> Tensor:
         """Return a tensor over a view of `raw_array`; `offset` is that of an empty view from this one, in bytes."""
-        storage = self.storage
+        storage = self.raw_storage
         start = array.__array_interface__["data"][0] - storage.address if array.size else self._offset + offset
         return Tensor(storage, array.dtype, array.shape, array.strides, start)
 
@@ -726,7 +726,7 @@ class Tensor(Exporter):
         if place == self.device and kind == self.numpy_dtype:
             return self.clone() if copy else self
         if (
-            place != self.device and kind != self.numpy_dtype and self.storage.host_visible
+            place != self.device and kind != self.numpy_dtype and self.raw_storage.host_visible
         ):  # convert where it can be done
             moved = moved.to(dtype=kind)
         if place != self.device:
@@ -791,7 +791,7 @@ class Tensor(Exporter):
         -----
         As `torch.Tensor.is_pinned`.
         """
-        pinned = pinned_block(self.storage.owner) is not None
+        pinned = pinned_block(self.raw_storage.owner) is not None
         if device is None:
             return pinned
         kind = Device(device).kind
@@ -854,7 +854,7 @@ class Tensor(Exporter):
         -----
         As `torch.Tensor.record_stream`. Memory of other owners is not affected, except pinned memory.
         """
-        record_use(self.storage, stream)
+        record_use(self.raw_storage, stream)
 
     # Sharing with other libraries.
 
@@ -871,7 +871,7 @@ class Tensor(Exporter):
         TypeError
             If the host cannot read the device's memory.
         """
-        if not self.storage.host_visible:
+        if not self.raw_storage.host_visible:
             raise TypeError(self._no_host_memory())
         return transfer.read(self)
 
@@ -888,7 +888,7 @@ class Tensor(Exporter):
     # Each protocol raises the exception after which its consumers try the next protocol.
 
     def _export(self) -> NDArray[Any]:
-        if not self.storage.host_visible:
+        if not self.raw_storage.host_visible:
             raise BufferError(self._no_host_memory())
         return transfer.read(self)
 
@@ -900,7 +900,7 @@ class Tensor(Exporter):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if not self.storage.host_visible:
+        if not self.raw_storage.host_visible:
             raise AttributeError(self._no_host_memory())
         if self.numpy_dtype.isbuiltin == _REGISTERED:  # the interface cannot name it: NumPy then asks for `__array__`
             raise AttributeError(f"__array_interface__ cannot name {self.numpy_dtype}")
@@ -915,7 +915,7 @@ class Tensor(Exporter):
         return self._export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if not self.storage.host_visible:
+        if not self.raw_storage.host_visible:
             raise BufferError(self._no_host_memory())
         return 1, 0  # the CPU
 
@@ -926,10 +926,10 @@ _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
 def _new_on(place: Device, source: Tensor, kind: np.dtype[Any], *, pinned: bool) -> Tensor:
     """Return a tensor for a copy from another device; of dtype `kind` if the copy, to pinned memory, converts."""
-    opened, dtype = source.storage.opened, source.numpy_dtype
+    opened, dtype = source.raw_storage.opened, source.numpy_dtype
     if not (pinned and place.kind == "cpu" and source.numel() and isinstance(opened.port, PinnedHost)):
         return new_tensor(source.shape, dtype, place)
-    if source.storage.queue_visible and can_launch(opened.default_queue):
+    if source.raw_storage.queue_visible and can_launch(opened.default_queue):
         dtype = kind
     return borrowed_tensor(pinned_array(source.shape, dtype, opened.pinned), place)
 

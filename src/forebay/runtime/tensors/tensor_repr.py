@@ -25,7 +25,7 @@ def tensor_text(tensor: Tensor) -> str:
 
     Reading raises a failure of the stream's work, as any synchronisation does.
     """
-    if tensor.storage.opened.unusable or current_stream_for(tensor.storage.opened).is_capturing():
+    if tensor.raw_storage.opened.unusable or current_stream_for(tensor.raw_storage.opened).is_capturing():
         return _description(tensor)
     shown, threshold = _shown(tensor)
     if shown.dtype.name == "bfloat16":  # NumPy has no format for it
