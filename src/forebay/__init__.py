@@ -36,6 +36,7 @@ else:
         Unsupported,
         WrongState,
     )
+    from forebay.faces.tensor_queries import is_complex, is_floating_point, is_storage, is_tensor, numel
     from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
     from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, strided
     from forebay.runtime.devices.current import (
@@ -86,6 +87,7 @@ else:
     from forebay.runtime.tensors.random_parameters import normal, poisson
     from forebay.runtime.tensors.random_permutation import randperm
     from forebay.runtime.tensors.tensor import Tensor
+    from forebay.storage import TypedStorage, UntypedStorage
 
     AcceleratorError, OutOfMemoryError = DeviceError, OutOfMemory
 
@@ -108,7 +110,9 @@ __all__ = [
     "Size",
     "Stream",
     "Tensor",
+    "TypedStorage",
     "Unsupported",
+    "UntypedStorage",
     "WrongState",
     "__version__",
     "allocate",
@@ -143,11 +147,16 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "is_complex",
+    "is_floating_point",
+    "is_storage",
+    "is_tensor",
     "layout",
     "manual_seed",
     "memory",
     "memory_format",
     "normal",
+    "numel",
     "ones",
     "ones_like",
     "poisson",
@@ -180,7 +189,7 @@ __all__ = [
 ]
 
 
-_FACES = ("accelerator", "cuda", "mps", "mtia")  # imported at their first use
+_MODULES = ("accelerator", "cuda", "mps", "mtia", "storage")  # imported at their first use
 
 
 def __getattr__(name: str) -> _Any:
@@ -205,7 +214,7 @@ def __getattr__(name: str) -> _Any:
         reason = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
         message = f"forebay's compiled core does not load ({reason}); `forebay doctor` reports the remedy"
         raise ImportError(message, name="forebay._core") from _why_no_core
-    if name in _FACES:
+    if name in _MODULES:
         return import_module(f"forebay.{name}")
     if name in dtypes.NAMES:
         return dtypes.named(name)

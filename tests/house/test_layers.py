@@ -36,6 +36,7 @@ LAYERS: list[tuple[float, str]] = [
     (6, "mps"),
     (6, "mtia"),
     (6, "accelerator"),
+    (6.1, "storage"),
     (6.2, ""),  # forebay/__init__.py, the public names
     (6.5, "testing"),
     (7, "cli commands __main__"),
@@ -74,7 +75,7 @@ TYPING_CYCLES = {
     "runtime.graphs": "a graph and its parts",
     "runtime.pinned": "an allocator and its parts",
     "runtime.streams": "streams and events",
-    "runtime.tensors": "a tensor and its text",
+    "runtime.tensors": "a tensor, its storages and its text",
 }
 # Snapshots open no device and are read where only these are installed.
 DEVICE_FREE = "snapshot"

@@ -94,7 +94,10 @@ def test_memory_fraction_limits_allocations():
 def test_host_alias_shares_the_memory():
     tensor = forebay.full((4,), 2.0, device="mps")
     mps.synchronize()
-    alias = mps._host_alias_storage(tensor.raw_storage)
+    storage = mps._host_alias_storage(tensor.untyped_storage())
+    assert (storage.device, storage.nbytes()) == (forebay.device("cpu"), 16)
+    alias = mps._host_alias_storage(tensor)
+    assert alias.data_ptr() == storage.data_ptr()
     assert (alias.device, alias.dtype, alias.nbytes) == (forebay.device("cpu"), np.uint8, 16)
     alias.numpy().view(np.float32)[1:] = 5
     assert tensor.tolist() == [2, 5, 5, 5]
@@ -112,7 +115,7 @@ def test_host_alias_keeps_the_memory_alive():
 def test_host_alias_rejects_other_memory(apple):
     with pytest.raises(forebay.ForebayError, match=r"^memory on cpu was not allocated by the MPS allocator$"):
         mps._host_alias_storage(forebay.zeros(3, device="cpu"))
-    with pytest.raises(TypeError, match=r"^expected a tensor or its storage, not ndarray$"):
+    with pytest.raises(TypeError, match=r"^expected a tensor or its untyped storage, not ndarray$"):
         mps._host_alias_storage(np.zeros(3))
     ended = forebay.zeros(3, device="mps")
     apple.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from forebay.cuda._kind import CUDA
+from forebay.faces.legacy_storage import LegacyStorage
 from forebay.faces.tensor_types import TensorType
-from forebay.faces.typed_storage import TypedStorage
 
 __all__ = [
     "BFloat16Storage",
@@ -40,7 +40,7 @@ Parameters
 ----------
 *args : int or sequence, optional
     The number of elements, or their values; no elements by default.
-wrap_storage : TypedStorage, optional
+wrap_storage : UntypedStorage, optional
     A storage whose memory to share instead.
 dtype : None
     Rejected: the class determines it.
@@ -65,9 +65,9 @@ As `torch.cuda.{name}`. Initialises CUDA.
 """
 
 
-class _CudaStorage(TypedStorage):
+class _CudaStorage(LegacyStorage):
     kind = CUDA
-    classes_by_element: ClassVar[dict[str, type[TypedStorage]]] = {}
+    classes_by_element: ClassVar[dict[str, type[LegacyStorage]]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.__module__ = "forebay.cuda"

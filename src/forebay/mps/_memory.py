@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from forebay import backends
@@ -11,9 +9,10 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.mps._kind import MPS, check_available, get_open_device, open_device, require_backend
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES
-from forebay.runtime.memory.storage import Storage, array_at
+from forebay.runtime.memory.storage import array_at
 from forebay.runtime.tensors.creation import from_numpy
 from forebay.runtime.tensors.tensor import Tensor
+from forebay.runtime.tensors.untyped_storage import UntypedStorage
 from forebay.spi import Emulates
 
 __all__ = [
@@ -140,18 +139,18 @@ def set_per_process_memory_fraction(fraction: float) -> None:
     open_device(None, "setMemoryFraction").allocator.set_memory_fraction(fraction)
 
 
-def host_alias_storage(storage: Storage | Tensor) -> Tensor:
-    """Return a CPU tensor of bytes that shares the memory of an MPS tensor and keeps it alive.
+def host_alias_storage(storage: UntypedStorage | Tensor) -> UntypedStorage | Tensor:
+    """Return a CPU storage that shares the memory of an MPS storage and keeps it alive.
 
     Parameters
     ----------
-    storage : Tensor or Storage
-        A tensor or its `storage`.
+    storage : UntypedStorage or Tensor
+        The storage of a tensor, or the tensor.
 
     Returns
     -------
-    Tensor
-        A tensor of uint8 on the CPU device.
+    UntypedStorage or Tensor
+        A storage on the CPU device; for a tensor, a tensor of uint8.
 
     Raises
     ------
@@ -160,7 +159,7 @@ def host_alias_storage(storage: Storage | Tensor) -> Tensor:
     Unsupported
         If the host cannot access the memory.
     TypeError
-        If `storage` is neither a tensor nor a storage.
+        If `storage` is neither a storage nor a tensor.
 
     Notes
     -----
@@ -168,9 +167,9 @@ def host_alias_storage(storage: Storage | Tensor) -> Tensor:
     accesses the memory, and finish host access before the device uses the memory again.
     """
     check_available()
-    found: Any = storage.raw_storage if isinstance(storage, Tensor) else storage
-    if not isinstance(found, Storage):
-        raise TypeError(f"expected a tensor or its storage, not {type(storage).__name__}")
+    if not isinstance(storage, Tensor | UntypedStorage):
+        raise TypeError(f"expected a tensor or its untyped storage, not {type(storage).__name__}")
+    found = (storage if isinstance(storage, Tensor) else storage.elements).raw_storage
     device = found.opened.device
     if device.kind != MPS.name or (found.nbytes and found.block is None):
         raise ForebayError(f"memory on {device} was not allocated by the MPS allocator")
@@ -180,4 +179,5 @@ def host_alias_storage(storage: Storage | Tensor) -> Tensor:
         raise Unsupported(f"the host cannot access guarded memory of {device}: emulate without guard")
     if props.heaps is None or not props.heaps.unified:
         raise Unsupported(f"the host cannot access memory of {device}: copy it with Tensor.cpu()")
-    return from_numpy(array_at(found.address, (found.nbytes,), (1,), _BYTE, found))
+    alias = from_numpy(array_at(found.address, (found.nbytes,), (1,), _BYTE, found))
+    return alias if isinstance(storage, Tensor) else alias.untyped_storage()

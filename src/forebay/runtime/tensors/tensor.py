@@ -16,7 +16,8 @@ from forebay._core import Exporter
 from forebay.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay.dtypes import DType, DTypeLike, as_dtype
 from forebay.dtypes import of as dtype_of
-from forebay.layouts import Size, size_of
+from forebay.errors import Unsupported
+from forebay.layouts import Size, layout, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import torch_type
@@ -29,6 +30,8 @@ from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
 from forebay.runtime.tensors.pinned import pinned_array
+from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storages_are_deprecated
+from forebay.runtime.tensors.untyped_storage import UntypedStorage
 from forebay.spi import PinnedHost
 
 __all__ = ["Tensor", "borrowed_tensor", "new_tensor"]
@@ -67,6 +70,11 @@ class Tensor(Exporter):
     """
 
     __hash__ = object.__hash__
+    # There are only dense tensors, which no operation computed. A program may set `grad`.
+    is_leaf = True
+    is_meta = is_nested = is_quantized = is_sparse = is_sparse_csr = False
+    grad: Tensor | None = None
+    grad_fn = None
 
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
@@ -119,9 +127,35 @@ class Tensor(Exporter):
         """True on an MPS device."""
         return self.device.kind == "mps"
 
+    @property
+    def is_mtia(self) -> bool:
+        """True on an MTIA device."""
+        return self.device.kind == "mtia"
+
+    @property
+    def layout(self) -> layout:
+        """The layout, which is `forebay.strided`."""
+        return strided
+
     def get_device(self) -> int:
         """Return the index of the device; -1 for the CPU."""
         return -1 if self.device.kind == "cpu" else self.device.index or 0
+
+    def is_floating_point(self) -> bool:
+        """Return True for elements of a real floating-point type."""
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Return True for complex elements."""
+        return self.dtype.is_complex
+
+    def is_signed(self) -> bool:
+        """Return True for elements of a type with negative values."""
+        return self.dtype.is_signed
+
+    def is_shared(self) -> bool:
+        """Return True for memory of a CUDA device, which processes can share."""
+        return self.is_cuda
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -240,6 +274,108 @@ class Tensor(Exporter):
         from forebay.runtime.tensors.tensor_repr import tensor_text
 
         return tensor_text(self)
+
+    # Memory.
+
+    def untyped_storage(self) -> UntypedStorage:
+        """Return the bytes of the memory, which views of this tensor share.
+
+        Returns
+        -------
+        UntypedStorage
+            The storage: the same object for all tensors over this memory, as long as the program keeps it.
+
+        Notes
+        -----
+        As `torch.Tensor.untyped_storage`.
+        """
+        return UntypedStorage.of(self._elements(_BYTE))
+
+    def storage(self) -> TypedStorage:
+        """Return the memory as elements of this tensor's type.
+
+        Returns
+        -------
+        TypedStorage
+            The storage.
+
+        Warns
+        -----
+        UserWarning
+            Once per process: typed storages are deprecated.
+
+        Notes
+        -----
+        As `torch.Tensor.storage`.
+        """
+        warn_that_storages_are_deprecated()
+        return TypedStorage(self._elements(self.numpy_dtype))
+
+    def _elements(self, dtype: np.dtype[Any]) -> Tensor:
+        memory = self.raw_storage
+        return Tensor(memory, dtype, (memory.nbytes // dtype.itemsize,), (dtype.itemsize,))
+
+    def detach(self) -> Tensor:
+        """Return another tensor over the same memory."""
+        return Tensor(self.raw_storage, self.numpy_dtype, self.shape, self.byte_strides, self._offset)
+
+    @property
+    def data(self) -> Tensor:
+        """Another tensor over the same memory. Assignment gives this tensor the memory and shape of the assigned one.
+
+        The previous memory is freed if no other tensor uses it. Device and dtype may change.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        if not isinstance(other, Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
+        self.raw_storage, self._offset = other.raw_storage, other._offset
+        self.numpy_dtype, self.shape, self.byte_strides = other.numpy_dtype, other.shape, other.byte_strides
+
+    @data.deleter
+    def data(self) -> None:
+        raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+
+    @property
+    def requires_grad(self) -> bool:
+        """False: there is no automatic differentiation."""
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise RuntimeError("requires_grad must be a bool")  # noqa: TRY004 -- PyTorch's type
+        if value and not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Return this tensor if `requires_grad` is False.
+
+        Parameters
+        ----------
+        requires_grad : bool, optional
+            False.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Raises
+        ------
+        RuntimeError
+            If the elements are not numbers that can have gradients.
+        Unsupported
+            Otherwise if `requires_grad` is True: there is no automatic differentiation.
+        """
+        if not requires_grad:
+            return self
+        if not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
+        raise Unsupported("requires_grad=True needs automatic differentiation", ability="autograd")
 
     # Views. NumPy computes addresses and strides; no element is read.
 
@@ -921,6 +1057,7 @@ class Tensor(Exporter):
 
 
 _OVERFLOW = 1 << 63
+_BYTE = np.dtype("u1")
 _REGISTERED = 2  # dtypes of other packages, such as ml_dtypes
 
 

@@ -1,0 +1,91 @@
+"""Queries of tensors and storages under PyTorch's top-level names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay.runtime.tensors.tensor import Tensor
+from forebay.runtime.tensors.typed_storage import TypedStorage
+from forebay.runtime.tensors.untyped_storage import UntypedStorage
+
+__all__ = ["is_complex", "is_floating_point", "is_storage", "is_tensor", "numel"]
+
+
+def is_tensor(obj: Any, /) -> bool:
+    """Return True for a tensor.
+
+    Parameters
+    ----------
+    obj : object
+        Any object.
+
+    Returns
+    -------
+    bool
+        True for a `Tensor`.
+    """
+    return isinstance(obj, Tensor)
+
+
+def is_storage(obj: Any, /) -> bool:
+    """Return True for a storage.
+
+    Parameters
+    ----------
+    obj : object
+        Any object.
+
+    Returns
+    -------
+    bool
+        True for a `TypedStorage` or an `UntypedStorage`.
+    """
+    return isinstance(obj, TypedStorage | UntypedStorage)
+
+
+def is_floating_point(input: Tensor) -> bool:  # noqa: A002 -- PyTorch's name
+    """Return True for elements of a real floating-point type.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor.
+
+    Returns
+    -------
+    bool
+        As `Tensor.is_floating_point`.
+    """
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:  # noqa: A002 -- PyTorch's name
+    """Return True for complex elements.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor.
+
+    Returns
+    -------
+    bool
+        As `Tensor.is_complex`.
+    """
+    return input.is_complex()
+
+
+def numel(input: Tensor) -> int:  # noqa: A002 -- PyTorch's name
+    """Return the number of elements.
+
+    Parameters
+    ----------
+    input : Tensor
+        The tensor.
+
+    Returns
+    -------
+    int
+        As `Tensor.numel`.
+    """
+    return input.numel()

@@ -1,0 +1,222 @@
+"""The class UntypedStorage: the bytes of memory that a tensor shares with its views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from forebay.device_spec import Device
+from forebay.errors import ForebayError, Unsupported
+
+if TYPE_CHECKING:
+    from forebay.runtime.tensors.tensor import Tensor
+
+__all__ = ["UntypedStorage"]
+
+
+class UntypedStorage:
+    """The bytes of memory that a tensor shares with its views.
+
+    Parameters
+    ----------
+    elements : Tensor
+        All bytes, as a tensor of uint8. Programs use `Tensor.untyped_storage` instead of this constructor.
+
+    Notes
+    -----
+    As `torch.UntypedStorage`, with a fixed size. All tensors over the same memory have the same storage object, as long
+    as the program keeps it.
+
+    Examples
+    --------
+    >>> import forebay
+    >>> numbers = forebay.zeros(4, 3)
+    >>> numbers[1:].nbytes, numbers[1:].untyped_storage().nbytes()
+    (36, 48)
+    >>> storage = numbers.untyped_storage()
+    >>> numbers[1:].untyped_storage() is storage
+    True
+    """
+
+    __slots__ = ("__weakref__", "elements")
+    is_sparse = False
+
+    def __init__(self, elements: Tensor) -> None:
+        self.elements = elements
+
+    @staticmethod
+    def of(elements: Tensor) -> UntypedStorage:
+        """Return the storage object of this memory, for internal use.
+
+        Parameters
+        ----------
+        elements : Tensor
+            All bytes, as a tensor of uint8.
+
+        Returns
+        -------
+        UntypedStorage
+            The object that the program has, or a new one.
+        """
+        return _known.setdefault(id(elements.raw_storage), UntypedStorage(elements))
+
+    @property
+    def device(self) -> Device:
+        """The device of the memory."""
+        return self.elements.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """True on a CUDA device."""
+        return self.elements.is_cuda
+
+    @property
+    def _cdata(self) -> int:
+        """A number that no other live storage has."""
+        return id(self.elements.raw_storage)
+
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+        return self.elements.raw_storage.nbytes
+
+    size = __len__ = nbytes
+
+    def data_ptr(self) -> int:
+        """Return the address; 0 without memory."""
+        return self.elements.raw_storage.address
+
+    def element_size(self) -> int:
+        """Return 1."""
+        return 1
+
+    def get_device(self) -> int | None:
+        """Return the index of the device; None for the CPU."""
+        return self.device.index
+
+    def is_pinned(self) -> bool:
+        """Return True for pinned (page-locked) host memory."""
+        return self.elements.is_pinned()
+
+    def is_shared(self) -> bool:
+        """Return True for memory of a CUDA device, which processes can share."""
+        return self.is_cuda
+
+    def resizable(self) -> bool:
+        """Return False: the memory belongs to tensors, which keep their addresses."""
+        return False
+
+    def resize_(self, size: int) -> None:
+        """Raise Unsupported unless the size remains.
+
+        Parameters
+        ----------
+        size : int
+            The number of bytes.
+
+        Raises
+        ------
+        Unsupported
+            If the size would change. To free the memory of a tensor that remains in use, assign another tensor to its
+            `data`.
+        """
+        if size != self.nbytes():
+            raise Unsupported(
+                f"a storage of {self.nbytes()} bytes cannot be resized to {size}: assign to `tensor.data` instead",
+                ability="resize",
+            )
+
+    def untyped(self) -> UntypedStorage:
+        """Return this storage."""
+        return self
+
+    def tolist(self) -> list[int]:
+        """Return the bytes as ints, after waiting for the current stream."""
+        return list(self.elements.tolist())
+
+    def __getitem__(self, index: int) -> int:
+        if not isinstance(index, int):
+            raise TypeError(f"can't index a forebay.UntypedStorage with {type(index).__name__}")
+        position = index + self.nbytes() if index < 0 else index
+        if not 0 <= position < self.nbytes():
+            raise IndexError(f"index {position} out of range for storage of size {self.nbytes()}")
+        return int(self.elements[position].item())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tolist())
+
+    def fill_(self, value: int) -> UntypedStorage:
+        """Set every byte.
+
+        Parameters
+        ----------
+        value : int
+            The value of each byte.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage.
+        """
+        self.elements.fill_(value)
+        return self
+
+    def copy_(self, source: UntypedStorage, non_blocking: bool = False) -> UntypedStorage:
+        """Copy the bytes of another storage.
+
+        Parameters
+        ----------
+        source : UntypedStorage
+            A storage of the same size.
+        non_blocking : bool, optional
+            As for `Tensor.copy_`.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage.
+
+        Raises
+        ------
+        ForebayError
+            If the sizes differ.
+        """
+        if self.nbytes() != source.nbytes():
+            raise ForebayError(
+                f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes"
+            )
+        self.elements.copy_(source.elements, non_blocking)
+        return self
+
+    def clone(self) -> UntypedStorage:
+        """Return a copy on the same device."""
+        return self.elements.clone().untyped_storage()
+
+    def cpu(self) -> UntypedStorage:
+        """Return this storage if it is on the CPU, else a copy there."""
+        return self.elements.cpu().untyped_storage()
+
+    def cuda(self, device: Device | str | int | None = None, non_blocking: bool = False) -> UntypedStorage:
+        """Return this storage if it is on the CUDA device, else a copy there.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            The device; the current one by default.
+        non_blocking : bool, optional
+            As for `Tensor.copy_`.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage or a copy.
+        """
+        return self.elements.cuda(device, non_blocking).untyped_storage()
+
+    def __repr__(self) -> str:
+        rows = "".join(f" {value}\n" for value in self.tolist())
+        return f"{rows}[forebay.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+
+
+UntypedStorage.__module__ = "forebay.storage"
+_known: WeakValueDictionary[int, UntypedStorage] = WeakValueDictionary()  # by the memory's identity
