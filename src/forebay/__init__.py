@@ -8,7 +8,8 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import _oom_advice, memory, random  # noqa: F401 - the first registers itself
+    from forebay import _oom_advice, backends, memory, random  # noqa: F401 - the first registers itself
+    from forebay._utils import get_device_module
     from forebay.backends import why_not
     from forebay.device_spec import Device as device  # noqa: N813 - PyTorch's name
     from forebay.dtypes import DType as dtype  # noqa: N813 - as above
@@ -36,7 +37,30 @@ else:
         Unsupported,
         WrongState,
     )
+    from forebay.faces import torch_backends as _torch_backends
+    from forebay.faces.cpu_tensor_types import (
+        BFloat16Tensor,
+        BoolTensor,
+        ByteTensor,
+        CharTensor,
+        DoubleTensor,
+        FloatTensor,
+        HalfTensor,
+        IntTensor,
+        LongTensor,
+        ShortTensor,
+    )
+    from forebay.faces.float32_precision import get_float32_matmul_precision, set_float32_matmul_precision
+    from forebay.faces.grad_mode import (
+        enable_grad,
+        inference_mode,
+        is_grad_enabled,
+        is_inference_mode_enabled,
+        no_grad,
+        set_grad_enabled,
+    )
     from forebay.faces.tensor_queries import is_complex, is_floating_point, is_storage, is_tensor, numel
+    from forebay.faces.type_info import finfo, iinfo
     from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
     from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, strided
     from forebay.runtime.devices.current import (
@@ -94,19 +118,31 @@ else:
     # A traceback shows the name that a program catches.
     for _error in (DeviceError, Forked, OutOfMemory, ForebayError, ForebayWarning, Unsupported, WrongState):
         _error.__module__ = "forebay"
+    for _query in ("cuda", "cudnn", "mps"):  # `torch.backends.cuda`, … beside forebay's own backends
+        setattr(backends, _query, getattr(_torch_backends, _query))
 
 # Names that hide Python's (`bool`, `float`, `int`) and `bfloat16`, which needs a package, are in __getattr__ only.
 __all__ = [
     "AcceleratorError",
+    "BFloat16Tensor",
     "Block",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
     "DeviceError",
+    "DoubleTensor",
     "Event",
+    "FloatTensor",
     "ForebayError",
     "ForebayWarning",
     "Forked",
     "Generator",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "OutOfMemory",
     "OutOfMemoryError",
+    "ShortTensor",
     "Size",
     "Stream",
     "Tensor",
@@ -132,7 +168,9 @@ __all__ = [
     "empty_like",
     "empty_pinned",
     "emulate",
+    "enable_grad",
     "exponential",
+    "finfo",
     "float16",
     "float32",
     "float64",
@@ -141,7 +179,11 @@ __all__ = [
     "full",
     "full_like",
     "get_default_device",
+    "get_device_module",
+    "get_float32_matmul_precision",
     "get_rng_state",
+    "iinfo",
+    "inference_mode",
     "initial_seed",
     "int8",
     "int16",
@@ -149,12 +191,15 @@ __all__ = [
     "int64",
     "is_complex",
     "is_floating_point",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
     "is_storage",
     "is_tensor",
     "layout",
     "manual_seed",
     "memory",
     "memory_format",
+    "no_grad",
     "normal",
     "numel",
     "ones",
@@ -173,6 +218,8 @@ __all__ = [
     "seed",
     "set_default_device",
     "set_device",
+    "set_float32_matmul_precision",
+    "set_grad_enabled",
     "set_rng_state",
     "set_stream",
     "strided",
@@ -189,7 +236,8 @@ __all__ = [
 ]
 
 
-_MODULES = ("accelerator", "cuda", "mps", "mtia", "storage")  # imported at their first use
+# Imported at their first use.
+_MODULES = ("_C", "_utils", "accelerator", "cuda", "distributed", "mps", "mtia", "storage", "types", "version", "xpu")
 
 
 def __getattr__(name: str) -> _Any:

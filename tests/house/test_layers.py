@@ -36,7 +36,7 @@ LAYERS: list[tuple[float, str]] = [
     (6, "mps"),
     (6, "mtia"),
     (6, "accelerator"),
-    (6.1, "storage"),
+    (6.1, "_C _utils distributed storage types version xpu"),
     (6.2, ""),  # forebay/__init__.py, the public names
     (6.5, "testing"),
     (7, "cli commands __main__"),

@@ -18,7 +18,7 @@ from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["TensorType"]
 
-_warned: set[str] = set()
+_warned = {"cpu"}  # kinds whose types no longer warn; those of the CPU never do
 
 
 class TensorType(type):
@@ -28,13 +28,15 @@ class TensorType(type):
     element: str
 
     def __new__(cls, kind: DeviceKind, name: str, element: str) -> TensorType:
+        module = "forebay" if kind.name == "cpu" else f"forebay.{kind.name}"
         doc = (
             f"Legacy constructor of {element} tensors on {kind.name} devices, from sizes, a sequence or a tensor.\n\n"
             "Parameters\n----------\n*args : int or sequence or Tensor\n    The sizes, or the elements.\n"
             "device : device or str or int, optional\n    The device; the current one by default.\n\n"
-            f"Notes\n-----\nAs `torch.{kind.name}.{name}`. Initialises the kind. Warns once per process."
+            f"Notes\n-----\nAs `{module.replace('forebay', 'torch')}.{name}`. Initialises the kind. Warns once per "
+            "process, except for the CPU."
         )
-        made = super().__new__(cls, name, (), {"__module__": f"forebay.{kind.name}", "__doc__": doc})
+        made = super().__new__(cls, name, (), {"__module__": module, "__doc__": doc})
         made.kind, made.element = kind, element
         return made
 
@@ -42,9 +44,9 @@ class TensorType(type):
         super().__init__(name, (), {})
 
     @property
-    def dtype(cls) -> np.dtype[Any]:
+    def dtype(cls) -> dtypes.DType:
         """Element type."""
-        return dtypes.as_dtype(cls.element)
+        return dtypes.named(cls.element)
 
     @property
     def is_cuda(cls) -> bool:
@@ -52,7 +54,11 @@ class TensorType(type):
         return cls.kind.name == "cuda"
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Tensor) and instance.device.kind == cls.kind.name and instance.dtype == cls.dtype
+        return (
+            isinstance(instance, Tensor)
+            and instance.device.kind == cls.kind.name
+            and instance.numpy_dtype.name == cls.element
+        )
 
     def __call__(cls, *args: Any, device: Any = None) -> Tensor:
         kind = cls.kind
@@ -76,7 +82,7 @@ class TensorType(type):
             return creation.empty(sizes, dtype=cls.dtype, device=target)
         if isinstance(data, Tensor):
             if not isinstance(data, cls):
-                raise TypeError(f"expected a tensor of {cls.dtype} on {kind.name}, got {data!r}")
+                raise TypeError(f"expected a tensor of {cls.element} on {kind.name}, got {data!r}")
             return data
         if isinstance(data, (str, bytes)):
             raise TypeError(f"new(): invalid data type {type(data).__name__!r}")
@@ -88,7 +94,7 @@ class TensorType(type):
         kind = cls.kind
         if device is None:
             return Device(kind.name, kind.current_index())
-        parsed = Device(device) if isinstance(device, (str, Device)) else Device(kind.name, kind.index(device))
+        parsed = Device(device)
         if parsed.kind != kind.name:
             raise ForebayError(
                 f"legacy constructor expects device type: {kind.name} but device type: {parsed.kind} was passed"

@@ -1,0 +1,52 @@
+"""PyTorch's setting of the precision of matrix products. It is stored; there are no matrix products here."""
+
+from __future__ import annotations
+
+import warnings
+
+from forebay.errors import ForebayWarning
+
+__all__ = ["get_float32_matmul_precision", "set_float32_matmul_precision"]
+
+_NAMES = ("highest", "high", "medium")
+_precision = "highest"
+
+
+def get_float32_matmul_precision() -> str:
+    """Return the precision of float32 matrix products.
+
+    Returns
+    -------
+    str
+        `"highest"`, `"high"` or `"medium"`.
+
+    Notes
+    -----
+    As `torch.get_float32_matmul_precision`. The setting has no effect.
+    """
+    return _precision
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Set the precision of float32 matrix products.
+
+    Parameters
+    ----------
+    precision : str
+        `"highest"`, `"high"` or `"medium"`; anything else warns.
+
+    Warns
+    -----
+    ForebayWarning
+        If `precision` is unknown; nothing is set then.
+
+    Notes
+    -----
+    As `torch.set_float32_matmul_precision`. The setting has no effect.
+    """
+    global _precision  # noqa: PLW0603 -- a setting of the process
+    if precision in _NAMES:
+        _precision = precision
+    else:
+        text = f"{precision} is not one of 'highest', 'high', or 'medium'; the current setting remains."
+        warnings.warn(text, ForebayWarning, stacklevel=2)
