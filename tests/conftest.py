@@ -41,6 +41,7 @@ SLOW = (
     "snapshot/report/test_browser.py",  # a browser
     "support_tests",  # tests of the reference models
     "test_import_as_torch.py",  # child processes
+    "test_torch_alias.py",  # child processes
     "testing/test_emulated.py",  # pytest in child processes
     "testing/test_plugin.py",  # pytest in child processes
 )

@@ -38,7 +38,7 @@ LAYERS: list[tuple[float, str]] = [
     (6, "accelerator"),
     (6.1, "_C _utils distributed storage types version xpu"),
     (6.2, ""),  # forebay/__init__.py, the public names
-    (6.5, "testing"),
+    (6.5, "testing torch_alias"),
     (7, "cli commands __main__"),
 ]
 # The order of packages inside a layer: each imports only those before it. Modules beside the packages come last.
