@@ -134,7 +134,6 @@ class EmulatedPort(BaseHostPort):
     def __init__(self, props: DeviceProps, *, guard: bool = False) -> None:
         super().__init__(props, charged=False)
         self._guarded = guard
-        self._guarded = guard
         if guard:
             guard_reporter.begin()
 
