@@ -138,6 +138,13 @@ class TestPools:
         retired_devices.close_unused()
         assert retired_devices.remaining() == before
 
+    def test_snapshot_of_the_default_pool_contains_all_pools(self, emulated):
+        pool = memory.MemPool()
+        with memory.use_mem_pool(pool):
+            held = [forebay.empty(100, device="cuda")]
+        held.append(forebay.empty(100, device="cuda"))
+        assert [len(memory.memory_snapshot(number)) for number in (None, (0, 0), pool.id)] == [2, 2, 1]
+
     def test_graph_retains_pools_used_in_its_capture(self, emulated):
         graph, pool = cuda.CUDAGraph(), memory.MemPool()
         with cuda.graph(graph), memory.use_mem_pool(pool):

@@ -17,6 +17,7 @@ from forebay.faces.memory_statistics import require_native_allocator
 from forebay.faces.pybind_arguments import BOOL, INT64, SIZE, STR, STR_OR_NONE, STRINGS, Signature
 from forebay.runtime.allocator import pluggable_allocator
 from forebay.runtime.allocator.caching_allocator import Allocator
+from forebay.runtime.allocator.private_pools import DEFAULT_POOL
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.devices import open_device
 from forebay.runtime.history import annotations as history_annotations
@@ -249,7 +250,7 @@ class MemoryHistory:
         Parameters
         ----------
         mempool_id : tuple of int, optional
-            The pool's id; all pools by default.
+            The pool's id; all pools by default, and for (0, 0).
         include_traces : bool, default True
             Without effect: segments have no entries.
 
@@ -274,6 +275,8 @@ class MemoryHistory:
             raise ForebayError("include_traces must be a boolean")
         if any(not -(1 << 63) <= part < 1 << 63 for part in pool or ()):
             raise ValueError("Overflow when unpacking long long")
+        if pool == DEFAULT_POOL:
+            pool = None
         require_native_allocator(self._kind, "snapshot")
         process_settings.current(common_first=True)  # PyTorch's snapshot has them, so it raises if they are invalid
         if not self._kind.initialised:
