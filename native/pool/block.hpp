@@ -44,6 +44,7 @@ struct alignas(64) Block {
   std::vector<uint64_t> users;  // other queues whose work uses the block
   uint64_t serial = 0;          // key in the table of pending frees
   uint64_t freed_at = 0;        // the partition's request clock when the block became free
+  void* owner = nullptr;        // of a live block, for the caller: restore() reports what becomes of it
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
 };

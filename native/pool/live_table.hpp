@@ -22,13 +22,13 @@ class LiveTable {
     }
   }
 
-  // Makes the next insert() unable to fail.
-  void reserve_slot() {
-    if ((count_ + 1) * 2 > slots_.size()) grow();
+  // Makes the next calls of insert() unable to fail.
+  void reserve_slots(size_t calls) {
+    while ((count_ + calls) * 2 > slots_.size()) grow();
   }
 
   void insert(Block* block) {
-    reserve_slot();
+    reserve_slots(1);
     ++count_;
     put(block);
   }

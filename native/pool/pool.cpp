@@ -57,15 +57,16 @@ Block* Pool::find_block(FreeList* list, uint64_t size, bool expandable) {
   return block->size - size >= policy_.max_non_split_rounding ? nullptr : block;
 }
 
-// Marks the first `size` bytes of a listed block as live.
-Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable) {
+// Marks the first `size` bytes of a listed block as live; with `exact`, not more than these.
+Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable, bool exact) {
   Segment& segment = *block->segment;
   const bool small = segment.small, counted = segment.counts_splits();
   // Allocations of our own tables may fail, so they come before any change.
-  const bool split = segment.free_list->partition->allows_splits &&
-                     policy_.should_split(small || expandable, size, block->size - size);
+  const bool split = exact ? block->size > size
+                           : segment.free_list->partition->allows_splits &&
+                                 policy_.should_split(small || expandable, size, block->size - size);
   if (split) ensure_spares(1);
-  live_.reserve_slot();
+  live_.reserve_slots(1);
   remove_free(block);
 
   const bool was_split = block->is_split();
@@ -84,6 +85,7 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
   block->state = State::Live;
   block->requested = nbytes;
   block->stack = stack;
+  block->owner = nullptr;
   live_.insert(block);
   statistics_.add(kAllocation, small, 1);
   statistics_.add(kAllocatedBytes, small, bytes(block->size));
@@ -96,8 +98,13 @@ Block* Pool::allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_
   return block;
 }
 
-bool Pool::free(Block* block, uint32_t stack) {
+// Flattened: a free of a program is one call.
+[[gnu::flatten]] bool Pool::free(Block* block, uint32_t stack) {
   Lock lock(mutex_);
+  return begin_free(block, stack);
+}
+
+bool Pool::begin_free(Block* block, uint32_t stack) {
   const Segment& segment = *block->segment;
   if (segment.free_list->partition->defers_frees) block->users.push_back(segment.queue);
   const bool pending = !block->users.empty();

@@ -70,6 +70,24 @@ struct BestFitBuffer {
   bool has_gap;            // a heap has a gap for a new buffer
 };
 
+struct SavedBlock {
+  uint64_t address, size;
+  bool live, committed;
+};
+
+using Checkpoint = std::vector<std::vector<SavedBlock>>;  // the blocks of a partition at one moment, by segment
+
+struct Restored {
+  struct Moved {
+    void* owner;
+    Block* block;
+  };
+
+  std::vector<Moved> moved;       // owners of blocks that were live, with their blocks now, or null
+  std::vector<uint64_t> unowned;  // addresses of live blocks without an owner
+  bool pending = false;           // some frees are pending
+};
+
 class Pool {
  public:
   static constexpr uint64_t kNextRank = ~uint64_t{0};
@@ -138,6 +156,13 @@ class Pool {
   // Turns a free buffer into a gap. Returns the address of its heap if the heap is now empty, else 0.
   uint64_t release_buffer(uint64_t address, uint64_t size);
 
+  // Checkpoints (checkpoint.cpp). `restore` frees all blocks of the partition and makes those live that were live at
+  // the checkpoint, in PyTorch's sequence of allocations and frees. Segments that were adopted since keep their memory.
+  // Both throw std::runtime_error, without any effect, if a block is pending or its memory was released.
+  Checkpoint checkpoint(uint32_t pool_id) const;
+  Restored restore(uint32_t pool_id, const Checkpoint& saved, uint32_t stack, uint32_t free_stack);
+  std::vector<uint64_t> live_addresses(uint32_t pool_id) const;
+
   void create_partition(uint32_t pool_id, bool allows_splits, bool defers_frees = false);
   // Returns false if the partition is unknown or has segments. Its statistics are kept.
   bool remove_partition(uint32_t pool_id);
@@ -195,7 +220,13 @@ class Pool {
   Block* find_buffer(FreeList* list, uint64_t size);
   Block* carve_buffer(Segment* heap, uint64_t size);
   void list_new_segment(Block* block);
-  Block* allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable);
+  Block* allocate_from(Block* block, uint64_t size, uint64_t nbytes, uint32_t stack, bool expandable,
+                       bool exact = false);
+  bool begin_free(Block* block, uint32_t stack);  // free(), with the lock held
+  std::vector<const Segment*> segments_in_order(uint32_t pool_id) const;
+  void check_restorable(uint32_t pool_id, const Checkpoint& saved) const;
+  void restore_segment(const std::vector<SavedBlock>& saved, uint32_t stack, uint32_t free_stack,
+                       std::vector<Block*>* created);
   Block* create_segment(uint64_t address, uint64_t size, uint64_t queue, uint32_t stack, uint64_t rank, FreeList* list,
                         uint64_t page_size);
   Block* new_record();

@@ -43,6 +43,7 @@ cdef extern from "pool/block.hpp" namespace "forebay" nogil:
         State state
         cbool untouched
         vector[uint64_t] users
+        void* owner
 
 
 cdef extern from "pool/statistics.hpp" namespace "forebay" nogil:
@@ -105,6 +106,19 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         vector[uint64_t] users
         uint64_t queue
 
+    struct SavedBlock:
+        uint64_t address, size
+        cbool live, committed
+
+    cppclass MovedOwner "forebay::Restored::Moved":
+        void* owner
+        Record* block
+
+    cppclass Restored:
+        vector[MovedOwner] moved
+        vector[uint64_t] unowned
+        cbool pending
+
     cppclass NativePool "forebay::Pool":
         void set_policy(const Policy& policy)
         Policy policy()
@@ -138,6 +152,11 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
         BestFitBuffer best_fit_buffer(uint64_t nbytes, uint64_t queue, uint32_t pool_id) except +
         uint64_t release_buffer(uint64_t address, uint64_t size) except +
         void create_partition(uint32_t pool_id, cbool allows_splits, cbool defers_frees) except +
+        vector[vector[SavedBlock]] checkpoint(uint32_t pool_id) except +
+        Restored restore(uint32_t pool_id, const vector[vector[SavedBlock]]& saved, uint32_t stack,
+                         uint32_t free_stack) except +
+        vector[uint64_t] live_addresses(uint32_t pool_id) except +
+        Record* live_at(uint64_t address)
         cbool remove_partition(uint32_t pool_id) except +
         uint64_t free_bytes(uint32_t pool_id)
         vector[int64_t] reserved_by(uint32_t pool_id) except +

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypedDict, final, type_check_only
 
 from typing_extensions import disjoint_base
 
@@ -33,6 +33,15 @@ class Block:
     def freed(self) -> bool: ...
     def record_stream(self, queue: int) -> None: ...
     def free(self) -> None: ...
+
+@type_check_only
+class SavedBlock(TypedDict):
+    """A block of a private pool at a checkpoint."""
+
+    address: int
+    size: int
+    live: bool
+    committed: bool
 
 @disjoint_base
 class Pool:
@@ -119,6 +128,15 @@ class Pool:
     def release_buffer(
         self, address: int, nbytes: int
     ) -> int: ...  # a free buffer; returns its heap if now empty, else 0
+
+    # Checkpoints of private pools. RuntimeError, without any effect, if a block's free is pending or its memory was
+    # released.
+    def checkpoint(self, partition: int) -> list[list[SavedBlock]]: ...  # by segment
+    # Free all blocks of the pool and make those live that were live at the checkpoint. A `Block` whose memory is live
+    # again keeps it, others are freed. Returns the addresses of live blocks that no `Block` owns: `claim` them.
+    def restore(self, partition: int, saved: list[list[SavedBlock]]) -> list[int]: ...
+    def live_addresses(self, partition: int) -> list[int]: ...
+    def claim(self, address: int) -> Block | None: ...  # the live block there, which another `Block` of it loses
 
     # Private pools
     # `waits`: a free is pending until the block's own queue has reached it, too.

@@ -14,7 +14,7 @@ METRICS = tuple([name.decode() for name in metric_names()])
 
 @cython.final
 @cython.freelist(64)
-@cython.no_gc  # refers to its pool only, and a pool never refers to a block
+@cython.no_gc  # refers to its pool only, and a pool holds no reference to a block
 cdef class Block:
     cdef Record* record  # null once freed
     cdef readonly Pool pool
@@ -24,13 +24,11 @@ cdef class Block:
 
     def __dealloc__(self):
         if self.record is not NULL:
-            self.pool.free(self.record)
+            self.pool.free(self)
 
     def free(self):
-        cdef Record* record = self.record
-        self.record = NULL
-        if record is not NULL:
-            self.pool.free(record)
+        if self.record is not NULL:
+            self.pool.free(self)
 
     def record_stream(self, uint64_t queue): self.pool.native.record_stream(self.live_record(), queue)
 
@@ -68,9 +66,10 @@ cdef class Pool:
             return None
         cdef Block block = Block.__new__(Block)
         block.record, block.pool, block.address = record, self, record.address
+        record.owner = <void*>block  # cleared by `Block.free`, so it exists while the record has it
         return block
 
-    cdef void free(self, Record* record) noexcept:
+    cdef void free(self, Block block) noexcept:
         cdef uint32_t stack = 0
         if self.frees or self.annotating:
             try:
@@ -78,7 +77,9 @@ cdef class Pool:
             except BaseException as failure:  # from a signal handler, or MemoryError: the block is freed regardless
                 PyErr_SetObject(type(failure), failure)
                 PyErr_WriteUnraisable(None)
-        if self.native.free(record, stack if self.frees else 0):  # pending: other queues use the block
+        cdef Record* record = block.record  # only now: finalizers may have run, and freed or restored it
+        block.record = NULL
+        if record is not NULL and self.native.free(record, stack if self.frees else 0):  # pending: other queues use it
             self._defer()  # exceptions go to sys.unraisablehook, as this may run in a destructor
 
     cdef uint32_t current_stack(self):
@@ -196,6 +197,25 @@ cdef class Pool:
         return found.address, found.size, found.has_gap
 
     def release_buffer(self, uint64_t address, uint64_t nbytes): return self.native.release_buffer(address, nbytes)
+
+    def checkpoint(self, uint32_t partition): return self.native.checkpoint(partition)
+
+    def restore(self, uint32_t partition, vector[vector[SavedBlock]] saved):
+        cdef uint32_t stack = self.current_stack()
+        cdef Restored done = self.native.restore(partition, saved, stack, stack if self.frees else 0)
+        for moved in done.moved:  # before any Python object is created, which may run finalizers
+            (<Block>moved.owner).record = moved.block
+        if done.pending:
+            self._defer()
+        return done.unowned
+
+    def live_addresses(self, uint32_t partition): return self.native.live_addresses(partition)
+
+    def claim(self, uint64_t address):
+        cdef Record* record = self.native.live_at(address)
+        if record is not NULL and record.owner is not NULL:
+            (<Block>record.owner).record = NULL
+        return self.wrap(record)
 
     def create_partition(self, uint32_t partition, bint splits=True, bint waits=False):
         self.native.create_partition(partition, splits, waits)
