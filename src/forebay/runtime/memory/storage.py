@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forebay._core import Block
+from forebay.errors import ForebayError
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
@@ -58,7 +60,10 @@ class StreamOrderedOwner(ABC):
 
 
 class Storage:
-    """`nbytes` of device memory at `address`, kept alive by `owner`. An empty storage has address 0 and no owner."""
+    """`nbytes` of device memory at `address`, kept alive by `owner`.
+
+    An empty storage has address 0 and no owner. Other memory without an owner is kept alive by somebody else.
+    """
 
     __slots__ = ("__weakref__", "address", "nbytes", "opened", "owner")
 
@@ -77,6 +82,14 @@ class Storage:
         if observers.registered:
             observers.notify_allocated(storage, queue)
         return storage
+
+    def forbid_access(self, message: str) -> None:
+        """Make every access to the address raise ForebayError with the message, until `permit_access`."""
+        _messages[self] = message
+        self.__class__ = _InaccessibleStorage  # so that the others need not test for a message
+
+    def permit_access(self) -> None:
+        self.__class__ = Storage
 
     @property
     def block(self) -> AnyBlock | None:
@@ -98,6 +111,20 @@ class Storage:
         """True if functions that a queue runs may access the memory."""
         props = self.opened.port.props
         return props.host_visible or props.queue_visible
+
+
+class _InaccessibleStorage(Storage):
+    """Storage whose address must not be used."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "address":
+            raise ForebayError(_messages[self])
+        return super().__getattribute__(name)
+
+
+_messages: WeakKeyDictionary[Storage, str] = WeakKeyDictionary()  # of inaccessible storages
 
 
 class _ArrayInterface:

@@ -16,7 +16,7 @@ from forebay._core import Exporter
 from forebay.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay.dtypes import DType, DTypeLike, as_dtype
 from forebay.dtypes import of as dtype_of
-from forebay.errors import Unsupported
+from forebay.errors import ForebayError, Unsupported
 from forebay.layouts import Size, layout, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
@@ -30,6 +30,7 @@ from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
 from forebay.runtime.tensors.pinned import pinned_array
+from forebay.runtime.tensors.storage_view import set_storage
 from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storages_are_deprecated
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
 from forebay.spi import PinnedHost
@@ -81,7 +82,7 @@ class Tensor(Exporter):
     ) -> None:
         self.raw_storage = storage  # internal to the runtime, like `raw_array`
         self.byte_strides = strides
-        self._offset = offset
+        self.byte_offset = offset
         self.numpy_dtype = dtype
         self.shape = shape if shape.__class__ is Size else size_of(shape)
 
@@ -223,11 +224,65 @@ class Tensor(Exporter):
 
     def storage_offset(self) -> int:
         """Return the number of elements between the start of the memory and the first element."""
-        return self._offset // max(self.itemsize, 1)
+        return self.byte_offset // max(self.itemsize, 1)
 
     def data_ptr(self) -> int:
         """Return the address of the first element; 0 for an empty tensor."""
-        return self.raw_storage.address + self._offset if self.numel() else 0
+        return self.raw_storage.address + self.byte_offset if self.numel() else 0
+
+    def set_(
+        self,
+        source: UntypedStorage | Tensor | None = None,
+        storage_offset: int = 0,
+        size: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Make this tensor a view of other memory of its device.
+
+        Parameters
+        ----------
+        source : UntypedStorage or Tensor, optional
+            The memory; none by default, for an empty tensor.
+        storage_offset : int, optional
+            Elements of this tensor's dtype before the first one, from the start of the storage or tensor.
+        size : sequence of int, optional
+            The shape; by default that of a tensor, or all elements of a storage in one dimension.
+        stride : sequence of int, optional
+            The distances of neighbours, in elements; contiguous by default.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Raises
+        ------
+        TypeError
+            If `source` is neither a storage nor a tensor, or `storage_offset` is given without `size`.
+        ForebayError
+            If the memory is of another device or too small, a tensor has another dtype, or a number is invalid.
+
+        Notes
+        -----
+        As `torch.Tensor.set_`, which enlarges memory that is too small.
+        """
+        if isinstance(source, Tensor):
+            if source.numpy_dtype != self.numpy_dtype:
+                raise ForebayError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
+            storage_offset += source.storage_offset()
+            if size is None:
+                size, stride = source.shape, source.stride()
+            source = source.untyped_storage()
+        elif source is None:
+            source = UntypedStorage(0, device=self.device)
+        elif not isinstance(source, UntypedStorage):
+            raise TypeError(f"set_() expects a storage or a tensor, not {type(source).__name__}")
+        if size is None:
+            if storage_offset or stride is not None:
+                raise TypeError("set_() expects size after storage_offset")
+            size = (source.nbytes() // max(self.itemsize, 1),)
+        set_storage(self, source, storage_offset, size, stride)
+        return self
 
     def is_contiguous(self) -> bool:
         """Return True if the elements are adjacent in memory, the last dimension fastest."""
@@ -289,7 +344,7 @@ class Tensor(Exporter):
         -----
         As `torch.Tensor.untyped_storage`.
         """
-        return UntypedStorage.of(self._elements(_BYTE))
+        return UntypedStorage.of(self.raw_storage)
 
     def storage(self) -> TypedStorage:
         """Return the memory as elements of this tensor's type.
@@ -317,7 +372,7 @@ class Tensor(Exporter):
 
     def detach(self) -> Tensor:
         """Return another tensor over the same memory."""
-        return Tensor(self.raw_storage, self.numpy_dtype, self.shape, self.byte_strides, self._offset)
+        return Tensor(self.raw_storage, self.numpy_dtype, self.shape, self.byte_strides, self.byte_offset)
 
     @property
     def data(self) -> Tensor:
@@ -331,7 +386,7 @@ class Tensor(Exporter):
     def data(self, other: Tensor) -> None:
         if not isinstance(other, Tensor):
             raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
-        self.raw_storage, self._offset = other.raw_storage, other._offset
+        self.raw_storage, self.byte_offset = other.raw_storage, other.byte_offset
         self.numpy_dtype, self.shape, self.byte_strides = other.numpy_dtype, other.shape, other.byte_strides
 
     @data.deleter
@@ -385,13 +440,17 @@ class Tensor(Exporter):
         Its elements may be read only if the host can read the device's memory, and after synchronisation.
         """
         return array_at(
-            self.raw_storage.address + self._offset, self.shape, self.byte_strides, self.numpy_dtype, self.raw_storage
+            self.raw_storage.address + self.byte_offset,
+            self.shape,
+            self.byte_strides,
+            self.numpy_dtype,
+            self.raw_storage,
         )
 
     def _view(self, array: NDArray[Any], offset: int = 0) -> Tensor:
         """Return a tensor over a view of `raw_array`; `offset` is that of an empty view from this one, in bytes."""
         storage = self.raw_storage
-        start = array.__array_interface__["data"][0] - storage.address if array.size else self._offset + offset
+        start = array.__array_interface__["data"][0] - storage.address if array.size else self.byte_offset + offset
         return Tensor(storage, array.dtype, array.shape, array.strides, start)
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -1128,3 +1187,6 @@ def _names_device(text: str) -> bool:
     except TypeError:
         return text != "bfloat16"
     return False
+
+
+UntypedStorage.tensor_type = Tensor

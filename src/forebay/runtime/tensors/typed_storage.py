@@ -99,7 +99,7 @@ class TypedStorage:
 
     @property
     def _cdata(self) -> int:
-        return id(self.elements.raw_storage)
+        return self.untyped()._cdata  # noqa: SLF001 -- PyTorch's name
 
     @property
     def _untyped_storage(self) -> UntypedStorage:

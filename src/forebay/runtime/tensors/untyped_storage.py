@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from forebay.device_spec import Device
 from forebay.errors import ForebayError, Unsupported
+from forebay.runtime.memory.untyped_storage import StorageBase
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["UntypedStorage"]
 
+_BYTE = np.dtype("uint8")
 
-class UntypedStorage:
+
+class UntypedStorage(StorageBase):
     """The bytes of memory that a tensor shares with its views.
 
     Parameters
     ----------
-    elements : Tensor
-        All bytes, as a tensor of uint8. Programs use `Tensor.untyped_storage` instead of this constructor.
+    size : int, default 0
+        Bytes.
+    device : device or str or int, optional
+        The device; the CPU by default.
 
     Notes
     -----
-    As `torch.UntypedStorage`, with a fixed size. All tensors over the same memory have the same storage object, as long
-    as the program keeps it.
+    As `torch.UntypedStorage`, with a fixed size. All tensors over the same memory have the same storage object.
 
     Examples
     --------
@@ -39,60 +44,14 @@ class UntypedStorage:
     True
     """
 
-    __slots__ = ("__weakref__", "elements")
+    __slots__ = ()
     is_sparse = False
-
-    def __init__(self, elements: Tensor) -> None:
-        self.elements = elements
-
-    @staticmethod
-    def of(elements: Tensor) -> UntypedStorage:
-        """Return the storage object of this memory, for internal use.
-
-        Parameters
-        ----------
-        elements : Tensor
-            All bytes, as a tensor of uint8.
-
-        Returns
-        -------
-        UntypedStorage
-            The object that the program has, or a new one.
-        """
-        return _known.setdefault(id(elements.raw_storage), UntypedStorage(elements))
+    tensor_type: ClassVar[type[Tensor]]
 
     @property
-    def device(self) -> Device:
-        """The device of the memory."""
-        return self.elements.device
-
-    @property
-    def is_cuda(self) -> bool:
-        """True on a CUDA device."""
-        return self.elements.is_cuda
-
-    @property
-    def _cdata(self) -> int:
-        """A number that no other live storage has."""
-        return id(self.elements.raw_storage)
-
-    def nbytes(self) -> int:
-        """Return the size in bytes."""
-        return self.elements.raw_storage.nbytes
-
-    size = __len__ = nbytes
-
-    def data_ptr(self) -> int:
-        """Return the address; 0 without memory."""
-        return self.elements.raw_storage.address
-
-    def element_size(self) -> int:
-        """Return 1."""
-        return 1
-
-    def get_device(self) -> int | None:
-        """Return the index of the device; None for the CPU."""
-        return self.device.index
+    def elements(self) -> Tensor:
+        """All bytes, as a tensor of uint8."""
+        return self.tensor_type(self.for_tensor(), _BYTE, (self.nbytes(),), (1,))
 
     def is_pinned(self) -> bool:
         """Return True for pinned (page-locked) host memory."""
@@ -101,10 +60,6 @@ class UntypedStorage:
     def is_shared(self) -> bool:
         """Return True for memory of a CUDA device, which processes can share."""
         return self.is_cuda
-
-    def resizable(self) -> bool:
-        """Return False: the memory belongs to tensors, which keep their addresses."""
-        return False
 
     def resize_(self, size: int) -> None:
         """Raise Unsupported unless the size remains.
@@ -125,10 +80,6 @@ class UntypedStorage:
                 f"a storage of {self.nbytes()} bytes cannot be resized to {size}: assign to `tensor.data` instead",
                 ability="resize",
             )
-
-    def untyped(self) -> UntypedStorage:
-        """Return this storage."""
-        return self
 
     def tolist(self) -> list[int]:
         """Return the bytes as ints, after waiting for the current stream."""
@@ -219,4 +170,3 @@ class UntypedStorage:
 
 
 UntypedStorage.__module__ = "forebay.storage"
-_known: WeakValueDictionary[int, UntypedStorage] = WeakValueDictionary()  # by the memory's identity
