@@ -15,6 +15,7 @@ from forebay.faces.memory_blocks import AllocatorHandle, CachingAllocatorFunctio
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.faces.memory_statistics import flatten as _recurse_add_to_result
+from forebay.faces.private_pools import PrivatePoolFunctions
 from forebay.runtime.history.annotations import metadata as _get_memory_metadata
 
 __all__ = [
@@ -138,6 +139,13 @@ _get_current_allocator = _BLOCKS.current_allocator
 _use_uvm = _BLOCKS.use_uvm
 _host_allocator = _BLOCKS.host_allocator
 _free_mutex = _BLOCKS.free_mutex
+
+_POOLS = PrivatePoolFunctions(CUDA)
+_cuda_beginAllocateCurrentStreamToPool = _POOLS.begin_allocate_current_stream_to_pool
+_cuda_beginAllocateCurrentThreadToPool = _POOLS.begin_allocate_current_thread_to_pool
+_cuda_beginAllocateToPool = _POOLS.begin_allocate_to_pool
+_cuda_endAllocateToPool = _POOLS.end_allocate_to_pool
+_cuda_releasePool = _POOLS.release_pool
 
 _HISTORY = MemoryHistory(CUDA)
 memory_snapshot = _HISTORY.memory_snapshot

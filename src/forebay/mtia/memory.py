@@ -9,12 +9,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from forebay.faces import oom_observers
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.mtia._kind import MTIA
-from forebay.runtime.allocator import oom_observers
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
-from forebay.runtime.devices import open_device
 from forebay.runtime.history.recording import UNLIMITED
 
 __all__ = [
@@ -180,8 +179,4 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]
     As `torch.mtia.attach_out_of_memory_observer`. The observer remains registered until the process or the active
     emulation ends.
     """
-    if not callable(observer):
-        raise TypeError(f"observer must be callable, not {type(observer).__name__}")
-    MTIA.require_backend("attachOutOfMemoryObserver")
-    opened = open_device.open_devices(MTIA.name).devices
-    oom_observers.attach(MTIA.name, observer, [each.allocator for each in opened])
+    oom_observers.attach(MTIA, observer)

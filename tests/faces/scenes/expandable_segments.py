@@ -73,3 +73,30 @@ def the_limit_permits_growth_into_free_pages(cuda, torch_like):
     results += [outcome(cuda, empty, torch_like, 210 * MIB), counts(cuda), segments(cuda)]
     cuda.set_per_process_memory_fraction(1.0, 0)
     return results
+
+
+def a_pool_that_has_grown_returns_to_its_checkpoint(cuda, torch_like):
+    cuda.init()
+    pool, c = cuda.graph_pool_handle(), torch_like._C
+    c._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    kept = [empty(torch_like, 5 * MIB), empty(torch_like, 100)]
+    state = c._cuda_getCheckpointState(0, pool)
+    stale = [empty(torch_like, 30 * MIB), *(empty(torch_like, MIB) for _ in range(5))]
+    c._cuda_endAllocateToPool(0, pool)
+    results = [len(kept), segments(cuda)]
+    c._cuda_setCheckpointPoolState(0, state, [tensor.untyped_storage()._cdata for tensor in stale], [])
+    results.append(segments(cuda))
+    del kept, stale
+    c._cuda_setCheckpointPoolState(0, state, [], [])
+    return [*results, segments(cuda)]
+
+
+def a_checkpoint_without_memory(cuda, torch_like):
+    cuda.init()
+    pool, c = cuda.graph_pool_handle(), torch_like._C
+    c._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    state = c._cuda_getCheckpointState(0, pool)
+    empty(torch_like, 100)
+    c._cuda_setCheckpointPoolState(0, state, [], [])
+    c._cuda_endAllocateToPool(0, pool)
+    return segments(cuda)

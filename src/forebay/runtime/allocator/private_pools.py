@@ -62,6 +62,10 @@ class PrivatePools:
         except KeyError:
             raise ForebayError(f"no memory pool {pool}: it was released or never created") from None
 
+    def get(self, pool: PoolId) -> PrivatePool | None:
+        """Return the pool, or None if it was deleted or never created."""
+        return self._pools.get(pool)
+
     def add_common(self, partition: int) -> None:
         """Add a pool number that reports the default pool's id."""
         self._ids[partition] = DEFAULT_POOL
