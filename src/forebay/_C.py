@@ -135,15 +135,15 @@ _cuda_synchronize = cuda.synchronize
 
 
 def _cuda_getCurrentRawStream(device: int) -> int:
-    return current_stream_for(CUDA.open_device_for_stream(device)).handle
+    return current_stream_for(CUDA.open_device_for_stream(device, "getCurrentStream")).handle
 
 
 def _cuda_getCurrentStream(device: int) -> tuple[int, int, int]:
-    return _numbers_of(current_stream_for(CUDA.open_device_for_stream(device)))
+    return _numbers_of(current_stream_for(CUDA.open_device_for_stream(device, "getCurrentStream")))
 
 
 def _cuda_getDefaultStream(device: int) -> tuple[int, int, int]:
-    return _numbers_of(default_stream_for(CUDA.open_device_for_stream(device)))
+    return _numbers_of(default_stream_for(CUDA.open_device_for_stream(device, "getDefaultStream")))
 
 
 def _cuda_get_sync_debug_mode() -> int:

@@ -41,7 +41,7 @@ class PrivatePoolFunctions:
     def begin_allocate_current_stream_to_pool(self, device: int, mempool_id: Sequence[int]) -> None:
         """As `begin_allocate_to_pool`, for allocations on the current stream, which must not be the default stream."""
         index, pool = _device_index(device), _pool_id(mempool_id)
-        opened = self._kind.open_device_for_stream(index)
+        opened = self._kind.open_device_for_stream(index, "getCurrentStream")
         stream = current_stream_for(opened)
         if stream == default_stream_for(opened):
             raise ForebayError("Expected stream capture to be under way")
