@@ -174,23 +174,6 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
                 return self._converted(each.element)
         raise ForebayError(f"{dtype!r} is not a storage type of {self.kind.name}")
 
-    def resize_(self, size: int) -> None:
-        """Change the number of elements.
-
-        Parameters
-        ----------
-        size : int
-            The new number; elements beyond it are dropped, new elements are uninitialised.
-
-        Notes
-        -----
-        Allocates new memory and copies the elements.
-        """
-        new = creation.empty(size, dtype=self._dtype, device=self.device)
-        shared = min(size, len(self))
-        new[:shared].copy_(self.elements[:shared])
-        self.elements = new
-
     def hpu(self, device: Any = None, non_blocking: bool = False) -> Self:  # noqa: ARG002 -- PyTorch's signature
         """Raise Unsupported: there are no devices of kind "hpu".
 

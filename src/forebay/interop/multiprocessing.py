@@ -46,7 +46,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, ...]:
     owned = storage.nbytes == 0 or storage.block is not None or ipc_memory.was_received(storage)
     if not (can_share(type(storage.opened.port)) and owned):
         return tensor.__reduce__()
-    offset = tensor.data_ptr() - storage.address if tensor.numel() else 0
+    offset = tensor.raw_address() - storage.address if tensor.numel() else 0
     return rebuild_tensor, (ipc_memory.send(storage), tensor.numpy_dtype, tensor.shape, tensor.byte_strides, offset)
 
 

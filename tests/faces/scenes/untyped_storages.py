@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import numpy as np
 from support.on_oracle import outcome
 
 
@@ -185,6 +186,42 @@ def exchanged_memory(cuda, torch_like):
     results.append(outcome(cuda, nothing.untyped_storage()._swap_data_ptr_, third.untyped_storage()))
     results += [nothing.untyped_storage().nbytes(), third.untyped_storage().nbytes(), third.data_ptr()]
     return results
+
+
+def resized_memory(cuda, torch_like):
+    def counted(result=None):
+        stats = cuda.memory_stats()
+        names = "allocation.all.allocated", "allocation.all.freed", "allocated_bytes.all.current"
+        return [result is storage, storage.nbytes(), storage.data_ptr() == tensor.data_ptr(), *map(stats.get, names)]
+
+    tensor = empty(torch_like)
+    storage = tensor.untyped_storage()
+    rows = [counted(), *[counted(storage.resize_(size)) for size in (4000, 8000, 0, 8000, 100, 4000)]]
+    nothing = empty(torch_like, 0).untyped_storage()
+    return rows, storage.data_ptr() == 0, nothing.resize_(64).nbytes(), cuda.memory_allocated()
+
+
+def resized_bytes(cuda, torch_like):
+    tensor = torch_like.tensor([1, 2, 3, 4], dtype=torch_like.uint8)
+    storage = tensor.untyped_storage()
+    results = [storage.resize_(6).tolist()[:4], tensor.tolist(), storage.resize_(2).tolist(), len(storage)]
+    typed = torch_like.tensor([1, 2, 3]).storage()
+    return [*results, typed.resize_(2), typed.tolist(), typed.resize_(4), len(typed), typed.tolist()[:2]]
+
+
+def invalid_sizes(cuda, torch_like):
+    def failed(target, size):
+        return outcome(cuda, lambda: target.resize_(size).nbytes())
+
+    storage, numpy_storage = empty(torch_like).untyped_storage(), torch_like.from_numpy(np.zeros(4)).untyped_storage()
+    results = [failed(storage, size) for size in (-1, "x", 1.5, None, True, 1 << 63, 1 << 62)]
+    return results, failed(numpy_storage, 8), failed(numpy_storage, 32), storage.nbytes()
+
+
+def set_enlarges_a_storage(cuda, torch_like):
+    tensor, storage = empty(torch_like, 0), empty(torch_like, 4).untyped_storage()
+    tensor.set_(storage, 0, (100,))
+    return storage.nbytes(), tensor.data_ptr() == storage.data_ptr(), cuda.memory_allocated()
 
 
 def invalid_exchanges(cuda, torch_like):

@@ -121,4 +121,4 @@ class ConditionalNodes:
 def _bool_address(predicate: Tensor) -> int:
     if predicate.numpy_dtype.kind != "b" or predicate.numel() != 1:
         raise RuntimeError(f"a predicate must be a bool tensor with one element, not {predicate!r}")
-    return predicate.data_ptr()
+    return predicate.raw_address()

@@ -72,7 +72,7 @@ def elements_of(memory: Tensor | NDArray[Any]) -> Elements:
     """Return the elements of a tensor or an array."""
     if isinstance(memory, np.ndarray):
         return Elements(address_of(memory), memory.shape, memory.strides, memory.dtype)
-    return Elements(memory.data_ptr(), tuple(memory.shape), memory.byte_strides, memory.numpy_dtype)
+    return Elements(memory.raw_address(), tuple(memory.shape), memory.byte_strides, memory.numpy_dtype)
 
 
 def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
@@ -92,7 +92,7 @@ def is_plain_copy(target: Tensor, source: Tensor) -> bool:
         and target.shape == source.shape
         and target.is_contiguous()
         and source.is_contiguous()
-        and abs(target.data_ptr() - source.data_ptr()) >= target.nbytes > 0
+        and abs(target.raw_address() - source.raw_address()) >= target.nbytes > 0
     )
 
 

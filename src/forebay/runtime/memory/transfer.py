@@ -72,7 +72,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
     with keep_alive(stream, target.raw_storage, source.raw_storage):
         stream.wait_stream(other)
         if plain:  # four times as fast as the general case, whose checks with NumPy dominate
-            _queue_runs(stream.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
+            _queue_runs(stream.queue, [(target.raw_address(), source.raw_address(), target.nbytes)], target.nbytes)
         else:
             readable = source.raw_storage.queue_visible
             _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=readable)
@@ -286,13 +286,13 @@ def fill(target: Tensor, value: Any) -> None:
         tracer = observers.tracer
         token = tracer.queueing(queue) if tracer else None
         if contiguous and value.count(value[0]) == len(value):
-            queue.fill(target.data_ptr(), value[0], target.nbytes)
+            queue.fill(target.raw_address(), value[0], target.nbytes)
         elif can_copy_strided(queue):
             shape, strides, size = tuple(target.shape), target.byte_strides, len(value)
             if contiguous:
                 shape, strides = (math.prod(shape),), (size,)
             name = torch_name(element.dtype)
-            queue.copy_strided(StridedCopy(shape, target.data_ptr(), strides, name, size, value=value))
+            queue.copy_strided(StridedCopy(shape, target.raw_address(), strides, name, size, value=value))
         elif target.raw_storage.queue_visible and can_launch(queue):
             _queue_numpy_copy(queue, stream, target, element, "fill_")
             tracer = None
@@ -332,7 +332,7 @@ def read(source: Tensor) -> NDArray[Any]:
         if array.nbytes:
             tracer = observers.tracer
             token = tracer.queueing(stream.queue) if tracer else None
-            stream.queue.copy(address_of(array), contiguous.data_ptr(), array.nbytes)
+            stream.queue.copy(address_of(array), contiguous.raw_address(), array.nbytes)
             if tracer:
                 tracer.queued(stream.queue, token, "copy", "read", array.nbytes)
     stream.opened.wait(stream.queue, kept.tick)

@@ -56,7 +56,7 @@ class StorageBase:
         self._opened, self._nbytes, self._address, self._owner = opened, nbytes, address, owner
         self.owned = owned  # the device's allocator provided the memory, and takes it back. Internal to the runtime
         self._message: str | None = None  # of `forbid_access`
-        self._in_use: weakref.ref[Storage] | None = None  # of the tensors
+        self._in_use: list[tuple[weakref.ref[Storage], int]] = []  # of the tensors, and the size that these may use
         self._cdata = next(_numbers)
         _by_number[self._cdata] = self
 
@@ -174,19 +174,31 @@ class StorageBase:
         return self._owner
 
     def for_tensor(self) -> Storage:
-        """Return the storage that all tensors over this memory share.
+        """Return the storage that all tensors share which are made while this memory has its present size.
 
         Returns
         -------
         Storage
             The storage.
         """
-        found = None if self._in_use is None else self._in_use()
-        if found is None:
-            found = Storage(self._opened, self._nbytes, self._address, self._owner)
-            _attach(found, self)
-            self._update()
+        for reference, nbytes in self._in_use:
+            if nbytes == self._nbytes and (found := reference()) is not None:
+                return found
+        found = Storage(self._opened, self._nbytes, self._address, self._owner)
+        _attach(found, self)
+        self._update()
         return found
+
+    def replace_memory(self, made: Storage) -> None:
+        """Use other memory. Tensors that were made while there was more cannot use it until it has that size again.
+
+        Parameters
+        ----------
+        made : Storage
+            The memory.
+        """
+        self._nbytes, self._address, self._owner, self.owned = made.nbytes, made.address, made.owner, True
+        self._update()
 
     def own(self, block: AnyBlock) -> None:
         """Keep a block of the device's allocator alive, whose memory this is.
@@ -235,16 +247,20 @@ class StorageBase:
         int
             Other references to the memory, such as NumPy arrays and queued work, are counted, too.
         """
-        return 1 + (0 if self._in_use is None else max(_count_references(self._in_use) - _OWN_REFERENCES, 0))
+        return 1 + sum(max(_count_references(reference) - _OWN_REFERENCES, 0) for reference, _ in self._in_use)
 
     def _update(self) -> None:
-        storage = None if self._in_use is None else self._in_use()
-        if storage is not None:
-            storage.nbytes, storage.address, storage.owner = self._nbytes, self._address, self._owner
-            if self._message is None:
-                storage.permit_access()
-            else:
-                storage.forbid_access(self._message)
+        self._in_use = [pair for pair in self._in_use if pair[0]() is not None]
+        for reference, nbytes in self._in_use:
+            if (storage := reference()) is not None:
+                storage.nbytes, storage.address, storage.owner = self._nbytes, self._address, self._owner
+                message = self._message
+                if message is None and nbytes > self._nbytes:
+                    message = f"the tensor's storage has {self._nbytes} bytes of {nbytes}: enlarge it first (resize_)"
+                if message is None:
+                    storage.permit_access()
+                else:
+                    storage.forbid_access(message)
 
     # PyTorch's private methods
 
@@ -297,7 +313,7 @@ def storage_at(number: int) -> StorageBase:
 def _attach(storage: Storage, untyped: StorageBase) -> StorageBase:
     found = _of_tensors.setdefault(storage, untyped)
     if found is untyped:
-        untyped._in_use = weakref.ref(storage)  # noqa: SLF001 -- of this module
+        untyped._in_use.append((weakref.ref(storage), storage.nbytes))  # noqa: SLF001 -- of this module
     return found
 
 

@@ -83,7 +83,7 @@ def draw_elements(
                 Draw(
                     distribution,
                     element,
-                    target.data_ptr() + launch.start,
+                    target.raw_address() + launch.start,
                     launch.count,
                     launch.axes,
                     seed,
@@ -118,12 +118,12 @@ def draw_with_parameters(target: Tensor, parameters: Tensor, distribution: str, 
     draw = Draw(
         distribution,
         torch_name(target.numpy_dtype),
-        target.data_ptr(),
+        target.raw_address(),
         target.numel(),
         axes,
         *position,
         256,
-        probabilities=parameters.data_ptr(),
+        probabilities=parameters.raw_address(),
     )
     _queue(target, [draw], parameters)
 
@@ -150,7 +150,7 @@ def _queue(target: Tensor, draws: list[Draw], *read: Tensor) -> None:
     probabilities = [transfer.read(tensor) for tensor in read]  # in host memory
     low, high = _extent(target.shape, target.byte_strides, target.itemsize)
     memory = np.empty(high - low, np.uint8)
-    shift = memory.__array_interface__["data"][0] - low - target.data_ptr()
+    shift = memory.__array_interface__["data"][0] - low - target.raw_address()
     for draw in draws:
         source = probabilities[0].__array_interface__["data"][0] if probabilities else 0
         draw_now(draw._replace(address=draw.address + shift, probabilities=source))

@@ -71,4 +71,4 @@ def _array(tensor: Tensor, *, retain: bool) -> NDArray[Any]:
     """Return the tensor's array. Without `retain` the array does not own the memory, which stream order keeps alive."""
     if retain:
         return tensor.raw_array()
-    return array_at(tensor.data_ptr(), tensor.shape, tensor.byte_strides, tensor.numpy_dtype, None)
+    return array_at(tensor.raw_address(), tensor.shape, tensor.byte_strides, tensor.numpy_dtype, None)

@@ -10,8 +10,8 @@ from forebay.errors import ForebayError
 from forebay.layouts import Size
 
 if TYPE_CHECKING:
-    from forebay.runtime.memory.untyped_storage import StorageBase
     from forebay.runtime.tensors.tensor import Tensor
+    from forebay.runtime.tensors.untyped_storage import UntypedStorage
 
 __all__ = ["set_storage"]
 
@@ -25,9 +25,12 @@ def _contiguous_strides(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def set_storage(
-    tensor: Tensor, source: StorageBase, offset: int, size: Sequence[int], stride: Sequence[int] | None
+    tensor: Tensor, source: UntypedStorage, offset: int, size: Sequence[int], stride: Sequence[int] | None
 ) -> None:
-    """Make the tensor a view of the storage; lengths and offset in elements. Raises ForebayError for an invalid one."""
+    """Make the tensor a view of the storage, which is enlarged if needed; lengths and offset in elements.
+
+    Raises ForebayError for an invalid one.
+    """
     steps = _contiguous_strides(size) if stride is None else tuple(stride)
     if source.device != tensor.device:
         raise ForebayError(
@@ -42,7 +45,7 @@ def set_storage(
         raise ForebayError(f"Storage size calculation overflowed with sizes={[*size]} and strides={[*steps]}")
     last = offset + sum((length - 1) * step for length, step in zip(size, steps, strict=True))
     if math.prod(size) and (last + 1) * tensor.itemsize > source.nbytes():
-        raise ForebayError("Trying to resize storage that is not resizable")
+        source.resize_((last + 1) * tensor.itemsize)
     tensor.raw_storage = source.for_tensor()
     tensor.shape = Size(size)
     tensor.byte_strides = tuple(step * tensor.itemsize for step in steps)

@@ -228,6 +228,13 @@ class Tensor(Exporter):
 
     def data_ptr(self) -> int:
         """Return the address of the first element; 0 for an empty tensor."""
+        try:
+            return self.raw_storage.address + self.byte_offset if self.numel() else 0
+        except ForebayError:  # the storage is too small for its tensors, or access is forbidden
+            return self.untyped_storage().data_ptr() + self.byte_offset
+
+    def raw_address(self) -> int:
+        """Return `data_ptr()` for queued work. Raises ForebayError if the memory must not be used."""
         return self.raw_storage.address + self.byte_offset if self.numel() else 0
 
     def set_(
@@ -260,11 +267,12 @@ class Tensor(Exporter):
         TypeError
             If `source` is neither a storage nor a tensor, or `storage_offset` is given without `size`.
         ForebayError
-            If the memory is of another device or too small, a tensor has another dtype, or a number is invalid.
+            If the memory is of another device, too small and not resizable, a tensor has another dtype, or a number
+            is invalid.
 
         Notes
         -----
-        As `torch.Tensor.set_`, which enlarges memory that is too small.
+        As `torch.Tensor.set_`. A storage that is too small is enlarged.
         """
         if isinstance(source, Tensor):
             if source.numpy_dtype != self.numpy_dtype:

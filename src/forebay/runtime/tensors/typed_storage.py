@@ -272,6 +272,21 @@ class TypedStorage:
         """
         return self._over(self.elements.cuda(device, non_blocking))
 
+    def resize_(self, size: int) -> None:
+        """Change the number of elements.
+
+        Parameters
+        ----------
+        size : int
+            The new number; elements beyond it are dropped, new elements are uninitialised.
+
+        Notes
+        -----
+        As `UntypedStorage.resize_`.
+        """
+        elements = self.untyped().resize_(size * self.element_size()).elements
+        self.elements = elements.view(self.elements.numpy_dtype)
+
     def _over(self, moved: Tensor) -> TypedStorage:
         if moved is self.elements:
             return self

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from forebay.device_spec import Device
-from forebay.errors import ForebayError, Unsupported
+from forebay.errors import ForebayError
+from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
+from forebay.runtime.memory.storage import Storage
 from forebay.runtime.memory.untyped_storage import StorageBase
+from forebay.runtime.streams.stream import current_stream_for
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -31,7 +34,7 @@ class UntypedStorage(StorageBase):
 
     Notes
     -----
-    As `torch.UntypedStorage`, with a fixed size. All tensors over the same memory have the same storage object.
+    As `torch.UntypedStorage`. All tensors over the same memory have the same storage object.
 
     Examples
     --------
@@ -61,25 +64,62 @@ class UntypedStorage(StorageBase):
         """Return True for memory of a CUDA device, which processes can share."""
         return self.is_cuda
 
-    def resize_(self, size: int) -> None:
-        """Raise Unsupported unless the size remains.
+    def resize_(self, size: int) -> UntypedStorage:
+        """Change the size: allocate other memory, copy the bytes that remain, and free the previous memory.
 
         Parameters
         ----------
         size : int
-            The number of bytes.
+            The number of bytes; new bytes are uninitialised.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage.
 
         Raises
         ------
-        Unsupported
-            If the size would change. To free the memory of a tensor that remains in use, assign another tensor to its
-            `data`.
+        ForebayError
+            If the size is not an int or negative, or the device's allocator did not provide the memory.
+        ValueError
+            If the size is 2**63 or more.
+        OutOfMemory
+            If the memory cannot be allocated; the storage remains as it was.
+
+        Notes
+        -----
+        As `torch.UntypedStorage.resize_`. A tensor that needs more than the new size raises ForebayError when it is
+        used, until the storage is large enough again; in PyTorch it uses memory that is not its own.
+
+        Examples
+        --------
+        >>> import forebay
+        >>> weights = forebay.ones(4)
+        >>> _ = weights.untyped_storage().resize_(0)
+        >>> weights.tolist()
+        Traceback (most recent call last):
+        ...
+        forebay.errors.ForebayError: the tensor's storage has 0 bytes of 16: enlarge it first (resize_)
+        >>> _ = weights.untyped_storage().resize_(16)
+        >>> weights.fill_(2).tolist()
+        [2.0, 2.0, 2.0, 2.0]
         """
-        if size != self.nbytes():
-            raise Unsupported(
-                f"a storage of {self.nbytes()} bytes cannot be resized to {size}: assign to `tensor.data` instead",
-                ability="resize",
-            )
+        if size.__class__ is bool or not isinstance(size, int):
+            raise ForebayError(f"resize_ expects an int, but got {type(size).__name__}")
+        if not -(1 << 63) <= size < 1 << 63:
+            raise ValueError("Overflow when unpacking long long")
+        if size < 0:
+            raise ForebayError(f"Requested storage size ({size}) cannot be represented as a size_t")
+        if not self.resizable():
+            raise ForebayError("Trying to resize storage that is not resizable")
+        if size >= MAX_REQUEST_BYTES:
+            raise self.opened.allocator.too_large_error(size)
+        made = Storage.allocate(self.opened, size, current_stream_for(self.opened).handle)
+        kept = (min(size, self.nbytes()),)
+        if kept != (0,):
+            self.tensor_type(made, _BYTE, kept, (1,)).copy_(self.tensor_type(self.for_tensor(), _BYTE, kept, (1,)))
+        self.replace_memory(made)
+        return self
 
     def tolist(self) -> list[int]:
         """Return the bytes as ints, after waiting for the current stream."""
