@@ -226,7 +226,7 @@ TEST(expandable_segment_may_have_grown) {
   policy.expandable = true;
   pool.set_policy(policy);
   pool.create_partition(kPrivate, true);
-  pool.adopt_expandable(kBase, 10 * kLargeSegment, kLargeSegment, 0, false, 0, kPrivate);
+  pool.adopt_expandable(kBase, 10 * kLargeSegment, kLargeSegment, 0, false, kPrivate);
   const auto commit = [&](uint64_t nbytes) {
     const PageRange pages = pool.choose_pages(nbytes, 0, kPrivate);
     return pages.size == 0 ? pool.allocate_at(pages.address, nbytes, 0, 0, kPrivate)
@@ -252,7 +252,7 @@ TEST(pages_that_were_released_or_committed_between_saved_blocks) {
   pool.set_policy(policy);
   pool.create_partition(kPrivate, true);
   constexpr uint64_t kPage = 2 * kMiB;
-  pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, true, 0, kPrivate);
+  pool.adopt_expandable(kBase, 4 * kPage, kPage, 0, true, kPrivate);
   const auto commit = [&](uint64_t page) {
     CHECK(pool.begin_commit({kBase + page * kPage, kPage}));
     pool.commit_done(kBase + page * kPage, 0, 0);

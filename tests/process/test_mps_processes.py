@@ -28,7 +28,7 @@ def check():
     event = mps.Event()
     event.record()
     event.synchronize()
-    assert (mps.get_rng_state() == state).all()
+    assert mps.get_rng_state().tolist() == state.tolist()
 assert forked(check) == 0
 check()
 """,

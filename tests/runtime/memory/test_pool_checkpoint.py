@@ -15,7 +15,10 @@ POOL = (0, 1 << 30)
 @pytest.fixture
 def opened():
     with forebay.emulate("cuda", profile="h200"):
-        yield current.opened_for("cuda")
+        opened = current.opened_for("cuda")
+        yield opened
+        while not opened.allocator.private.decref(POOL):  # else the ended device stays open
+            pass
 
 
 def allocated(opened, count):

@@ -21,7 +21,7 @@ TOO_SMALL = r"the tensor's storage has 8 bytes of 16: enlarge it first \(resize_
         lambda tensor: tensor.numpy(),
         lambda tensor: tensor.clone(),
         lambda tensor: tensor.to("float64"),
-        lambda tensor: forebay.poisson(tensor),
+        forebay.poisson,
     ],
 )
 def test_tensor_of_a_smaller_storage_cannot_be_used(use):

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay._core import Block
+from forebay.device_spec import CPU
 from forebay.errors import ForebayError
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.allocator.pluggable_allocator import PluggableBlock
 from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import observers
+from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.pinned.pinned_allocator import PinnedBlock
 from forebay.runtime.settings import process_settings
@@ -22,6 +24,7 @@ from forebay.runtime.streams.stream import Stream
 
 __all__ = [
     "AnyBlock",
+    "HostStorage",
     "Storage",
     "StreamOrderedOwner",
     "allocate_block",
@@ -111,6 +114,23 @@ class Storage:
         """True if functions that a queue runs may access the memory."""
         props = self.opened.port.props
         return props.host_visible or props.queue_visible
+
+
+class HostStorage(Storage):
+    """Memory of a NumPy array. Its device, the CPU, is opened only when it is used: a forked child can still do so."""
+
+    __slots__ = ()
+    host_visible = queue_visible = borrowed = True
+
+    def __init__(self, nbytes: int, address: int, owner: object) -> None:
+        self.nbytes = nbytes
+        self.address = address
+        self.owner = owner
+
+    @property
+    def opened(self) -> OpenDevice:  # type: ignore[override]  # a slot of the base class
+        """The CPU device."""
+        return open_device.open_device(CPU)
 
 
 class _InaccessibleStorage(Storage):

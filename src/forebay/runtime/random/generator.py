@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.device_spec import CPU, Device, canonical
+from forebay.errors import Forked
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import device_count
@@ -480,6 +481,8 @@ def _state_bytes(state: Any) -> bytes:
             array = state.raw_array()  # a graph capture may forbid waiting
         else:
             array = getattr(state, "numpy", lambda: None)()
+    except Forked:  # a state that was read before the fork
+        array = state.raw_array()
     except TypeError:  # a tensor of a device whose memory the host cannot read
         raise TypeError("RNG state must be a torch.ByteTensor") from None
     if not isinstance(array, np.ndarray):

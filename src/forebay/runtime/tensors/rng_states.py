@@ -6,10 +6,8 @@ from itertools import count
 
 import numpy as np
 
-from forebay.device_spec import CPU
 from forebay.layouts import size_of
-from forebay.runtime.devices import open_device
-from forebay.runtime.memory.storage import Storage
+from forebay.runtime.memory.storage import HostStorage
 from forebay.runtime.random import generator
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -44,7 +42,7 @@ def state_tensor(state: bytes) -> Tensor:
     begin = slot * nbytes
     buffer.bytes[begin : begin + nbytes] = state
     address = buffer.address + begin
-    return Tensor(Storage(open_device.open_device(CPU), nbytes, address, buffer.array), _UINT8, buffer.shape, (1,))
+    return Tensor(HostStorage(nbytes, address, buffer.array), _UINT8, buffer.shape, (1,))
 
 
 generator.register_state_type(state_tensor)
