@@ -14,7 +14,7 @@ BOUNDS: dict[str, float | None] = {
     "with cuda.stream(s): pass": 8,
     "current_stream()": 10,
     "Event.record()": 8,
-    "get_rng_state()": 3,
+    "get_rng_state()": 1,
     "with cuda.device(0): pass": 1,
 }
 STREAMS = ("with cuda.stream(s) of another device: pass", "default_stream()", "set_stream(s)", "Stream()")

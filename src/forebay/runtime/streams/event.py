@@ -307,21 +307,20 @@ class Event:
             raise RuntimeError(self._not_an_event)  # noqa: TRY004 -- PyTorch's
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if not (self.recorded and other.recorded):
-            raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if self._stream is None or self._mark is None or other._mark is None:  # recorded in graphs, but not replayed
-            kind = "" if self.device is None else self.device.kind
+        if self._stream is None or self._mark is None or other._mark is None:
+            if not (self.recorded and other.recorded):
+                raise ValueError("Both events must be recorded before calculating elapsed time.")
+            kind = "" if self._device is None else self._device.kind  # recorded in graphs, but not replayed
             raise accelerator_error(INVALID_HANDLE, kind=kind, call="elapsed_time")
-        kind, other_kind = self._stream.device.kind, other.device.kind if other.device else ""
+        kind, other_kind = self._kind, other._kind
         if kind != other_kind:
             raise RuntimeError(
                 f"Event device type {kind.upper()} does not match other's device type {other_kind.upper()}."
             )
         if not (self.query() and other.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
-        if self.device != other.device:
-            device = str(self.device)
-            raise accelerator_error(INVALID_HANDLE, kind=kind, call="elapsed_time", device=device)
+        if self._device is not other._device and self._device != other._device:
+            raise accelerator_error(INVALID_HANDLE, kind=kind, call="elapsed_time", device=str(self._device))
         queue = self._stream.queue
         if not _supports_timing(queue):
             raise Unsupported(f"{self.device} does not support event timing", ability="Timing")

@@ -5,6 +5,8 @@ Over 400 lines because of the docstrings of its public functions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
@@ -34,7 +36,11 @@ __all__ = [
 ]
 
 
-_READ_ONLY = ("device", "priority")
+def _read_only(name: str) -> Callable[[object, object], NoReturn]:
+    def fail(stream: object, value: object) -> NoReturn:  # noqa: ARG001 -- the parameters of a setter
+        raise AttributeError(f"attribute {name!r} of 'forebay.Stream' objects is not writable")
+
+    return fail
 
 
 class Stream:
@@ -109,18 +115,20 @@ class Stream:
         self.opened = opened  # internal to the runtime, like `queue`
         self._queue = queue
         self._borrowed = False
-        self.device = opened.device
+        self._device = opened.device
         self.handle = queue.handle  # unique on the device; 0 for the default stream
-        self.priority = priority
+        self._priority = priority
+
+    if TYPE_CHECKING:
+        device: Device
+        priority: int
+    else:  # not functions: most calls read the device
+        device = property(attrgetter("_device"), _read_only("device"), doc="The device.")
+        priority = property(attrgetter("_priority"), _read_only("priority"), doc="A lower number is more urgent.")
 
     def __del__(self) -> None:
         if getattr(self, "_borrowed", False) and not self.opened.unusable:
             self.opened.return_queue(self._queue, self.priority)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _READ_ONLY and name in self.__dict__:
-            raise AttributeError(f"attribute {name!r} of 'forebay.Stream' objects is not writable")
-        object.__setattr__(self, name, value)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
