@@ -159,8 +159,7 @@ bool Pool::decommit_done(uint64_t address, uint32_t stack) {
   if (stack == 0 && block->prev == nullptr) stack = segment.stack;
   coalesce_uncommitted(block);
   count_reserved(segment, -static_cast<int64_t>(size));
-  if (ring_)
-    record_event(Action::Unmap, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
+  if (ring_) record_event(Action::Unmap, address, size, segment.queue, stack, segment.free_list->partition->pool_id);
   return !block->is_split();
 }
 

@@ -146,7 +146,7 @@ class Pool {
   std::vector<PageRange> idle_pages(bool small, uint32_t pool_id) const;  // whole free pages, in free-list order
   bool begin_decommit(PageRange range);                                   // false unless all of it is free
   bool decommit_done(uint64_t address, uint32_t stack = 0);               // true if its whole segment is uncommitted
-  void rollback(uint64_t address);       // the transition failed
+  void rollback(uint64_t address);                                        // the transition failed
   std::vector<PageTransition> page_transitions() const;
   bool evict_expandable(uint64_t address);
 
@@ -183,7 +183,8 @@ class Pool {
   // a bit for each action that is not recorded; `keep`: retain the newest entries of the previous recording.
   void record_history(size_t capacity, bool stacks = true, uint32_t skip = 0, bool keep = false);
   void set_note(uint32_t note) { note_ = note; }  // of the following entries
-  // Removes the stacks from the table that no block or segment has, and renumbers the others. The history must be empty.
+  // Removes the stacks from the table that no block or segment has, and renumbers the others. The history must be
+  // empty.
   void compact_stacks(StackTable* stacks);
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   void record_oom(uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t stack, uint32_t pool_id = 0);
