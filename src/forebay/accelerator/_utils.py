@@ -18,7 +18,7 @@ def _get_device_index(device: Any, optional: bool = False) -> int:
     Raises ValueError for a device of another kind and for an invalid argument, ForebayError without an accelerator.
     """
     if isinstance(device, int):
-        return device
+        return int(device)  # True is 1
     device = Device(device) if isinstance(device, str) else device
     if isinstance(device, Device):
         if accelerator_kind() is None:

@@ -405,7 +405,7 @@ def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
     """
     if not isinstance(data_ptr, int):
         raise TypeError(f"get_stream_from_external(): argument 'data_ptr' must be int, not {type(data_ptr).__name__}")
-    return Stream(device, stream_ptr=data_ptr)
+    return Stream(int(device) if isinstance(device, bool) else device, stream_ptr=data_ptr)
 
 
 class StreamContext(StreamContextOfKind):

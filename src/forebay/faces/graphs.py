@@ -234,7 +234,7 @@ def capture_callables(
     is_tuple = isinstance(callables, tuple)
     functions = callables if is_tuple else (callables,)
     samples = sample_args if is_tuple else (sample_args,)
-    inputs = [list(_leaves(args)) for args in samples]
+    inputs = [list(_leaves(tuple(args))) for args in samples]
     if not all(isinstance(leaf, Tensor) for leaves in inputs for leaf in leaves):
         raise AssertionError(
             "In the beta API, sample_args for each callable must contain only Tensors. Other types are not allowed."

@@ -158,7 +158,7 @@ class KindMemPool(mem_pool.MemPool):
         opened = self.kind.get_open_device()
         return 1 if opened is None else self.users(opened)
 
-    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # noqa: ARG002 -- as above; PyTorch's, of segments
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:  # type: ignore[override]  # PyTorch's, of segments
         """Return the pool's segments on all devices.
 
         Parameters
@@ -170,12 +170,28 @@ class KindMemPool(mem_pool.MemPool):
         -------
         list of dict
             One dict per segment, as `memory_snapshot`.
+
+        Raises
+        ------
+        ForebayError
+            If `include_traces` is not a bool.
         """
+        if not isinstance(include_traces, bool):
+            raise ForebayError("include_traces must be a boolean")
         return [
             row
             for opened in open_device.open_devices(self.kind.name).devices
             for row in snapshot_pool(opened.allocator, self.id)
         ]
+
+
+def _size_argument(size: Any) -> int:
+    """Return a size as an int. Raises ValueError, in which PyTorch shows any value that is no C integer as -1."""
+    number = size.__index__() if hasattr(size, "__index__") else -1
+    if not 0 <= number < _MAX_SIZE:
+        shown = number if -_MAX_SIZE <= number < _MAX_SIZE else -1
+        raise ValueError(f"Invalid memory size: {shown}. caching_allocator_alloc requires a non-negative size.")
+    return int(number)
 
 
 class ManagedMemory:
@@ -242,14 +258,18 @@ class CachingAllocatorFunctions:
         index = kind.current_index() if device is None else kind.index(device)
         if index == -1:
             index = kind.current_index()
-        if stream is not None and not isinstance(stream, (Stream, int)):
+        kind.initialisation.ensure()
+        if stream is None:
+            index = kind.check_range(kind.checked_index(index, "getCurrentStream"))
+        elif not isinstance(stream, (Stream, int)):
             raise TypeError(
                 f"Invalid type for stream argument, must be `forebay.{kind.name}.Stream` or `int` "
                 "representing a pointer to an existing stream"
             )
-        if not isinstance(size, int) or not 0 <= size < _MAX_SIZE:
-            raise ValueError(f"Invalid memory size: {size!r}. caching_allocator_alloc requires a non-negative size.")
-        opened = kind.open_device(kind.check_range(kind.checked_index(index, "getCurrentStream")))
+        elif (index := kind.checked_index(index, "exchangeDevice")) < 0:
+            index = kind.current_index()
+        opened = kind.open_device(index)
+        size = _size_argument(size)
         if size == 0:
             return 0
         queue = stream if isinstance(stream, int) else (stream or current_stream_for(opened)).handle
@@ -351,7 +371,7 @@ class CachingAllocatorFunctions:
         Initialises the kind and opens the device. A graph captured inside keeps the pool's memory.
         """
         kind = self._kind
-        index = kind.current_index() if device is None else kind.index(device)
+        index = kind.current_index() if device is None else int(kind.index(device))  # it may be True
         kind.initialisation.ensure()
         find_open_device(kind, index, "Invalid device argument")
         with mem_pool.use_mem_pool(pool, Device(kind.name, index)):

@@ -67,9 +67,10 @@ def test_conditional_calls_outside_body_raise(stream):
     with pytest.raises(RuntimeError, match=r"capture_begin\(\) must be called before"):
         graph.begin_capture_to_if_node(on)
     graph.capture_begin()
-    for call in (graph.end_capture_to_conditional_node, lambda: graph.set_conditional_handle_for_current_node(on)):
-        with pytest.raises(RuntimeError, match="No active CUDA graph conditional node"):
-            call()
+    with pytest.raises(RuntimeError, match="Missing capture ID for conditional node"):
+        graph.end_capture_to_conditional_node()
+    with pytest.raises(RuntimeError, match="No active CUDA graph conditional node"):
+        graph.set_conditional_handle_for_current_node(on)
     with pytest.raises(RuntimeError, match="a bool tensor with one element"):
         graph.begin_capture_to_if_node(forebay.zeros(2))
     graph.begin_capture_to_if_node(on)

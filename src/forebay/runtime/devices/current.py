@@ -25,6 +25,7 @@ __all__ = [
     "cache_opened",
     "current_device",
     "current_index",
+    "device_argument",
     "get_default_device",
     "local",
     "make_current",
@@ -133,6 +134,16 @@ def current_index(kind: str) -> int:
     return local.state.indices.get(kind, 0)
 
 
+def device_argument(device: Device | str | int) -> Device:
+    """Return the Device that an argument denotes. Raises TypeError that names the argument and its type."""
+    if isinstance(device, Device):
+        return device
+    try:
+        return Device(device)
+    except TypeError:
+        raise TypeError(f"argument 'device' must be forebay.device, not {type(device).__name__}") from None
+
+
 def resolve(device: Device | str | int | None = None) -> Device:
     """Return the canonical device for a device argument. Does not open it.
 
@@ -142,10 +153,7 @@ def resolve(device: Device | str | int | None = None) -> Device:
     if device is None:
         return current_device()
     if device.__class__ is not Device:
-        try:
-            device = Device(device)
-        except TypeError:
-            raise TypeError(f"argument 'device' must be forebay.device, not {type(device).__name__}") from None
+        device = device_argument(device)
     if device.index is None:
         return device if device.kind == "cpu" else Device(device.kind, current_index(device.kind))
     return canonical(device)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from forebay.runtime.devices import current
 from forebay.runtime.streams.stream import Stream, current_stream_for
+from forebay.runtime.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from forebay.runtime.base.capture_state import Capture
-    from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["ConditionalNodes"]
 
@@ -86,7 +86,8 @@ class ConditionalNodes:
         -----
         As `torch.cuda.CUDAGraph.set_conditional_handle_for_current_node`.
         """
-        capture = self._require_body()
+        _require_tensor(scalar_cuda_pred_tensor)
+        capture = self._require_body("No active CUDA graph conditional node.")
         capture.recording.update_condition(self._stream().queue, _bool_address(scalar_cuda_pred_tensor))
 
     def end_capture_to_conditional_node(self) -> None:
@@ -101,21 +102,27 @@ class ConditionalNodes:
         -----
         As `torch.cuda.CUDAGraph.end_capture_to_conditional_node`.
         """
-        capture = self._require_body()
+        capture = self._require_body("Missing capture ID for conditional node.")
         capture.recording.end_body(self._stream().queue)
         capture.bodies -= 1
 
     @contextmanager
     def _conditional(self, predicate: Tensor) -> Iterator[tuple[Capture, int]]:
+        _require_tensor(predicate)
         if self._capture is None:
             raise RuntimeError("capture_begin() must be called before begin_capture_to_conditional_node()")
         yield self._capture, _bool_address(predicate)
         self._capture.bodies += 1
 
-    def _require_body(self) -> Capture:
+    def _require_body(self, message: str) -> Capture:
         if self._capture is None or not self._capture.bodies:
-            raise RuntimeError("No active CUDA graph conditional node.")
+            raise RuntimeError(message)
         return self._capture
+
+
+def _require_tensor(predicate: object) -> None:
+    if not isinstance(predicate, Tensor):
+        raise TypeError(f"argument 'scalar_cuda_pred_tensor' must be a Tensor, not {type(predicate).__name__}")
 
 
 def _bool_address(predicate: Tensor) -> int:

@@ -85,6 +85,8 @@ class Graph(GraphHooks, ConditionalNodes):
 
     def __init__(self, keep_graph: bool = False) -> None:
         super().__init__()
+        if keep_graph is not None and not hasattr(keep_graph, "__bool__"):
+            raise TypeError(f"argument 'keep_graph' must be bool, not {type(keep_graph).__name__}")
         self._keep_graph = bool(keep_graph)
         self._capture: Capture | None = None  # the active capture
         self._reset_state()
@@ -140,6 +142,11 @@ class Graph(GraphHooks, ConditionalNodes):
         -----
         As `torch.cuda.CUDAGraph.capture_begin`.
         """
+        if isinstance(capture_error_mode, bytes):
+            capture_error_mode = capture_error_mode.decode()
+        if not isinstance(capture_error_mode, str):
+            raise TypeError(f"argument 'capture_error_mode' must be str, not {type(capture_error_mode).__name__}")
+        pool_id(pool)  # raises TypeError before all other checks
         if capture_error_mode not in self.capture_modes:
             quoted = [f"`{mode}`" for mode in self.capture_modes]
             expected = f"{', '.join(quoted[:-1])}, or {quoted[-1]}"
@@ -585,8 +592,10 @@ def pool_id(pool: Any) -> PoolId | None:
     found = pool.id if isinstance(pool, MemPool) else pool
     if found is None:
         return None
-    if not (isinstance(found, tuple) and len(found) == 2 and all(type(number) is int for number in found)):
+    if not (isinstance(found, (tuple, list)) and len(found) == 2) or not all(
+        isinstance(number, int) and number >= 0 for number in found
+    ):
         raise TypeError(f"a memory pool must be a MemPool or a tuple of two ints, not {found!r}")
     if found[0] and found[1]:
         raise RuntimeError(f"{found} is not a valid memory pool id: one of the two numbers must be 0")
-    return found if any(found) else None
+    return (int(found[0]), int(found[1])) if any(found) else None

@@ -99,7 +99,7 @@ class Generator:
     def __init__(
         self, device: Device | str | int | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
     ) -> None:
-        self._device = CPU if device is None else canonical(device if device.__class__ is Device else Device(device))
+        self._device = CPU if device is None else canonical(current.device_argument(device))
         if capture_state.active and self._active_capture() is not None:
             name = self.device.kind.upper()
             raise RuntimeError(

@@ -967,7 +967,7 @@ class Tensor(Exporter):
         if device is None:
             place = Device("cuda")
         else:
-            place = Device("cuda", device) if isinstance(device, int) else Device(device)
+            place = Device("cuda", device) if device.__class__ is int else current.device_argument(device)
         if place.kind != "cuda":
             raise RuntimeError("Invalid device, must be cuda device")
         return self.to(place, non_blocking=non_blocking)
