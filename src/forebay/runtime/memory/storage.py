@@ -186,8 +186,14 @@ def record_use(storage: Storage, stream: Stream) -> None:
     if (pinned := pinned_block(owner := storage.owner)) is not None:
         pinned.record_stream(stream.queue)
     elif isinstance(owner, AnyBlock | StreamOrderedOwner):
-        if stream.device != storage.opened.device:
-            raise ValueError(f"{stream!r} is not a stream of {storage.opened.device}, where this tensor is")
+        if stream.device != (device := storage.opened.device):
+            reason = f"{stream!r} is not a stream of {device}, where this tensor is"
+            if stream.device.kind == device.kind:
+                raise ValueError(reason)
+            backend = device.kind.upper()
+            raise NotImplementedError(
+                f"Could not run 'aten::record_stream' with arguments from the '{backend}' backend. {reason}"
+            )
         owner.record_stream(stream.handle)
         for listener in observers.registered:
             listener.used(storage, stream)
