@@ -274,4 +274,6 @@ def synchronize(device: Any = None, /) -> None:
     index = _get_device_index(device, optional=True)
     if index < 0 and _accelerator_kind() is not None:
         raise ForebayError(f"device id must be non-negative!{index}")
-    _Devices(_accelerator()).synchronize(index)
+    kind = _accelerator()
+    if kind.initialised:
+        _Devices(kind).synchronize(index)

@@ -186,7 +186,8 @@ def reset_peak_memory_stats(device_index: Any = None, /) -> None:
     -----
     As `torch.accelerator.memory.reset_peak_memory_stats`. Does not open a device.
     """
-    _statistics().reset_peak_memory_stats(_index(device_index))
+    if accelerator().initialised:
+        _statistics().reset_peak_memory_stats(_index(device_index))
 
 
 def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
@@ -201,4 +202,5 @@ def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
     -----
     As `torch.accelerator.memory.reset_accumulated_memory_stats`. Does not open a device.
     """
-    _statistics().reset_accumulated_memory_stats(_index(device_index))
+    if accelerator().initialised:
+        _statistics().reset_accumulated_memory_stats(_index(device_index))

@@ -580,7 +580,7 @@ def capturing_graph(kind: str | None = None) -> Any:
 
     Raises RuntimeError if the stream is not being captured.
     """
-    capture = current_stream_for(current.opened_for(kind)).capture
+    capture = current_stream_for(current.opened_for(kind)).capture if capture_state.active else None
     graph = None if capture is None else capture.owner()
     if graph is None:
         raise RuntimeError("The current stream is not currently capturing.")
