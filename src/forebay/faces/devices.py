@@ -45,12 +45,13 @@ class DeviceContext:
 
     def __enter__(self) -> None:
         before = self._before = local.state.device  # may be of another kind
-        if before is not None and before.index == self.idx and before.kind == self.kind.name:
+        kind = self.kind
+        if before is not None and before.index == self.idx and before.kind == kind.name and kind.initialisation.done:
             self.prev_idx = self.idx  # already current
         else:
             if before is None:  # exit restores the default device explicitly
                 self._before = current_device()
-            self.prev_idx = self.kind.exchange(self.idx)
+            self.prev_idx = kind.exchange(self.idx)
 
     def __exit__(
         self,

@@ -345,6 +345,8 @@ class MemoryStatistics:
             raise ForebayError(f"invalid argument to {name}")
         index = self._kind.index(device, optional=True)
         self._kind.checked_index(index, name)
+        if self._kind.initialisation.bad_fork:
+            return None  # as PyTorch, which resets a copy of the parent's statistics
         require_native_allocator(self._kind, call)
         return find_open_device(self._kind, index, "Invalid device argument")
 
