@@ -122,7 +122,8 @@ def test_annotation_scopes_outside_an_annotated_capture_record_nothing(tmp_path)
     with cuda.graph(cuda.CUDAGraph()), graph_annotations.mark_kernels("disabled"):
         ones(1)
     assert dict(graph_annotations.get_kernel_annotations()) == {}
-    graph_annotations.clear_kernel_annotations()
+    with pytest.warns(FutureWarning, match="is deprecated"):
+        graph_annotations.clear_kernel_annotations()
     graph_annotations.dump_kernel_py_stacks(str(tmp_path / "stacks"))
     assert json.loads(gzip.decompress((tmp_path / "stacks").read_bytes())) == {}
     assert graph_annotations.is_available()

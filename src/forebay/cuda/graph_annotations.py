@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -87,10 +88,22 @@ def get_kernel_annotations() -> Mapping[int, list[dict[str, Any]]]:
 def clear_kernel_annotations() -> None:
     """Delete the annotations of all graphs.
 
+    Warns
+    -----
+    FutureWarning
+        Always: the annotations of a graph are deleted with it.
+
     Notes
     -----
     As `torch.cuda.graph_annotations.clear_kernel_annotations`.
     """
+    warnings.warn(
+        "`forebay.cuda.graph_annotations.clear_kernel_annotations` is deprecated. The registry bounds itself: "
+        "annotations are rekeyed to the exec graph on instantiate and dropped when that graph is destroyed, so a "
+        "global wipe is not needed and discards annotations for graphs that are still live.",
+        FutureWarning,
+        stacklevel=2,
+    )
     graphs_annotations.clear()
 
 
