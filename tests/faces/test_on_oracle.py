@@ -111,6 +111,17 @@ def test_difference_without_a_scene_is_rejected(scenes):
         scenes("DIFFERS = {'scone': 'a reason'}\ndef scene(cuda, torch_like): ...")
 
 
+@pytest.mark.parametrize(
+    ("result", "equal"),
+    [({"a": 1, "b": 3}, True), ({"a": 1, "b": 2}, False), ({"a": 0, "b": 3}, False)],
+    ids=["only listed key differs", "listed key is equal", "other key differs"],
+)
+def test_listed_keys_and_only_those_differ(scenes, result, equal):
+    found = scenes("DIFFERING_KEYS = {'a reason': 'b'}\ndef scene(cuda, torch_like): ...")
+    here, expected = found.compared(result, {"a": 1, "b": 2})
+    assert (here == expected) is equal
+
+
 @pytest.mark.parametrize("missing", ["run.sh", "lib"])
 def test_missing_oracle_is_explained(scenes, tmp_path, missing):
     assert on_oracle.why_no_oracle() == ""

@@ -17,8 +17,10 @@ Both sides have DEVICES devices of MEMORY bytes. On PyTorch's side each scene ru
 imported torch and initialised nothing. On forebay's side it runs in the test process inside `forebay.emulate`, or also
 in forks if the file sets `FRESH_PROCESS = True`, for scenes about first use. `ENVIRON = {...}` is set on both sides
 before any import, and implies fresh processes. `DRIVER = False` is for scenes without a driver: PyTorch runs without
-the stand-in, forebay without emulation. `DIFFERS = {"scene": "reason"}` lists intended differences: the results
-must then differ, and docs/differences.md describes them.
+the stand-in, forebay without emulation.
+
+`DIFFERS = {"scene": "reason"}` lists intended differences: the results must then differ, and docs/differences.md
+describes them. For scenes that return a dict, `DIFFERING_KEYS = {"reason": "keys, one a line"}` lists keys of it.
 
 Not compared: the words PyTorch and forebay, addresses, C++ source locations. The stand-in runs no kernels (only copies
 and memsets), its `wait_event` orders nothing, and it has no IPC.
@@ -105,6 +107,8 @@ class SceneFile:
         spec.loader.exec_module(module)
         self.scenes = {name: value for name, value in vars(module).items() if _is_scene(value, module.__name__)}
         self.differs: dict[str, str] = getattr(module, "DIFFERS", {})
+        keys = getattr(module, "DIFFERING_KEYS", {}).items()
+        self.differing_keys = {key: reason for reason, text in keys for key in text.strip().splitlines()}
         self.environ: dict[str, str] = getattr(module, "ENVIRON", {})
         self.driver: bool = getattr(module, "DRIVER", True)
         self.fresh = bool(self.environ) or not self.driver or getattr(module, "FRESH_PROCESS", False)
@@ -121,6 +125,15 @@ class SceneFile:
 
     def recorded(self) -> dict[str, object]:
         return json.loads(self.record.read_text())["scenes"] if self.record.exists() else {}
+
+    def compared(self, result, recorded) -> tuple[object, object]:
+        """Return both results, of dicts without the keys that are intended to differ, but with those that do not."""
+        if not isinstance(result, dict) or not isinstance(recorded, dict):
+            return result, recorded
+        different = {key for key in self.differing_keys.keys() & recorded.keys() if result.get(key) != recorded[key]}
+        intended = dict.fromkeys(different, "differs")
+        obsolete = dict.fromkeys(self.differing_keys.keys() - different, "should differ")
+        return result | intended, recorded | intended | obsolete
 
     def run_here(self, scene: str):
         """Return the scene's result on forebay in this process."""
@@ -283,6 +296,7 @@ def _record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent))  # scenes may import other modules of `support`
     if sys.argv[1:2] == ["record"]:
         _record(sys.argv[2:])
     else:
