@@ -55,6 +55,9 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         if (capture := other.capture) is not None:
             _capture_host_copy(capture, other, target, source, host=target, non_blocking=non_blocking)
             return
+    if non_blocking and stream.device.kind != other.device.kind and (source.is_pinned() or target.is_pinned()):
+        _copy_pinned(target, source)
+        return
     if sync_debug.mode and not non_blocking and stream.device.kind != other.device.kind and target.numel():
         for opened in (stream.opened, other.opened):
             sync_debug.check_wait(opened)
@@ -81,6 +84,26 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
             listener.launched(stream, "copy_", (source,), (target,))
     finally:
         other.wait_stream(stream)  # the source's memory must not be reused during the copy
+
+
+def _copy_pinned(target: Tensor, source: Tensor) -> None:
+    """Queue a copy between a device and pinned memory on the device's current stream, without waiting for it.
+
+    As PyTorch does: only the pinned memory's reuse is ordered with the copy, other use of it by the host is not.
+    """
+    host, there = (source, target) if source.is_pinned() else (target, source)
+    stream = current_stream_for(there.raw_storage.opened)
+    stream.wait_stream(current_stream_for(host.raw_storage.opened))  # the host waits: PyTorch's would have nothing left
+    registered = pinned_block(host.raw_storage.owner) is None  # the free of such memory waits for nothing
+    owned = (host.raw_storage,) if registered else ()
+    with keep_alive(stream, target.raw_storage, source.raw_storage), stream.opened.keep_alive(stream.queue, *owned):
+        if is_plain_copy(target, source):
+            _queue_runs(stream.queue, [(target.data_ptr(), source.data_ptr(), target.nbytes)], target.nbytes)
+        else:
+            readable = source.raw_storage.queue_visible
+            _queue_copy(stream, target, elements_of(source), source.raw_storage, readable=readable)
+    for listener in observers.launch_observers:
+        listener.launched(stream, "copy_", (source,), (target,))
 
 
 def _capture_host_copy(

@@ -1,0 +1,110 @@
+"""Copies of pinned tensors on the streams of emulated devices."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import forebay
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture
+def device():
+    with forebay.emulate("cuda", count=2):
+        yield "cuda:1"
+
+
+@pytest.fixture
+def held(device):
+    """Yield the current stream of the device, which executes nothing before it is released, and the release."""
+    stream, gate = forebay.current_stream(device), threading.Event()
+    forebay.zeros(1, device=device)
+    stream.queue.call(lambda: gate.wait(30))
+    yield stream, gate.set
+    gate.set()
+    stream.synchronize()
+
+
+def transposed(rows, columns):
+    return forebay.zeros(columns, rows).pin_memory().transpose(0, 1)
+
+
+@pytest.mark.parametrize("dtype", [forebay.float32, forebay.int64], ids=["same dtype", "conversion"])
+@pytest.mark.parametrize("form", ["contiguous", "slice", "transposed"])
+@pytest.mark.parametrize("to_device", [True, False])
+def test_non_blocking_copy_of_pinned_tensor_does_not_wait(held, device, to_device, form, dtype):
+    stream, release = held
+    host = {
+        "contiguous": lambda: forebay.zeros(6, 4).pin_memory(),
+        "slice": lambda: forebay.zeros(12, 4).pin_memory()[::2],
+        "transposed": lambda: transposed(6, 4),
+    }[form]()
+    there = forebay.zeros(6, 4, dtype=dtype, device=device)
+    target, source = (there, host) if to_device else (host, there)
+    source.fill_(3)
+    target.copy_(source, non_blocking=True)
+    assert not stream.query()
+    release()
+    stream.synchronize()
+    assert (target.cpu().numpy() == 3).all()
+
+
+def test_to_does_not_wait_for_copies_of_pinned_memory(held, device):
+    stream, release = held
+    there = forebay.ones(1000).pin_memory().to(device, non_blocking=True)
+    back = there.to("cpu", non_blocking=True)
+    assert back.is_pinned()
+    assert not stream.query()
+    release()
+    stream.synchronize()
+    assert back.tolist() == [1] * 1000
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+def test_blocking_copy_waits(held, device, to_device):
+    stream, release = held
+    host, there = forebay.ones(1000).pin_memory(), forebay.ones(1000, device=device)
+    target, source = (there, host) if to_device else (host, there)
+    timer = threading.Timer(0.05, release)
+    timer.start()
+    target.copy_(source)
+    assert stream.query()
+    timer.join()
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+def test_pinned_memory_is_not_reused_before_its_copy_is_done(held, device, to_device):
+    stream, release = held
+    host, there = forebay.ones(1000).pin_memory(), forebay.zeros(1000, device=device)
+    address = host.data_ptr()
+    target, source = (there, host) if to_device else (host, there)
+    target.copy_(source, non_blocking=True)
+    del host, target, source
+    gc.collect()
+    other = forebay.ones(1000).pin_memory()
+    assert other.data_ptr() != address
+    release()
+    stream.synchronize()
+    assert forebay.ones(1000).pin_memory().data_ptr() == address
+
+
+def test_registered_memory_stays_alive_during_its_copy(held, device):
+    stream, release = held
+    host, there = forebay.ones(1 << 16), forebay.zeros(1 << 16, device=device)
+    runtime = forebay.cuda.cudart()
+    assert runtime.cudaHostRegister(host.data_ptr(), host.nbytes, 0) == 0
+    there.copy_(host, non_blocking=True)
+    assert not stream.query()
+    assert runtime.cudaHostUnregister(host.data_ptr()) == 0
+    address = host.data_ptr()
+    del host
+    gc.collect()
+    others = [forebay.full((1 << 16,), 7, dtype=forebay.float32) for _ in range(4)]
+    assert address not in [each.data_ptr() for each in others]
+    release()
+    assert np.array_equal(there.cpu().numpy(), np.ones(1 << 16, np.float32))
