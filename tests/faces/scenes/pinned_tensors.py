@@ -130,3 +130,15 @@ def statistics(cuda, torch_like):
     third = torch_like.empty(1000, pin_memory=True)
     numbers.append(cuda.host_memory_stats()["num_host_alloc"])
     return before, initialised, numbers, third.is_pinned()
+
+
+def registered_memory_is_pinned(cuda, torch_like):
+    runtime, made = cuda.cudart(), torch_like.ones(20)
+
+    def seen():
+        storage = made.untyped_storage()
+        return [made.is_pinned(), made[3:].is_pinned(), storage.is_pinned(), made.pin_memory() is made]
+
+    before = made.is_pinned()
+    registered = int(runtime.cudaHostRegister(made.data_ptr(), 80, 0)), seen()
+    return before, registered, int(runtime.cudaHostUnregister(made.data_ptr())), seen()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from forebay.spi import PinsInPlace
 
-__all__ = ["after_fork_in_child", "covers", "overlaps", "register", "unregister", "unregister_kind"]
+__all__ = ["after_fork_in_child", "contains", "covers", "overlaps", "register", "unregister", "unregister_kind"]
 
 _registered: dict[str, dict[int, tuple[int, PinsInPlace]]] = {}  # kind -> address -> size, port that pinned it
 _lock = threading.RLock()
@@ -38,6 +38,12 @@ def overlaps(kind: str, address: int, nbytes: int) -> bool:
     """Return True if any byte of the range is registered."""
     known = tuple(_registered.get(kind, {}).items())
     return any(start < address + nbytes and address < start + length for start, (length, _) in known)
+
+
+def contains(address: int) -> bool:
+    """Return True if the address lies in a registered range of any kind."""
+    ranges = [entry for known in tuple(_registered.values()) for entry in tuple(known.items())]
+    return any(start <= address < start + length for start, (length, _) in ranges)
 
 
 def covers(kind: str, array: NDArray[Any]) -> bool:

@@ -26,6 +26,7 @@ from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
 from forebay.runtime.memory.storage import Storage, array_at, pinned_block, record_use
 from forebay.runtime.memory.strided_copy import is_c_contiguous
+from forebay.runtime.pinned import registered_memory
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
@@ -994,7 +995,7 @@ class Tensor(Exporter):
         -----
         As `torch.Tensor.is_pinned`.
         """
-        pinned = pinned_block(self.raw_storage.owner) is not None
+        pinned = pinned_block(self.raw_storage.owner) is not None or registered_memory.contains(self.data_ptr())
         if device is None:
             return pinned
         kind = Device(device).kind
