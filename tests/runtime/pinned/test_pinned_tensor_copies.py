@@ -93,6 +93,29 @@ def test_pinned_memory_is_not_reused_before_its_copy_is_done(held, device, to_de
     assert forebay.ones(1000).pin_memory().data_ptr() == address
 
 
+PINNED = {
+    "pin_memory": lambda: forebay.ones(3000).pin_memory(),
+    "zeros": lambda: forebay.zeros(3000, pin_memory=True),
+    "full": lambda: forebay.full((3000,), 2.0, pin_memory=True),
+    "randn": lambda: forebay.randn(3000, pin_memory=True),
+    "tensor": lambda: forebay.tensor([1.0] * 3000, pin_memory=True),
+    "copy_": lambda: forebay.empty(3000, pin_memory=True).copy_(forebay.ones(3000)),
+}
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("make", PINNED.values(), ids=PINNED)
+def test_pinned_memory_is_reused_at_once_after_work_of_the_host(make):
+    """The CPU device's queue may take a while to start, but its work is done when a function returns, as PyTorch's."""
+    addresses = set()
+    stream = forebay.current_stream("cpu")
+    for _ in range(5):
+        threading.Timer(0.01, (gate := threading.Event()).set).start()
+        stream.queue.call(lambda gate=gate: gate.wait(30))
+        addresses.add(make().data_ptr())
+    assert len(addresses) == 1
+
+
 def test_registered_memory_stays_alive_during_its_copy(held, device):
     stream, release = held
     host, there = forebay.ones(1 << 16), forebay.zeros(1 << 16, device=device)

@@ -58,9 +58,11 @@ def test_queued_copy_to_pinned_memory_outlives_the_emulation(remaining_ports):
     gate = threading.Event()
     with forebay.emulate("cuda"):
         source = forebay.tensor(np.arange(1000.0))
+        forebay.synchronize("cpu")
+        made = source.pin_memory()
         forebay.current_stream("cpu").queue.call(lambda: gate.wait(60))
-        source.pin_memory()
-        assert source.numel() == 1000
+        made.copy_(source, non_blocking=True)
+        del made
     assert len(remaining_ports()) == 1  # the CPU's queue writes to the memory
     gate.set()
     forebay.synchronize("cpu")

@@ -72,7 +72,7 @@ def copy_tensor(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
         target, source
     ):
         source = source.clone()
-    with keep_alive(stream, target.raw_storage, source.raw_storage):
+    with keep_alive(stream, target.raw_storage, source.raw_storage, non_blocking=non_blocking):
         stream.wait_stream(other)
         if plain:  # four times as fast as the general case, whose checks with NumPy dominate
             _queue_runs(stream.queue, [(target.raw_address(), source.raw_address(), target.nbytes)], target.nbytes)
@@ -162,21 +162,41 @@ def copy_array(target: Tensor, source: NDArray[Any], *, non_blocking: bool) -> N
         listener.launched(stream, "copy_", (), (target,))
 
 
-def keep_alive(stream: Stream, *storages: Storage) -> AbstractContextManager[object]:
+def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -> AbstractContextManager[object]:
     """Keep the storages' memory alive for the work that is queued inside the `with` block.
 
-    The allocators order frees of their own blocks after that work; other owners are kept alive.
+    The allocators order frees of their own blocks after that work; other owners are kept alive. The block's end waits
+    for the host's own work on pinned memory, unless `non_blocking`: its allocator would not reuse it before.
     """
     borrowed = []
+    waits = False
     if capture_state.active and stream.capture is not None:
         stream.capture.note_inputs(storages)
         return stream.opened.keep_alive(stream.queue, *(storage for storage in storages if storage.borrowed))
     for storage in storages:
         if (pinned := pinned_block(storage.owner)) is not None:
-            pinned.record_stream(stream.queue)
+            if not non_blocking and stream.opened is storage.opened:
+                waits = True
+            else:
+                pinned.record_stream(stream.queue)
         elif storage.borrowed:
             borrowed.append(storage)
+    if waits:
+        return _WaitAtEnd(stream)
     return stream.opened.keep_alive(stream.queue, *borrowed) if borrowed else nullcontext()
+
+
+class _WaitAtEnd:
+    """Wait at the end of a `with` block for the work that is queued inside."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        queue = self.stream.queue
+        self.stream.opened.wait(queue, queue.signal())
 
 
 def ensure_backed(queue: Queue, *arrays: NDArray[Any]) -> None:
