@@ -83,6 +83,13 @@ _cuda_setMemoryMetadata = memory._set_memory_metadata
 _host_emptyCache = accelerator.memory.empty_host_cache
 
 
+def _accelerator_isAllocatorInitialized() -> bool:
+    used = accelerator.current_accelerator()
+    if used is not None and used.type == CUDA.name:
+        return cuda.is_initialized()
+    return used is not None and bool(open_device.open_devices(used.type).devices)
+
+
 def _cuda_attach_out_of_memory_observer(observer: Callable[[int, int, int, int], object]) -> None:
     """Register a function that is called before OutOfMemory is raised on any CUDA device."""
     oom_observers.attach(CUDA, observer)
@@ -116,6 +123,10 @@ def _cuda_setMemoryFraction(fraction: float, device: int) -> None:
 
 
 # Devices, streams, events and graphs
+def _activate_gpu_trace() -> None:
+    """Do nothing: callbacks of `torch.cuda._gpu_trace` are called from their registration on."""
+
+
 _CUDAGraph = graphs.CUDAGraph
 _CudaEventBase = streams.Event
 _CudaStreamBase = streams.Stream

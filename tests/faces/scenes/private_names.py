@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 
 from support.on_oracle import outcome
 
 FRESH_PROCESS = True  # for what happens before the first use
 NAMES = """
-_CUDAGraph _CudaEventBase _CudaStreamBase _MemPool _accelerator_setAllocatorSettings _add_cached_tensor
+_CUDAGraph _CudaEventBase _CudaStreamBase _MemPool _accelerator_isAllocatorInitialized _accelerator_setAllocatorSettings
+_activate_gpu_trace _add_cached_tensor
 _cuda_attach_out_of_memory_observer _cuda_canDeviceAccessPeer _cuda_clearCublasWorkspaces
 _cuda_cudaCachingAllocator_enable _cuda_cudaCachingAllocator_is_enabled _cuda_cudaCachingAllocator_raw_alloc
 _cuda_cudaCachingAllocator_raw_delete _cuda_cudaHostAllocator _cuda_emptyCache _cuda_exchangeDevice
@@ -44,6 +46,24 @@ def before_the_first_use(cuda, torch_like):
     results = [[name, getattr(c, f"_cuda_{name}")()] for name in quiet.split()]
     results += [c._host_emptyCache(), c._cuda_getMemoryMetadata(), c._cuda_getAllocatorBackend()]
     return [*results, cuda.is_initialized(), c._cuda_getDevice(), cuda.is_initialized()]
+
+
+def allocator_is_initialized(cuda, torch_like):
+    initialised = torch_like._C._accelerator_isAllocatorInitialized
+    before = initialised(), cuda.is_initialized()
+    cuda.init()
+    after = initialised()
+    empty(torch_like, 1)
+    return before, after, initialised()
+
+
+def notifications_after_activation(cuda, torch_like):
+    """Callbacks of the GPU trace, activated as PyTorch's tests do."""
+    trace = import_module(f"{cuda.__name__}._gpu_trace")
+    results, made = [torch_like._C._activate_gpu_trace()], []
+    trace.register_callback_for_memory_allocation(made.append)
+    results.append(empty(torch_like, 1).data_ptr() == made[0])
+    return results, torch_like._C._activate_gpu_trace(), len(made)
 
 
 def observers_of_out_of_memory(cuda, torch_like):
