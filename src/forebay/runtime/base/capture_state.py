@@ -30,6 +30,7 @@ __all__ = [
     "end",
     "forbid",
     "forbid_on",
+    "is_under_way",
     "signal",
 ]
 
@@ -96,6 +97,11 @@ def capture_of(queue: Queue) -> Capture | None:
         return None
     recording = queue.capture
     return next((capture for capture in active if capture.recording is recording), None)
+
+
+def is_under_way(kind: str) -> bool:
+    """Return True while work on a device of the kind is captured."""
+    return any(capture.kind == kind for capture in active)
 
 
 def forbid(kind: str, call: str) -> None:

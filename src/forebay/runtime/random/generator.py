@@ -477,8 +477,8 @@ def _state_bytes(state: Any) -> bytes:
     try:
         if isinstance(state, np.ndarray):
             array = state
-        elif capture_state.active and hasattr(state, "raw_array") and state.raw_storage.host_visible:
-            array = state.raw_array()  # a graph capture may forbid waiting
+        elif capture_state.active and _is_captured_on_host(state):
+            array = state.raw_array()  # the capture forbids waiting
         else:
             array = getattr(state, "numpy", lambda: None)()
     except Forked:  # a state that was read before the fork
@@ -492,6 +492,12 @@ def _state_bytes(state: Any) -> bytes:
     if not array.flags.c_contiguous:
         raise RuntimeError("RNG state must be contiguous")
     return array.tobytes()
+
+
+def _is_captured_on_host(state: Any) -> bool:
+    if not hasattr(state, "raw_array") or not state.raw_storage.host_visible:
+        return False
+    return capture_state.is_under_way(state.device.kind)
 
 
 # ---- The default generators
