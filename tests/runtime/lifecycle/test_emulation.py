@@ -188,12 +188,17 @@ def test_pinned_memory_outlives_its_emulation(remaining):
 def test_pinned_memory_outlives_the_work_of_other_kinds(remaining):
     """The CPU's stream fills it after the emulation."""
     gate, stream = threading.Event(), forebay.current_stream("cpu")
-    stream.queue.call(lambda: gate.wait(30))
+    source = forebay.zeros(MIB)
     with forebay.emulate("cuda", count=2):
         forebay.empty(1, device="cuda:1")
-        forebay.zeros(MIB, pin_memory=True)
+        made = forebay.empty(MIB, pin_memory=True)
+        stream.queue.call(lambda: gate.wait(30))
+        made.copy_(source, non_blocking=True)
+        del made
     assert len(remaining()) == 1
     gate.set()
+    stream.synchronize()
+    retired_devices.close_unused()
     stream.synchronize()
     retired_devices.close_unused()
     assert not remaining()

@@ -145,7 +145,7 @@ cdef class Entries:
         cdef QueueTrack track = self.track_of(queue)
         if not track.timed:
             track.observe_ticks()
-        self.add_row(waited, since, "wait", None, 0, track.key, -1, None, None)
+        self.add_row(waited, since, "wait", None, 0, track.key, -1, None, None, 2)
         self.count(track)
 
     cpdef count(self, QueueTrack track):
@@ -160,7 +160,7 @@ cdef class Entries:
             self.add(MEMORY, (clock(), track.key, allocated, reserved))
 
     def note(self, int entry_type, what, int64_t event=0, QueueTrack track=None, int64_t since=0):
-        self.add_row(entry_type, since, what, None, event, -1 if track is None else track.key, -1, None, None)
+        self.add_row(entry_type, since, what, None, event, -1 if track is None else track.key, -1, None, None, 2)
 
     cpdef add(self, int entry_type, tuple fields):
         cdef Row row = Row(entry_type, 0, -1, -1, -1, 0, 0, 0)
@@ -202,18 +202,21 @@ cdef class Entries:
         return known
 
     cdef int add_row(self, int entry_type, int64_t since, what, name, int64_t number, int32_t track, int32_t other,
-                     begin, end) except -1:
+                     begin, end, int first=1) except -1:
         cdef int32_t offset = 0
-        code = self.program_code(&offset)
+        code = self.program_code(&offset, first)
         cdef int64_t now = clock()
         cdef Row row = Row(entry_type, offset, track, other, self.thread_state.key, since or now, now, number)
         self.push(row, code, what, name, begin, end)
 
-    cdef object program_code(self, int32_t* offset):
-        """Return the code of the innermost frame outside forebay, and store its bytecode offset."""
+    cdef object program_code(self, int32_t* offset, int first):
+        """Return the code of the innermost frame outside forebay, and store its bytecode offset.
+
+        The `first` innermost frames are forebay's, whose objects need not be made.
+        """
         cdef PyObject* caller
         try:
-            frame = getframe(1)
+            frame = getframe(first)
         except ValueError:  # on a queue's thread, all of whose frames are internal
             return None
         while True:

@@ -28,6 +28,8 @@ __all__ = [
     "may_overlap",
 ]
 
+_REVERSED = slice(None, None, -1)
+
 Run = tuple[int, int, int]  # target address, source address, bytes
 
 MAX_RUNS = 4096  # runs, when nothing else can copy: 10 ms
@@ -78,7 +80,8 @@ def elements_of(memory: Tensor | NDArray[Any]) -> Elements:
 def is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Return True if the elements are contiguous in C order; an empty array is."""
     step = itemsize
-    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+    lengths = tuple.__getitem__(shape, _REVERSED)  # reversed() of a Size calls its __getitem__, which takes longer
+    for length, stride in zip(lengths, strides[::-1], strict=True):
         if stride != step and length != 1:
             return 0 in shape
         step *= length

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay._core import Block
 from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.queue_capabilities import can_copy_strided, can_launch, is_lazily_backed
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item"]
 
+_NOTHING = nullcontext()
 _complex_cast_reported = False
 
 
@@ -174,6 +176,8 @@ def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -
         stream.capture.note_inputs(storages)
         return stream.opened.keep_alive(stream.queue, *(storage for storage in storages if storage.borrowed))
     for storage in storages:
+        if storage.owner.__class__ is Block:  # most are: neither pinned nor borrowed
+            continue
         if (pinned := pinned_block(storage.owner)) is not None:
             if not non_blocking and stream.opened is storage.opened:
                 waits = True
@@ -183,7 +187,7 @@ def keep_alive(stream: Stream, *storages: Storage, non_blocking: bool = False) -
             borrowed.append(storage)
     if waits:
         return _WaitAtEnd(stream)
-    return stream.opened.keep_alive(stream.queue, *borrowed) if borrowed else nullcontext()
+    return stream.opened.keep_alive(stream.queue, *borrowed) if borrowed else _NOTHING
 
 
 class _WaitAtEnd:
