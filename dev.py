@@ -39,7 +39,8 @@ STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"
 STUBTEST += ["--allowlist", "tests/house/stubtest-allowlist.txt"]
 SPHINX = ["sphinx-build", "-W", "--keep-going", "--quiet", "docs", "docs/_build/html"]
 REPORT = "forebay-report"
-QUICK = ["--quick", "--numprocesses=2", "--dist=worksteal", "--override-ini=testpaths=tests"]
+IN_PARALLEL = ["--numprocesses=2", "--dist=worksteal"]
+QUICK = ["--quick", *IN_PARALLEL, "--override-ini=testpaths=tests"]
 FIRST_CHECKED_COMMIT = "a78d606"  # the messages of older commits follow other rules
 
 
@@ -56,7 +57,7 @@ def test(arguments: list[str]) -> int:
     prepare("test", "demo")  # the demo is tested, too
     if "--quick" in arguments:
         arguments = [*QUICK, *(argument for argument in arguments if argument != "--quick")]
-    return run(["python", "-m", "pytest", *arguments])
+    return run(["python", "-m", "pytest", *(arguments or IN_PARALLEL)])
 
 
 def golden(arguments: list[str]) -> int:
