@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import types
@@ -25,6 +26,8 @@ from forebay.testing.fake import FakeDriver
 
 pytest.register_assert_rewrite("support")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, whose children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders and files whose tests have the marker `slow`. `--quick` does not even import them.
 SLOW = (

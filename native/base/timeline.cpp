@@ -19,7 +19,8 @@ void cpu_pause() noexcept {
 #endif
 }
 
-Timeline::Timeline() noexcept : generation_(fork_generation()) {}
+Timeline::Timeline(uint64_t reached) noexcept
+    : generation_(fork_generation()), signalled_(reached), reached_(reached) {}
 
 bool Timeline::forked() const noexcept { return generation_ != fork_generation(); }
 

@@ -56,7 +56,7 @@ struct Mark {
 // forked child, where the queue's thread does not exist: waiting for a tick not reached by then returns Never.
 class Timeline {
  public:
-  Timeline() noexcept;
+  explicit Timeline(uint64_t reached = 0) noexcept;  // ticks up to this one are reached
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 

@@ -45,21 +45,18 @@ void* memory_of(const Block* block) { return reinterpret_cast<void*>(block->addr
 }  // namespace
 
 NumpyAllocator::NumpyAllocator(Pool* pool, uint64_t queue, AllocateFn allocate, void* owner, bool zero_pages)
-    : pool_(pool),
-      queue_(queue),
-      allocate_(allocate),
-      owner_(owner),
-      generation_(fork_generation()),
-      zero_pages_(zero_pages) {}
+    : pool_(pool), queue_(queue), allocate_(allocate), owner_(owner), zero_pages_(zero_pages) {}
 
 AllocatorFunctions NumpyAllocator::install_over(const AllocatorFunctions& previous) {
   if (previous_.malloc != nullptr) throw std::invalid_argument("this hook is already installed: create another");
   previous_ = previous;
-  serving_ = true;
+  set_serving(true);
   return AllocatorFunctions{this, malloc, calloc, realloc, free};
 }
 
-bool NumpyAllocator::serving() const { return serving_ && generation_ == fork_generation(); }
+void NumpyAllocator::set_serving(bool on) { serving_generation_ = on ? fork_generation() : 0; }
+
+bool NumpyAllocator::serving() const { return serving_generation_ == fork_generation(); }
 
 // Returns null if the request is not served or the pool has no memory.
 Block* NumpyAllocator::allocate_block(size_t size, bool* refused) {

@@ -44,8 +44,8 @@ class NumpyAllocator {
   AllocatorFunctions install_over(const AllocatorFunctions& previous);
   void* owner() const { return owner_; }
 
-  void set_serving(bool on) { serving_ = on; }
-  bool serving() const;  // always false in a forked child, where the pool cannot grow
+  void set_serving(bool on);  // in this process
+  bool serving() const;
   void set_smallest(size_t size) { smallest_ = size == 0 ? 1 : size; }
   size_t smallest() const { return smallest_.load(std::memory_order_relaxed); }
 
@@ -78,9 +78,8 @@ class NumpyAllocator {
   const uint64_t queue_;
   const AllocateFn allocate_;
   void* const owner_;
-  const uint64_t generation_;
   const bool zero_pages_;
-  std::atomic<bool> serving_{false};
+  std::atomic<uint64_t> serving_generation_{0};  // see fork_generation(); 0 while not serving
 };
 
 }  // namespace forebay

@@ -307,7 +307,7 @@ Worker::Worker(uint64_t handle, int priority, int memory_checks)
 
 Worker::~Worker() {
   if (!alive()) {
-    new std::shared_ptr<State>(std::move(state_));  // leaked: its locks may be held by threads of the parent
+    new std::shared_ptr<State>(std::move(state_));  // leaked, as in continue_in_child()
     return;
   }
   std::thread thread;
@@ -318,6 +318,21 @@ Worker::~Worker() {
     state_->changed.notify_all();
   }
   if (thread.joinable()) thread.detach();
+}
+
+void Worker::continue_in_child() {
+  const State& old = *state_;
+  auto timeline = std::make_shared<Timeline>(timeline_->signalled());
+  auto state = std::make_shared<State>(timeline, old.handle, old.priority, old.guarded);
+  state->closed = old.closed.load();
+  state->submitted = state->started_items = old.submitted.load();
+  if (!old.is_done()) {
+    state->failure = {Failure::Code, kLostWork, timeline->reached() + 1};
+    state->failed = true;
+  }
+  state_.swap(state);
+  timeline_.swap(timeline);
+  new std::shared_ptr<State>(std::move(state));  // leaked: its locks may be held by threads of the parent
 }
 
 Worker::State& Worker::own_state() const {

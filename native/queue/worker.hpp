@@ -14,11 +14,13 @@ namespace forebay {
 
 using Function = int (*)(void*);  // 0 is success; must not throw
 
+constexpr int kLostWork = 125;  // ECANCELED: the work was pending when this process was forked, and is not done here
+
 // First failure since the last take_failure(). Work after it has run regardless.
 struct Failure {
   enum Cause { None, Code, HostCall, LostQueue };  // LostQueue: waited for ticks that another queue discarded
   Cause cause = None;
-  int code = 0;       // what the function returned
+  int code = 0;       // what the function returned, or kLostWork
   uint64_t tick = 0;  // the first tick after the failed command
 };
 
@@ -87,10 +89,10 @@ class Worker {
   // done. Idempotent. `dropped` receives the arguments of the discarded host-language calls.
   bool close(int64_t timeout_ns = kForever, std::vector<void*>* dropped = nullptr);
   bool closed() const noexcept;
-  // For a forked child: gives up the thread and all it holds without locking. Optional: the child detects the fork
-  // anyway.
-  void abandon() noexcept { abandoned_ = true; }
-  bool alive() const noexcept { return !abandoned_ && !timeline_->forked(); }  // the thread belongs to this process
+  // For a forked child, while it has one thread: continues with all ticks reached and a thread of its own. Work that
+  // was pending is dropped, which is recorded as a failure.
+  void continue_in_child();
+  bool alive() const noexcept { return !timeline_->forked(); }  // the thread belongs to this process
 
  private:
   struct State;
@@ -99,7 +101,6 @@ class Worker {
   const bool counted_;
   std::shared_ptr<Timeline> timeline_;
   std::shared_ptr<State> state_;  // shared with the thread, which may outlive the Worker
-  std::atomic<bool> abandoned_{false};
 };
 
 }  // namespace forebay

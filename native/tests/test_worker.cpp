@@ -602,16 +602,48 @@ TEST(forking_work_leaves_remaining_work_to_parent) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
-TEST(abandoned_queue_can_be_destroyed) {
-  const int status = in_child([] {
-    auto* queue = new Worker;
-    queue->abandon();
-    if (queue->alive() || queue->close(kForever)) return 1;
-    if (check::error_of([&] { queue->signal(); }).empty()) return 1;
-    delete queue;
+TEST(queue_continues_in_child) {
+  std::atomic<int> done{0};
+  Worker queue(7);
+  queue.run(count, &done);
+  const uint64_t tick = queue.signal();
+  CHECK(reaches(queue, tick));
+
+  const int status = in_child([&] {
+    queue.continue_in_child();
+    if (!queue.alive() || queue.failed() || !queue.idle() || queue.reached() != tick) return 1;
+    if (queue.submitted() != 1 || queue.wait(tick, kForever) != Wait::Reached) return 2;
+    if (!queue.wait_for(queue.timeline(), tick) || queue.wait_for(queue.timeline(), tick + 1)) return 3;
+#ifndef __SANITIZE_THREAD__  // TSan cannot start threads in the child of a multithreaded process
+    queue.run(count, &done);
+    if (queue.signal() != tick + 1 || !finishes(queue) || done != 2) return 4;
+    if (!queue.close(kLimit)) return 5;
+    queue.continue_in_child();
+    if (!queue.closed() || !queue.close(kLimit)) return 6;
+#endif
     return 42;
   });
   CHECK(status == 42);
+  CHECK(done == 1);
+  CHECK(finishes(queue));  // the parent is unaffected
+}
+
+TEST(queue_that_continues_in_child_reports_lost_work) {
+  std::atomic<int> done{0};
+  Worker queue;
+  Gate gate(queue);
+  queue.run(count, &done);
+  const uint64_t tick = queue.signal();
+  const int status = in_child([&] {
+    queue.continue_in_child();
+    if (queue.wait(tick, kForever) != Wait::Reached || done != 0) return 1;
+    if (!queue.failed() || queue.take_failure().code != kLostWork || queue.failed()) return 2;
+    return 42;
+  });
+  CHECK(status == 42);
+  gate.open = true;
+  CHECK(reaches(queue, tick));
+  CHECK(done == 1 && !queue.failed());
 }
 
 int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

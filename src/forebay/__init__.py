@@ -66,7 +66,6 @@ else:
     from forebay.runtime.devices.current import (
         current_device,
         get_default_device,
-        reopen,
         set_default_device,
         set_device,
         use_device,
@@ -214,7 +213,6 @@ __all__ = [
     "randn_like",
     "random",
     "randperm",
-    "reopen",
     "seed",
     "set_default_device",
     "set_device",

@@ -237,7 +237,7 @@ cdef extern from "queue/worker.hpp" namespace "forebay" nogil:
         Wait finish(int64_t timeout_ns) except +
         cbool close(int64_t timeout_ns, vector[void*]* dropped) except +
         cbool closed()
-        void abandon()
+        void continue_in_child()
 
 
 cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:

@@ -195,7 +195,7 @@ class NumpyHook:
     the process, so new and discarded pages are zero.
     """
 
-    serving: bool  # always False in a child forked later
+    serving: bool  # False in a child forked later, until it is set there
     smallest: int
     def __new__(cls, pool: Pool, queue: int, smallest: int, pages: bool = False) -> Self: ...
     @property
@@ -249,7 +249,7 @@ class Queue:
     # Finish the submitted work and accept no more. False on timeout; None if it can never finish.
     def finish_within(self, nanoseconds: int) -> bool | None: ...
     def close_within(self, nanoseconds: int) -> bool: ...  # as finish_within, but discards the work left at the timeout
-    def abandon(self) -> None: ...
+    def continue_in_child(self) -> None: ...
     def native(self) -> int: ...  # address of the native queue, for ctypes functions
     @property
     def closed(self) -> bool: ...

@@ -90,7 +90,7 @@ cdef class Queue:
     def last_work_number(self): return self.worker.get().submitted()
     def idle(self): return self.worker.get().idle()
     def busy(self): return self.worker.get().busy()
-    def abandon(self): self.worker.get().abandon()
+    def continue_in_child(self): self.worker.get().continue_in_child()
     def native(self): return <uintptr_t>self.worker.get()
     @property
     def closed(self): return self.worker.get().closed()

@@ -123,7 +123,7 @@ class WrongState(ForebayError):
 
 
 class Forked(ForebayError):
-    """The device was opened before this process was forked, so its queues do not exist here."""
+    """The device was opened before this process was forked, and cannot be used in the child process."""
 
 
 class ForebayWarning(UserWarning):

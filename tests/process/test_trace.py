@@ -60,7 +60,6 @@ def test_forked_child_does_not_inherit_the_trace(runner, tmp_path):
 def check():
     from forebay.runtime.base import observers
     assert observers.tracer is None
-    forebay.reopen("cpu")
     with trace("child.pftrace") as child_trace:
         forebay.zeros(10)
     assert (child_trace.operations, child_trace.lost) == (1, 0)

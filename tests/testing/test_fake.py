@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from forebay.errors import DeviceError, OutOfMemory, WrongState
-from forebay.spi import Growable, Launches, PinnedHost, Reopens, Resizable, Timing
+from forebay.spi import Growable, Launches, PinnedHost, Resizable, SurvivesFork, Timing
 from forebay.testing.fake import FakeDriver, FakePort
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ def port() -> FakePort:
 
 
 def test_fake_backend_has_all_abilities_without_hardware(port):
-    assert all(isinstance(port, ability) for ability in (PinnedHost, Growable, Resizable, Reopens))
+    assert all(isinstance(port, ability) for ability in (PinnedHost, Growable, Resizable, SurvivesFork))
     assert all(isinstance(port.queue(), ability) for ability in (Timing, Launches))
 
 

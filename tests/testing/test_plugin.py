@@ -107,7 +107,7 @@ def test_backend_without_abilities_skips_ability_tests(vendor):
     status, output = vendor(WITHOUT_ABILITIES, "-k", "acme:")
     assert status == 0, output
     assert "failed" not in output
-    for ability in ("Launches", "Timing", "PinnedHost", "Resizable", "Reopens"):
+    for ability in ("Launches", "Timing", "PinnedHost", "Resizable", "SurvivesFork"):
         assert f"acme lacks the ability {ability}" in output
 
 

@@ -110,7 +110,7 @@ def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
     Notes
     -----
     Opens the device. Has no effect if the same device and size are installed. In a forked child, arrays are
-    allocated on the device only after it has called `forebay.reopen` and `install` again.
+    allocated on the device only after it has called `install` again.
     """
     opened = _open_host_visible(device, smallest)
     for other, other_hook in _installed.items():

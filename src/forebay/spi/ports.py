@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Growable", "Managed", "PinnedHost", "PinsInPlace", "ProcessUsage", "Reopens", "Resizable"]
+__all__ = ["Growable", "Managed", "PinnedHost", "PinsInPlace", "ProcessUsage", "Resizable", "SurvivesFork"]
 
 
 @runtime_checkable
@@ -200,8 +200,21 @@ class Resizable(Protocol):
 
 
 @runtime_checkable
-class Reopens(Protocol):
-    """A Port whose device can be opened again in a forked child process."""
+class SurvivesFork(Protocol):
+    """A Port that a forked child process continues to use, with its own copy of the memory and idle queues."""
 
-    def abandon(self) -> None:
-        """Drop the parent's port in the child, without closing it."""
+    def before_fork(self, seconds: float) -> None:
+        """Wait until the queued work has completed, at most for some time. Called in the parent.
+
+        Parameters
+        ----------
+        seconds : float
+            Time limit. Work that is still pending is the parent's alone.
+        """
+
+    def after_fork_in_child(self) -> None:
+        """Continue in the child: the queues accept work, and all their ticks are reached.
+
+        No thread of the parent exists, and locks may be held by those that do not. If work of a queue was pending at
+        the fork, the next wait for that queue raises DeviceError.
+        """

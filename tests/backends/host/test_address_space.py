@@ -206,11 +206,12 @@ def test_forked_child_has_its_own_copy(port, space):
     ctypes.memset(space, 7, PAGE)
 
     def check() -> None:
-        port.abandon()
+        port.after_fork_in_child()
         assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE
         ctypes.memset(space, 8, PAGE)
-        port.close()
-        assert ctypes.string_at(space, PAGE) == b"\x08" * PAGE
+        port.commit(space, 2 * PAGE)
+        assert ctypes.string_at(space, PAGE + 1) == b"\x08" * PAGE + b"\x00"
+        port.decommit(space, 2 * PAGE)
 
     assert run_in_child(check) == ""
     assert ctypes.string_at(space, PAGE) == b"\x07" * PAGE

@@ -16,7 +16,7 @@ import pytest
 from forebay.backends.common import mmap as common_mmap
 from forebay.backends.host.driver import HostDriver, HostPort
 from forebay.errors import DeviceError, ForebayWarning, OutOfMemory, WrongState
-from forebay.spi import DeviceProps, Growable, Launches, PinnedHost, Reopens, Resizable, Timing
+from forebay.spi import DeviceProps, Growable, Launches, PinnedHost, Resizable, SurvivesFork, Timing
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ def threads() -> set[str]:
 
 
 def test_host_port_has_its_abilities(port):
-    for ability in (PinnedHost, Growable, Resizable, Reopens):
+    for ability in (PinnedHost, Growable, Resizable, SurvivesFork):
         assert isinstance(port, ability)
     for ability in (Timing, Launches):
         assert isinstance(port.queue(), ability)

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from support.heaps_under_test import HeapsUnderTest
-from support.scripted_port import ScriptedPort
 
 import forebay
 from forebay.accelerator import Graph
@@ -74,22 +73,6 @@ def test_explanation_follows_the_text_of_pytorch(usage):
 def test_invalid_heap_properties_are_rejected(numbers, words):
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         Heaps(*numbers)
-
-
-@pytest.mark.parametrize("step", ["collect garbage", "release some", "empty"])
-def test_forked_child_does_not_release_heaps_of_its_parent(step):
-    """The child's port did not reserve the heaps, so no recovery step may release them."""
-    device = HeapsUnderTest(4 * GIB, 3 * GIB, high=2.0, low=0.1)
-    for block in [device.allocate(600 * MIB) for _ in range(2)]:
-        device.free(block)
-    device.port = ScriptedPort(device.port.props, 1 << 49, first=100)
-    device.allocator.after_fork_in_child(device.port)
-    device.port.others = GIB if step == "collect garbage" else 0
-    device.port.refusals = {"collect garbage": 0, "release some": 1, "empty": 2}[step]
-    device.allocate(700 * MIB)
-    assert device.port.held
-    assert device.allocator.num_device_free == 0
-    assert device.check_invariants() is None
 
 
 def test_new_limit_counts_memory_of_other_processes():

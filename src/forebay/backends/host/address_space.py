@@ -90,6 +90,10 @@ class HostAddressSpaces:
             with self._port.locked():
                 self._spaces.write(space, address, nbytes, held=False)
 
+    def after_fork_in_child(self) -> None:
+        """Replace the lock in a forked child, as a thread of the parent may have held it."""
+        self._calling = threading.RLock()
+
     def contains(self, address: int) -> bool:
         return self._spaces.at(address, 1) is not None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import platform
 import threading
+import time
 from functools import cache
 from pathlib import Path
 
@@ -47,16 +49,20 @@ class HostDriver:
 
 
 class HostPort(BaseHostPort):
-    """An open CPU device. It can be opened again in a forked child."""
+    """An open CPU device. A forked child continues to use it."""
 
-    def abandon(self) -> None:
-        """Drop the queues in a forked child. The memory stays mapped, as the child's own copy."""
-        self._process = None
+    def before_fork(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        for queue in self.queues():
+            queue.complete_within(max(end - time.monotonic(), 0.0))
+
+    def after_fork_in_child(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.RLock()  # a thread of the parent may have held the old one
         for queue in self._queues.values():
-            queue.abandon()
-        self._queues = {}
-        self._sharing.abandon()
+            queue.continue_in_child()
+        self._spaces.after_fork_in_child()
+        self._sharing.after_fork_in_child()
 
 
 @cache

@@ -115,7 +115,7 @@ class IpcMemory:
         for address in tuple(self._opened):
             self.close(address)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Replace the shared segments in a forked child by private copies, as all other memory is."""
         files, self._files = self._files, {}
         self._move_lock, self._pause_lock = threading.RLock(), threading.RLock()

@@ -46,7 +46,7 @@ class BaseHostPort:
         self._queues_made = 0
         self.release_count = 0  # number of times that memory was released
         self._closed = False
-        self._process: int | None = os.getpid()  # the process that opened the port; None after `abandon`
+        self._process = os.getpid()  # the process that uses the port
         self._lock = threading.RLock()  # of all the above; not held during slow system calls; destructors re-enter it
 
     def reserve(self, nbytes: int) -> int:
@@ -217,7 +217,7 @@ class BaseHostPort:
                 stack.callback(queue.close)
 
     def forked(self) -> bool:
-        """Return True if the port was opened by a parent process."""
+        """Return True if the port belongs to a parent process."""
         return self._process != os.getpid()
 
     # ---- For its queues and address space

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
@@ -27,6 +28,7 @@ _native = _core.Queue
 _core_functions = ctypes.CDLL(_core.__file__)
 _core_functions.forebay_pause.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _core_functions.forebay_resume.argtypes = [ctypes.c_void_p]
+_LOST_WORK = 125  # failure code of work that was pending in the parent process at a fork
 _NATIVE_ERRORS = (ValueError, TypeError, OverflowError, RuntimeError)  # RuntimeError: no thread could be started
 
 
@@ -190,9 +192,16 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
             done = self._finish()
         if done:  # else the thread may still run, and the port must keep its memory mapped
             self.owner.remove_queue(self.handle)
-        if (failure := self.take_failure()) is not None:
+        failure = self.take_failure()
+        if failure is not None and failure != _LOST_WORK:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         return done
+
+    def complete_within(self, seconds: float) -> None:
+        """Wait until the queued work has completed, at most for some time; not at all on the queue's own thread."""
+        if not _native.idle(self):
+            with suppress(*_NATIVE_ERRORS):
+                self.wait_within(_native.signal(self), int(seconds * 1e9))
 
     def pause_within(self, nanoseconds: int) -> bool:
         """Start no further work until `resume`, which is required in any case.
@@ -232,6 +241,14 @@ class HostQueue(_core.Queue, CaptureMixin["HostCapturedGraph"]):
                 f"{work}: it waited for an event of another process, which ended before it reached the event",
                 code=ORPHANED,
                 call="wait_for",
+                device=name,
+            )
+        if failure == _LOST_WORK:
+            return DeviceError(
+                f"{name}: work of queue {self.handle} was pending when this process was forked, and is not done in it: "
+                "synchronize before the fork",
+                code=_LOST_WORK,
+                call="fork",
                 device=name,
             )
         if isinstance(failure, int):

@@ -15,8 +15,6 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from forebay._core import Block, Pool
 from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState
 from forebay.runtime.allocator import oom_message
@@ -28,7 +26,6 @@ from forebay.runtime.allocator.segment_sources import SegmentSources
 from forebay.runtime.base.deferred_frees import DeferredFrees, OrderedSet
 from forebay.runtime.history.annotations import Labels
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
-from forebay.snapshot.model import SEGMENT
 from forebay.spi import Port, Queue
 
 __all__ = ["UNORDERED", "Allocator", "IterationOrders", "OutOfMemoryObserver"]
@@ -382,16 +379,11 @@ class Allocator(Pool, ABC):
         self._queues = {}
         self._deferred_frees.detach()
 
-    def after_fork_in_child(self, port: Port) -> None:
-        """Detach the queues in a forked child, complete all pending frees, and reserve new memory from `port`.
-
-        Existing segments are copies of the parent's and are kept until the child exits: `port` cannot release them.
-        """
-        self.detach_queues()
-        self.port = port
-        segments = np.frombuffer(self.tables(trace=False)[0], SEGMENT)["address"]
-        self._num_device_free = self.num_device_free
-        self.pending_releases = PendingReleases(self.evict, self.sources.release, frozenset(segments.tolist()))
+    def after_fork_in_child(self, *, usable: bool) -> None:
+        """Complete all pending frees in a forked child, where no work is pending. Detach unusable queues."""
+        if not usable:
+            self.detach_queues()
+        self.pending_releases.after_fork_in_child()
         self.private.after_fork_in_child()
         self._collect_deferred()
         for token in (*self._captured_frees.drain(), *self._deferred_frees.drain()):

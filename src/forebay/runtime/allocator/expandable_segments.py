@@ -63,6 +63,12 @@ class ExpandableSegments:
             self._active_calls -= 1
             self._has_orphans |= not done
 
+    def after_fork_in_child(self) -> None:
+        """Replace the lock in a forked child, and take the calls of the parent's other threads as interrupted."""
+        self._space_lock = threading.RLock()
+        self._has_orphans |= self._active_calls > 0
+        self._active_calls = 0
+
     def shrink(self, small: bool, partition: int, stack: int = 0) -> None:
         """Decommit every free page. `stack` is that of the caller, for the history."""
         alone = self._active_calls == 0

@@ -20,19 +20,12 @@ class PendingReleases:
 
     `evict(address, stack)` removes a segment from the pool if it is wholly free, and records the stack in the history;
     `release(address)` returns it to its source.
-    `inherited` segments in a forked child belong to the parent's port; they are never evicted or released.
     """
 
-    def __init__(
-        self,
-        evict: Callable[[int, int], bool],
-        release: Callable[[int], object],
-        inherited: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, evict: Callable[[int, int], bool], release: Callable[[int], object]) -> None:
         self.num_released = 0
         self._evict = evict
         self._release = release
-        self._inherited = inherited
         self._serial = count()
         self._entries: deque[tuple[int, int]] = deque()  # address and serial, as an address may occur twice
         self.lock = threading.RLock()  # held during `release` only, never while waiting for a queue
@@ -42,8 +35,11 @@ class PendingReleases:
 
     def add(self, addresses: list[int], stack: int = 0) -> None:
         """Evict those of the segments that are wholly free."""
-        own = (address for address in addresses if address not in self._inherited)
-        self._entries.extend(zip((each for each in own if self._evict(each, stack)), self._serial, strict=False))
+        self._entries.extend(zip((each for each in addresses if self._evict(each, stack)), self._serial, strict=False))
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock in a forked child, as a thread of the parent may have held it."""
+        self.lock = threading.RLock()
 
     def release(self, entries: tuple[tuple[int, int], ...]) -> None:
         """Release the entries, except those that another thread has released."""

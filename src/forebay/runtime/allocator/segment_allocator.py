@@ -36,14 +36,12 @@ class SegmentAllocator(Allocator):
     ) -> None:
         self._expandable: ExpandableSegments | None = None
         super().__init__(name, port, queues, settings, orders)
-        self._expandable = self._expandable_segments_of(port)
+        if isinstance(port, Growable):
+            self._expandable = ExpandableSegments(self, port, self._drain_handle)
         self._fraction = 1.0  # of the device's memory: the limit
         if settings.per_process_memory_fraction < 1:
             self.set_memory_fraction(settings.per_process_memory_fraction)
         self._push_policy()
-
-    def _expandable_segments_of(self, port: Port) -> ExpandableSegments | None:
-        return ExpandableSegments(self, port, self._drain_handle) if isinstance(port, Growable) else None
 
     # Statistics
 
@@ -202,6 +200,11 @@ class SegmentAllocator(Allocator):
 
     # Releasing cached memory
 
+    def after_fork_in_child(self, *, usable: bool) -> None:
+        if self._expandable is not None:
+            self._expandable.after_fork_in_child()
+        super().after_fork_in_child(usable=usable)
+
     def _empty_partition(self, partition: int, stack: int, *, large_first: bool) -> None:
         for small in (False, True) if large_first else (True, False):
             self._release_segments([address for address, *_ in self.evictable(small, partition)], stack)
@@ -210,8 +213,3 @@ class SegmentAllocator(Allocator):
         # PyTorch keeps a space whose first page could not be mapped, and with it the pool.
         if self._expandable is not None and partition and self.port.props.fine_segments:
             self._expandable.release_unused_spaces(partition)
-
-    def after_fork_in_child(self, port: Port) -> None:
-        self._num_device_alloc = self.num_device_alloc
-        super().after_fork_in_child(port)
-        self._expandable = self._expandable_segments_of(port)

@@ -38,8 +38,6 @@ class UncachedBlock:
     def free(self) -> None:
         if not self.freed:
             self.freed = True
-            if self._allocator.port is not self._port:  # a forked child's copy of its parent's memory
-                return
             self._release()
 
     def _reserve(self) -> int:

@@ -167,13 +167,14 @@ def get(kind: str) -> LazyInit:
     return _by_kind.setdefault(kind, LazyInit(kind)) if known is None else known
 
 
-def after_fork_in_child(reopen: frozenset[str]) -> None:
-    """Reset all kinds in a forked child. Kinds the parent has used are unusable, except those in `reopen`."""
+def after_fork_in_child(usable: frozenset[str]) -> None:
+    """Reset all kinds in a forked child. Kinds that the parent has used cannot be used, except those in `usable`."""
     for kind, init in _by_kind.items():
         init.lock = threading.RLock()
         init.thread_state = _ThreadState()
-        init.bad_fork = init.bad_fork or (init.done and kind not in reopen)
-        init.done = init.prepared = False
+        if kind not in usable:
+            init.bad_fork = init.bad_fork or init.done
+            init.done = init.prepared = False
 
 
 def _caller() -> str:

@@ -32,7 +32,6 @@ __all__ = [
     "opened_for",
     "pop_stream",
     "push_stream",
-    "reopen",
     "reset_current_device",
     "reset_kind",
     "resolve",
@@ -251,26 +250,6 @@ def make_current(device: Device) -> None:
     state.clear_cache()
 
 
-def reopen(device: Device | str | int | None = None) -> None:
-    """Allow a device to be opened again in a forked child. Tensors and streams from before the fork stay unusable.
-
-    Parameters
-    ----------
-    device : device or str or int, optional
-        The device; the current one by default.
-
-    Raises
-    ------
-    Forked
-        If the backend cannot be used after a fork.
-
-    Notes
-    -----
-    Does nothing for a device that was not opened before the fork.
-    """
-    open_device.reopen(resolve(device))
-
-
 @contextmanager
 def use_device(device: Device | str | int) -> Iterator[Device]:
     """Make a device the current device and the default of tensor factories within the context.
@@ -350,11 +329,15 @@ def pop_stream(stream: Stream) -> None:
 
 
 def after_fork_in_child() -> None:
-    """Drop the parent's streams in a forked child, also those that active `with stream:` blocks would restore."""
+    """Drop the streams of unusable devices in a forked child, also those that `with stream:` blocks would restore."""
     state = local.state
-    state.streams = {}
-    state.stream_stack = [(stream, (device, indices, {})) for stream, (device, indices, _) in state.stream_stack]
+    state.streams = _usable(state.streams)
+    state.stream_stack = [(to, (device, indices, _usable(old))) for to, (device, indices, old) in state.stream_stack]
     state.clear_cache()
+
+
+def _usable(streams: dict[OpenDevice, Stream]) -> dict[OpenDevice, Stream]:
+    return {opened: stream for opened, stream in streams.items() if not opened.unusable}
 
 
 def reset_current_device() -> None:

@@ -6,6 +6,7 @@ Over 400 lines because one lock guards the tables of open devices and of pinned 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from forebay.runtime.pinned import registered_memory
 from forebay.runtime.pinned.pinned_allocator import PinnedAllocator
 from forebay.runtime.settings import process_settings
 from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
-from forebay.spi import PinnedHost, Port, Queue, Reopens, Resizable
+from forebay.spi import PinnedHost, Port, Queue, Resizable, SurvivesFork
 
 if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
@@ -40,6 +41,7 @@ __all__ = [
     "OpenDevice",
     "OpenDevices",
     "after_fork_in_child",
+    "before_fork",
     "count_emptied",
     "device_count",
     "emptied",
@@ -50,7 +52,6 @@ __all__ = [
     "open_devices",
     "pinned_allocator",
     "pinned_allocators",
-    "reopen",
     "retire_kind",
 ]
 
@@ -77,7 +78,6 @@ class OpenDevice:
         self.own_pinned: PinnedAllocator | None = None  # the kind's pinned allocator, if it uses this port
         self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
         self.allocator = self._make_allocator(settings)
-        self._capacity: int | None = None  # set by `set_capacity`
         self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
         self.raw_blocks: dict[
             int, Block | UncachedBlock
@@ -115,24 +115,23 @@ class OpenDevice:
         if not isinstance(self.port, Resizable):
             raise Unsupported(f"{self.device}: memory capacity cannot be changed", ability="Resizable")
         self.port.set_capacity(nbytes)
-        self._capacity = nbytes
         self.allocator.capacity_changed()
 
     def mark_unusable(self, reason: str) -> None:
         self.unusable, self.kind = reason, ""
 
-    def detach_in_child(self) -> None:
-        """Detach the allocator from the parent's queues in a forked child, after `mark_unusable`.
-
-        If the port can be reopened, the allocator continues with memory of the new port: NumPy may still hold it.
-        """
-        port, self.own_pinned = self.port, None
-        if isinstance(port, Reopens):
-            port.abandon()
-            port = backends.driver(self.device.kind).open(self.device.index or 0)
-            if self._capacity is not None and isinstance(port, Resizable):
-                port.set_capacity(self._capacity)
-        self.allocator.after_fork_in_child(port)
+    def after_fork_in_child(self) -> None:
+        """Continue in a forked child if the port does, with a new pinned allocator. Otherwise become unusable."""
+        self.own_pinned = None
+        if not isinstance(self.port, SurvivesFork):
+            self.mark_unusable("forked")
+        else:
+            try:
+                self.port.after_fork_in_child()
+            except BaseException:
+                self.mark_unusable("forked")
+                raise
+        self.allocator.after_fork_in_child(usable=not self.unusable)
 
     def check(self) -> None:
         """Raise Forked in a child of the process that opened the device, WrongState after its emulation has ended."""
@@ -141,12 +140,9 @@ class OpenDevice:
         if self.unusable == "ended":
             raise WrongState(f"the emulation of {self.device} has ended; objects created on the device are unusable")
         lazy_init.get(self.device.kind).check_fork()
-        remedy = f", or call forebay.reopen('{self.device}')" if isinstance(self.port, Reopens) else ""
-        if _opened.get(self.device) is not self:
-            remedy = "; the device was reopened, but objects created before that stay unusable"
         raise Forked(
             f"{self.device} was opened before this process was forked and cannot be used in the child process: "
-            f"open devices after the fork or use the 'spawn' start method{remedy}"
+            "open devices after the fork or use the 'spawn' start method"
         )
 
     def new_queue(self, priority: int) -> Queue:
@@ -400,27 +396,16 @@ def retire_kind(kind: str) -> None:
             steps.callback(retired_devices.retire, opened)
 
 
-def _reopenable_kinds() -> frozenset[str]:
-    """Return the kinds whose open devices can all be reopened in a forked child."""
-    not_reopening = {device.kind for device, opened in _opened.items() if not isinstance(opened.port, Reopens)}
-    return frozenset({device.kind for device in _opened} - not_reopening)
-
-
-def reopen(device: Device) -> None:
-    """Drop a device that was opened before the fork, so that its next use opens it again."""
-    global _listed  # noqa: PLW0603 -- as above
-    with _opening:
-        found = _opened.get(device)
-        if found is None or not found.unusable:
-            return
-        if not isinstance(found.port, Reopens):
-            raise Forked(f"{device} cannot be reopened in a forked process: use the 'spawn' start method")
-        del _opened[device]
-        _listed = {}
+def before_fork(seconds: float) -> None:
+    """Wait, at most for some time, until the work of the devices that a forked child continues to use has completed."""
+    end = time.monotonic() + seconds
+    for opened in open_devices().devices:
+        if isinstance(opened.port, SurvivesFork):
+            opened.port.before_fork(max(end - time.monotonic(), 0.0))
 
 
 def after_fork_in_child() -> None:
-    """Mark all open devices unusable in a forked child. Their queue threads exist only in the parent: never wait."""
+    """Make the devices that do not survive a fork unusable in a forked child, which has no queue threads."""
     global _opening, _listed  # noqa: PLW0603 -- another thread of the parent may have held the old lock
     _opening = threading.RLock()
     capture_state.after_fork_in_child()
@@ -431,12 +416,11 @@ def after_fork_in_child() -> None:
     registered_memory.after_fork_in_child()
     retired_devices.after_fork_in_child()
     observers.after_fork_in_child()
-    for device in _opened.values():
-        device.mark_unusable("forked")
     _listed = {}
-    lazy_init.after_fork_in_child(_reopenable_kinds())
-    for device in _opened.values():
+    for opened in _opened.values():
         try:
-            device.detach_in_child()
+            opened.after_fork_in_child()
         except Exception as error:  # noqa: BLE001 -- a fork handler must not raise
-            warn_unraisable(f"could not detach {device.device} in the forked child process: {error}")
+            warn_unraisable(f"{opened.device} is unusable in the forked child process: {error}")
+    unusable = {device.kind for device, opened in _opened.items() if opened.unusable}
+    lazy_init.after_fork_in_child(frozenset({device.kind for device in _opened} - unusable))

@@ -17,9 +17,12 @@ _retired: list[OpenDevice] = []
 
 def retire(opened: OpenDevice) -> None:
     """Wait for the device's work and make the device unusable. Close it now if none of its memory is in use."""
+    if opened.unusable:  # in a forked child: its memory belongs to the parent
+        opened.mark_unusable("ended")
+        opened.raw_blocks.clear()
+        return
     try:
-        if not opened.unusable:  # a forked child has no queued work
-            opened.synchronize()
+        opened.synchronize()
     except DeviceError as error:
         warn_unraisable(f"{error}; the error was not reported before the emulation of {opened.device} ended")
     finally:  # KeyboardInterrupt ends the wait, and the emulation too

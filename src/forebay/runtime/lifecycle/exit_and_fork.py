@@ -11,9 +11,11 @@ from forebay.runtime.devices import current, open_device, retired_devices
 from forebay.runtime.memory import ipc_memory
 from forebay.runtime.random import generator
 
-__all__ = ["EXIT_SECONDS"]
+__all__ = ["EXIT_SECONDS", "FORK_SECONDS"]
 
 EXIT_SECONDS = 5.0  # time for all queued work at interpreter exit; what is still pending then is dropped
+
+FORK_SECONDS = 5.0  # time before a fork for the work that the child would miss
 
 
 @atexit.register
@@ -48,6 +50,13 @@ def _close_queues(seconds: float) -> int:
     return dropped
 
 
+def _before_fork() -> None:
+    try:
+        open_device.before_fork(FORK_SECONDS)
+    except Exception as error:  # noqa: BLE001 -- a fork handler cannot raise to a caller
+        warn_unraisable(f"queued work was not completed before the fork: {error}")
+
+
 def _after_fork_in_child() -> None:
     open_device.after_fork_in_child()
     current.after_fork_in_child()
@@ -55,4 +64,4 @@ def _after_fork_in_child() -> None:
     ipc_memory.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

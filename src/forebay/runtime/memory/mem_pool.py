@@ -133,7 +133,7 @@ class MemPool:
         with self._lock:
             if self._devices.get(opened.device) is opened:
                 return
-            # First use on this device, or the device was reopened after a fork.
+            # First use on this device, or on the device of another emulation.
             opened.allocator.private.create_or_incref(
                 self.id, use_on_oom=self._use_on_oom, no_split=self._no_split, source=self.source
             )

@@ -24,7 +24,6 @@ pytest.register_assert_rewrite(
             "memory",
             "pinned",
             "queues",
-            "reopens",
             "resizable",
             "runtime_graphs",
             "runtime_memory",
@@ -35,6 +34,7 @@ pytest.register_assert_rewrite(
             "helpers",
             "shares",
             "strided_copies",
+            "survives_fork",
             "timing",
         ]
     )
@@ -48,7 +48,6 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
     memory,
     pinned,
     queues,
-    reopens,
     resizable,
     runtime_events,
     runtime_graphs,
@@ -58,6 +57,7 @@ from forebay.testing.conformance import (  # noqa: E402 - assertions of imported
     runtime_streams,
     shares,
     strided_copies,
+    survives_fork,
     timing,
 )
 from forebay.testing.conformance.captures import *  # noqa: E402, F403 - the `__all__` of each module is its part of the suite
@@ -67,7 +67,6 @@ from forebay.testing.conformance.launches import *  # noqa: E402, F403 - as abov
 from forebay.testing.conformance.memory import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.pinned import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.queues import *  # noqa: E402, F403 - as above
-from forebay.testing.conformance.reopens import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.resizable import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_events import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.runtime_graphs import *  # noqa: E402, F403 - as above
@@ -77,6 +76,7 @@ from forebay.testing.conformance.runtime_random import *  # noqa: E402, F403 - a
 from forebay.testing.conformance.runtime_streams import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.shares import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.strided_copies import *  # noqa: E402, F403 - as above
+from forebay.testing.conformance.survives_fork import *  # noqa: E402, F403 - as above
 from forebay.testing.conformance.timing import *  # noqa: E402, F403 - as above
 
 __all__: list[str] = []
@@ -87,7 +87,6 @@ __all__ += launches.__all__
 __all__ += memory.__all__
 __all__ += pinned.__all__
 __all__ += queues.__all__
-__all__ += reopens.__all__
 __all__ += resizable.__all__
 __all__ += runtime_graphs.__all__
 __all__ += runtime_memory.__all__
@@ -97,4 +96,5 @@ __all__ += runtime_random.__all__
 __all__ += runtime_streams.__all__
 __all__ += shares.__all__
 __all__ += strided_copies.__all__
+__all__ += survives_fork.__all__
 __all__ += timing.__all__

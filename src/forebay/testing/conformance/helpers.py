@@ -21,7 +21,7 @@ from forebay import backends
 from forebay.device_spec import Device
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.streams.stream import Stream
-from forebay.spi import Emulates, Launches, Port, Queue, Reopens
+from forebay.spi import Emulates, Launches, Port, Queue
 
 __all__ = [
     "BAD_SIZES",
@@ -45,8 +45,6 @@ __all__ = [
 MIB = 1 << 20
 BAD_SIZES: tuple[Any, ...] = (0, -1, 1 << 63, 1 << 64, 1.5, "4096", None)
 _LIMIT = 20  # seconds; bounds waits that would otherwise block forever
-
-_PORT_ABILITIES = (Reopens,)  # not tested on queues, which may have another method named `abandon`
 
 _Test = Callable[..., None]
 
@@ -103,8 +101,7 @@ def needs(*abilities: type) -> Callable[[_Test], _Test]:
             queue = port.queue()
             queue.close()
             for ability in abilities:
-                queue_has_it = ability not in _PORT_ABILITIES and isinstance(queue, ability)
-                if not (queue_has_it or isinstance(port, ability)):
+                if not (isinstance(queue, ability) or isinstance(port, ability)):
                     pytest.skip(f"{port.props.kind} lacks the ability {ability.__name__}")
             test(**fixtures)
 

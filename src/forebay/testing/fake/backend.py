@@ -9,6 +9,7 @@ fails with a DeviceError.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from forebay.address_allocator import AddressAllocator
 from forebay.backends.common.arguments import integer_of, size_of
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
 from forebay.byte_sizes import format_bytes
-from forebay.errors import DeviceError, Forked, OutOfMemory, WrongState
+from forebay.errors import DeviceError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 from forebay.testing.fake.clock import FakeClock, FakeMark
 from forebay.testing.fake.faults import Fault, Faults
@@ -119,7 +120,6 @@ class FakePort:
         self._queues: dict[int, FakeQueue] = {}
         self._handles = 0
         self._closed = False
-        self._forked = False
 
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
@@ -150,7 +150,7 @@ class FakePort:
             return queue
 
     def close(self) -> None:
-        if self._closed or self._forked:
+        if self._closed:
             return
         with self.enter("close"):
             for queue in list(self._queues.values()):
@@ -207,10 +207,13 @@ class FakePort:
                 raise WrongState(f"{self.name}: {format_bytes(self.reserved)} are reserved: release memory first")
             self._capacity = nbytes
 
-    def abandon(self) -> None:
-        self._forked = True
+    def before_fork(self, seconds: float) -> None:
+        """Do nothing: work runs only on request."""
+
+    def after_fork_in_child(self) -> None:
+        self.clock.lock = threading.RLock()
         for queue in self._queues.values():
-            queue.abandon()
+            queue.timeline.after_fork_in_child(f"{self.name}: queue {queue.handle}")
 
     # Test control
 
@@ -306,8 +309,6 @@ class FakePort:
     def enter(self, call: str, *arguments: object, closed: bool = False) -> Iterator[None]:
         """Check that a call is allowed, log it, raise its scripted error, and hold the clock's lock until the end."""
         with self.clock.lock:
-            if self._forked:
-                raise Forked(f"{self.name} was opened before this process was forked")
             if self._closed and not closed:
                 raise WrongState(f"{self.name} was closed")
             if call:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.backends.common.arguments import index_of
-from forebay.errors import WrongState
+from forebay.errors import DeviceError, WrongState
 
 __all__ = ["Command", "FakeClock", "FakeMark", "Timeline"]
 
@@ -157,6 +157,17 @@ class Timeline:
                 first = timeline.pending[0]
                 assert first.other is not None
                 wanted.append((first.other, first.other_tick))
+
+    def after_fork_in_child(self, name: str) -> None:
+        """Reach all ticks in a forked child. If work was pending, record its loss as the failure."""
+        if not self.pending:
+            return
+        for command in self.pending:
+            if command.mark is not None:
+                command.mark.nanoseconds = self.clock.now
+                self._tick_times.append(self.clock.now)
+        self.pending.clear()
+        self.failure = DeviceError(f"{name}: work was pending when this process was forked, and is not done in it")
 
     def drop(self) -> None:
         """Discard pending work and detach from the clock."""

@@ -96,7 +96,8 @@ class FakeQueue:
         if not self.closed:
             with self._enter("close", timeout):
                 self.timeline.finish()
-                self.abandon()
+                self.closed = True
+                self.timeline.drop()
                 self.port.remove_queue(self.handle)
         return True
 
@@ -147,15 +148,9 @@ class FakeQueue:
         with self.port.clock.lock:
             self.timeline.finish(up_to)
 
-    def abandon(self) -> None:
-        """Discard the queued work and close the queue."""
-        self.closed = True
-        self.timeline.drop()
-
     def _enter(self, call: str, *arguments: object, closed: bool = False) -> AbstractContextManager[None]:
         if self.closed and not closed:
-            with self.port.enter("", closed=True):  # raises Forked instead in a forked child
-                raise WrongState(f"{self.port.name}: queue {self.handle} was closed")
+            raise WrongState(f"{self.port.name}: queue {self.handle} was closed")
         return self.port.enter(call, self.handle, *arguments, closed=closed)
 
     def _add(self, call: str, *touches: tuple[int, int], function: Callable[[], object] | None = None) -> None:
