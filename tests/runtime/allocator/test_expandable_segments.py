@@ -444,6 +444,24 @@ def test_pages_used_by_another_queue_are_decommitted_after_its_work(fake):
     assert (fake.reserved, other.size) == (6 * MIB, 6 * MIB)
 
 
+def test_decommit_waits_for_all_queues(fake):
+    """A replay of a graph, or work without `record_stream`, uses pages that are free in the order of their own queue."""
+    for recover in (False, True):
+        block = fake.allocate(6 * MIB)
+        fake.queues[1].fill(block.address, 1, 6 * MIB)
+        del block
+        if recover:
+            fake.port.fail("decommit", error=Interrupted())
+            with pytest.raises(Interrupted):
+                fake.allocator.empty()
+            fake.queues[2].fill(fake.segments()[0], 1, 6 * MIB)
+        fake.allocator.empty()
+        for queue in (1, 2):
+            assert fake.queues[queue].idle()
+            fake.queues[queue].wait(0)  # raises if the work failed
+        assert fake.reserved == 0
+
+
 def test_queue_thread_does_not_decommit_pages_of_its_own_queue(host):
     """The thread cannot wait for itself: the pages are kept until another thread empties the cache."""
     gate, failures = Gate(), []

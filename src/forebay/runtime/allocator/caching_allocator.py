@@ -345,10 +345,6 @@ class Allocator(Pool, ABC):
         for queue in tuple(self._queues.values()):
             self._drain(queue)
 
-    def _drain_handle(self, handle: int) -> None:
-        if (queue := self._queues.get(handle)) is not None:
-            self._drain(queue)
-
     def _drain(self, queue: Queue) -> None:
         """Wait until the queue's work has completed; under capture, the work queued before the capture."""
         if queue.handle in self.capturing:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.errors import DeviceError, OutOfMemory, WrongState
@@ -28,17 +27,15 @@ __all__ = ["ExpandableSegments"]
 class _Space(NamedTuple):
     address: int
     nbytes: int
-    queue: int
     partition: int
 
 
 class ExpandableSegments:
     """The address spaces of one allocator. Commits and decommits pages."""
 
-    def __init__(self, allocator: Allocator, port: Growable, drain: Callable[[int], object]) -> None:
+    def __init__(self, allocator: Allocator, port: Growable) -> None:
         self._pool = allocator
         self._port = port
-        self._drain = drain  # waits until the queue with that handle is done
         self._spaces: dict[int, _Space] = {}  # by address
         self._active_calls = 0  # of all threads, reentrant calls included
         self._has_orphans = False  # True: there may be some
@@ -79,10 +76,8 @@ class ExpandableSegments:
                 self._has_orphans = False
                 self._reclaim_orphans(self._pool.page_transitions())
             self._release_spaces()
-            for address, nbytes in self._pool.idle_pages(small, partition):
-                space = self._space_of(address)
-                if space is not None and self._pool.begin_decommit(address, nbytes):
-                    self._decommit(space, address, nbytes, stack)
+            idle = self._pool.idle_pages(small, partition)
+            self._decommit([each for each in idle if self._pool.begin_decommit(*each)], stack)
             done = True
         finally:  # as above
             self._active_calls -= 1
@@ -104,8 +99,6 @@ class ExpandableSegments:
                 continue
             if nbytes == 0:
                 block = pool.allocate_at(address, request.nbytes, request.queue, request.partition)
-            elif self._space_of(address) is None:  # inherited from the parent process; never usable here
-                continue
             elif self._commit(address, nbytes):
                 block = pool.commit_done(address, request.nbytes)
             else:
@@ -113,12 +106,9 @@ class ExpandableSegments:
             if block is not None:
                 return block
 
-    def _space_of(self, address: int) -> _Space | None:
-        """Return the space that contains the address; None if it was inherited from the parent process."""
-        for space in tuple(self._spaces.values()):  # one per queue and size class; copied, as other threads add some
-            if space.address <= address < space.address + space.nbytes:
-                return space
-        return None
+    def _space_of(self, address: int) -> _Space:
+        spaces = tuple(self._spaces.values())  # one per queue and size class; copied, as other threads add some
+        return next(space for space in spaces if space.address <= address < space.address + space.nbytes)
 
     def _reserve(self, request: AllocRequest, space: int, page: int) -> bool:
         with self._space_lock:
@@ -132,7 +122,7 @@ class ExpandableSegments:
             else:
                 return False
             try:
-                self._spaces[address] = _Space(address, space, request.queue, request.partition)
+                self._spaces[address] = _Space(address, space, request.partition)
                 self._pool.adopt_expandable(address, space, page, request.queue, request.small, request.partition)
             except BaseException:
                 if not self._pool.owns(address):
@@ -153,40 +143,44 @@ class ExpandableSegments:
         self.num_committed += 1
         return True
 
-    def _decommit(self, space: _Space, address: int, nbytes: int, stack: int) -> None:
+    def _decommit(self, ranges: list[tuple[int, int]], stack: int) -> None:
+        """Decommit ranges once all queues are done.
+
+        Pages are free in the order of their own queue only, so work of other queues that uses them may still be queued.
+        """
         try:
-            self._drain(space.queue)
-        except WrongState:  # this is the queue's own thread, which cannot wait for itself: skip the range
-            self._pool.rollback(address)
+            if ranges:
+                self._pool.synchronize()
+        except WrongState:  # this is a queue's own thread, which cannot wait for itself
+            for address, _ in ranges:
+                self._pool.rollback(address)
             return
-        try:
-            self._port.decommit(address, nbytes)
-        except DeviceError:
-            self._pool.rollback(address)
-            raise
-        self._finish_decommit(space, address, stack)
+        for address, nbytes in ranges:
+            try:
+                self._port.decommit(address, nbytes)
+            except DeviceError:
+                self._pool.rollback(address)
+                raise
+            self._finish_decommit(address, stack)
 
     def _reclaim_orphans(self, orphans: list[tuple[int, int, bool]]) -> None:
         """Decommit all orphans. None is restored, as its memory may be gone."""
+        try:
+            self._pool.synchronize()
+        except WrongState:  # as above
+            self._has_orphans = True
+            return
         for address, nbytes, decommitting in orphans:
-            space = self._space_of(address)
-            if space is None:
-                continue
-            try:
-                self._drain(space.queue)
-            except WrongState:
-                self._has_orphans = True
-                continue
             self._port.decommit(address, nbytes)
             if decommitting:
-                self._finish_decommit(space, address, 0)
+                self._finish_decommit(address, 0)
             else:
                 self._pool.rollback(address)
 
-    def _finish_decommit(self, space: _Space, address: int, stack: int) -> None:
+    def _finish_decommit(self, address: int, stack: int) -> None:
         self.num_decommitted += 1
         if self._pool.decommit_done(address, stack):
-            self._release_if_empty(space)
+            self._release_if_empty(self._space_of(address))
 
     def _release_if_empty(self, space: _Space) -> None:
         """Release the space unless another thread has committed pages in it."""

@@ -37,7 +37,7 @@ class SegmentAllocator(Allocator):
         self._expandable: ExpandableSegments | None = None
         super().__init__(name, port, queues, settings, orders)
         if isinstance(port, Growable):
-            self._expandable = ExpandableSegments(self, port, self._drain_handle)
+            self._expandable = ExpandableSegments(self, port)
         self._fraction = 1.0  # of the device's memory: the limit
         if settings.per_process_memory_fraction < 1:
             self.set_memory_fraction(settings.per_process_memory_fraction)
