@@ -24,6 +24,7 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "WrongState",
+    "ended_error",
     "user_frame",
     "warn_unraisable",
 ]
@@ -120,6 +121,11 @@ class Unsupported(ForebayError):
 
 class WrongState(ForebayError):
     """The call is valid, but not in the current state; the message states the required step."""
+
+
+def ended_error(device: str) -> WrongState:
+    """Return the error for the use of an emulated device after its emulation."""
+    return WrongState(f"the emulation of {device} has ended; objects created on the device are unusable")
 
 
 class Forked(ForebayError):

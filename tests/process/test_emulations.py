@@ -214,3 +214,60 @@ assert forked(check) == 0
 check()
 """,
     )
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_threads_work_while_emulations_end(runner, kind, settings):
+    """Each operation returns the right values or raises. No thread uses unmapped memory, or the wrong stream."""
+    run_silently(
+        runner,
+        f"""
+import random, time
+kind, stop, wrong, unexpected, done = {kind!r}, threading.Event(), [], [], []
+forebay.memory.set_allocator_settings({settings!r})
+"""
+        """
+allowed = (forebay.WrongState, forebay.OutOfMemory)
+
+def work(seed):
+    chance, kept = random.Random(seed), []
+    while not stop.is_set():
+        value = chance.randrange(1, 200)
+        try:
+            with forebay.Stream(kind) as stream:
+                made = forebay.full((chance.choice([100, 1 << 20]),), value, dtype="uint8", device=kind)
+                kept.append(made.clone())
+                if chance.random() < 0.3:
+                    kept[-1].record_stream(forebay.default_stream(kind))
+                if not (kept[-1].cpu().numpy() == value).all():
+                    wrong.append(value)
+                done.append(1)
+            if len(kept) > 10:
+                kept.clear()
+            if chance.random() < 0.1:
+                forebay.memory.empty_cache(kind)
+        except allowed:
+            kept.clear()
+        except forebay.ForebayError as error:
+            if forebay.device_count(kind) == 0 or "backend" in str(error) or "driver" in str(error):
+                time.sleep(0.0005)
+            else:
+                unexpected.append(error)
+
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+for thread in threads:
+    thread.start()
+chance = random.Random(0)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    emulation = forebay.emulate(kind, memory="4GiB" if kind == "mps" else "64MiB")
+    time.sleep(chance.random() * 0.02)
+    emulation.stop()
+stop.set()
+for thread in threads:
+    thread.join(20)
+assert done
+assert (wrong, unexpected) == ([], []), (wrong[:3], unexpected[:3])
+""",
+    )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import DeviceError, WrongState, backends
+from forebay import DeviceError, ForebayError, WrongState, backends
 from forebay.runtime.devices import retired_devices
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -247,3 +247,41 @@ def test_environment_with_unknown_kind_is_reported_by_why_not(emulate):
     output = output_with("import forebay; print(forebay.device_count('cuda'), forebay.why_not('cuda'))", emulate)
     assert output.startswith("0 environment variable FOREBAY_EMULATE: ")
     assert output.endswith("is not one of cuda, mps, mtia")
+
+
+def test_no_thread_opens_a_device_of_an_ending_emulation(monkeypatch):
+    """It would outlive the emulation: the streams of its kind are reset, and the next emulation would use it."""
+    found = []
+
+    def open_now(opened):
+        with pytest.raises(ForebayError) as caught:
+            forebay.empty(1, device="cuda")
+        found.append(caught.value)
+
+    emulation = forebay.emulate("cuda")
+    made = forebay.empty(1, device="cuda")
+    with monkeypatch.context() as patched:
+        patched.setattr(retired_devices, "_synchronize", open_now)
+        emulation.stop()
+    assert ["Found no NVIDIA driver" in str(error) for error in found] == [True, True]
+    with forebay.emulate("cuda"):
+        assert forebay.empty(1, device="cuda").raw_storage.opened is not made.raw_storage.opened
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_memory_reserved_while_the_device_is_closed_is_not_returned(kind, settings, monkeypatch):
+    """A thread has checked that the device is usable before its emulation ends, and allocates afterwards."""
+    monkeypatch.setenv("FOREBAY_ALLOC_CONF", settings)
+    with forebay.emulate(kind):
+        allocator = forebay.default_stream(kind).opened.allocator
+        allocator.allocate(MIB, 0)
+    with pytest.raises(WrongState, match=f"{kind}:0 was closed"):
+        allocator.allocate(MIB, 0)
+    with forebay.emulate(kind):
+        opened = forebay.default_stream(kind).opened
+        with monkeypatch.context() as patched:  # as if the other thread reserved before, and adopted after the check
+            patched.setattr(opened.port, "close", lambda: None)
+            opened.allocator.retired = True
+            with pytest.raises(WrongState, match=f"the emulation of {kind}:0 has ended"):
+                opened.allocator.allocate(MIB, 0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from forebay._core import Block, Pool
-from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState
+from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState, ended_error
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.pending_releases import PendingReleases
@@ -74,6 +74,7 @@ class Allocator(Pool, ABC):
         self.sources = SegmentSources(self)
         self.pending_releases = PendingReleases(self.evict, self.sources.release)
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
+        self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
 
     # Policy
@@ -244,7 +245,13 @@ class Allocator(Pool, ABC):
                 self.sources.release(address)
             raise
         self._num_device_alloc += 1
+        self.check_not_retired()
         return block
+
+    def check_not_retired(self) -> None:
+        """Raise WrongState if the device may have been closed since the request began. Call it after an adoption."""
+        if self.retired:
+            raise ended_error(self.name)
 
     def _retry_cached(self, request: AllocRequest) -> Block | None:
         """Search the pool again, after memory may have been freed."""

@@ -193,6 +193,7 @@ class SegmentAllocator(Allocator):
         block = expandable.grow(request, space, page)
         if block is None:
             self._device_error = expandable.last_error
+        self.check_not_retired()
         return block
 
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:

@@ -16,7 +16,7 @@ from forebay._core import Block
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
 from forebay.backends.plugins.close_with_timeout import close_on_error
 from forebay.device_spec import Device, canonical
-from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, WrongState, warn_unraisable
+from forebay.errors import DeviceError, ForebayError, Forked, Unsupported, ended_error, warn_unraisable
 from forebay.runtime.allocator import oom_observers, pluggable_allocator, statistics
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.heap_allocator import HeapAllocator
@@ -138,7 +138,7 @@ class OpenDevice:
         if not self.unusable:
             return
         if self.unusable == "ended":
-            raise WrongState(f"the emulation of {self.device} has ended; objects created on the device are unusable")
+            raise ended_error(str(self.device))
         lazy_init.get(self.device.kind).check_fork()
         raise Forked(
             f"{self.device} was opened before this process was forked and cannot be used in the child process: "

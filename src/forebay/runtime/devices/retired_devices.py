@@ -22,14 +22,21 @@ def retire(opened: OpenDevice) -> None:
         opened.raw_blocks.clear()
         return
     try:
+        _synchronize(opened)
+    finally:  # KeyboardInterrupt ends the wait, and the emulation too
+        opened.mark_unusable("ended")
+        opened.allocator.retired = True
+        opened.raw_blocks.clear()
+        _retired.append(opened)
+    _synchronize(opened)  # again: another thread may have queued work since
+    _close_if_unused(opened)
+
+
+def _synchronize(opened: OpenDevice) -> None:
+    try:
         opened.synchronize()
     except DeviceError as error:
         warn_unraisable(f"{error}; the error was not reported before the emulation of {opened.device} ended")
-    finally:  # KeyboardInterrupt ends the wait, and the emulation too
-        opened.mark_unusable("ended")
-        opened.raw_blocks.clear()
-        _retired.append(opened)
-    _close_if_unused(opened)
 
 
 def close_unused() -> None:
@@ -49,6 +56,7 @@ def after_fork_in_child() -> None:
 
 
 def _close_if_unused(opened: OpenDevice) -> None:
+    """Close the device unless its memory is in use. Memory that is reserved after the check is not used (`retired`)."""
     opened.allocator.empty()
     if not opened.has_memory_in_use():
         opened.port.close()

@@ -30,8 +30,8 @@ class Emulation:
     ----------
     kind : str
         The emulated kind.
-    steps : ExitStack
-        Actions that stop the emulation.
+    driver : Driver
+        The driver of the emulated devices, which replaces that of the kind.
 
     Notes
     -----
@@ -39,9 +39,11 @@ class Emulation:
     exits.
     """
 
-    def __init__(self, kind: str, steps: ExitStack) -> None:
+    def __init__(self, kind: str, driver: Driver) -> None:
         self.kind = kind
-        self._steps = steps
+        self._driver = driver
+        self._override = ExitStack()
+        self._override.enter_context(backends.override_driver(driver))
         _running[kind] = self
 
     def stop(self) -> None:
@@ -49,9 +51,14 @@ class Emulation:
 
         Notes
         -----
-        Objects of the emulated devices become unusable. Calling it again does nothing.
+        Objects of the emulated devices become unusable, also in other threads. Calling it again does nothing.
         """
-        self._steps.close()
+        replaced = backends.driver(self.kind) is not self._driver  # by another emulation, whose devices stay open
+        try:
+            self._override.close()  # first: no thread opens a device of this emulation from here on
+        finally:
+            if not replaced:
+                reset_kind(self.kind)
         if _running.get(self.kind) is self:
             del _running[self.kind]
 
@@ -121,16 +128,9 @@ def emulate(
             "or stop the running emulation"
         )
     retired_devices.close_unused()
-    steps = ExitStack()
-    steps.enter_context(backends.emulated_devices(kind, count, profile or "", nbytes, guard=bool(guard)))
-    steps.callback(_end, kind, backends.driver(kind))
+    emulation = Emulation(kind, backends.emulated_driver(kind, count, profile or "", nbytes, guard=bool(guard)))
     current.reset_current_device()
-    return Emulation(kind, steps)
-
-
-def _end(kind: str, driver: Driver) -> None:
-    if backends.driver(kind) is driver:  # else another emulation has replaced it, and its devices must stay open
-        reset_kind(kind)
+    return emulation
 
 
 def reset_kind(kind: str) -> None:
