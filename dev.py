@@ -32,7 +32,13 @@ VENV = Path(os.environ.get("FOREBAY_VENV") or ROOT / ".venv").absolute()
 PYTHON = str(VENV / "bin/python")
 STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when it starts and restores it at its end
 
-COMPILED = ("_core", "observe/tracing/_entries", "runtime/pinned/_cache")  # extension modules
+COMPILED = (  # extension modules
+    "_core",
+    "backends/host/_segments",
+    "observe/tracing/_entries",
+    "runtime/allocator/_reservations",
+    "runtime/pinned/_cache",
+)
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
 STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]
 STUBTEST += ["--mypy-config-file", "pyproject.toml", "--ignore-unused-allowlist"]

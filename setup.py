@@ -46,4 +46,9 @@ pinned_cache = Extension(
     language="c++",
 )
 
-setup(ext_modules=cythonize([core, entries, pinned_cache]))
+segments = Extension("forebay.backends.host._segments", sources=["src/forebay/backends/host/_segments.pyx"])
+reservations = Extension(
+    "forebay.runtime.allocator._reservations", sources=["src/forebay/runtime/allocator/_reservations.pyx"]
+)
+
+setup(ext_modules=cythonize([core, entries, pinned_cache, segments, reservations]))

@@ -1,6 +1,9 @@
 # In-order queues on native threads. Submitting work raises ValueError if the queue rejects it. Part of _core.pyx.
 
 
+import traceback
+
+
 @cython.final
 cdef class Mark:
     cdef shared_ptr[NativeMark] native
@@ -105,6 +108,10 @@ cdef int run_callable(void* argument) noexcept with gil:
     except BaseException as error:
         if queue.error is None:
             queue.error = error
+            error.add_note("raised by the queued function:\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip())
+            while error is not None:  # a stored exception keeps no frames
+                error.__traceback__ = error.__context__ = None
+                error = error.__cause__
         return 1
     finally:
         Py_DECREF(call)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import warnings
 from types import FrameType
+from typing import TypeVar
 
 __all__ = [
     "DeviceError",
@@ -27,7 +28,10 @@ __all__ = [
     "ended_error",
     "user_frame",
     "warn_unraisable",
+    "without_frames",
 ]
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class ForebayError(RuntimeError):
@@ -147,7 +151,7 @@ def warn_unraisable(message: str) -> None:
     try:
         warnings.warn(message, ForebayWarning, stacklevel=3)
     except ForebayWarning as error:
-        _Unraisable(error.with_traceback(None))
+        _Unraisable(without_frames(error))
 
 
 class _Unraisable:
@@ -158,6 +162,26 @@ class _Unraisable:
 
     def __del__(self) -> None:
         raise self.error
+
+
+def without_frames(error: _Error) -> _Error:
+    """Remove the frames to which an exception and the causes of it refer, as they keep the caller's variables alive.
+
+    Parameters
+    ----------
+    error : BaseException
+        An exception that will be stored.
+
+    Returns
+    -------
+    BaseException
+        The same exception, without tracebacks, and without the exception that was being handled.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__, each.__context__ = None, None
+        each = each.__cause__
+    return error
 
 
 def user_frame() -> tuple[FrameType | None, int]:

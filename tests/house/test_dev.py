@@ -8,8 +8,14 @@ import sys
 
 import pytest
 
-COMPILED = ("src/forebay/_core", "src/forebay/observe/tracing/_entries", "src/forebay/runtime/pinned/_cache")
-CORE, ENTRIES, _ = COMPILED
+COMPILED = (
+    "src/forebay/_core",
+    "src/forebay/backends/host/_segments",
+    "src/forebay/observe/tracing/_entries",
+    "src/forebay/runtime/allocator/_reservations",
+    "src/forebay/runtime/pinned/_cache",
+)
+CORE, ENTRIES = COMPILED[0], COMPILED[2]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

@@ -6,7 +6,7 @@ import ast
 import re
 
 MAX_LINES = 400
-MAX_BINDING_LINES = 420  # of the three files together, without empty lines
+MAX_BINDING_LINES = 425  # of the three files together, without empty lines
 
 
 def opening(name: str, source: str) -> str:
@@ -38,7 +38,12 @@ def test_core_binding_stays_small(root):
 
 def test_compiled_modules_besides_the_core(root):
     others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
-    assert others == {"observe/tracing/_entries.pyx", "runtime/pinned/_cache.pyx"}
+    assert others == {
+        "backends/host/_segments.pyx",
+        "observe/tracing/_entries.pyx",
+        "runtime/allocator/_reservations.pyx",
+        "runtime/pinned/_cache.pyx",
+    }
 
 
 def test_planted_long_file_is_found():

@@ -15,6 +15,8 @@ PLANTS = {  # module: text in its stub, and the planted error
         ("class Pool:\n", "class Pool:\n    def not_there(self) -> int: ...\n"),
     ],
     "observe/tracing/_entries": [("def add(self, entry_type: int, ", "def add(self, what: int, ")],
+    "backends/host/_segments": [("def reserve(self, nbytes: int)", "def reserve(self, size: int)")],
+    "runtime/allocator/_reservations": [("def evict_into(\n    entries:", "def evict_into(\n    rows:")],
     "runtime/pinned/_cache": [("def allocate(self, size: int, ", "def allocate(self, nbytes: int, ")],
 }
 
@@ -34,5 +36,12 @@ def test_planted_errors_are_found(dev, root, tmp_path):
         text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
-    for error in ("Pool.try_allocate", "Pool.not_there", "_entries.Entries.add", "_cache.PinnedCache.allocate"):
+    for error in (
+        "Pool.try_allocate",
+        "Pool.not_there",
+        "_entries.Entries.add",
+        "_cache.PinnedCache.allocate",
+        "_segments.HostSegments.reserve",
+        "_reservations.evict_into",
+    ):
         assert error in found.stdout

@@ -17,6 +17,7 @@ from forebay.backends.common import mmap as common_mmap
 from forebay.backends.host.driver import HostDriver, HostPort
 from forebay.errors import DeviceError, ForebayWarning, OutOfMemory, WrongState
 from forebay.spi import DeviceProps, Growable, Launches, PinnedHost, Resizable, SurvivesFork, Timing
+from forebay.testing.conformance.helpers import run_in_child
 from forebay.testing.fake import FakePort
 
 MIB = 1 << 20
@@ -100,7 +101,7 @@ def test_closed_port_unmaps_all_memory():
 
     port = HostPort(DeviceProps("cpu", 0, "test", 1 << 30))
     addresses = [port.reserve(nbytes) for nbytes in (1, 4097, 2 * MIB, 7 * MIB + 1)]
-    ends = [(address, address + nbytes) for address, nbytes in port._segments.items()]
+    ends = [(address, address + nbytes) for address, nbytes in port.segments()]
     port.release(addresses[1])
     port.close()
     spans = [tuple(int(part, 16) for part in span.split("-")) for span in mapped()]
@@ -152,18 +153,31 @@ def test_pin_beyond_the_limit_names_the_remedy(port, monkeypatch):
     assert len(unmapped) == 1
 
 
-def test_segment_that_cannot_be_unmapped_stays_counted(port, monkeypatch):
-    def refuse(address, nbytes):
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "munmap")
+@pytest.mark.skipif(not LINUX, reason="the limit on mappings is Linux's")
+def test_segment_that_cannot_be_unmapped_stays_counted():
+    """At its limit of mappings, a process cannot unmap the middle of a mapping."""
 
-    address = port.reserve(4 * MIB)
-    with monkeypatch.context() as patch:
-        patch.setattr("forebay.backends.host.port.unmap_memory", refuse)
+    def check() -> None:
+        port = HostPort(DeviceProps("cpu", 0, "test", 1 << 40, fine_segments=True))
+        segments = sorted(port.reserve(4 * MIB) for _ in range(20))
+        middle = [one for one in segments[1:-1] if {one - 4 * MIB, one + 4 * MIB} <= {*segments}]
+        assert middle, "no three segments are adjacent"
+        space, pages = port.reserve_space(1 << 38, 2 * MIB), 1 << 17
+        for page in range(0, pages, 2):  # until every second page would be a mapping of its own
+            try:
+                port.commit(space + page * 2 * MIB, 2 * MIB)
+            except OutOfMemory:
+                break
+        before = port.memory_info()
         with pytest.raises(DeviceError, match="cannot be unmapped: munmap"):
-            port.release(address)
-    assert port.memory_info()[0] == 60 * MIB
-    port.release(address)
-    assert port.memory_info()[0] == 64 * MIB
+            port.release(middle[0])
+        assert port.memory_info() == before
+        assert middle[0] in dict(port.segments())
+        port.decommit(space, 2 * MIB)
+        port.release(middle[0])
+        assert middle[0] not in dict(port.segments())
+
+    assert run_in_child(check) == ""
 
 
 def test_concurrent_reserves_never_exceed_the_capacity(port):
@@ -208,7 +222,7 @@ def test_port_close_closes_all_queues_despite_warnings(port):
         port.close()
     assert len(warned) == 3
     assert [queue.closed for queue in queues] == [True] * 3
-    assert not port._segments
+    assert not port.segments()
 
 
 def test_close_with_timeout_drops_work(port):

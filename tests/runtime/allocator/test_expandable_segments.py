@@ -445,7 +445,7 @@ def test_pages_used_by_another_queue_are_decommitted_after_its_work(fake):
 
 
 def test_decommit_waits_for_all_queues(fake):
-    """A replay of a graph, or work without `record_stream`, uses pages that are free in the order of their own queue."""
+    """A replay, or work without `record_stream`, uses pages that are free in the order of their own queue."""
     for recover in (False, True):
         block = fake.allocate(6 * MIB)
         fake.queues[1].fill(block.address, 1, 6 * MIB)

@@ -161,7 +161,7 @@ class EmulatedPort(BaseHostPort):
 
     def mappings(self) -> list[tuple[int, int]]:
         """Return address and size of each mapping; all touched memory lies in one of them."""
-        return [*tuple(self._segments.items()), *self._spaces.mappings()]
+        return [*self.segments(), *self._spaces.mappings()]
 
     def close(self) -> None:
         super().close()

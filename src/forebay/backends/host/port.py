@@ -12,6 +12,7 @@ from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.host import capture  # noqa: F401 - registers the class of recordings
+from forebay.backends.host._segments import HostSegments
 from forebay.backends.host.address_space import HostAddressSpaces
 from forebay.backends.host.ipc import IpcMemory
 from forebay.backends.host.queue import HostQueue
@@ -23,7 +24,7 @@ from forebay.spi import DeviceProps
 __all__ = ["BaseHostPort"]
 
 
-class BaseHostPort:
+class BaseHostPort(HostSegments):
     """An open device with memory of this machine, up to a capacity, and native threads as queues.
 
     Memory counts against the system's commit limit when it is reserved, unless not `charged` (see `mmap.map_memory`).
@@ -35,8 +36,6 @@ class BaseHostPort:
         self.charged = charged
         self.name = str(canonical(Device(props.kind, props.index)))
         self._capacity = size_of(props.total_bytes, "total_bytes")
-        self._reserved = 0
-        self._segments: dict[int, int] = {}  # sizes by address
         self._pinned: dict[int, int] = {}
         self._managed: dict[int, int] = {}
         self._pinned_in_place: dict[int, int] = {}
@@ -44,34 +43,9 @@ class BaseHostPort:
         self._spaces = HostAddressSpaces(self)
         self._sharing = IpcMemory(self)
         self._queues_made = 0
-        self.release_count = 0  # number of times that memory was released
         self._closed = False
-        self._process = os.getpid()  # the process that uses the port
+        self._process = os.getpid()
         self._lock = threading.RLock()  # of all the above; not held during slow system calls; destructors re-enter it
-
-    def reserve(self, nbytes: int) -> int:
-        nbytes, counted = size_of(nbytes), 0
-        try:
-            with self.locked():
-                self._reserved += nbytes  # before the check: a destructor may run between
-                counted = nbytes
-                if self.over_capacity():
-                    self._reserved -= nbytes
-                    counted = 0
-                    raise self.out_of_memory(nbytes)  # noqa: TRY301 -- the handler below corrects the count
-            return self._register(self._segments, map_memory(nbytes, charged=self.charged), nbytes)
-        except BaseException as error:  # a signal handler may raise anything
-            self._reserved -= counted
-            if isinstance(error, OSError):
-                raise self.out_of_memory(nbytes, error) from None
-            raise
-
-    def release(self, address: int) -> None:
-        nbytes = self._release(self._segments, address, "release", "reserve")
-        self._sharing.on_release(address)
-        with self._lock:
-            self._reserved -= nbytes
-            self.release_count += 1
 
     def reserve_space(self, nbytes: int, page: int) -> int:
         return self._spaces.reserve(nbytes, page)
@@ -90,7 +64,7 @@ class BaseHostPort:
 
     def memory_info(self) -> tuple[int, int]:
         with self.locked():
-            return self._capacity - self.reserved, self._capacity
+            return max(self._capacity - self.reserved, 0), self._capacity  # a request may be counted before it fails
 
     def set_capacity(self, nbytes: int) -> None:
         nbytes = size_of(nbytes)
@@ -227,6 +201,17 @@ class BaseHostPort:
         with self._lock:
             self._queues.pop(handle, None)
 
+    def check_open(self) -> None:
+        """Raise Forked or WrongState if the port is not usable."""
+        if self.forked():
+            raise Forked(f"{self.name} was opened before this process was forked")
+        if self._closed:
+            raise WrongState(f"{self.name} was closed")
+
+    def on_released(self, address: int) -> None:
+        """Handle the release of a segment."""
+        self._sharing.on_release(address)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the port's lock. Raises Forked or WrongState if the port is not usable."""
@@ -243,14 +228,14 @@ class BaseHostPort:
 
     def segment_at(self, address: int) -> tuple[int, int] | None:
         """Return address and size of the segment that contains an address."""
-        for start, nbytes in tuple(self._segments.items()):  # a copy: a destructor may add a segment
+        for start, nbytes in self.segments():
             if start <= address < start + nbytes:
                 return start, nbytes
         return None
 
     def memory(self) -> list[tuple[int, int]]:
         """Return address and size of each range of device memory that queued work may use."""
-        own = [*tuple(self._segments.items()), *tuple(self._managed.items())]
+        own = [*self.segments(), *tuple(self._managed.items())]
         return [*own, *self._spaces.memory(), *self._sharing.opened()]
 
     @contextmanager
@@ -270,7 +255,7 @@ class BaseHostPort:
     @property
     def reserved(self) -> int:
         """Bytes of segments and committed pages."""
-        return self._reserved + self._spaces.held
+        return self.segment_bytes + self._spaces.held
 
     def over_capacity(self) -> bool:
         """Return True if more is reserved than the capacity."""
@@ -302,8 +287,7 @@ class BaseHostPort:
         with self._lock:
             if self._queues:
                 return
-            mappings = [*self._segments.items(), *self._pinned.items(), *self._managed.items()]
-            self._segments.clear()
+            mappings = [*self.take_segments(), *self._pinned.items(), *self._managed.items()]
             self._pinned.clear()
             self._managed.clear()
             others, self._pinned_in_place = self._pinned_in_place, {}
@@ -319,8 +303,6 @@ class BaseHostPort:
         try:
             with self.locked():
                 mappings[address] = nbytes
-            if mappings is self._segments:
-                self.on_mapped(address, nbytes, address)
         except BaseException:
             mappings.pop(address, None)
             self.on_unmapping(address, nbytes)

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from forebay.backends.plugins.contract_checks import FAILURES
-from forebay.errors import DeviceError, ForebayError
+from forebay.errors import DeviceError, ForebayError, without_frames
 from forebay.observe.ranges import ranges
 from forebay.observe.ranges.range import Range
 from forebay.observe.tracing import _entries
@@ -236,7 +236,7 @@ class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
             track.queue.wait(track.queue.signal() if track.logs else end.tick)
         except DeviceError as failure:
             if track.opened is not None:
-                track.opened.allocator.failures.setdefault(track.queue.handle, failure.with_traceback(None))
+                track.opened.allocator.failures.setdefault(track.queue.handle, without_frames(failure))
         except ForebayError:  # called from the queue's own thread, which cannot wait for itself
             return
         track.observe_ticks()

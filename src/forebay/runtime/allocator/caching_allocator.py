@@ -16,8 +16,18 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from forebay._core import Block, Pool
-from forebay.errors import DeviceError, ForebayError, ForebayWarning, OutOfMemory, Unsupported, WrongState, ended_error
+from forebay.errors import (
+    DeviceError,
+    ForebayError,
+    ForebayWarning,
+    OutOfMemory,
+    Unsupported,
+    WrongState,
+    ended_error,
+    without_frames,
+)
 from forebay.runtime.allocator import oom_message
+from forebay.runtime.allocator._reservations import reserve_and_adopt
 from forebay.runtime.allocator.captured_frees import CapturedFrees
 from forebay.runtime.allocator.pending_releases import PendingReleases
 from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
@@ -72,7 +82,7 @@ class Allocator(Pool, ABC):
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
         self.sources = SegmentSources(self)
-        self.pending_releases = PendingReleases(self.evict, self.sources.release)
+        self.pending_releases = PendingReleases(self.evict, self.sources.release_of)
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
@@ -225,25 +235,21 @@ class Allocator(Pool, ABC):
             return False
         try:
             self._threads_in_callbacks.add(me)
-            freed = [
-                callback() for callback in tuple(self.free_memory_callbacks)
-            ]  # all of them, even if the first freed enough
+            freed = [callback() for callback in tuple(self.free_memory_callbacks)]  # all, even if one freed enough
         finally:
             self._threads_in_callbacks.discard(me)
         return any(freed)
 
     def _reserve(self, request: AllocRequest) -> Block | None:
+        external = self.private.source_of(request.partition) is not None
+        reserve: Callable[[Any], int] = self.sources.reserve if external else self.port.reserve
+        what, release = (request, self.sources.release) if external else (request.segment, self.port.release)
+        sizes = request.nbytes, request.segment
         try:
-            address = self.sources.reserve(request)
+            block = reserve_and_adopt(self, reserve, what, release, *sizes, request.queue, request.partition)
         except OutOfMemory as error:
-            self._device_error = error.with_traceback(None)
+            self._device_error = without_frames(error)
             return None
-        try:
-            block = self.adopt_and_allocate(request.nbytes, address, request.segment, request.queue, request.partition)
-        except BaseException:
-            if not self.owns(address):
-                self.sources.release(address)
-            raise
         self._num_device_alloc += 1
         self.check_not_retired()
         return block
@@ -373,7 +379,7 @@ class Allocator(Pool, ABC):
         except DeviceError as failure:
             if queue.reached() < tick:
                 raise
-            self.failures.setdefault(queue.handle, failure.with_traceback(None))
+            self.failures.setdefault(queue.handle, without_frames(failure))
 
     # Process exit and fork
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from forebay.errors import DeviceError, OutOfMemory, WrongState
+from forebay.errors import DeviceError, OutOfMemory, WrongState, without_frames
 
 if TYPE_CHECKING:
     from forebay._core import Block
@@ -117,7 +117,7 @@ class ExpandableSegments:
                     address = self._port.reserve_space(space, page)
                     break
                 except OutOfMemory as error:  # possibly a limit on address space: retry with half
-                    self.last_error = error.with_traceback(None)
+                    self.last_error = without_frames(error)
                     space = space // 2 // page * page
             else:
                 return False
@@ -138,7 +138,7 @@ class ExpandableSegments:
             self._pool.rollback(address)
             if not isinstance(error, OutOfMemory):
                 raise
-            self.last_error = error.with_traceback(None)
+            self.last_error = without_frames(error)
             return False
         self.num_committed += 1
         return True

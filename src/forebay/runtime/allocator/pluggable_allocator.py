@@ -147,8 +147,9 @@ class PluggableBlock(UncachedBlock):
         self._source = source
         super().__init__(opened.allocator, nbytes, queue)
 
-    def _reserve(self) -> int:
-        return reserve_from(self._source, self.nbytes, self._port.props.index, self.queue, _ALIGNMENT)
+    @property
+    def _reserve(self) -> Callable[[int], int]:
+        return lambda nbytes: reserve_from(self._source, nbytes, self._port.props.index, self.queue, _ALIGNMENT)
 
     def _release(self) -> None:
         self._allocator.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from forebay.byte_sizes import format_bytes
@@ -59,13 +60,14 @@ class SegmentSources:
         self._external[address] = _Reservation(source, nbytes, request.queue)
         return address
 
+    def release_of(self, address: int) -> Callable[[int], object]:
+        """Return the function that releases a segment, the port's own if possible: it can be one uninterrupted step."""
+        return self.release if address in self._external else self._allocator.port.release
+
     def release(self, address: int) -> None:
-        """Release a segment. After DeviceError the segment is still reserved."""
+        """Release a segment that is not the port's. After DeviceError the segment is still reserved."""
         allocator = self._allocator
-        external = self._external.pop(address, None)
-        if external is None:
-            allocator.port.release(address)
-            return
+        external = self._external.pop(address)
         try:
             external.source.release(address, external.nbytes, allocator.port.props.index, external.queue)
         except DeviceError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError, warn_unraisable
+from forebay.runtime.allocator._reservations import reserve_into
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
@@ -17,14 +19,15 @@ class UncachedBlock:
 
     __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
 
+    address: int
+
     def __init__(self, allocator: Allocator, nbytes: int, queue: int) -> None:
         self.freed = True
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
         self._allocator, self._port = allocator, allocator.port
         self.nbytes, self.queue = nbytes, queue
-        self.address = self._reserve()
-        self.freed = False
+        reserve_into(self, self._reserve, nbytes)
 
     @property
     def size(self) -> int:
@@ -40,8 +43,9 @@ class UncachedBlock:
             self.freed = True
             self._release()
 
-    def _reserve(self) -> int:
-        return self._port.reserve(self.nbytes)
+    @property
+    def _reserve(self) -> Callable[[int], int]:
+        return self._port.reserve
 
     def _release(self) -> None:
         self._allocator.synchronize()

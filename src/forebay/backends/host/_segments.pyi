@@ -1,0 +1,44 @@
+"""Memory segments of a host port.
+
+`reserve` and `release` are one step each: if an exception leaves them, also that of a signal handler, either nothing is
+reserved, or the memory is released.
+"""
+
+from abc import abstractmethod
+
+from typing_extensions import disjoint_base
+
+from forebay.errors import DeviceError, OutOfMemory
+
+@disjoint_base
+class HostSegments:
+    """Base class of a port: its segments, which count against the capacity."""
+
+    _closed: bool
+    _process: int  # that uses the port
+    release_count: int  # number of times that memory was released
+    charged: bool  # see `common.mmap.map_memory`
+    name: str
+    @property
+    def segment_bytes(self) -> int: ...
+    def segments(self) -> list[tuple[int, int]]: ...  # address and size of each
+    def take_segments(self) -> list[tuple[int, int]]: ...  # removes them without unmapping
+    def reserve(self, nbytes: int) -> int: ...
+    def release(self, address: int) -> None: ...
+
+    # Of the subclass
+
+    @abstractmethod
+    def check_open(self) -> None: ...  # raises Forked or WrongState if the port is not usable
+    @abstractmethod
+    def over_capacity(self) -> bool: ...
+    @abstractmethod
+    def out_of_memory(self, nbytes: int, error: OSError | None = None, lacks: str = "memory") -> OutOfMemory: ...
+    @abstractmethod
+    def device_error(self, error: OSError, message: str, remedy: str = "") -> DeviceError: ...
+    @abstractmethod
+    def on_mapped(self, address: int, nbytes: int, segment: int) -> None: ...
+    @abstractmethod
+    def on_unmapping(self, address: int, nbytes: int, *, part: bool = False) -> None: ...  # idempotent
+    @abstractmethod
+    def on_released(self, address: int) -> None: ...

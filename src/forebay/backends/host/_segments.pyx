@@ -1,0 +1,148 @@
+# cython: language_level=3
+"""Memory segments of a host port, each reserved and released in one step; documented in _segments.pyi."""
+
+cimport cython
+cimport libc.errno
+from libc.stdint cimport uintptr_t
+from posix.mman cimport MAP_ANON, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+
+import errno as errors
+import os
+
+from forebay.backends.common.arguments import integer_of, size_of
+from forebay.errors import DeviceError
+
+cdef extern from *:
+    """
+    #ifndef MAP_NORESERVE
+    #define MAP_NORESERVE 0
+    #endif
+    #ifdef MADV_HUGEPAGE
+    #define FOREBAY_HUGE MADV_HUGEPAGE
+    #else
+    #define FOREBAY_HUGE -1
+    #endif
+    """
+    int MAP_NORESERVE
+    int FOREBAY_HUGE
+
+cdef extern from "unistd.h" nogil:
+    int getpid()
+    long sysconf(int name)
+    int _SC_PAGESIZE
+
+DEF ALIGNMENT = 2 << 20  # as `common.mmap.ALIGNMENT`
+
+
+cdef class HostSegments:
+    cdef dict _segments
+    cdef public object release_count
+    cdef readonly Py_ssize_t segment_bytes
+    cdef public bint _closed
+    cdef public int _process  # the process that uses the port
+
+    def __cinit__(self, *_, **__):
+        self._segments = {}
+        self.release_count = 0
+
+    def segments(self): return list(self._segments.items())
+
+    def take_segments(self):
+        cdef dict taken = self._segments
+        self._segments = {}
+        return list(taken.items())
+
+    def reserve(self, nbytes):
+        cdef Py_ssize_t size = size_of(nbytes)
+        cdef uintptr_t address = 0
+        cdef bint hooked = False
+        self.check_open()
+        self.segment_bytes += size  # before the check: a destructor may run between
+        try:
+            if self.over_capacity():
+                self.segment_bytes -= size
+                size = 0
+                raise self.out_of_memory(nbytes)
+            address = _map(size, 0 if self.charged else MAP_NORESERVE)
+            if address == 0:
+                failure = OSError(libc.errno.errno, os.strerror(libc.errno.errno), "mmap")
+                self.segment_bytes -= size
+                size = 0
+                raise self.out_of_memory(nbytes, failure)
+            hooked = True
+            self.on_mapped(address, size, address)
+            self.check_open()  # another thread may have closed the port
+            self._segments[address] = size
+            return address
+        except BaseException:
+            if address:
+                try:
+                    if hooked:
+                        self.on_unmapping(address, size)
+                finally:
+                    munmap(<void*>address, _pages(size))
+                    self.segment_bytes -= size
+            elif size:
+                self.segment_bytes -= size
+            raise
+
+    def release(self, address):
+        if self._closed or self._process != getpid():  # without Python code, which could be interrupted
+            self.check_open()
+        key = address if type(address) is int else integer_of(address, "address")
+        nbytes = self._segments.pop(key, None)  # from here on no other thread releases it
+        if nbytes is None:
+            message = f"{self.name}: {key:#x} is not the address of memory that `reserve` returned"
+            raise DeviceError(message, code=errors.EINVAL, call="release", device=self.name)
+        cdef Py_ssize_t size = nbytes
+        cdef uintptr_t start = key
+        cdef int failed
+        interruption = None
+        for _ in range(2):  # a signal handler may raise in the hook, which is idempotent
+            try:
+                self.on_unmapping(key, nbytes)
+                break
+            except BaseException as error:
+                interruption = error
+        with nogil:  # unmapping gigabytes takes milliseconds
+            failed = munmap(<void*>start, _pages(size))
+        if failed:  # the process is at its limit of mappings and cannot split one
+            failure = OSError(libc.errno.errno, os.strerror(libc.errno.errno), "munmap")
+            self._segments[key] = nbytes
+            self.on_mapped(key, nbytes, key)
+            raise self.device_error(failure, "the memory cannot be unmapped")
+        self.segment_bytes -= size
+        self.release_count += 1
+        try:
+            self.on_released(key)
+        except BaseException as error:
+            interruption = error
+        if interruption is not None:
+            raise interruption
+
+
+cdef Py_ssize_t _pages(Py_ssize_t nbytes) noexcept nogil:
+    cdef Py_ssize_t page = sysconf(_SC_PAGESIZE)
+    return (nbytes + page - 1) // page * page
+
+
+@cython.cdivision(True)
+cdef uintptr_t _map(Py_ssize_t nbytes, int flags) noexcept nogil:
+    """Map zeroed memory, aligned to ALIGNMENT, as `common.mmap.map_memory` does. Return 0 and set errno if it fails."""
+    cdef Py_ssize_t length = _pages(nbytes), slack = ALIGNMENT - sysconf(_SC_PAGESIZE)
+    if length < 0 or length > (<Py_ssize_t>1 << 62):
+        libc.errno.errno = libc.errno.ENOMEM
+        return 0
+    cdef void* base = mmap(NULL, length + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | flags, -1, 0)
+    if base == MAP_FAILED:
+        return 0
+    cdef uintptr_t first = <uintptr_t>base
+    cdef uintptr_t start = (first + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    cdef uintptr_t end = first + length + slack
+    if start > first:
+        munmap(base, start - first)
+    if end > start + length:
+        munmap(<void*>(start + length), end - start - length)
+    if nbytes >= ALIGNMENT and FOREBAY_HUGE >= 0:
+        madvise(<void*>start, length, FOREBAY_HUGE)
+    return start

@@ -1,0 +1,43 @@
+# cython: language_level=3
+"""Steps of an allocator that no signal handler or RecursionError can split; documented in _reservations.pyi.
+
+The interpreter runs signal handlers between Python instructions. There are none between the calls of these functions.
+"""
+
+from forebay.errors import DeviceError
+
+
+def reserve_and_adopt(pool, reserve, what, release, Py_ssize_t need, Py_ssize_t segment, queue, partition):
+    address = reserve(what)
+    try:
+        block = pool.adopt_and_allocate(need, address, segment, queue, partition)
+    except BaseException:
+        if not pool.owns(address):
+            release(address)
+        raise
+    return block
+
+
+def reserve_into(owner, reserve, nbytes):
+    owner.address = reserve(nbytes)
+    owner.freed = False
+
+
+def evict_into(list entries, addresses, evict, stack, serial):
+    for address in addresses:
+        entry = (address, next(serial))
+        if evict(address, stack):
+            entries.append(entry)
+
+
+def release_entry(list entries, entry, release):
+    try:
+        entries.remove(entry)
+    except ValueError:  # another thread releases it
+        return False
+    try:
+        release(entry[0])
+    except DeviceError:
+        entries.append(entry)
+        raise
+    return True
