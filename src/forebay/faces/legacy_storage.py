@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -32,18 +32,6 @@ class _ElementType:
         if instance is None and not self._silent:
             warn_that_storages_are_deprecated()
         return dtypes.named(owner.element)
-
-
-def _converter(name: str, element: str) -> Callable[[LegacyStorage], LegacyStorage]:
-    def convert(self: LegacyStorage) -> LegacyStorage:
-        return self._converted(element)
-
-    convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = (
-        f"Return a copy with elements of type {element}.\n\n"
-        "Returns\n-------\nTypedStorage\n    The copy, on the same device."
-    )
-    return convert
 
 
 class _LegacyType(type):
@@ -85,7 +73,6 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
     kind: ClassVar[DeviceKind]
     element: ClassVar[str]
     classes_by_element: ClassVar[dict[str, type[LegacyStorage]]]  # the storage classes of the kind, by element type
-    is_hpu = False
     dtype = _ElementType(silent=False)
     _dtype = _ElementType(silent=True)
 
@@ -143,10 +130,6 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
             f" * (int size)\n * (Sequence data)\n * (*, UntypedStorage wrap_storage)\n{reason}"
         )
 
-    def resizable(self) -> bool:
-        """Return True."""
-        return True
-
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:  # noqa: ARG002 -- PyTorch's
         """Return the name of the storage type, or a copy of another type.
 
@@ -190,21 +173,6 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
             Always.
         """
         raise Unsupported("there are no devices of kind 'hpu'")
-
-    def pin_memory(self, device: Any = None) -> Self:  # noqa: ARG002 -- PyTorch's signature
-        """Raise TypeError: only host memory can be pinned.
-
-        Parameters
-        ----------
-        device : object, optional
-            Ignored.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
-        raise TypeError(f"cannot pin {self.type()!r} only CPU memory can be pinned")
 
     def share_memory_(self) -> Self:
         """Return this storage, which can be shared as it is.
@@ -266,16 +234,3 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
     @classmethod
     def _new_shared_filename(cls, manager: Any, obj: Any, size: Any, *, device: Any = None, dtype: Any = None) -> Self:  # noqa: ARG003 -- PyTorch's signature
         raise ForebayError(f"_new_shared_filename: Not available for {cls.kind.display_name} storage")
-
-    double = _converter("double", "float64")
-    float = _converter("float", "float32")
-    half = _converter("half", "float16")
-    bfloat16 = _converter("bfloat16", "bfloat16")
-    long = _converter("long", "int64")
-    int = _converter("int", "int32")
-    short = _converter("short", "int16")
-    char = _converter("char", "int8")
-    byte = _converter("byte", "uint8")
-    bool = _converter("bool", "bool")
-    complex_double = _converter("complex_double", "complex128")
-    complex_float = _converter("complex_float", "complex64")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from forebay import dtypes
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
-from forebay.layouts import Size
 from forebay.runtime.tensors import creation
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -70,25 +66,7 @@ class TensorType(type):
                 UserWarning,
                 stacklevel=2,
             )
-        target = cls._device(device)
-        data = args[0] if len(args) == 1 else None
-        if isinstance(data, Size):
-            return creation.empty(data, dtype=cls.dtype, device=target)
-        if len(args) != 1 or isinstance(data, (int, np.integer)):
-            sizes = [int(size) for size in args] or [0]
-            for size in sizes:
-                if size < 0:
-                    raise ForebayError(f"Trying to create tensor with negative dimension {size}: {sizes}")
-            return creation.empty(sizes, dtype=cls.dtype, device=target)
-        if isinstance(data, Tensor):
-            if not isinstance(data, cls):
-                raise TypeError(f"expected a tensor of {cls.element} on {kind.name}, got {data!r}")
-            return data
-        if isinstance(data, (str, bytes)):
-            raise TypeError(f"new(): invalid data type {type(data).__name__!r}")
-        if not isinstance(data, (Sequence, np.ndarray)):
-            raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
-        return creation.tensor(np.asarray(data, cls.dtype), device=target)
+        return creation.empty(0, dtype=cls.dtype, device=cls._device(device)).new(*args)
 
     def _device(cls, device: Any) -> Device:
         kind = cls.kind

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["TorchType", "device_type", "kind_of_type", "not_implemented", "torch_name", "torch_type"]
+__all__ = ["TorchType", "device_type", "kind_of_type", "named_type", "not_implemented", "torch_name", "torch_type"]
 
 
 class TorchType(NamedTuple):
@@ -65,6 +65,11 @@ def torch_name(dtype: np.dtype[Any]) -> str:
 def torch_type(dtype: np.dtype[Any]) -> TorchType:
     """Return the dtype's names in PyTorch, or NumPy's if PyTorch has no such type."""
     return _TYPES.get(torch_name(dtype)) or TorchType(str(dtype), str(dtype))
+
+
+def named_type(name: str) -> str:
+    """Return the NumPy name of PyTorch's, such as "float32" of "Float"; an empty string if PyTorch has no such type."""
+    return next((known for known, names in _TYPES.items() if names.name == name), "")
 
 
 def not_implemented(kernel: str, dtype: np.dtype[Any]) -> NotImplementedError:

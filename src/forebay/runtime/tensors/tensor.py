@@ -20,7 +20,6 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.layouts import Size, layout, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
-from forebay.runtime.base.torch_types import torch_type
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
@@ -30,6 +29,7 @@ from forebay.runtime.pinned import registered_memory
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
+from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
 from forebay.runtime.tensors.pinned import pinned_array
 from forebay.runtime.tensors.storage_view import set_storage
 from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storages_are_deprecated
@@ -373,6 +373,9 @@ class Tensor(Exporter):
         As `torch.Tensor.storage`.
         """
         warn_that_storages_are_deprecated()
+        return self._typed_storage()
+
+    def _typed_storage(self) -> TypedStorage:
         return TypedStorage(self._elements(self.numpy_dtype))
 
     def _elements(self, dtype: np.dtype[Any]) -> Tensor:
@@ -1039,8 +1042,7 @@ class Tensor(Exporter):
         if self.is_pinned():
             return self
         if self.device.kind != "cpu":
-            name = f"forebay.{self.device.kind}.{torch_type(self.numpy_dtype).name}Tensor"
-            raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
+            raise RuntimeError(f"cannot pin '{type_name(self)}' only dense CPU tensors can be pinned")
         if kind is None:
             raise RuntimeError(NO_ACCELERATOR)
         array = pinned_array(tuple(self.shape), self.numpy_dtype, pinned_allocator(current.resolve(kind)))
@@ -1122,6 +1124,126 @@ class Tensor(Exporter):
         if not self.raw_storage.host_visible:
             raise BufferError(self._no_host_memory())
         return 1, 0  # the CPU
+
+    # PyTorch's older spellings. Last in the class, because the names hide Python's in the annotations that follow.
+
+    def new(self, *args: Any, device: Device | str | int | None = None) -> Tensor:
+        """Return a tensor of this dtype on this device.
+
+        Parameters
+        ----------
+        *args : int or sequence or Size or Tensor or storage
+            The lengths of the dimensions, of uninitialised memory; the elements; or a tensor or a storage, whose memory
+            the new tensor shares. Nothing for an empty tensor.
+        device : device or str or int, optional
+            Another device of the same kind.
+
+        Returns
+        -------
+        Tensor
+            The tensor.
+
+        Raises
+        ------
+        TypeError
+            If the arguments have another type, or a tensor has another dtype or kind of device.
+        RuntimeError
+            If the device is of another kind, or a length is negative.
+
+        Notes
+        -----
+        As `torch.Tensor.new`.
+
+        Examples
+        --------
+        >>> import forebay
+        >>> forebay.ones(3).new([1, 2]).tolist()
+        [1.0, 2.0]
+        """
+        place, source = data_for_new(self, args, device)
+        if isinstance(source, Tensor):
+            return source.detach()
+        if isinstance(source, UntypedStorage):
+            return new_tensor((0,), self.numpy_dtype, place).set_(source)
+        if isinstance(source, np.ndarray):
+            made = new_tensor(source.shape, self.numpy_dtype, place)
+            transfer.copy_array(made, source, non_blocking=False)
+            return made
+        return new_tensor(source, self.numpy_dtype, place)
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """Return this tensor with the dtype and on the device kind of another.
+
+        Parameters
+        ----------
+        other : Tensor
+            The other tensor.
+
+        Returns
+        -------
+        Tensor
+            This tensor if nothing changes, else a copy: on this device if it is of that kind, else on the other's.
+
+        Raises
+        ------
+        TypeError
+            If `other` is not a tensor.
+
+        Notes
+        -----
+        As `torch.Tensor.type_as`.
+        """
+        if not isinstance(other, Tensor):
+            name = "forebay.dtype" if isinstance(other, DType) else other.__class__.__name__
+            raise TypeError(f"type_as(): argument 'other' (position 1) must be Tensor, not {name}")
+        return self.to(other)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """Return the full name of this tensor's legacy type, or the tensor converted to another type.
+
+        Parameters
+        ----------
+        dtype : dtype or type or str, optional
+            A dtype, a legacy type such as `forebay.cuda.FloatTensor`, or its full name; None to return the name.
+        non_blocking : bool, optional
+            As for `copy_`.
+
+        Returns
+        -------
+        str or Tensor
+            A name such as `"forebay.cuda.FloatTensor"`, or this tensor if nothing changes, else a copy.
+
+        Raises
+        ------
+        TypeError
+            If `dtype` is none of these.
+        ValueError
+            If there is no such type.
+
+        Notes
+        -----
+        As `torch.Tensor.type`. Names may also begin with `torch`.
+
+        Examples
+        --------
+        >>> import forebay
+        >>> forebay.ones(3).type()
+        'forebay.FloatTensor'
+        """
+        return type_name(self) if dtype is None else as_type(self, dtype, non_blocking)
+
+    double = converter("double", "float64")
+    float = converter("float", "float32")
+    half = converter("half", "float16")
+    bfloat16 = converter("bfloat16", "bfloat16")
+    long = converter("long", "int64")
+    int = converter("int", "int32")
+    short = converter("short", "int16")
+    char = converter("char", "int8")
+    byte = converter("byte", "uint8")
+    bool = converter("bool", "bool")
+    cfloat = converter("cfloat", "complex64")
+    cdouble = converter("cdouble", "complex128")
 
 
 _OVERFLOW = 1 << 63

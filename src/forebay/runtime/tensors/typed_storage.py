@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from forebay.device_spec import Device
-from forebay.dtypes import DType
+from forebay.dtypes import DType, as_dtype
 from forebay.errors import ForebayError
-from forebay.runtime.tensors.untyped_storage import UntypedStorage
+from forebay.runtime.tensors.storage_conversions import converter
+from forebay.runtime.tensors.untyped_storage import UntypedStorage, check_host_memory
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -52,7 +53,7 @@ class TypedStorage:
     As `torch.TypedStorage`. Deprecated: use tensors, or `Tensor.untyped_storage`.
     """
 
-    is_sparse = False
+    is_sparse = is_hpu = False
 
     def __init__(self, elements: Tensor) -> None:
         self.elements = elements
@@ -127,20 +128,45 @@ class TypedStorage:
         """Return the address of the first element; 0 without memory."""
         return self.elements.data_ptr()
 
-    def is_pinned(self, device: Any = None) -> bool:  # noqa: ARG002 -- PyTorch's signature
+    def resizable(self) -> bool:
+        """Return True if the device's allocator provided the memory."""
+        return self.untyped().resizable()
+
+    def is_pinned(self, device: Any = None) -> bool:
         """Return True for pinned (page-locked) host memory.
 
         Parameters
         ----------
-        device : object, optional
-            Ignored.
+        device : device or str or int, optional
+            As for `Tensor.is_pinned`.
 
         Returns
         -------
         bool
             True for pinned memory.
         """
-        return self.elements.is_pinned()
+        return self.untyped().is_pinned(device)
+
+    def pin_memory(self, device: Any = None) -> TypedStorage:
+        """Return this storage of the CPU in pinned memory; itself if it is there.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            As for `Tensor.pin_memory`.
+
+        Returns
+        -------
+        TypedStorage
+            This storage or a copy.
+
+        Raises
+        ------
+        TypeError
+            If the storage is not on the CPU.
+        """
+        check_host_memory(self)
+        return self._over(self.elements.pin_memory(device))
 
     def is_shared(self) -> bool:
         """Return True for memory of a CUDA device, which processes can share."""
@@ -292,6 +318,24 @@ class TypedStorage:
             return self
         same_kind = moved.device.kind == self.device.kind  # subclasses are of one kind
         return self.from_tensor(moved) if same_kind else TypedStorage(moved)
+
+    # Conversions. Last in the class, because the names hide Python's in the annotations that follow.
+
+    def _converted(self, element: str) -> TypedStorage:
+        return TypedStorage(self.elements.to(dtype=as_dtype(element), copy=True))
+
+    double = converter("double", "float64")
+    float = converter("float", "float32")
+    half = converter("half", "float16")
+    bfloat16 = converter("bfloat16", "bfloat16")
+    long = converter("long", "int64")
+    int = converter("int", "int32")
+    short = converter("short", "int16")
+    char = converter("char", "int8")
+    byte = converter("byte", "uint8")
+    bool = converter("bool", "bool")
+    complex_double = converter("complex_double", "complex128")
+    complex_float = converter("complex_float", "complex64")
 
 
 TypedStorage.__module__ = "forebay.storage"

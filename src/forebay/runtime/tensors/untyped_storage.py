@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from forebay.device_spec import Device
+from forebay.dtypes import as_dtype
 from forebay.errors import ForebayError
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.memory.untyped_storage import StorageBase
 from forebay.runtime.streams.stream import current_stream_for
+from forebay.runtime.tensors.storage_conversions import converter
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
+    from forebay.runtime.tensors.typed_storage import TypedStorage
 
-__all__ = ["UntypedStorage"]
+__all__ = ["UntypedStorage", "check_host_memory"]
 
 _BYTE = np.dtype("uint8")
 
@@ -48,7 +51,8 @@ class UntypedStorage(StorageBase):
     """
 
     __slots__ = ()
-    is_sparse = False
+    is_sparse = is_hpu = False
+    filename = None
     tensor_type: ClassVar[type[Tensor]]
 
     @property
@@ -56,9 +60,49 @@ class UntypedStorage(StorageBase):
         """All bytes, as a tensor of uint8."""
         return self.tensor_type(self.for_tensor(), _BYTE, (self.nbytes(),), (1,))
 
-    def is_pinned(self) -> bool:
-        """Return True for pinned (page-locked) host memory."""
-        return self.elements.is_pinned()
+    def new(self) -> UntypedStorage:
+        """Return an empty storage on the current device of the same kind."""
+        return UntypedStorage(0, device=self.device.kind)
+
+    def is_pinned(self, device: Device | str | int | None = None) -> bool:
+        """Return True for pinned (page-locked) host memory.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            As for `Tensor.is_pinned`.
+
+        Returns
+        -------
+        bool
+            True for pinned memory.
+        """
+        return self.elements.is_pinned(device)
+
+    def pin_memory(self, device: Device | str | int | None = None) -> UntypedStorage:
+        """Return this storage of the CPU in pinned memory; itself if it is there.
+
+        Parameters
+        ----------
+        device : device or str or int, optional
+            As for `Tensor.pin_memory`.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage or a copy.
+
+        Raises
+        ------
+        TypeError
+            If the storage is not on the CPU.
+
+        Notes
+        -----
+        As `torch.UntypedStorage.pin_memory`.
+        """
+        check_host_memory(self)
+        return self.elements.pin_memory(device).untyped_storage()
 
     def is_shared(self) -> bool:
         """Return True for memory of a CUDA device, which processes can share."""
@@ -204,9 +248,54 @@ class UntypedStorage(StorageBase):
         """
         return self.elements.cuda(device, non_blocking).untyped_storage()
 
+    def to(self, *, device: Device | str | int, non_blocking: bool = False) -> UntypedStorage:
+        """Return the storage on another device.
+
+        Parameters
+        ----------
+        device : device or str or int
+            The device.
+        non_blocking : bool, optional
+            As for `Tensor.copy_`.
+
+        Returns
+        -------
+        UntypedStorage
+            This storage if it is on that device, else a copy.
+        """
+        return self.elements.to(device=device, non_blocking=non_blocking).untyped_storage()
+
     def __repr__(self) -> str:
         rows = "".join(f" {value}\n" for value in self.tolist())
         return f"{rows}[forebay.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+
+    # Conversions: each byte is one number. Last in the class, because the names hide Python's in later annotations.
+
+    def type(self) -> str:
+        """Return `"forebay.storage.UntypedStorage"`."""
+        return "forebay.storage.UntypedStorage"
+
+    def _converted(self, element: str) -> TypedStorage:
+        return self.elements.to(dtype=as_dtype(element), copy=True)._typed_storage()  # noqa: SLF001 -- PyTorch's name
+
+    double = converter("double", "float64")
+    float = converter("float", "float32")
+    half = converter("half", "float16")
+    bfloat16 = converter("bfloat16", "bfloat16")
+    long = converter("long", "int64")
+    int = converter("int", "int32")
+    short = converter("short", "int16")
+    char = converter("char", "int8")
+    byte = converter("byte", "uint8")
+    bool = converter("bool", "bool")
+    complex_double = converter("complex_double", "complex128")
+    complex_float = converter("complex_float", "complex64")
+
+
+def check_host_memory(storage: UntypedStorage | TypedStorage) -> None:
+    """Raise TypeError, with PyTorch's text, unless the storage is on the CPU: other memory cannot be pinned."""
+    if storage.device.kind != "cpu":
+        raise TypeError("cannot pin 'forebay.storage.UntypedStorage' only CPU memory can be pinned")
 
 
 UntypedStorage.__module__ = "forebay.storage"
