@@ -6,11 +6,10 @@ imported. `forebay.observe.races` implements the detection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
-
 from forebay.cuda._kind import CUDA
+from forebay.observe.races.arguments import TK, ArgumentHandler, TVa, TVb, zip_arguments, zip_by_key
 from forebay.observe.races.detector import Detector
+from forebay.observe.races.event_handler import EventHandler, TensorInfo, TensorsAccessed
 from forebay.observe.races.report import (
     Access,
     AccessType,
@@ -18,26 +17,37 @@ from forebay.observe.races.report import (
     SynchronizationError,
     UnsynchronizedAccessError,
 )
-from forebay.observe.races.vector_clocks import DEFAULT_STREAM_ID, StreamSynchronizations
+from forebay.observe.races.vector_clocks import DEFAULT_STREAM_ID, StreamSynchronizations, logger
 from forebay.runtime.base import observers
 
 __all__ = [
     "DEFAULT_STREAM_ID",
+    "TK",
     "Access",
     "AccessType",
+    "ArgumentHandler",
     "CUDASanitizer",
     "CUDASanitizerErrors",
+    "DataPtr",
+    "EventHandler",
+    "EventId",
+    "SeqNum",
+    "StreamId",
     "StreamSynchronizations",
     "SynchronizationError",
+    "TVa",
+    "TVb",
+    "TensorInfo",
     "UnsynchronizedAccessError",
     "cuda_sanitizer",
     "enable_cuda_sanitizer",
+    "logger",
+    "zip_arguments",
     "zip_by_key",
 ]
 
-_K = TypeVar("_K")
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+DataPtr = StreamId = EventId = SeqNum = int
+_TensorsAccessed = TensorsAccessed  # PyTorch's name
 
 
 class CUDASanitizer:
@@ -79,32 +89,3 @@ def enable_cuda_sanitizer() -> None:
     stderr and CUDASanitizerErrors is raised.
     """
     cuda_sanitizer.enable()
-
-
-def zip_by_key(a: Mapping[_K, _A], b: Mapping[_K, _B]) -> Iterator[tuple[_K, _A, _B]]:
-    """Yield the keys that two mappings share, with both values.
-
-    Parameters
-    ----------
-    a : mapping
-        The mapping that determines the order.
-    b : mapping
-        The other mapping.
-
-    Yields
-    ------
-    tuple
-        The key, its value in `a` and its value in `b`.
-
-    Notes
-    -----
-    As `torch.cuda._sanitizer.zip_by_key`.
-
-    Examples
-    --------
-    >>> list(zip_by_key({1: "a", 2: "b"}, {2: "c"}))
-    [(2, 'b', 'c')]
-    """
-    for key, value in a.items():
-        if key in b:
-            yield key, value, b[key]

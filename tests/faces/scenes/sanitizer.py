@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from traceback import StackSummary
+from types import SimpleNamespace
 
 from support.on_oracle import outcome
 
@@ -158,3 +160,113 @@ def error_texts(cuda, torch_like):
 
 def zip_by_key(cuda, torch_like):
     return [list(each) for each in sanitizer_of(cuda).zip_by_key({"a": 1, "b": 2, "c": 3}, {"c": 4, "a": 5})]
+
+
+def launched(handler, stream, reads=(), writes=()):
+    """Report a launch; return the races as (address, current stream, previous stream, number of the previous)."""
+    aliases = {each: ["x"] for each in (*reads, *writes)}
+    found = handler._handle_kernel_launch(stream, reads, writes, set(writes), "op", aliases)
+    return [
+        [each.data_ptr, str(each.current_access.type), each.previous_access.stream, each.previous_access.seq_num]
+        for each in found
+    ]
+
+
+def races_in_a_trace(cuda, torch_like):
+    make, rows = sanitizer_of(cuda).EventHandler, []
+    handler = make()
+    rows += [launched(handler, 1, reads=[7]), launched(handler, 2, reads=[7]), launched(handler, 2, writes=[7])]
+    rows += [launched(handler, 1, reads=[7]), launched(handler, 3, writes=[7, 8])]
+    handler = make()
+    rows.append(launched(handler, 1, writes=[7, 8]))
+    handler._handle_event_creation(5)
+    handler._handle_event_record(5, 1)
+    rows += [launched(handler, 2, reads=[7])]
+    handler._handle_event_wait(5, 3)
+    rows += [launched(handler, 3, reads=[7]), launched(handler, 3, writes=[7]), launched(handler, 1, reads=[8])]
+    handler._handle_event_deletion(5)
+    handler._handle_event_wait(5, 4)
+    rows.append(launched(handler, 4, writes=[8]))
+    for synchronize in (
+        lambda: handler._handle_stream_synchronization(4),
+        handler._handle_device_synchronization,
+        lambda: (handler._handle_event_record(6, 4), handler._handle_event_synchronization(6)),
+    ):
+        rows.append(launched(handler, 4, writes=[8]))
+        synchronize()
+        handler._handle_stream_creation(9)
+        rows.append(launched(handler, 9, reads=[8]))
+        handler._handle_stream_synchronization(9)
+    handler._handle_memory_deallocation(8)
+    handler._handle_memory_allocation(8)
+    return rows, launched(handler, 1, writes=[8]), handler.seq_num
+
+
+def messages_about_a_trace(cuda, torch_like):
+    names, messages = sanitizer_of(cuda), []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            messages.append(record.getMessage().replace("some torch operations", "some forebay operations"))
+
+    logger, handler = names.logger, names.EventHandler()
+    level, kept = logger.level, Kept()
+    logger.addHandler(kept)
+    logger.setLevel(logging.INFO)
+    try:
+        handler._handle_event_deletion(0)
+        handler._handle_memory_deallocation(0)
+        handler._handle_event_creation(1)
+        handler._handle_event_creation(1)
+        handler._handle_memory_allocation(1)
+        handler._handle_memory_allocation(1)
+        handler._handle_stream_creation(1)
+        handler._handle_stream_creation(1)
+        handler._handle_event_wait(2, 3)
+        handler._handle_kernel_launch(4, {5}, {6}, {6}, "op", {5: [], 6: []})
+    finally:
+        logger.removeHandler(kept)
+        logger.setLevel(level)
+    return messages
+
+
+def arguments_of_a_call(cuda, torch_like):
+    names = sanitizer_of(cuda)
+
+    def argument(name, is_write=None):
+        alias = None if is_write is None else SimpleNamespace(is_write=is_write)
+        return SimpleNamespace(name=name, alias_info=alias)
+
+    schema = SimpleNamespace(
+        arguments=[argument("self"), argument("others"), argument("view", False), argument("out", True)],
+        returns=[argument("", None)],
+    )
+    tensors = {name: torch_like.empty(2, device="cuda:0") for name in "abcd"}
+    tensors |= {"host": torch_like.empty(2), "empty": torch_like.empty(0, device="cuda:1")}
+    by_address = {tensor.data_ptr() or id(tensor): name for name, tensor in tensors.items()}
+    a, b, c, d, host, empty = tensors.values()
+
+    def row(args, kwargs, output, is_factory):
+        handler = names.ArgumentHandler()
+        handler.parse_inputs(schema, args, kwargs, is_factory=is_factory)
+        handler.parse_outputs(schema, output, is_factory=is_factory)
+        sets = handler.dataptrs_read, handler.dataptrs_written, handler.outputs
+        aliases = {by_address[each]: found for each, found in handler.tensor_aliases.items()}
+        return [sorted(by_address[each] for each in found) for found in sets], aliases
+
+    calls = [((a, [b, host, (a, 3)], c), {"out": d}), ((empty, {"x": b}), {"out": d, "unknown": c}), ((a,), {})]
+    zipped = [(each.name, value) for each, value in names.zip_arguments(schema, (1, 2), {"out": 3, "other": 4})]
+    return zipped, [row(*call, output, factory) for call in calls for output in (d, [b]) for factory in (False, True)]
+
+
+def types_of_a_trace(cuda, torch_like):
+    names = sanitizer_of(cuda)
+    aliases = [getattr(names, name) is int for name in ("DataPtr", "StreamId", "EventId", "SeqNum")]
+    info = names.TensorInfo(None)
+    accessed = names._TensorsAccessed()
+    accessed.create_tensor(3, None)
+    accessed.add_read(3, "read")
+    before = accessed.were_there_reads_since_last_write(3), accessed.get_reads(3), accessed.get_write(3)
+    accessed.set_write(3, "write")
+    after = accessed.were_there_reads_since_last_write(3), accessed.get_reads(3), accessed.get_write(3)
+    return aliases, [info.reads, info.write, info == names.TensorInfo(None)], before, after, list(accessed.accesses)

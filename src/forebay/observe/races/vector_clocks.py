@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-__all__ = ["DEFAULT_STREAM_ID", "StreamSynchronizations"]
+__all__ = ["DEFAULT_STREAM_ID", "LATE_START", "UNKNOWN", "StreamSynchronizations", "logger"]
 
 DEFAULT_STREAM_ID = 0
+
+logger = logging.getLogger("forebay.cuda._sanitizer")
+LATE_START = "Perhaps the sanitizer was enabled after some forebay operations?"
+UNKNOWN = f"Found %s: %s, but no matching %s in the trace. Backfilling the trace now. {LATE_START}"
 
 _S = TypeVar("_S", bound=Hashable)
 _E = TypeVar("_E", bound=Hashable)
@@ -41,14 +46,30 @@ class StreamSynchronizations(Generic[_S, _E]):
 
     def create_stream(self, stream: _S | int) -> None:
         """Add a stream. Does nothing if the stream is known."""
-        self._state(stream)
+        if stream in self.current_sync_states:
+            logger.info(
+                "Found duplicate Stream creation in the trace for Stream with id: %s. PyTorch Streams are only created "
+                "once, so this trace entry is ignored.",
+                stream,
+            )
+            return
+        self.host_sync_state[stream] = 0
+        self.current_sync_states[stream] = dict(self.host_sync_state)
 
     def create_event(self, event: _E) -> None:
         """Add an event, or reset a known one."""
+        if event in self.recorded_sync_states:
+            logger.info(
+                "Found duplicate event creation in the trace for event with id: %s. Assuming the trace for event "
+                "deletion wasn't caught and backfilling it now. %s",
+                event,
+                LATE_START,
+            )
         self.recorded_sync_states[event] = {}
 
     def delete_event(self, event: _E) -> None:
-        self.recorded_sync_states.pop(event, None)
+        self._recorded(event)
+        del self.recorded_sync_states[event]
 
     def update_seq_num(self, stream: _S | int, seq_num: int) -> None:
         """Report work with number `seq_num` queued on the stream."""
@@ -84,14 +105,16 @@ class StreamSynchronizations(Generic[_S, _E]):
         return seq_num <= self._state(current_stream).get(other_stream, -1)
 
     def _state(self, stream: _S | int) -> dict[_S | int, int]:
-        known = self.current_sync_states.get(stream)
-        if known is None:
-            self.host_sync_state[stream] = 0
-            known = self.current_sync_states[stream] = dict(self.host_sync_state)
-        return known
+        if stream not in self.current_sync_states:
+            logger.info(UNKNOWN, "Stream with id", stream, "stream creation")
+            self.create_stream(stream)
+        return self.current_sync_states[stream]
 
     def _recorded(self, event: _E) -> dict[_S | int, int]:
-        return self.recorded_sync_states.setdefault(event, {})
+        if event not in self.recorded_sync_states:
+            logger.info(UNKNOWN, "Event with id", event, "event creation")
+            self.create_event(event)
+        return self.recorded_sync_states[event]
 
 
 def _merge(states: Iterable[dict[_S | int, int]], other: dict[_S | int, int]) -> None:
