@@ -15,6 +15,8 @@ from forebay.cuda._kind import CUDA
 from forebay.errors import ForebayError
 from forebay.faces import oom_observers, storage_functions
 from forebay.faces.inductor_state import CachedTensors, ConvolutionFlag, ThreadObjects
+from forebay.faces.torch_backends import cuda as cuda_settings
+from forebay.faces.torch_backends import cudnn, flags
 from forebay.runtime.devices import open_device
 from forebay.runtime.history.annotations import metadata
 from forebay.runtime.memory.pool_checkpoint import PoolCheckpoint
@@ -61,6 +63,28 @@ _add_cached_tensor = _cached_tensors.add
 _is_cached_tensor = _cached_tensors.has
 _remove_cached_tensor = _cached_tensors.remove
 _set_cached_tensors_enabled = _cached_tensors.enable
+
+# Settings of kernels, which have no effect
+_get_cublas_allow_fp16_accumulation, _set_cublas_allow_fp16_accumulation = flags.accessors(
+    cuda_settings.matmul, "allow_fp16_accumulation", "set_allow_fp16_accumulation_cublas"
+)
+_get_cublas_allow_tf32, _set_cublas_allow_tf32 = flags.accessors(
+    cuda_settings.matmul, "allow_tf32", "set_allow_tf32_cublas"
+)
+_get_cublas_allow_bf16_reduced_precision_reduction = flags.get_bf16_reduction
+_get_cublas_allow_fp16_reduced_precision_reduction = flags.get_fp16_reduction
+_set_cublas_allow_bf16_reduced_precision_reduction = flags.set_bf16_reduction
+_set_cublas_allow_fp16_reduced_precision_reduction = flags.set_fp16_reduction
+_get_cudnn_allow_tf32, _set_cudnn_allow_tf32 = flags.accessors(cudnn, "allow_tf32", "set_allow_tf32_cublas")
+_get_cudnn_benchmark, _set_cudnn_benchmark = flags.accessors(cudnn, "benchmark", "set_benchmark_cudnn")
+_get_cudnn_deterministic, _set_cudnn_deterministic = flags.accessors(cudnn, "deterministic", "set_deterministic_cudnn")
+_get_cudnn_enabled, _set_cudnn_enabled = flags.accessors(cudnn, "enabled", "set_enabled_cudnn")
+_cuda_set_cudnn_benchmark_limit = flags.set_benchmark_limit
+
+
+def _cuda_get_cudnn_benchmark_limit() -> int:
+    return cudnn.benchmark_limit
+
 
 # The allocator
 _accelerator_setAllocatorSettings = process_settings.apply

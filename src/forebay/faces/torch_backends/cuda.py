@@ -15,7 +15,12 @@ def is_built() -> bool:
 class _Matmul:
     """Settings of matrix products, which have no effect."""
 
-    __slots__ = ()
+    __slots__ = ("allow_fp16_accumulation", "bf16_reduction", "fp16_reduction")
+
+    def __init__(self) -> None:
+        self.allow_fp16_accumulation = False
+        # Whether sums may have reduced precision, and whether they may be split.
+        self.fp16_reduction = self.bf16_reduction = (True, True)
 
     @property
     def allow_tf32(self) -> bool:
@@ -25,6 +30,24 @@ class _Matmul:
     @allow_tf32.setter
     def allow_tf32(self, value: bool) -> None:
         set_float32_matmul_precision("high" if value else "highest")
+
+    @property
+    def allow_fp16_reduced_precision_reduction(self) -> bool:
+        """Whether sums of float16 products may be in float16."""
+        return self.fp16_reduction[0]
+
+    @allow_fp16_reduced_precision_reduction.setter
+    def allow_fp16_reduced_precision_reduction(self, value: bool) -> None:
+        self.fp16_reduction = value, True
+
+    @property
+    def allow_bf16_reduced_precision_reduction(self) -> bool:
+        """Whether sums of bfloat16 products may be in bfloat16."""
+        return self.bf16_reduction[0]
+
+    @allow_bf16_reduced_precision_reduction.setter
+    def allow_bf16_reduced_precision_reduction(self, value: bool) -> None:
+        self.bf16_reduction = value, True
 
 
 matmul = _Matmul()
