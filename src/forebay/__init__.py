@@ -59,7 +59,7 @@ else:
         no_grad,
         set_grad_enabled,
     )
-    from forebay.faces.tensor_queries import is_complex, is_floating_point, is_storage, is_tensor, numel
+    from forebay.faces.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
     from forebay.faces.type_info import finfo, iinfo
     from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
     from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, strided
@@ -168,6 +168,7 @@ __all__ = [
     "empty_pinned",
     "emulate",
     "enable_grad",
+    "equal",
     "exponential",
     "finfo",
     "float16",

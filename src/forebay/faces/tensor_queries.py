@@ -8,7 +8,7 @@ from forebay.runtime.tensors.tensor import Tensor
 from forebay.runtime.tensors.typed_storage import TypedStorage
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
 
-__all__ = ["is_complex", "is_floating_point", "is_storage", "is_tensor", "numel"]
+__all__ = ["equal", "is_complex", "is_floating_point", "is_storage", "is_tensor", "numel"]
 
 
 def is_tensor(obj: Any, /) -> bool:
@@ -89,3 +89,23 @@ def numel(input: Tensor) -> int:  # noqa: A002 -- PyTorch's name
         As `Tensor.numel`.
     """
     return input.numel()
+
+
+def equal(input: Tensor, other: Tensor) -> bool:  # noqa: A002 -- PyTorch's name
+    """Return True if two tensors of one device have the same shape and elements.
+
+    Parameters
+    ----------
+    input, other : Tensor
+        The tensors.
+
+    Returns
+    -------
+    bool
+        As `Tensor.equal`.
+    """
+    if not isinstance(input, Tensor):
+        raise TypeError(f"equal(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}")
+    if not isinstance(other, Tensor):
+        raise TypeError(f"equal(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
+    return input.equal(other)

@@ -203,3 +203,19 @@ def legacy_constructors(cuda, torch_like):
 def storages(cuda, torch_like):
     cuda.FloatStorage(1)  # warns once
     return [outcome(cuda, cuda.FloatStorage, size) for size in (-1, 1 << 62, 1 << 60, "x")]
+
+
+def equal_tensors(cuda, torch_like):
+    host, near, far = torch_like.ones(3), torch_like.empty(3, device="cuda"), torch_like.empty(3, device="cuda:1")
+    others = [torch_like.ones(3, dtype=torch_like.int32), torch_like.ones(3, 1), torch_like.zeros(3), host[:2], host]
+    nan, empty = torch_like.tensor([float("nan")]), torch_like.empty(0)
+    return (
+        [torch_like.equal(host, other) for other in others] + [host.equal(other) for other in others],
+        [nan.equal(nan), nan.equal(nan.clone()), empty.equal(torch_like.empty(0)), empty.equal(torch_like.empty(0, 1))],
+        [
+            outcome(cuda, torch_like.equal, *pair)
+            for pair in ((host, 3), (3, host), (near, host), (host, near), (near, far))
+        ],
+        [outcome(cuda, host.equal, other) for other in (3, None, near)],
+        outcome(cuda, near.equal, near[:2]),
+    )

@@ -1085,6 +1085,46 @@ class Tensor(Exporter):
         """Return the elements as nested lists, after waiting for the current stream."""
         return transfer.read(self).tolist() if self.shape else self.item()
 
+    def equal(self, other: Tensor) -> bool:
+        """Return True if another tensor of this device has the same shape and elements.
+
+        Parameters
+        ----------
+        other : Tensor
+            The other tensor.
+
+        Returns
+        -------
+        bool
+            True if all elements are equal; a NaN is not equal to itself.
+
+        Raises
+        ------
+        TypeError
+            If `other` is not a tensor.
+        RuntimeError
+            If the devices differ.
+
+        Notes
+        -----
+        As `torch.equal`. Waits for the current stream.
+
+        Examples
+        --------
+        >>> import forebay
+        >>> forebay.ones(3).equal(forebay.tensor([1.0, 1.0, 1.0]))
+        True
+        """
+        if not isinstance(other, Tensor):
+            raise TypeError(f"equal(): argument 'other' (position 1) must be Tensor, not {other.__class__.__name__}")
+        if self.device != other.device:
+            kind = (other if self.is_cpu else self).device.kind.upper()
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but got other is on {other.device}, different from "
+                f"other tensors on {self.device} (when checking argument in method wrapper_{kind}__equal)"
+            )
+        return self.shape == other.shape and np.array_equal(transfer.read(self), transfer.read(other))
+
     def item(self) -> Any:
         """Return the only element as a Python number; RuntimeError if there is not exactly one."""
         if self.numel() != 1:
