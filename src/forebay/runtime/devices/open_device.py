@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay import backends
@@ -218,7 +219,7 @@ def _make_pinned(device: Device, port: Port) -> tuple[PinnedAllocator, bool]:
     """Return the kind's pinned allocator, a new one that uses the port if there is none; True if it is new."""
     if not isinstance(port, PinnedHost):
         raise Unsupported(f"{device.kind} does not provide pinned host memory", ability="PinnedHost")
-    made = PinnedAllocator(str(device), port, process_settings.current)
+    made = PinnedAllocator(str(device), port, partial(process_settings.current, common_first=True))
     found = _pinned.setdefault(device.kind, made)
     if found is made:
         recording.start_default_pinned(device.kind, made.history)
@@ -300,7 +301,7 @@ def _check_exists(device: Device) -> None:
 
 
 def _open(device: Device) -> OpenDevice:
-    settings = process_settings.current()  # parsed before the device is opened: it may be invalid
+    settings = process_settings.for_devices()  # parsed before the device is opened: it may be invalid
     early = _early_ports.pop(device, None)
     with close_on_error(backends.driver(device.kind).open(device.index or 0) if early is None else early) as port:
         opened = OpenDevice(device, port, process_settings.at_first_use(device.kind))

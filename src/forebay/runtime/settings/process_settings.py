@@ -10,12 +10,12 @@ from weakref import WeakSet
 from forebay.errors import ForebayWarning
 from forebay.runtime.base import lazy_init
 from forebay.runtime.settings import allocator_settings
-from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings
+from forebay.runtime.settings.allocator_settings import DEFAULT, AllocatorSettings, SettingsError
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
 
-__all__ = ["apply", "at_first_use", "caching", "current", "enable_caching", "subscribe"]
+__all__ = ["apply", "at_first_use", "caching", "current", "enable_caching", "for_devices", "subscribe"]
 
 _followers: WeakSet[Allocator] = WeakSet()
 _current: AllocatorSettings | None = None
@@ -32,13 +32,28 @@ def current(*, common_first: bool = False) -> AllocatorSettings:
     global _current  # noqa: PLW0603 -- one set of settings per process, as PyTorch
     if _current is None:
         _current = allocator_settings.from_environment(common_first=common_first)
-        if _current.backend != DEFAULT.backend:
-            warnings.warn(
-                f"backend:{_current.backend} is not available in forebay: using its native allocator",
-                ForebayWarning,
-                stacklevel=2,
-            )
+        _check_backend(_current)
     return _current
+
+
+def for_devices() -> AllocatorSettings:
+    """Return the settings for device memory. Raise ValueError as `current`.
+
+    With another backend than the native one, PyTorch does not read the other keys here: those before an error apply.
+    """
+    try:
+        return current()
+    except SettingsError as error:
+        if error.applied.backend == DEFAULT.backend:
+            raise
+        _check_backend(error.applied)
+        return error.applied
+
+
+def _check_backend(settings: AllocatorSettings) -> None:
+    if settings.backend != DEFAULT.backend:
+        message = f"backend:{settings.backend} is not available in forebay: using its native allocator"
+        warnings.warn(message, ForebayWarning, stacklevel=3)
 
 
 def apply(text: str) -> None:
@@ -51,11 +66,11 @@ def apply(text: str) -> None:
 
 def at_first_use(kind: str) -> AllocatorSettings:
     """Return the settings at the kind's first use: PyTorch's allocators keep some of these values."""
-    return _at_first_use.get(kind) or current()
+    return _at_first_use.get(kind) or for_devices()
 
 
 def _keep_for_kind(kind: str) -> None:
-    _at_first_use[kind] = current()
+    _at_first_use[kind] = for_devices()
 
 
 lazy_init.before_first_use.append(_keep_for_kind)
