@@ -122,6 +122,37 @@ def test_port_is_closed_when_last_tensor_is_deleted():
         port.memory_info()
 
 
+@pytest.mark.parametrize("user", ["pool", "graph"])
+def test_port_is_closed_while_unused_private_pool_has_users(user):
+    with forebay.emulate("cuda"):
+        if user == "pool":
+            kept = forebay.cuda.MemPool()
+            with forebay.cuda.use_mem_pool(kept):
+                forebay.full((1000,), 1.0, device="cuda")
+        else:
+            kept, source = forebay.cuda.CUDAGraph(), forebay.ones(1000, device="cuda")
+            with forebay.cuda.graph(kept):
+                source.clone()
+            del source
+    gc.collect()
+    retired_devices.close_unused()
+    assert retired_devices.remaining() == ()
+    del kept
+
+
+def test_tensor_of_private_pool_outlives_its_emulation_and_pool():
+    with forebay.emulate("cuda"):
+        pool = forebay.cuda.MemPool()
+        with forebay.cuda.use_mem_pool(pool):
+            kept = forebay.full((1000,), 1.0, device="cuda")
+    del pool
+    retired_devices.close_unused()
+    assert len(retired_devices.remaining()) == 1
+    del kept
+    retired_devices.close_unused()
+    assert retired_devices.remaining() == ()
+
+
 def test_second_emulation_of_used_kind_raises():
     with forebay.emulate("cuda"):
         forebay.zeros(3, device="cuda")

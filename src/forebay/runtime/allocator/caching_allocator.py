@@ -316,6 +316,8 @@ class Allocator(Pool, ABC):
 
     def release_pool(self, pool: PoolId) -> None:
         """Drop one user of the pool and stop lending its memory; the last user's drop releases its cached memory."""
+        if self.private.ended:
+            return
         self.private.stop_lending(pool)
         partition = self.private[pool].partition
         if self.private.decref(pool):  # from here on, another thread's `empty` may delete the pool

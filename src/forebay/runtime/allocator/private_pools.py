@@ -46,6 +46,7 @@ class PrivatePools:
         self._routes: tuple[tuple[PrivatePool, RoutePredicate], ...] = ()
         self._lock = threading.RLock()  # held only to change these tables; reentrant, as a destructor may run within
         self.ever_used: set[int] = set()  # numbers of pools that ever had memory
+        self.ended = False  # `end` removed all users; their later releases have no effect
 
     def __iter__(self) -> Iterator[PrivatePool]:
         return iter(tuple(self._pools.values()))
@@ -127,6 +128,15 @@ class PrivatePools:
             self.pop_route(pool)
             self.decref(pool)
 
+    def end(self) -> None:
+        """Remove all users, as no memory will be allocated again: the pools' free memory can be released."""
+        with self._lock:
+            self.ended = True
+            for pool in self._pools.values():
+                pool.users = 0
+                self._idle.add(pool.id)
+                self._lenders.discard(pool.id)
+
     def stop_lending(self, pool: PoolId) -> None:
         """Reserve the pool's free memory for its own users from now on."""
         with self._lock:
@@ -135,6 +145,8 @@ class PrivatePools:
     def decref(self, pool: PoolId) -> bool:
         """Remove one user and return True if it was the last."""
         with self._lock:
+            if self.ended:
+                return False
             found = self[pool]
             if found.users == 0:
                 raise ForebayError(f"memory pool {pool} was released too often: it has no users left")

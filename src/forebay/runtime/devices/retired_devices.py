@@ -26,6 +26,7 @@ def retire(opened: OpenDevice) -> None:
     finally:  # KeyboardInterrupt ends the wait, and the emulation too
         opened.mark_unusable("ended")
         opened.allocator.retired = True
+        opened.allocator.private.end()
         opened.raw_blocks.clear()
         _retired.append(opened)
     _synchronize(opened)  # again: another thread may have queued work since
