@@ -279,6 +279,14 @@ cdef extern from *:
     #else
     #define forebay_finalizing() _Py_IsFinalizing()
     #endif
+    static inline bool is_in_folder(PyCodeObject* code, PyObject* folder) {  // both of the same kind, if it is
+        PyObject* file = code->co_filename;
+        const Py_ssize_t length = PyUnicode_GET_LENGTH(folder);
+        return PyUnicode_GET_LENGTH(file) > length && PyUnicode_KIND(file) >= PyUnicode_KIND(folder) &&
+               (PyUnicode_KIND(file) == PyUnicode_KIND(folder)
+                    ? memcmp(PyUnicode_DATA(file), PyUnicode_DATA(folder), length * PyUnicode_KIND(folder)) == 0
+                    : PyUnicode_Tailmatch(file, folder, 0, PY_SSIZE_T_MAX, -1) == 1);
+    }
     """
     ctypedef struct PyThreadState:
         pass
@@ -287,6 +295,7 @@ cdef extern from *:
     ctypedef struct PyCodeObject:
         pass
     bint forebay_finalizing()
+    bint is_in_folder(PyCodeObject* code, object folder)
     void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
     void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
     void PyErr_SetObject(object kind, object error)

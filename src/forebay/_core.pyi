@@ -166,6 +166,7 @@ class Pool:
         frees: bool = False,  # frees record their own stack instead of the allocation's
         skip: int = 0,  # a bit for each Action that is not recorded
         keep: bool = False,  # the entries of the previous recording
+        outside: str | None = None,  # a stack begins with the innermost frame whose file is not in this folder
     ) -> None: ...
     @property
     def recording(self) -> bool: ...

@@ -56,6 +56,7 @@ cdef class Pool:
     cdef StackTable stacks  # of the recording, and of blocks that live on after it
     cdef list codes  # keeps the code objects of the stacks alive
     cdef size_t depth
+    cdef str folder  # of the files whose functions a stack does not begin with; None: it begins with any
     cdef bint frees  # a free records its own stack
     cdef public bint has_pending_frees, routed  # some frees are pending; some allocations go to private pools
     cdef public bint annotating  # history entries carry the number that `_annotation_id` returns
@@ -94,11 +95,14 @@ cdef class Pool:
         cdef size_t count = 0, at
         cdef PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())
         cdef PyCodeObject* code
+        cdef bint skips = self.folder is not None
         while frame is not NULL and count < self.depth:
             code = PyFrame_GetCode(frame)
-            frames[count].code = <uintptr_t>code
-            frames[count].offset = PyFrame_GetLasti(frame)
-            count += 1
+            skips = skips and is_in_folder(code, self.folder)
+            if not skips:
+                frames[count].code = <uintptr_t>code
+                frames[count].offset = PyFrame_GetLasti(frame)
+                count += 1
             Py_XDECREF(code)  # kept alive by the frame, and then by `codes`
             Py_XSETREF(frame, PyFrame_GetBack(frame))
         Py_XDECREF(frame)
@@ -240,7 +244,7 @@ cdef class Pool:
         return None if invariant is NULL else invariant.decode()
 
     def record_history(self, size_t max_entries, size_t depth=64, bint stacks=True, bint frees=False, uint32_t skip=0,
-                       bint keep=False):
+                       bint keep=False, str outside=None):
         cdef list codes = [], _before = self.codes  # created first, as in `tables`; kept alive
         keep = keep and max_entries and self.native.recording()
         self.native.record_history(max_entries, stacks, skip, keep)
@@ -248,7 +252,7 @@ cdef class Pool:
             self.native.compact_stacks(&self.stacks)
             self.codes = codes
             codes.extend([<object><PyObject*>self.stacks[at].frame.code for at in range(1, self.stacks.size())])
-        self.depth, self.frees = min(depth, <size_t>kMaxDepth), frees
+        self.depth, self.frees, self.folder = min(depth, <size_t>kMaxDepth), frees, outside
 
     def caller_stack(self, bint frees):
         cdef uint32_t number = self.current_stack()  # also sets the note of the entries that follow

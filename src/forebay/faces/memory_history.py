@@ -65,7 +65,7 @@ class MemoryHistory:
             Stacks to record: of live blocks ("state"), also of allocation entries ("alloc"), also of free entries
             ("all"), or none (None).
         stacks : {"all", "python"}, default "all"
-            Both record Python frames.
+            Stacks consist of Python frames. "all" includes those of forebay, "python" begins with the program's.
         max_entries : int, optional
             Number of entries per device; unlimited by default.
         device : object, optional
@@ -139,7 +139,7 @@ class MemoryHistory:
 
         def begin_pinned(history: PinnedHistory) -> None:
             mode = enabled if record_pinned_host_memory else None
-            history.start(mode, context, max_entries, clear_history=clear_history)
+            history.start(mode, context, max_entries, clear_history=clear_history, stacks=stacks)
 
         unchanged = recording.get_default(self._kind.name)
         recording.set_default(
@@ -182,7 +182,7 @@ class MemoryHistory:
         device : object, optional
             Ignored.
         record_context_cpp : bool, default False
-            Ignored.
+            Include the frames of forebay.
         clear_history : bool, default False
             As `record`.
         compile_context : bool, default False
@@ -204,13 +204,14 @@ class MemoryHistory:
             If an action is unknown, or there is no device.
         """
         signature = Signature(f"_{self._kind.name}_record_memory_history_legacy", *_RECORD_LEGACY)
-        stacks = (record_context, trace_alloc_max_entries, trace_alloc_record_context, record_context_cpp)
+        context_options = (record_context, trace_alloc_max_entries, trace_alloc_record_context, record_context_cpp)
         arguments = (clear_history, compile_context, global_record_annotations, _list(skip_actions))
-        on, live, most, entries, _, *options = signature.convert(
-            enabled, *stacks, *arguments, record_pinned_host_memory, record_cuda
+        on, live, most, entries, cpp, *options = signature.convert(
+            enabled, *context_options, *arguments, record_pinned_host_memory, record_cuda
         )
         context = "alloc" if entries else "state" if live else None
-        self.start("all" if on else None, context, "python", most if most >= 0 else UNLIMITED, *options)
+        stacks = "all" if cpp else "python"
+        self.start("all" if on else None, context, stacks, most if most >= 0 else UNLIMITED, *options)
 
     def snapshot(self, device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
         """Return a snapshot of the memory of all devices in PyTorch's schema.

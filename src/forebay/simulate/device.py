@@ -397,7 +397,7 @@ class Device(Streams):
         context : {"all", "alloc", "state"} or None, default "all"
             The stacks to capture: also of frees, also of entries, only of live blocks, or none.
         stacks : {"all", "python"}, default "all"
-            Both mean Python stacks.
+            Whether stacks include the innermost frames of forebay's own functions; they are Python stacks.
         max_entries : int, optional
             Number of entries; the newest are kept. Unlimited by default.
         **options : Any

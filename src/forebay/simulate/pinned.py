@@ -175,7 +175,7 @@ class Pinned(Streams):
         context : {"all", "alloc", "state"} or None, default "all"
             The stacks to capture: also of frees, also of entries, only of live blocks, or none.
         stacks : {"all", "python"}, default "all"
-            Both mean Python stacks.
+            Whether stacks include the innermost frames of forebay's own functions; they are Python stacks.
         max_entries : int, optional
             Number of entries; the newest are kept. Unlimited by default.
         clear_history : bool, default False
@@ -186,7 +186,7 @@ class Pinned(Streams):
         As `torch.cuda.memory._record_memory_history` with `record_pinned_host_memory=True`.
         """
         recording.check(enabled, context, stacks, max_entries)
-        self._allocator.history.start(enabled, context, max_entries, clear_history=clear_history)
+        self._allocator.history.start(enabled, context, max_entries, clear_history=clear_history, stacks=stacks)
 
     def stats(self) -> dict[str, int]:
         """Return the allocator statistics.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from pathlib import Path
 
 from support.on_oracle import outcome
 
 FRESH_PROCESS = True
+DIFFERS = {"functions_of_the_library": "with stacks='python', a stack begins with the program's frame"}
 MIB = 1 << 20
 HERE = Path(__file__).name
 CONTEXTS = ("all", "alloc", "state", None)
@@ -231,3 +233,75 @@ def function_names(cuda, torch_like):
 
     held = [Layer.static(torch_like), *generator()]
     return history(cuda), len(held)
+
+
+def first(row):
+    """Return the function of the innermost frame if it is the program's, else None."""
+    frame = row["frames"][0]
+    return frame["name"] if Path(frame["filename"]).name == HERE else None
+
+
+def first_frames(taken):
+    """Return the innermost frame of each entry and block; not of entries by `empty_cache`, a function in Python."""
+    entries = [entry for entry in taken["device_traces"][0] if entry["action"] not in ("snapshot", "segment_free")]
+    blocks = [block for row in taken["segments"] for block in row["blocks"] if block["frames"]]
+    return [[entry["action"], first(entry)] for entry in entries], sorted((first(block) for block in blocks), key=str)
+
+
+def innermost_frames(cuda, torch_like):
+    """With stacks="python" they are the program's, as PyTorch's functions are C++ functions."""
+    cuda.memory._record_memory_history("all", "all", "python")
+    held = [small(torch_like), whole(torch_like), split(torch_like).clone()]
+    with cuda.use_mem_pool(pool := cuda.MemPool()):
+        held.append(small(torch_like))
+    held[0].untyped_storage().resize_(5000)
+    found = [first_frames(cuda.memory._snapshot())]
+    drop(held)
+    del pool
+    graph = cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the graph is empty
+        with cuda.graph(graph):
+            held.append(small(torch_like))
+    drop(held)
+    return [*found, first_frames(cuda.memory._snapshot())]
+
+
+class Holder:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __del__(self):
+        self.tensor = None
+
+
+def innermost_frames_of_frees(cuda, torch_like):
+    cuda.memory._record_memory_history("all", "all", "python")
+    holder, cycle = Holder(small(torch_like)), Holder(None)
+    del holder
+    cycle.tensor = [cycle, whole(torch_like)]
+    del cycle
+    gc.collect()
+    return first_frames(cuda.memory._snapshot())
+
+
+def innermost_frames_of_pinned_memory(cuda, torch_like):
+    cuda.memory._record_memory_history("all", "all", "python", record_pinned_host_memory=True)
+    held = [torch_like.empty(1000, pin_memory=True)]
+    drop(held)
+    return [[entry["action"], first(entry)] for entry in cuda.memory._snapshot()["host_traces"]]
+
+
+def all_frames_begin_in_the_library(cuda, torch_like):
+    cuda.memory._record_memory_history("all", "all", "all")
+    held = [small(torch_like), split(torch_like)]
+    return first_frames(cuda.memory._snapshot())[0], len(held)
+
+
+def functions_of_the_library(cuda, torch_like):
+    cuda.memory._record_memory_history("all", "all", "python")
+    address = cuda.caching_allocator_alloc(1000)
+    cuda.caching_allocator_delete(address)
+    cuda.empty_cache()
+    taken = cuda.memory._snapshot()
+    return [[entry["action"], entry["frames"][0]["name"]] for entry in taken["device_traces"][0] if entry["frames"]]

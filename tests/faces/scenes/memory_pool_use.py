@@ -7,6 +7,7 @@ import threading
 
 from support.on_oracle import outcome
 
+DIFFERS = {"pool_on_another_device_again": "PyTorch releases the pool on the other device after its first use there"}
 MIB = 1 << 20
 COUNTS = ("num_alloc_retries", "num_device_alloc", "num_device_free", "num_ooms", "num_sync_all_streams")
 
@@ -230,3 +231,20 @@ def numbers_of_pools(cuda, torch_like):
     for worker in workers:
         worker.join()
     return [pool[0] for pool in ids], ids == sorted(ids), len({*ids, *made})
+
+
+def use_on(cuda, torch_like, pool, index):
+    with cuda.use_mem_pool(pool, f"cuda:{index}"):
+        torch_like.empty(1000, device=f"cuda:{index}")
+
+
+def pool_on_another_device(cuda, torch_like):
+    """The pool is in use on its own device, and used once on another."""
+    pool = cuda.MemPool()
+    found = [outcome(cuda, use_on, cuda, torch_like, pool, index) for index in (0, 0, 1, 0)]
+    return found, pool.use_count()
+
+
+def pool_on_another_device_again(cuda, torch_like):
+    pool = cuda.MemPool()
+    return [outcome(cuda, use_on, cuda, torch_like, pool, 1).get("error") for _ in range(2)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError
@@ -17,6 +19,7 @@ __all__ = [
     "UNLIMITED",
     "check",
     "check_actions",
+    "first_frames_outside",
     "get_default",
     "reset_kind",
     "set_default",
@@ -27,6 +30,7 @@ __all__ = [
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
 
 # By kind: starts the recording of each device opened from now on, and of its pinned memory.
@@ -53,6 +57,14 @@ def check_actions(names: Collection[str]) -> None:
             raise ForebayError(f"Unknown TraceEntry action: {name}")
 
 
+def first_frames_outside(stacks: str) -> str | None:
+    """Return the folder whose functions a stack does not begin with: forebay's for "python", None for "all".
+
+    PyTorch's functions are C++ functions, which only "all" records.
+    """
+    return _PACKAGE if stacks == "python" else None
+
+
 def start(
     allocator: Allocator,
     enabled: str | None = "all",
@@ -69,8 +81,8 @@ def start(
     """Start, change or (`enabled` None) stop a recording.
 
     `context` selects which stacks are captured, of each the innermost `depth` frames: those of live blocks ("state"),
-    also of entries ("alloc"), also of frees ("all"), or none (None). Earlier entries are kept unless `clear_history`.
-    Raises as `check` and `check_actions`.
+    also of entries ("alloc"), also of frees ("all"), or none (None). With `stacks` "python" they begin outside forebay.
+    Earlier entries are kept unless `clear_history`. Raises as `check` and `check_actions`.
     """
     check(enabled, context, stacks, max_entries)
     check_actions(skip_actions)
@@ -90,6 +102,7 @@ def start(
         frees=context == "all",
         skip=sum(1 << _BY_NAME[name] for name in set(skip_actions)),
         keep=not clear_history,
+        outside=first_frames_outside(stacks),
     )
     history_annotations.register(allocator)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forebay.runtime.history import recording
+
 if TYPE_CHECKING:
     from forebay.runtime.pinned._cache import HostBlock
 
@@ -36,6 +38,7 @@ class PinnedHistory:
         self.recording = False
         self._level = _NEVER
         self._depth = _MAX_DEPTH
+        self._outside: str | None = None
         self._entries: deque[_Entry] = deque(maxlen=0)
 
     def start(
@@ -45,6 +48,7 @@ class PinnedHistory:
         max_entries: int,
         *,
         clear_history: bool = False,
+        stacks: str = "all",
         depth: int = _MAX_DEPTH,
     ) -> None:
         """Start, change or stop recording; entries are kept on stop. `recording.start` checks the arguments."""
@@ -53,14 +57,16 @@ class PinnedHistory:
         else:
             capacity = max(max_entries, 1) if enabled == "all" else 1
             self._entries = deque(self._entries, maxlen=min(capacity, sys.maxsize))
-            self._depth = min(depth, _MAX_DEPTH)
+            self._depth, self._outside = min(depth, _MAX_DEPTH), recording.first_frames_outside(stacks)
             self.recording, self._level = True, _LEVELS[context]
         if clear_history:
             self._entries.clear()
 
     def capture_stack(self, level: int) -> Frames | None:
         """Return the caller's stack if the recording captures stacks at `level`, else None."""
-        return None if self._level < level else tuple(_frames_from(sys._getframe(1), self._depth))  # noqa: SLF001 -- the documented way
+        if self._level < level:
+            return None
+        return tuple(_frames_from(sys._getframe(1), self._depth, self._outside))  # noqa: SLF001 -- the documented way
 
     def record(self, action: str, block: HostBlock, frames: Frames | None = None) -> None:
         if self.recording:
@@ -127,8 +133,10 @@ def segment_dict(block: HostBlock, *, allocated: bool, active: bool) -> dict[str
     }
 
 
-def _frames_from(frame: FrameType | None, depth: int) -> Iterator[tuple[CodeType, int]]:
-    """Yield up to `depth` frames, skipping those of this package."""
+def _frames_from(frame: FrameType | None, depth: int, outside: str | None) -> Iterator[tuple[CodeType, int]]:
+    """Yield up to `depth` frames, skipping those of this package, from the first one outside the folder."""
+    while outside is not None and frame is not None and frame.f_code.co_filename.startswith(outside):
+        frame = frame.f_back
     while frame is not None and depth > 0:
         if not frame.f_globals.get("__name__", "").startswith("forebay.runtime.pinned."):
             yield frame.f_code, frame.f_lineno
