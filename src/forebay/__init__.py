@@ -62,7 +62,16 @@ else:
     from forebay.faces.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
     from forebay.faces.type_info import finfo, iinfo
     from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
-    from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, strided
+    from forebay.layouts import (
+        Size,
+        channels_last,
+        channels_last_3d,
+        contiguous_format,
+        layout,
+        memory_format,
+        preserve_format,
+        strided,
+    )
     from forebay.runtime.devices.current import (
         current_device,
         get_default_device,
@@ -154,6 +163,8 @@ __all__ = [
     "arange",
     "as_tensor",
     "bernoulli",
+    "channels_last",
+    "channels_last_3d",
     "complex64",
     "complex128",
     "contiguous_format",

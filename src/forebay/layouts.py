@@ -7,7 +7,17 @@ import operator
 from collections.abc import Iterable
 from typing import Any, Self, SupportsIndex, overload
 
-__all__ = ["Size", "contiguous_format", "layout", "memory_format", "preserve_format", "size_of", "strided"]
+__all__ = [
+    "Size",
+    "channels_last",
+    "channels_last_3d",
+    "contiguous_format",
+    "layout",
+    "memory_format",
+    "preserve_format",
+    "size_of",
+    "strided",
+]
 
 
 class Size(tuple[int, ...]):
@@ -124,6 +134,8 @@ class memory_format(_Constant):  # noqa: N801 - PyTorch's name
 strided = layout("strided")
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
+channels_last = memory_format("channels_last")
+channels_last_3d = memory_format("channels_last_3d")
 
 for _type in (Size, layout, memory_format):
     _type.__module__ = "forebay"

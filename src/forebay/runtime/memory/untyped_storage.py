@@ -110,6 +110,25 @@ class StorageBase:
         made._begin(opened, nbytes, address, None, owned=False)  # noqa: SLF001 -- the constructor's second half
         return made
 
+    def part(self, start: int, nbytes: int) -> Self:
+        """Return a storage of some of the bytes, which keeps this memory alive. Used by the runtime.
+
+        Parameters
+        ----------
+        start : int
+            The first byte.
+        nbytes : int
+            The number of bytes.
+
+        Returns
+        -------
+        StorageBase
+            The storage, which cannot be resized.
+        """
+        made = type(self).__new__(type(self))
+        made._begin(self._opened, nbytes, self.data_ptr() + start, self._owner, owned=False)  # noqa: SLF001 -- as above
+        return made
+
     # Properties
 
     def data_ptr(self) -> int:

@@ -13,12 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from forebay.device_spec import CPU
 from forebay.dtypes import DTypeLike, as_dtype
-from forebay.layouts import contiguous_format, layout, memory_format, strided
+from forebay.errors import ForebayError
+from forebay.layouts import contiguous_format, layout, memory_format, preserve_format, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
 from forebay.runtime.streams.stream import default_stream_for
+from forebay.runtime.tensors.memory_formats import inverse, order_in
 from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
 from forebay.runtime.tensors.pinned import pinned_array
 from forebay.runtime.tensors.python_data import array_of, check_array
@@ -115,7 +117,7 @@ def empty(
     pin_memory : bool, optional
         True to create a CPU tensor in page-locked memory, which accelerators copy without blocking the host.
     memory_format : memory_format, optional
-        Only `forebay.contiguous_format`.
+        The order of the dimensions in memory, such as `forebay.channels_last`.
 
     Returns
     -------
@@ -143,10 +145,33 @@ def empty(
     """
     if requires_grad or layout is not strided or memory_format is not contiguous_format:
         check_options("empty", layout, requires_grad, memory_format)
+        if memory_format is not contiguous_format:
+            return _in_format(memory_format, sizes, size, out, dtype, device, pin_memory=pin_memory)
     length = sizes[0] if len(sizes) == 1 and size is None and out is None and pin_memory is False else None
     if length.__class__ is int and 0 <= length < MAX_REQUEST_BYTES:
         return new_tensor((length,), as_dtype(dtype), device)
     return empty_for("empty", sizes, size, out, dtype, device, pin_memory=pin_memory)
+
+
+def _in_format(
+    format_: memory_format,
+    sizes: tuple[int | Sequence[int], ...],
+    size: Sequence[int] | None,
+    out: Tensor | None,
+    dtype: DTypeLike | None,
+    device: DeviceLike,
+    *,
+    pin_memory: bool,
+) -> Tensor:
+    """Return an uninitialised tensor in a format of `empty` that is not the default one."""
+    if format_ is preserve_format:
+        raise ForebayError("unsupported memory format Preserve")
+    shape = shape_of("empty", sizes, size, as_dtype(dtype))
+    order = order_in(format_, len(shape))
+    if order is None or out is not None:
+        return empty_for("empty", (shape,), None, out, dtype, device, pin_memory=pin_memory)
+    ordered = tuple(shape[dim] for dim in order)
+    return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory=pin_memory).in_order(inverse(order))
 
 
 def empty_for(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from forebay.dtypes import DTypeLike
 from forebay.layouts import layout, memory_format, preserve_format
-from forebay.runtime.random.launch_geometry import slowest_first
 from forebay.runtime.tensors.creation import empty_for
+from forebay.runtime.tensors.memory_formats import inverse, order_of_copy
 from forebay.runtime.tensors.options import DeviceLike, check_options
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -53,7 +51,7 @@ def empty_like(
     As `torch.empty_like`.
     """
     check_options("empty_like", layout, requires_grad, memory_format)
-    return new_like("empty_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    return new_like("empty_like", input, dtype, device, pin_memory, memory_format=memory_format)
 
 
 def zeros_like(
@@ -95,7 +93,7 @@ def zeros_like(
     As `torch.zeros_like`.
     """
     check_options("zeros_like", layout, requires_grad, memory_format)
-    made = new_like("zeros_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("zeros_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.zero_()
 
 
@@ -138,7 +136,7 @@ def ones_like(
     As `torch.ones_like`.
     """
     check_options("ones_like", layout, requires_grad, memory_format)
-    made = new_like("ones_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("ones_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.fill_(1)
 
 
@@ -184,7 +182,7 @@ def full_like(
     As `torch.full_like`.
     """
     check_options("full_like", layout, requires_grad, memory_format)
-    made = new_like("full_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("full_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.fill_(fill_value)
 
 
@@ -195,14 +193,15 @@ def new_like(
     device: DeviceLike,
     pin_memory: bool = False,
     *,
-    ordered: bool = True,
+    memory_format: memory_format = preserve_format,
 ) -> Tensor:
-    """Return an uninitialised tensor without gaps, whose dimensions are in memory in the order of another's."""
+    """Return an uninitialised tensor like another, with the dimensions in memory in the order of the format."""
     if not isinstance(like, Tensor):
         raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(like).__name__}")
     kind = like.numpy_dtype if dtype is None else dtype
     place = like.device if device is None else device
-    order = slowest_first(like.shape, like.byte_strides) if ordered else [*range(like.ndim)]
+    order = order_of_copy(like, memory_format)
+    if order is None:
+        return empty_for(function, (like.shape,), None, None, kind, place, pin_memory=pin_memory)
     shape = tuple(like.shape[dim] for dim in order)
-    made = empty_for(function, (shape,), None, None, kind, place, pin_memory=pin_memory)
-    return made.permute(*np.argsort(order).tolist()) if order != sorted(order) else made
+    return empty_for(function, (shape,), None, None, kind, place, pin_memory=pin_memory).in_order(inverse(order))

@@ -111,6 +111,8 @@ def _checked(function: str, parts: tuple[Any, ...], *, as_arguments: bool) -> tu
         shape.append(length)
     negative = next((length for length in shape if length < 0), None)
     if negative is not None:
+        if function == "resize_":
+            raise RuntimeError("numel: integer multiplication overflow")
         if function == "zeros":
             raise RuntimeError("zeros: Dimension size must be non-negative.")
         raise RuntimeError(f"Trying to create tensor with negative dimension {negative}: {shape}")

@@ -287,7 +287,7 @@ def rand_like(
     transposed.
     """
     check_options("rand_like", layout, requires_grad, memory_format)
-    made = new_like("rand_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("rand_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.uniform_(generator=generator)
 
 
@@ -333,7 +333,7 @@ def randn_like(
     As `torch.randn_like`.
     """
     check_options("randn_like", layout, requires_grad, memory_format)
-    made = new_like("randn_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("randn_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.normal_(generator=generator)
 
 
@@ -389,5 +389,5 @@ def randint_like(
         low, high = 0, low
     if high is None:
         raise TypeError("randint_like() missing 1 required positional argument: 'high'")
-    made = new_like("randint_like", input, dtype, device, pin_memory, ordered=memory_format is preserve_format)
+    made = new_like("randint_like", input, dtype, device, pin_memory, memory_format=memory_format)
     return made.random_(low or 0, high, generator=generator)

@@ -17,7 +17,7 @@ from forebay.device_spec import NO_ACCELERATOR, Device, default_device
 from forebay.dtypes import DType, DTypeLike, as_dtype
 from forebay.dtypes import of as dtype_of
 from forebay.errors import ForebayError, Unsupported
-from forebay.layouts import Size, layout, size_of, strided
+from forebay.layouts import Size, contiguous_format, layout, memory_format, preserve_format, size_of, strided
 from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.devices import current
@@ -30,6 +30,16 @@ from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import Stream, current_stream
 from forebay.runtime.tensors.legacy_types import as_type, converter, data_for_new, type_name
+from forebay.runtime.tensors.memory_formats import (
+    check_format,
+    inverse,
+    is_contiguous_in,
+    order_in,
+    order_of_copy,
+    packed_strides,
+    suggested_format,
+)
+from forebay.runtime.tensors.options import shape_of
 from forebay.runtime.tensors.pinned import pinned_array
 from forebay.runtime.tensors.storage_view import set_storage
 from forebay.runtime.tensors.typed_storage import TypedStorage, warn_that_storages_are_deprecated
@@ -293,8 +303,82 @@ class Tensor(Exporter):
         set_storage(self, source, storage_offset, size, stride)
         return self
 
-    def is_contiguous(self) -> bool:
-        """Return True if the elements are adjacent in memory, the last dimension fastest."""
+    def resize_(self, *sizes: int | Sequence[int], memory_format: memory_format | None = None) -> Tensor:
+        """Change the shape in place. The memory is enlarged if it is too small, and remains as it is otherwise.
+
+        Parameters
+        ----------
+        *sizes : int or sequence of int
+            The shape: `resize_(2, 3)` or `resize_((2, 3))`. Elements that are added are uninitialised.
+        memory_format : memory_format, optional
+            The order of the dimensions in memory.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Raises
+        ------
+        TypeError
+            If a length is not an int.
+        ForebayError
+            If a length is negative, or the memory has to be enlarged and cannot be, such as an array's.
+
+        Notes
+        -----
+        As `torch.Tensor.resize_`.
+        """
+        if not sizes:
+            raise TypeError('resize_() missing 1 required positional arguments: "size"')
+        size = shape_of("resize_", sizes, None, self.numpy_dtype)
+        if memory_format is not None:
+            check_format("resize_", memory_format)
+        if size != self.shape:
+            set_storage(self, self.untyped_storage(), self.storage_offset(), size, None)
+        if memory_format is preserve_format:
+            raise ForebayError("Unsupported memory formatPreserve")
+        if memory_format is not None:
+            self.byte_strides = packed_strides(size, self.itemsize, order_in(memory_format, len(size)))
+        return self
+
+    def resize_as_(self, the_template: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
+        """Change the shape in place to that of another tensor.
+
+        Parameters
+        ----------
+        the_template : Tensor
+            The tensor that has the shape.
+        memory_format : memory_format, optional
+            The order of the dimensions in memory.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Notes
+        -----
+        As `torch.Tensor.resize_as_`.
+        """
+        return self.resize_(_argument("resize_as_", "the_template", the_template).shape, memory_format=memory_format)
+
+    def is_contiguous(self, *, memory_format: memory_format = contiguous_format) -> bool:
+        """Return True if the elements are adjacent in memory, the last dimension fastest.
+
+        Parameters
+        ----------
+        memory_format : memory_format, optional
+            Another order of the dimensions, such as `forebay.channels_last`.
+
+        Returns
+        -------
+        bool
+            True for a tensor without gaps in this order.
+        """
+        if memory_format is not contiguous_format:
+            check_format("is_contiguous", memory_format)
+            return is_contiguous_in(self, memory_format)
         return is_c_contiguous(self.shape, self.byte_strides, self.numpy_dtype.itemsize)
 
     def __len__(self) -> int:
@@ -591,7 +675,26 @@ class Tensor(Exporter):
             The view.
         """
         array, order = self.raw_array(), _one_or_many(dims)
-        return self._view(array.transpose(order) if order or self.shape else array)
+        view = array.transpose(order) if order or self.shape else array
+        return self._view(view) if array.size else self.in_order([dim % self.ndim for dim in order])
+
+    def in_order(self, dims: Sequence[int]) -> Tensor:
+        """Return `permute(dims)`, of valid dimensions. Used by the runtime.
+
+        Parameters
+        ----------
+        dims : sequence of int
+            The dimensions in their new order, from 0.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
+        strides = tuple(self.byte_strides[dim] for dim in dims)
+        return Tensor(
+            self.raw_storage, self.numpy_dtype, tuple(self.shape[dim] for dim in dims), strides, self.byte_offset
+        )
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
         """Return a view with two dimensions swapped.
@@ -667,6 +770,51 @@ class Tensor(Exporter):
                     f"dimension {position}.  Target sizes: {list(wanted)}.  Tensor sizes: {list(self.shape)}"
                 )
         return self._view(np.broadcast_to(self.raw_array(), lengths))
+
+    def view_as(self, other: Tensor) -> Tensor:
+        """Return the same memory with the shape of another tensor.
+
+        Parameters
+        ----------
+        other : Tensor
+            The tensor that has the shape.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
+        return self.view(_argument("view_as", "other", other).shape)
+
+    def reshape_as(self, other: Tensor) -> Tensor:
+        """Return a view with the shape of another tensor if there is one, else a copy.
+
+        Parameters
+        ----------
+        other : Tensor
+            The tensor that has the shape.
+
+        Returns
+        -------
+        Tensor
+            The view or copy.
+        """
+        return self.reshape(_argument("reshape_as", "other", other).shape)
+
+    def expand_as(self, other: Tensor) -> Tensor:
+        """Return a view that repeats dimensions of length 1, with the shape of another tensor.
+
+        Parameters
+        ----------
+        other : Tensor
+            The tensor that has the shape.
+
+        Returns
+        -------
+        Tensor
+            The view; repeated elements share memory.
+        """
+        return self.expand(_argument("expand_as", "other", other).shape)
 
     # Copies and fills.
 
@@ -871,9 +1019,34 @@ class Tensor(Exporter):
             random_fill.integers_below(self, generator)
         return self
 
-    def clone(self) -> Tensor:
-        """Return a contiguous copy on the same device."""
-        return new_tensor(self.shape, self.numpy_dtype, self.device).copy_(self)
+    def clone(self, *, memory_format: memory_format = preserve_format) -> Tensor:
+        """Return a copy on the same device, without gaps.
+
+        Parameters
+        ----------
+        memory_format : memory_format, optional
+            The order of the dimensions in memory; that of this tensor by default.
+
+        Returns
+        -------
+        Tensor
+            The copy.
+
+        Raises
+        ------
+        ForebayError
+            If the format is one for another number of dimensions.
+
+        Notes
+        -----
+        As `torch.Tensor.clone`.
+        """
+        if memory_format is not preserve_format:
+            check_format("clone", memory_format)
+        order = order_of_copy(self, memory_format)
+        if order is None:
+            return new_tensor(self.shape, self.numpy_dtype, self.device).copy_(self)
+        return self.in_order(order).clone(memory_format=contiguous_format).in_order(inverse(order))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the elements; `forebay.interop.multiprocessing` shares the memory instead."""
@@ -885,9 +1058,35 @@ class Tensor(Exporter):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.clone()
 
-    def contiguous(self) -> Tensor:
-        """Return this tensor if it is contiguous, else a contiguous copy."""
-        return self if self.is_contiguous() else self.clone()
+    def contiguous(self, *, memory_format: memory_format = contiguous_format) -> Tensor:
+        """Return this tensor if it is contiguous, else a contiguous copy.
+
+        Parameters
+        ----------
+        memory_format : memory_format, optional
+            Another order of the dimensions, such as `forebay.channels_last`.
+
+        Returns
+        -------
+        Tensor
+            This tensor or a copy.
+
+        Raises
+        ------
+        ForebayError
+            If the format is one for another number of dimensions.
+
+        Notes
+        -----
+        As `torch.Tensor.contiguous`.
+        """
+        if memory_format is not contiguous_format:
+            check_format("contiguous", memory_format)
+        if self.is_contiguous(memory_format=memory_format):
+            return self
+        if memory_format is preserve_format:
+            raise ForebayError("preserve memory format is unsupported by the contiguous operator")
+        return self.clone(memory_format=memory_format)
 
     def to(
         self,
@@ -897,8 +1096,9 @@ class Tensor(Exporter):
         copy: bool = False,
         *,
         device: Device | str | int | None = None,
+        memory_format: memory_format = preserve_format,
     ) -> Tensor:
-        """Return this tensor with another device, another dtype, or both.
+        """Return this tensor with another device, dtype or order of dimensions in memory.
 
         Parameters
         ----------
@@ -912,6 +1112,8 @@ class Tensor(Exporter):
             True to copy even if nothing changes.
         device : device or str or int, optional
             The device, as a keyword.
+        memory_format : memory_format, optional
+            The order of the dimensions of a copy in memory; that of this tensor by default.
 
         Returns
         -------
@@ -929,22 +1131,72 @@ class Tensor(Exporter):
         elif target is not None:
             dtype = target
         place = self.device if device is None else current.resolve(device)
-        kind, moved = self.numpy_dtype if dtype is None else as_dtype(dtype), self
-        if place == self.device and kind == self.numpy_dtype:
-            return self.clone() if copy else self
+        kind = self.numpy_dtype if dtype is None else as_dtype(dtype)
+        if memory_format is not preserve_format:
+            check_format("to", memory_format)
+        same = place == self.device and kind == self.numpy_dtype
+        if same and not copy and (memory_format is preserve_format or memory_format is suggested_format(self)):
+            return self
+        order = order_of_copy(self, memory_format)
+        if order is not None:
+            return self.in_order(order).copied(place, kind, non_blocking).in_order(inverse(order))
+        return self.copied(place, kind, non_blocking)
+
+    def copied(self, place: Device, kind: np.dtype[Any], non_blocking: bool) -> Tensor:
+        """Return a contiguous copy on another device, of another dtype, or both. Used by the runtime.
+
+        Parameters
+        ----------
+        place : Device
+            The device, with its index.
+        kind : numpy.dtype
+            The element type.
+        non_blocking : bool
+            As for `copy_`.
+
+        Returns
+        -------
+        Tensor
+            The copy.
+        """
+        moved = self
         if (
             place != self.device and kind != self.numpy_dtype and self.raw_storage.host_visible
         ):  # convert where it can be done
-            moved = moved.to(dtype=kind)
+            moved = moved.copied(moved.device, kind, non_blocking=False)
         if place != self.device:
             moved = _new_on(place, moved, kind, pinned=non_blocking).copy_(moved, non_blocking)
-        return moved if moved.numpy_dtype == kind else new_tensor(self.shape, kind, place).copy_(moved)
+        if moved is self or moved.numpy_dtype != kind:
+            return new_tensor(self.shape, kind, place).copy_(moved)
+        return moved
 
-    def cpu(self) -> Tensor:
-        """Return this tensor on the CPU; itself if it is there."""
-        return self if self.device.kind == "cpu" else self.to("cpu")
+    def cpu(self, *, memory_format: memory_format = preserve_format) -> Tensor:
+        """Return this tensor on the CPU; itself if it is there.
 
-    def cuda(self, device: Device | str | int | None = None, non_blocking: bool = False) -> Tensor:
+        Parameters
+        ----------
+        memory_format : memory_format, optional
+            As for `to`.
+
+        Returns
+        -------
+        Tensor
+            This tensor or a copy.
+        """
+        here = self.device.kind == "cpu"
+        return (
+            self
+            if here and memory_format is preserve_format
+            else self.to(self.device if here else "cpu", memory_format=memory_format)
+        )
+
+    def cuda(
+        self,
+        device: Device | str | int | None = None,
+        non_blocking: bool = False,
+        *,
+        memory_format: memory_format = preserve_format,
+    ) -> Tensor:
         """Return this tensor on a CUDA device; itself if it is there.
 
         Parameters
@@ -953,6 +1205,8 @@ class Tensor(Exporter):
             The CUDA device; the current one by default.
         non_blocking : bool, optional
             As for `copy_`.
+        memory_format : memory_format, optional
+            As for `to`.
 
         Returns
         -------
@@ -974,7 +1228,7 @@ class Tensor(Exporter):
             place = Device("cuda", device) if device.__class__ is int else current.device_argument(device)
         if place.kind != "cuda":
             raise RuntimeError("Invalid device, must be cuda device")
-        return self.to(place, non_blocking=non_blocking)
+        return self.to(place, non_blocking=non_blocking, memory_format=memory_format)
 
     def is_pinned(self, device: Device | str | int | None = None) -> bool:
         """Return True if the elements are in pinned (page-locked) host memory.
@@ -1341,6 +1595,13 @@ def _warn_of_device(method: str) -> None:
 
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:
     return new_tensor(array.shape, array.dtype, device).copy_(array)
+
+
+def _argument(function: str, name: str, given: Tensor) -> Tensor:
+    """Return a tensor that is an argument. Raises TypeError for another object."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{function}(): argument '{name}' (position 1) must be Tensor, not {type(given).__name__}")
+    return given
 
 
 def _one_or_many(parts: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, overload
 
 import numpy as np
 
@@ -169,7 +169,17 @@ class UntypedStorage(StorageBase):
         """Return the bytes as ints, after waiting for the current stream."""
         return list(self.elements.tolist())
 
-    def __getitem__(self, index: int) -> int:
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> UntypedStorage: ...
+    def __getitem__(self, index: int | slice) -> int | UntypedStorage:
+        """Return a byte, or the storage of adjacent bytes, which shares and keeps the memory."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self.nbytes())
+            if step != 1:
+                raise ForebayError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
+            return self.part(start, max(stop - start, 0))
         if not isinstance(index, int):
             raise TypeError(f"can't index a forebay.UntypedStorage with {type(index).__name__}")
         position = index + self.nbytes() if index < 0 else index
