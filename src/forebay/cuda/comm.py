@@ -22,6 +22,7 @@ from forebay.errors import ForebayError
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.runtime.tensors import collectives
 from forebay.runtime.tensors.collectives import Op
+from forebay.runtime.tensors.memory_formats import inverse, order_in, suggested_format
 from forebay.runtime.tensors.tensor import Tensor, new_tensor
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
@@ -305,7 +306,7 @@ def scatter(
     result = []
     for number, (chunk, target) in enumerate(zip(chunks, targets, strict=False)):
         with _stream_context(copy_streams, number, target):
-            result.append(_copy_to(chunk, target))
+            result.append(chunk.to(target, non_blocking=True))
     return tuple(result)
 
 
@@ -395,12 +396,22 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
     shape, dim = _gathered_shape(sources, dim)
     if out is None:
         target = Device("cpu") if index == -1 else _existing_device(0 if index is None else index)
-        out = new_tensor(shape, sources[0].numpy_dtype, target)
+        out = _gathered(shape, sources, target)
     elif out.shape != shape:
         raise ForebayError(f"Expected out tensor to have shape {list(shape)}, but got {list(out.shape)}")
     for part, each in zip(_split(out, [each.shape[dim] for each in sources], dim), sources, strict=True):
         part.copy_(each, non_blocking=True)
     return out
+
+
+def _gathered(shape: Sequence[int], sources: Sequence[Tensor], target: Device) -> Tensor:
+    """Return an uninitialised tensor for the sources, in the memory format that all of them have."""
+    formats = {suggested_format(each) for each in sources}
+    order = order_in(formats.pop(), len(shape)) if len(formats) == 1 else None
+    dtype = sources[0].numpy_dtype
+    if order is None:
+        return new_tensor(shape, dtype, target)
+    return new_tensor(tuple(shape[dim] for dim in order), dtype, target).in_order(inverse(order))
 
 
 def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...], int]:

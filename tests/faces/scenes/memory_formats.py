@@ -1,5 +1,7 @@
 """Orders of dimensions in memory: formats of factories, copies and conversions, sizes that are changed in place."""
 
+from importlib import import_module
+
 import numpy as np
 from support.on_oracle import outcome
 
@@ -132,6 +134,9 @@ def sizes_changed_in_place(cuda, torch_like):
     found += [list(wide.resize_(6, 4).stride()), list(wide.resize_(4, 6).stride())]
     found.append(list(tensor.resize_(1, 4, 2, 2, memory_format=t.channels_last).stride()))
     found.append(list(tensor.resize_as_(t.empty(2, 3)).shape))
+    image = t.empty(_IMAGE, memory_format=t.channels_last)
+    for each in (image, image.contiguous(), image[0]):
+        found.append(list(t.empty(0).resize_as_(each, memory_format=t.preserve_format).stride()))
     found.append(t.empty(4, device="cuda").resize_(6).untyped_storage().nbytes())
     return found
 
@@ -144,10 +149,27 @@ def wrong_sizes(cuda, torch_like):
         outcome(cuda, lambda: tensor.resize_(3, memory_format=t.channels_last)),
         outcome(cuda, lambda: tensor.resize_(3, memory_format=t.preserve_format)),
         outcome(cuda, tensor.resize_as_, 3),
+        *(outcome(cuda, t.empty(3).resize_, *size) for size in [(2**62, 4), (2**40, 2**40), (3, 2**61)]),
         outcome(cuda, t.from_numpy(np.zeros(4, np.float32)).resize_, 40),
         outcome(cuda, lambda: t.from_numpy(np.zeros(4, np.float32)).resize_(2).numel()),
         list(tensor.shape),
     ]
+
+
+def scattered_and_gathered_tensors(cuda, torch_like):
+    t, comm = torch_like, import_module(f"{cuda.__name__}.comm")
+    image = t.empty(_IMAGE, memory_format=t.channels_last)
+    parts = [image.cuda(0), image.cuda(1)]
+    turned = [each.transpose(2, 3) for each in parts]
+    mixed = [parts[0], parts[1].contiguous()]
+    found = [
+        *comm.scatter(parts[0], [0, 1]),
+        *comm.scatter(image, [0, 1]),
+        *comm.scatter(image, [0, 1], dim=1),
+    ]
+    found += [comm.gather(each) for each in (parts, turned, mixed)]
+    found += [comm.gather(parts, dim=1), comm.gather(parts, destination="cpu")]
+    return [[list(each.stride()), str(each.device)] for each in found]
 
 
 def views_of_the_shape_of_another_tensor(cuda, torch_like):

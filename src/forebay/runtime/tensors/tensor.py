@@ -334,6 +334,11 @@ class Tensor(Exporter):
         size = shape_of("resize_", sizes, None, self.numpy_dtype)
         if memory_format is not None:
             check_format("resize_", memory_format)
+        count = math.prod(size)
+        if count >= _OVERFLOW:
+            raise ForebayError("numel: integer multiplication overflow")
+        if (count + self.storage_offset()) * self.itemsize >= _OVERFLOW:
+            raise ForebayError(f"Storage size calculation overflowed with sizes={[*size]}")
         if size != self.shape:
             set_storage(self, self.untyped_storage(), self.storage_offset(), size, None)
         if memory_format is preserve_format:
@@ -361,7 +366,10 @@ class Tensor(Exporter):
         -----
         As `torch.Tensor.resize_as_`.
         """
-        return self.resize_(_argument("resize_as_", "the_template", the_template).shape, memory_format=memory_format)
+        template = _argument("resize_as_", "the_template", the_template)
+        if memory_format is preserve_format:
+            memory_format = suggested_format(template)
+        return self.resize_(template.shape, memory_format=memory_format)
 
     def is_contiguous(self, *, memory_format: memory_format = contiguous_format) -> bool:
         """Return True if the elements are adjacent in memory, the last dimension fastest.
