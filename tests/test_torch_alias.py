@@ -21,6 +21,7 @@ def test_modules_of_torch_are_those_of_forebay():
         import torch
         import torch.backends.cudnn
         import torch.cuda.memory as memory
+        import torch.multiprocessing as processes
         from torch.cuda.streams import Stream
         import forebay
         import forebay.cuda
@@ -29,9 +30,9 @@ def test_modules_of_torch_are_those_of_forebay():
         print(torch.backends.cudnn is forebay.backends.cudnn, torch.backends.mps is forebay.backends.mps)
         print(torch.float is forebay.float32, "cuda" in dir(torch), "empty" in dir(torch))
         install()
-        print(sys.modules["torch"] is torch)
+        print(sys.modules["torch"] is torch, processes.get_context("spawn").Process is not None)
     """
-    expected = ["True True True", "forebay.cuda forebay.cuda.memory True", "True True", "True True True", "True"]
+    expected = ["True True True", "forebay.cuda forebay.cuda.memory True", "True True", "True True True", "True True"]
     assert output_of(f"import sys\n{START}install()\n" + dedent(program)) == expected
 
 

@@ -27,6 +27,7 @@ __all__ = ["install"]
 _MODULES = {name: f"forebay.{name}" for name in ("_C", "_utils", "accelerator", "cuda", "distributed", "mps", "mtia")}
 _MODULES |= {name: f"forebay.{name}" for name in ("random", "storage", "types", "version", "xpu")}
 _MODULES["backends"] = "forebay.faces.torch_backends"
+_MODULES["multiprocessing"] = "forebay.interop.multiprocessing"
 
 
 def install(placeholders: Iterable[str] = ()) -> None:

@@ -271,3 +271,17 @@ assert done
 assert (wrong, unexpected) == ([], []), (wrong[:3], unexpected[:3])
 """,
     )
+
+
+def test_emulation_with_invalid_settings_ends_after_pinning(runner):
+    """Pinning memory opens the port without the device, whose settings cannot be parsed."""
+    run_silently(
+        runner,
+        """
+emulation = forebay.emulate("cuda")
+raises(lambda: forebay.empty(1, pin_memory=True), ValueError, "foo")
+emulation.stop()
+assert forebay.device_count("cuda") == 0
+""",
+        env={**os.environ, "FOREBAY_ALLOC_CONF": "foo:bar"},
+    )

@@ -5,7 +5,7 @@ Importing `forebay` registers the reductions. This module also re-exports the na
 
 Both processes use the same memory. The sender keeps it until the receiver's last tensor over it is released or the
 receiver ends; the receiver's stream waits for the sender's pending work. Memory that cannot be shared, such as an
-array's, is copied. A forked process has no devices: use `spawn` or `forkserver`.
+array's, is copied. A forked process cannot use emulated devices: use `spawn` or `forkserver`.
 """
 
 from __future__ import annotations

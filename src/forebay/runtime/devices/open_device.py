@@ -381,7 +381,8 @@ def retire_kind(kind: str) -> None:
     with _opening:
         try:
             for device in [device for device in _early_ports if device.kind == kind]:
-                _opened[device] = _open(device)  # its pinned memory may be in use
+                _opened[device] = opened = OpenDevice(device, _early_ports.pop(device))
+                opened.own_pinned = _pinned.get(kind)  # its memory may be in use
             ended = [_opened.pop(device) for device in tuple(_opened) if device.kind == kind]
             for device in [device for device in tuple(_emptied) if device.kind == kind]:
                 emptied(device, reset=True)

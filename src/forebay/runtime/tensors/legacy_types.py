@@ -14,6 +14,7 @@ from forebay.errors import ForebayError
 from forebay.layouts import Size, memory_format
 from forebay.runtime.base.torch_types import named_type, torch_type
 from forebay.runtime.devices import current
+from forebay.runtime.tensors.memory_formats import check_format
 from forebay.runtime.tensors.options import shape_of
 from forebay.runtime.tensors.typed_storage import TypedStorage
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
@@ -28,25 +29,20 @@ def converter(name: str, element: str) -> Callable[..., Tensor]:
     """Return the method that converts a tensor to elements of a type, such as `Tensor.float`."""
 
     def convert(self: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
-        if memory_format is not None:
-            _check_memory_format(name, memory_format)
-        return self.to(dtype=dtypes.named(element))
+        if memory_format is None:
+            return self.to(dtype=dtypes.named(element))
+        check_format(name, memory_format)
+        return self.to(dtype=dtypes.named(element), memory_format=memory_format)
 
     convert.__name__, convert.__qualname__ = name, f"Tensor.{name}"
     convert.__module__ = "forebay.runtime.tensors.tensor"
     convert.__doc__ = (
         f"Return this tensor with elements of type {element}.\n\n"
-        "Parameters\n----------\nmemory_format : memory_format, optional\n    Ignored.\n\n"
+        "Parameters\n----------\nmemory_format : memory_format, optional\n"
+        "    Order of the dimensions in the memory of a copy.\n\n"
         "Returns\n-------\nTensor\n    This tensor if it has that type, else a copy."
     )
     return convert
-
-
-def _check_memory_format(function: str, given: object) -> None:
-    """Raise TypeError unless the argument is a memory format."""
-    if not isinstance(given, memory_format):
-        name = type(given).__name__
-        raise TypeError(f"{function}(): argument 'memory_format' must be forebay.memory_format, not {name}")
 
 
 def type_name(tensor: Tensor) -> str:
