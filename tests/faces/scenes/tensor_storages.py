@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 
 from support.on_oracle import outcome
 
@@ -62,7 +63,9 @@ def typed_storage(cuda, torch_like):
 
 def elements_of_a_typed_storage(cuda, torch_like):
     tensor = torch_like.tensor([1.5, 2, 3])
-    found = tensor.storage()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, which is reported once per process
+        found = tensor.storage()
     found[1] = 7
     wrong = [outcome(cuda, lambda index=index: found[index]) for index in (3, "a", slice(1))]
     moved = found.cuda(1)
