@@ -34,7 +34,7 @@ def test_abilities_are_printed_as_json(capsys):
     output = json.loads(capsys.readouterr().out)
     kinds = {each["kind"]: each for each in output["kinds"]}
     assert {"cpu", "fake", "cuda", "mps", "mtia"} <= set(kinds)
-    assert "Reopens" in kinds["fake"]["abilities"]
+    assert "SurvivesFork" in kinds["fake"]["abilities"]
     assert "Captures" not in kinds["fake"]["abilities"]
     assert kinds["fake"]["verified_on"] == []
     assert kinds["cpu"]["verified_on"]

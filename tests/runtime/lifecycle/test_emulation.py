@@ -123,7 +123,7 @@ def test_port_is_closed_when_last_tensor_is_deleted():
 
 
 @pytest.mark.parametrize("user", ["pool", "graph"])
-def test_port_is_closed_while_unused_private_pool_has_users(user):
+def test_port_is_closed_while_unused_private_pool_has_users(user, remaining):
     with forebay.emulate("cuda"):
         if user == "pool":
             kept = forebay.cuda.MemPool()
@@ -136,21 +136,21 @@ def test_port_is_closed_while_unused_private_pool_has_users(user):
             del source
     gc.collect()
     retired_devices.close_unused()
-    assert retired_devices.remaining() == ()
+    assert remaining() == []
     del kept
 
 
-def test_tensor_of_private_pool_outlives_its_emulation_and_pool():
+def test_tensor_of_private_pool_outlives_its_emulation_and_pool(remaining):
     with forebay.emulate("cuda"):
         pool = forebay.cuda.MemPool()
         with forebay.cuda.use_mem_pool(pool):
             kept = forebay.full((1000,), 1.0, device="cuda")
     del pool
     retired_devices.close_unused()
-    assert len(retired_devices.remaining()) == 1
+    assert len(remaining()) == 1
     del kept
     retired_devices.close_unused()
-    assert retired_devices.remaining() == ()
+    assert remaining() == []
 
 
 def test_second_emulation_of_used_kind_raises():

@@ -251,13 +251,9 @@ class Allocator(Pool, ABC):
             self._device_error = without_frames(error)
             return None
         self._num_device_alloc += 1
-        self.check_not_retired()
-        return block
-
-    def check_not_retired(self) -> None:
-        """Raise WrongState if the device may have been closed since the request began. Call it after an adoption."""
-        if self.retired:
+        if self.retired:  # after the adoption
             raise ended_error(self.name)
+        return block
 
     def _retry_cached(self, request: AllocRequest) -> Block | None:
         """Search the pool again, after memory may have been freed."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay._core import Block
+from forebay.errors import ended_error
 from forebay.runtime.allocator import garbage_collection, oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.expandable_segments import ExpandableSegments
@@ -193,7 +194,8 @@ class SegmentAllocator(Allocator):
         block = expandable.grow(request, space, page)
         if block is None:
             self._device_error = expandable.last_error
-        self.check_not_retired()
+        if self.retired:
+            raise ended_error(self.name)
         return block
 
     def _oom_text(self, request: AllocRequest, free: int, capacity: int) -> str:
