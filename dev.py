@@ -38,6 +38,7 @@ COMPILED = (  # extension modules
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/pinned/_cache",
+    "snapshot/formats/_plain_pickle",
 )
 BUILD_INPUTS = ("pyproject.toml", "setup.py", "native/**/*.?pp", "src/**/*.pyx", "src/**/*.px[di]")
 STUBTEST = ["-m", "mypy.stubtest", *(f"forebay.{name}".replace("/", ".") for name in COMPILED)]

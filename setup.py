@@ -51,4 +51,13 @@ reservations = Extension(
     "forebay.runtime.allocator._reservations", sources=["src/forebay/runtime/allocator/_reservations.pyx"]
 )
 
-setup(ext_modules=cythonize([core, entries, pinned_cache, segments, reservations]))
+plain_pickle = Extension(
+    "forebay.snapshot.formats._plain_pickle",
+    sources=["src/forebay/snapshot/formats/_plain_pickle.pyx"],
+    depends=["native/pickle/opcodes.hpp"],
+    include_dirs=["native"],
+    extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *warnings],
+    language="c++",
+)
+
+setup(ext_modules=cythonize([core, entries, pinned_cache, segments, reservations, plain_pickle]))

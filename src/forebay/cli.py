@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import forebay
 from forebay.commands import CommandError, command_output, doctor, info, replay, run
+from forebay.untrusted import printable
 
 COMMANDS = {
     "run": (run, "run a Python program on the CPU device and report its memory use"),
@@ -22,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that prints errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"forebay: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"forebay: error: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(2)
 
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args = make_parser().parse_args(arguments)
         status: int = args.run(args)
     except CommandError as error:
-        print(f"forebay: error: {error}", file=sys.stderr)
+        print(f"forebay: error: {printable(str(error))}", file=sys.stderr)
         return 2
     return status
 

@@ -14,6 +14,7 @@ COMPILED = (
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/pinned/_cache",
+    "src/forebay/snapshot/formats/_plain_pickle",
 )
 CORE, ENTRIES = COMPILED[0], COMPILED[2]
 INPUTS = [

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.commands import CommandError, command_output, size_argument
+from forebay.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,6 +59,7 @@ class _DeviceReport:
 
     def __init__(self, snapshot: Snapshot, history: History, check: Check | None, outcomes: list[Outcome]) -> None:
         self.snapshot, self.history, self.check, self.outcomes = snapshot, history, check, outcomes
+        self.device = printable(snapshot.device)
 
     def as_json(self) -> dict[str, Any]:
         history, check = self.history, self.check
@@ -97,7 +99,7 @@ def _load(path: Path) -> tuple[Snapshot, ...]:
         with _bar("reading", path.stat().st_size >> 6) as progress:
             return snapshot.load(path, progress)
     except BadSnapshot as error:
-        raise CommandError(" ".join(str(error).split())) from error
+        raise CommandError(str(error)) from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise CommandError(
             f"cannot read the snapshot {str(path)!r}: {getattr(error, 'strerror', None) or error}"
@@ -142,8 +144,9 @@ def _show(reports: list[_DeviceReport]) -> None:
             wide.print(remark, style="dim", markup=False)
         if (check := report.check) is not None:
             style = "green" if check.equal else "red"
-            where = f"{report.snapshot.device}: " if len(reports) > 1 else ""
-            wide.print(f"[{style}]{where}{check.placed:,} of {check.total:,} allocations placed as recorded[/]")
+            where = f"{report.device}: " if len(reports) > 1 else ""
+            text = f"{where}{check.placed:,} of {check.total:,} allocations placed as recorded"
+            wide.print(text, style=style, markup=False)
             if check.learned:
                 facts = f"{check.learned:,} {'fact' if check.learned == 1 else 'facts'} about the initial state"
                 wide.print(f"{facts}, missing in the file, inferred from the recorded addresses", style="dim")
@@ -160,7 +163,7 @@ def _table(report: _DeviceReport) -> RenderableType:
     from forebay.snapshot.replay.engine import BEFORE
 
     history = report.history
-    title = f"{report.snapshot.device}: {history.events:,} allocations and frees in {history.entries:,} entries"
+    title = f"{report.device}: {history.events:,} allocations and frees in {history.entries:,} entries"
     table = Table(box=box.SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", pad_edge=False)
     table.add_column("\nsettings", overflow="fold")
     for heading in ("peak\nallocated", "peak\nreserved", "device\nallocs", "device\nfrees"):
@@ -180,7 +183,7 @@ def _table(report: _DeviceReport) -> RenderableType:
             end = Text("at the start", "red")
         elif outcome.ran_out is not None:
             end = Text(f"at entry {outcome.ran_out:,}" + ("" if outcome.stopped else ", and continued"), "red")
-        name = Text(outcome.settings.replace(",", ",\n")) if number else Text("the same, replayed")
+        name = Text(printable(outcome.settings).replace(",", ",\n")) if number else Text("the same, replayed")
         calls = outcome.device_allocs, outcome.device_frees
         row(name, outcome.peak_allocated, outcome.peak_reserved, calls, end)
     return table
@@ -191,7 +194,7 @@ def _remarks(report: _DeviceReport) -> Iterator[str]:
 
     history = report.history
     if history.recorded.text:
-        yield f"Recorded with {history.recorded.text}."
+        yield f"Recorded with {printable(history.recorded.text)}."
     elif not history.recorded.known:
         yield "The file does not contain the settings of the recording; the defaults are assumed."
     if report.snapshot.lost:
@@ -214,7 +217,7 @@ def _bar(description: str, entries: int) -> Iterator[Progress | None]:
         return
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
-        task = progress.add_task(description, total=1)
+        task = progress.add_task(printable(description), total=1)
 
         def show(done: int, total: int) -> None:
             progress.update(task, completed=done / max(total, 1))

@@ -33,11 +33,12 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
     forebay.snapshot.formats.native.BadSnapshot
         If the file is truncated, in another format, or inconsistent.
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened, or is a directory, a pipe or a device.
     """
     from forebay.snapshot.formats import native, safe_pickle, torch_pickle
+    from forebay.untrusted import open_regular
 
-    with open(path, "rb") as file:  # noqa: PTH123 - as a pathlib.Path would, without making one
+    with open_regular(path) as file:
         head = file.read(4)
         if head[:2] == b"PK":
             return (native.read(path, progress),)

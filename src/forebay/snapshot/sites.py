@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.snapshot.model import Frame, Snapshot
+from forebay.untrusted import printable, shortened
 
 __all__ = ["LIBRARY_PACKAGES", "Sites", "find_sites", "label_of", "strip_common_folder"]
 
@@ -18,7 +19,7 @@ _LIBRARY_FILE = re.compile(
     r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # interpreter internals; native code
 )
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +50,16 @@ def label_of(frame: Frame) -> str:
     Returns
     -------
     str
-        The label. Control characters, bidirectional marks and surrogates are replaced by U+FFFD.
+        The label. Control characters, bidirectional marks and surrogates are replaced by escape sequences. The middle
+        of a long name is left out.
 
     Examples
     --------
     >>> label_of(Frame("train.py", "forward", 42))
     'train.py:42 forward'
     """
-    text = f"{frame.file}:{frame.line} {frame.name}" if frame.line else f"{frame.file} {frame.name}".rstrip()
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    file, name = shortened(frame.file, _MAX_FILE), shortened(frame.name, _MAX_NAME)
+    return printable(f"{file}:{frame.line} {name}" if frame.line else f"{file} {name}".rstrip())
 
 
 def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:

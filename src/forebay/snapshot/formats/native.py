@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +24,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from forebay.atomic_write import atomic_write
-from forebay.errors import ForebayError
+from forebay.snapshot.formats.budget import BadSnapshot, Budget
 from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, VERSION, Action, Snapshot, State
+from forebay.untrusted import open_regular
 
 __all__ = ["BadSnapshot", "Progress", "check", "read", "write"]
 
@@ -33,13 +36,10 @@ _FORMAT = "forebay-snapshot"
 _TABLES = {"segments": SEGMENT, "blocks": BLOCK, "trace": ENTRY, "stacks": STACK, "frames": FRAME}
 _SINCE = {"segments/home": 2, "segments/growing": 2, "trace/home": 2, "trace/note": 2}  # first version with the column
 _CHUNK = 1 << 22
-_MAX_RATIO = 400  # real histories compress 4 to 50 times; deflate's limit, which zip bombs reach, is 1032
-_MAX_UNCHECKED = 16 << 20  # uncompressed bytes accepted at any ratio
+_TABLE_COST = 2  # bytes of memory per byte of a table: the table, and the copies that `check` makes
+_HEADER = re.compile(rb"\{'descr': '(<u[48])', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n")
+_MAX_DEVICE_NAME = 200
 _MAX_VALUE = 1 << 62  # the sum of two smaller values fits a signed 64-bit integer
-
-
-class BadSnapshot(ForebayError, ValueError):
-    """A snapshot file, or a snapshot to be written, is truncated, in another format, or inconsistent."""
 
 
 def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
@@ -69,7 +69,11 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str], progress: Progress |
     """
     check(snapshot)
     with atomic_write(Path(path)) as file:
-        _pack(snapshot, file, progress)
+        cost = _pack(snapshot, file, progress)
+        if cost > Budget.of_file(file.tell()).left:  # so regular that the reader would take it for a bomb
+            file.seek(0)
+            file.truncate()
+            _pack(snapshot, file, progress, loose=True)
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snapshot:
@@ -92,10 +96,10 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snap
     BadSnapshot
         If the file is truncated, in another format, or inconsistent.
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened, or is a directory, a pipe or a device.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 snapshot = _unpack(archive, file.seek(0, os.SEEK_END), progress)
@@ -103,7 +107,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snap
         except BadSnapshot as error:
             raise BadSnapshot(f"{path}: {error}") from error.__cause__
         # zipfile raises the last two for unsupported compression methods and for encryption.
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
             raise BadSnapshot(f"{path}: not a forebay snapshot, or truncated: {error}") from error
     return snapshot
 
@@ -171,7 +175,7 @@ def _columns(version: int = VERSION) -> Iterator[tuple[str, str, str, np.dtype[A
                 yield f"{table}/{column}.npy", table, column, dtype[column].newbyteorder("<")
 
 
-def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> None:
+def _manifest_of(snapshot: Snapshot) -> bytes:
     manifest = {
         "format": _FORMAT,
         "version": VERSION,
@@ -185,14 +189,34 @@ def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> Non
         "notes": dict(snapshot.notes),
         "labels": snapshot.labels,
     }
+    return json.dumps(manifest, indent=1).encode("ascii")
+
+
+def _manifest_cost(raw: bytes) -> int:
+    """Return an upper bound of the memory that parsing the manifest takes.
+
+    Each value takes a reference and an object; a dict is made with room for eight keys. A string with an escape
+    sequence may take four bytes per character.
+    """
+    objects = 40 * raw.count(b",") + 72 * raw.count(b"[") + 240 * raw.count(b"{") + 72 * raw.count(b":")
+    return objects + 24 * raw.count(b'"') + (6 if b"\\u" in raw else 3) * len(raw)
+
+
+def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None, *, loose: bool = False) -> int:
+    """Write all members and return the bytes of memory that reading them takes.
+
+    `loose` leaves the manifest and the first column of each table uncompressed: a sixth of the table or more.
+    """
+    manifest = _manifest_of(snapshot)
     total = sum(len(getattr(snapshot, table)) * dtype.itemsize for _, table, _, dtype in _columns())
     done = 0
     with zipfile.ZipFile(file, "w") as archive:
-        with archive.open(_member("manifest.json"), "w") as out:
-            out.write(json.dumps(manifest, indent=1).encode("ascii"))
+        with archive.open(_member("manifest.json", stored=loose), "w") as out:
+            out.write(manifest)
         for name, table, column, dtype in _columns():
             values = np.ascontiguousarray(getattr(snapshot, table)[column], dtype)
-            with archive.open(_member(name), "w") as out:
+            stored = loose and column == (_TABLES[table].names or ())[0]
+            with archive.open(_member(name, stored=stored), "w") as out:
                 npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(values))
                 raw = memoryview(values.view(np.uint8).data)
                 for at in range(0, len(raw), _CHUNK):
@@ -200,12 +224,13 @@ def _pack(snapshot: Snapshot, file: IO[bytes], progress: Progress | None) -> Non
                     done += len(raw[at : at + _CHUNK])
                     if progress:
                         progress(done, total)
+    return _manifest_cost(manifest) + _TABLE_COST * total
 
 
-def _member(name: str) -> zipfile.ZipInfo:
+def _member(name: str, *, stored: bool) -> zipfile.ZipInfo:
     """Return a member without a date, so that the same snapshot results in the same file."""
     info = zipfile.ZipInfo(name)
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
     info._compresslevel = 1  # type: ignore[attr-defined]  # noqa: SLF001 - public from 3.13, as compress_level
     return info
 
@@ -213,19 +238,23 @@ def _member(name: str) -> zipfile.ZipInfo:
 def _unpack(archive: zipfile.ZipFile, packed: int, progress: Progress | None) -> Snapshot:
     members = {info.filename: info for info in archive.infolist()}
     _require("manifest.json" in members, "not a forebay snapshot: manifest.json is missing")
-    unpacked = sum(info.file_size for info in archive.infolist())
+    budget = Budget.of_file(packed)
     _require(
         all(info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members.values()),
         "a member has an unsupported compression method",
     )
-    _require(unpacked <= max(_MAX_UNCHECKED, packed * _MAX_RATIO), f"it claims to unpack to {unpacked} bytes")
-    manifest = _manifest(archive.read(members["manifest.json"]))
+    budget.charge(2 * members["manifest.json"].file_size)
+    raw = archive.read(members["manifest.json"])
+    budget.charge(_manifest_cost(raw) - 2 * len(raw))
+    manifest = _manifest(raw)
+    del raw
     columns = list(_columns(manifest["version"]))
     names = {name for name, *_ in columns} | {"manifest.json"}
     _require(len(archive.infolist()) == len(names), "a member is missing, unknown or duplicated")
     _require(members.keys() == names, f"members are missing or unknown: {sorted(members.keys() ^ names)[:3]}")
 
     sizes = _sizes(manifest["rows"], members, columns)
+    budget.charge(_TABLE_COST * sum(rows * _TABLES[table].itemsize for table, rows in sizes.items()))
     tables: dict[str, Any] = {name: np.zeros(rows, _TABLES[name]) for name, rows in sizes.items()}
     total, done = sum(table.nbytes for table in tables.values()), 0
     for name, table, column, dtype in columns:
@@ -266,6 +295,7 @@ def _manifest(raw: bytes) -> dict[str, Any]:
     numbers = {name: manifest.get(name) for name in ("capacity", "taken_at_ns", "lost")}
     for name, value in (*numbers.items(), *manifest["rows"].items(), *manifest["stats"].items()):
         _require(type(value) is int and abs(value) < 1 << 63, f"{name} is missing or not a 64-bit integer")
+    _require(len(manifest["device"]) <= _MAX_DEVICE_NAME, "the name of the device is too long")
     _require(all(type(text) is str for text in manifest["strings"]), "an item of strings is not a string")
     for label in manifest["labels"]:
         _require(
@@ -291,13 +321,14 @@ def _sizes(
 
 def _values(source: IO[bytes], name: str, dtype: np.dtype[Any], rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the values of one member in chunks, each with the row of its first value."""
-    try:
-        _require(npy.read_magic(source) == (1, 0), f"{name} has an unsupported .npy version")
-        shape, fortran_order, found = npy.read_array_header_1_0(source)
-    except Exception as error:  # NumPy's header parser raises many types of exceptions
-        raise BadSnapshot(f"{name} has an invalid .npy header: {error}") from error
+    prefix = source.read(10)  # of version 1.0: the magic string, the version, and the length of the header
+    _require(prefix[:8] == npy.magic(1, 0) and len(prefix) == 10, f"{name} has an unsupported .npy version")
+    header = _HEADER.fullmatch(source.read(int.from_bytes(prefix[8:], "little")))
+    _require(header is not None, f"{name} has an invalid .npy header")
+    found, length = header.groups() if header else (b"", b"")
     _require(
-        (shape, fortran_order, found) == ((rows,), False, dtype), f"{name} holds {found} {shape}, not {dtype} ({rows},)"
+        (found.decode(), int(length)) == (dtype.newbyteorder("<").str, rows),
+        f"{name} holds {int(length)} of {found.decode()}, not {rows} of {dtype.str}",
     )
     at = 0
     while at < rows:

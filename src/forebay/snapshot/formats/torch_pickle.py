@@ -1,12 +1,15 @@
 """PyTorch snapshots: conversion of the pickled dicts and lists of `torch.cuda.memory._snapshot()` into columns.
 
 Versions 1.13 to 2.15 are supported (semantics 3.12): values missing in older versions are empty, reconstructed, or
-defaults. The type and range of every value are checked before use; unknown keys are ignored.
+defaults. The type and range of every value are checked before use, also before hashing: the hash of a nested tuple may
+take exponential time, and numbers with equal hashes can be chosen. Unknown keys are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.snapshot.formats import safe_pickle
-from forebay.snapshot.formats.native import BadSnapshot, check
+from forebay.snapshot.formats.budget import BadSnapshot, Budget
+from forebay.snapshot.formats.native import check
 from forebay.snapshot.model import BLOCK, ENTRY, FRAME, HEAP_NOTES, SEGMENT, STACK, Action, Snapshot, State
 
 __all__ = ["parse", "snapshots"]
@@ -43,20 +47,24 @@ _SETTINGS = {
 }  # fmt: skip
 _MAX_DEVICES = 1024
 _MAX_LINE = (1 << 32) - 1
+_SEGMENT_COST, _ROW_COST, _NODE_COST = 400, 200, 250  # bytes of memory while a row of a table is made
 
 _Rows = Sequence[Mapping[str, Any]]
 
 
 def parse(data: bytes) -> tuple[Snapshot, ...]:
     """Parse the snapshots in an untrusted pickle. Raises BadSnapshot."""
-    return snapshots(safe_pickle.load(data))
+    budget = Budget.of_file(len(data))
+    return snapshots(safe_pickle.load(data, budget), budget)
 
 
-def snapshots(value: Any) -> tuple[Snapshot, ...]:
+def snapshots(value: Any, budget: Budget | None = None) -> tuple[Snapshot, ...]:
     """Convert an unpickled value to one snapshot for each device, by index. Raises BadSnapshot for another schema.
 
     `capacity` is 0, as PyTorch does not record it. The notes hold the settings and the ids of the private pools.
+    `budget` limits the memory; by default it is unlimited.
     """
+    budget = budget or Budget()
     if isinstance(value, list):  # before 2.0: segments without history
         value = {"segments": value}
     _require(isinstance(value, dict) and "segments" in value, "not a PyTorch snapshot: it has no segments")
@@ -66,18 +74,21 @@ def snapshots(value: Any) -> tuple[Snapshot, ...]:
     _require(len({*map(id, recorded)}) == len(recorded), "two devices share their history")
     owner = _column(segments, "device", "a segment's", "i8", 0).tolist()
     _require(all(0 <= device < _MAX_DEVICES for device in owner) and len(traces) <= _MAX_DEVICES, "too many devices")
-    devices = sorted({*owner, *(device for device, trace in enumerate(traces) if trace)}) or [0]
+    by_device = defaultdict[int, list[Mapping[str, Any]]](list)
+    for segment, device in zip(segments, owner, strict=True):
+        by_device[device].append(segment)
+    devices = sorted({*by_device, *(device for device, trace in enumerate(traces) if trace)}) or [0]
     settings = _settings(value.get("allocator_settings"))
     result = []
     for device in devices:
-        device_segments = [segment for segment, index in zip(segments, owner, strict=True) if index == device]
         trace = traces[device] if device < len(traces) else []
-        result.append(_snapshot(f"cuda:{device}", device_segments, trace, settings))
+        result.append(_snapshot(f"cuda:{device}", by_device[device], trace, settings, budget))
     return tuple(result)
 
 
-def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, Any]) -> Snapshot:
-    stacks, pools, labels = _StackTable(), _Interner(1, (0, 0)), _Interner(1, ("", ""))
+def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, Any], budget: Budget) -> Snapshot:
+    budget.charge(_SEGMENT_COST * len(segments) + _ROW_COST * len(trace))
+    stacks, pools, labels = _StackTable(budget), _Pools(), _Interner(1, ("", ""))
     segment_rows, block_rows = _segments(segments, stacks, pools)
     entries = _trace(trace, stacks, pools, labels, segment_rows)
     frames, strings = stacks.tables()
@@ -85,8 +96,8 @@ def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, A
     if settings:
         notes["allocator_settings"] = {key: value for key, value in settings.items() if key not in HEAP_NOTES}
         notes |= {key: settings[key] for key in HEAP_NOTES if key in settings}
-    if len(pools.numbers) > 1:
-        notes["pools"] = {str(number): list(pool) for pool, number in pools.numbers.items() if number}
+    if pools.ids:
+        notes["pools"] = {str(number): list(pool) for number, pool in enumerate(pools.ids, 1)}
     if any("pool_id" in entry for entry in trace[:1]):
         notes["order"] = "arrival"  # PyTorch 2.10+: the oldest segment wins among equal free blocks
     snapshot = Snapshot(
@@ -106,7 +117,7 @@ def _snapshot(name: str, segments: _Rows, trace: _Rows, settings: Mapping[str, A
     return snapshot
 
 
-def _segments(segments: _Rows, stacks: _StackTable, pools: _Interner) -> tuple[NDArray[np.void], NDArray[np.void]]:
+def _segments(segments: _Rows, stacks: _StackTable, pools: _Pools) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Return the segment table and the block table, by address."""
     rows = np.zeros(len(segments), SEGMENT)
     rows["address"] = _column(segments, "address", "a segment's")
@@ -114,7 +125,7 @@ def _segments(segments: _Rows, stacks: _StackTable, pools: _Interner) -> tuple[N
     rows["queue"] = _column(segments, "stream", "a segment's", default=0)
     rows["stack"] = [stacks.number(segment.get("frames", ())) for segment in segments]
     rows["small"] = _named(segments, "segment_type", _SEGMENT_TYPES, "large", "a segment's")
-    rows["home"] = [pools.number(_pool(segment.get("segment_pool_id", (0, 0)))) for segment in segments]
+    rows["home"] = pools.column([segment.get("segment_pool_id", (0, 0)) for segment in segments])
     rows["growing"] = _flags(segments, "is_expandable")
     order = np.argsort(rows["address"], kind="stable")
 
@@ -122,6 +133,7 @@ def _segments(segments: _Rows, stacks: _StackTable, pools: _Interner) -> tuple[N
     lengths = np.array([len(group) for group in by_segment], np.int64)
     distinct = {id(group) for group in by_segment}
     _require(len(distinct) == len(by_segment) or not lengths.sum(), "two segments share their blocks")
+    stacks.budget.charge(_ROW_COST * int(lengths.sum()))
     flat = [block for group in by_segment for block in group]
     blocks = np.zeros(len(flat), BLOCK)
     blocks["nbytes"] = _column(flat, "size", "a block's")
@@ -149,7 +161,7 @@ def _addresses(
 
 
 def _trace(
-    trace: _Rows, stacks: _StackTable, pools: _Interner, labels: _Interner, segments: NDArray[np.void]
+    trace: _Rows, stacks: _StackTable, pools: _Pools, labels: _Interner, segments: NDArray[np.void]
 ) -> NDArray[np.void]:
     words = _values(trace, "action", "an entry's", None)
     _require(set(map(type, words)) <= {str}, "an entry's action is not a string")
@@ -169,14 +181,15 @@ def _trace(
     number = stacks.number
     rows["stack"] = [number(entry.get("frames", ())) for entry in trace]
     if trace and "pool_id" in trace[0]:
-        rows["home"] = pools.column(_pool, [entry.get("pool_id", (0, 0)) for entry in trace])
-    elif len(pools.numbers) > 1:  # older versions record the pool only for segments
+        rows["home"] = pools.column([entry.get("pool_id", (0, 0)) for entry in trace])
+    elif pools.ids:  # older versions record the pool only for segments
         at = np.searchsorted(segments["address"], rows["address"], "right") - 1
         inside = (at >= 0) & (rows["address"] < (segments["address"] + segments["nbytes"])[at])
         rows["home"] = np.where(inside, segments["home"][at], 0)
     annotations = [_values(trace, key, "an entry's", "") for key in ("compile_context", "user_metadata")]
     if any(map(any, annotations)):
-        rows["note"] = labels.column(_texts, list(zip(*annotations, strict=True)))
+        _require(all(set(map(type, texts)) <= {str} for texts in annotations), "a text is not a string")
+        rows["note"] = [labels.number(label) for label in zip(*annotations, strict=True)]
     return rows
 
 
@@ -189,23 +202,47 @@ class _Interner:
     def number(self, value: Any) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
 
-    def column(self, convert: Callable[[Any], Any], values: list[Any]) -> list[int]:
-        """Return the number of each converted value. Converts each distinct value once."""
-        try:
-            numbers = {value: self.number(convert(value)) for value in dict.fromkeys(values)}
-            return [numbers[value] for value in values]
-        except TypeError:  # lists are not hashable
-            return [self.number(convert(value)) for value in values]
+
+class _Pools:
+    """Consecutive numbers for the ids of private pools, from 1; the id (0, 0) has the number 0."""
+
+    def __init__(self) -> None:
+        self.ids: list[tuple[int, int]] = []
+        self._numbers: dict[bytes, int] = {bytes(16): 0}  # by bytes, as numbers with equal hashes could be chosen
+
+    def column(self, values: Sequence[Any]) -> NDArray[np.uint32]:
+        """Return the number of each id."""
+        wrong = "a pool's id is not a pair of numbers"
+        _require(set(map(type, values)) <= {tuple, list} and set(map(len, values)) <= {2}, wrong)
+        ids = np.zeros((len(values), 2), "<u8")
+        for side in range(2):
+            column = [value[side] for value in values]
+            _require(set(map(type, column)) <= {int}, wrong)
+            try:
+                ids[:, side] = column
+            except OverflowError:
+                raise BadSnapshot("a pool's id is out of range") from None
+        numbers = np.zeros(len(values), np.uint32)
+        private = np.flatnonzero(ids.any(axis=1))
+        numbers[private] = [self._number(pool) for pool in ids[private]]
+        return numbers
+
+    def _number(self, pool: NDArray[np.uint64]) -> int:
+        if (number := self._numbers.setdefault(pool.tobytes(), len(self._numbers))) > len(self.ids):
+            first, second = pool.tolist()
+            self.ids.append((first, second))
+        return number
 
 
 class _StackTable:
     """The stack tree built from lists of frames, innermost first. A list that was seen before costs one lookup."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
         self._nodes: dict[tuple[int, int], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._row_by_list: dict[int, int] = {}
-        self._row_by_frames: dict[tuple[int, ...], int] = {(): 0}
+        self._row_by_frames: dict[bytes, int] = {b"": 0}  # by the ids of the frames
         self._number_by_frame: dict[int, int] = {}
 
     def number(self, frames: Any) -> int:
@@ -213,12 +250,13 @@ class _StackTable:
         if (known := self._row_by_list.get(id(frames))) is not None:
             return known
         _require(isinstance(frames, list | tuple), "frames are not a list")
-        key = tuple(map(id, frames))
+        key = array("Q", map(id, frames)).tobytes()
         if (row := self._row_by_frames.get(key)) is None:
-            row = 0
+            row, before = 0, len(self._nodes) + len(self._frames)
             for frame in reversed(frames):
                 row = self._nodes.setdefault((row, self._frame(frame)), len(self._nodes) + 1)
             self._row_by_frames[key] = row
+            self.budget.charge(_ROW_COST + len(key) + _NODE_COST * (len(self._nodes) + len(self._frames) - before))
         self._row_by_list[id(frames)] = row
         return row
 
@@ -255,22 +293,10 @@ def _is(value: Any, kind: type) -> bool:
     return type(value) is kind or (type(value) is int and kind in (float, bool))
 
 
-def _pool(value: Any) -> tuple[int, int]:
-    _require(
-        isinstance(value, tuple | list) and len(value) == 2 and {*map(type, value)} == {int},
-        "a pool's id is not a pair of numbers",
-    )
-    return value[0], value[1]
-
-
 def _text(value: Any) -> str:
     _require(type(value) is str, "a text is not a string")
     text: str = value
     return text
-
-
-def _texts(values: tuple[Any, Any]) -> tuple[str, str]:
-    return _text(values[0]), _text(values[1])
 
 
 def _list(value: Any, what: str) -> list[Any] | tuple[Any, ...]:
@@ -309,9 +335,12 @@ def _column(rows: _Rows, key: str, whose: str, dtype: str = "u8", default: Any =
 
 
 def _named(rows: _Rows, key: str, words: Mapping[str, int], default: str | None, whose: str) -> list[int]:
+    values = _values(rows, key, whose, default)
     try:
-        return [words[word] for word in _values(rows, key, whose, default)]
-    except (KeyError, TypeError):
+        if set(map(type, values)) <= {str}:
+            return [words[word] for word in values]
+        raise KeyError  # noqa: TRY301 - nothing else may be hashed
+    except KeyError:
         raise BadSnapshot(f"{whose} {key} is not one of {', '.join(words)}") from None
 
 

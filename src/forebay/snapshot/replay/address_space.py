@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.snapshot.model import Action, Snapshot
+from forebay.snapshot.replay.ordered import SortedAddresses
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
 
 __all__ = ["Owner", "Reservation", "Reservations", "reconstruct_reservations"]
@@ -64,18 +65,18 @@ def reconstruct_reservations(snapshot: Snapshot, recorded: RecordedSettings) -> 
     initial_rows = _owners_at_start(starts, ends, edges, len(final), moves["action"] == Action.MAP)
     _set_initial(found, initial_rows, owners, edges, barriers)
 
-    alive = list(found.first)
+    alive = _Alive(found.first)
     rows = zip(moved.tolist(), moves["action"].tolist(), starts[len(final) :].tolist(), ends[len(final) :].tolist(),
                owners[len(final) :], strict=True)  # fmt: skip
     for entry, action, start, end, owner in rows:
         if action == Action.MAP:
-            space = _nearest(alive, start, owner, barriers)
+            space = _extensible(alive.nearest(start), start, owner, barriers)
             if space is None:
                 space = found.opened[entry] = Reservation(start, end, owner, 0, entry)
-                alive.append(space)
-            space.address, space.end = min(space.address, start), max(space.end, end)
+                alive.add(space)
+            alive.extend(space, start, end)
             space.mapped += end - start
-        elif space := next((space for space in alive if space.address <= start < space.end), None):
+        elif space := alive.containing(start):
             space.mapped -= end - start
             if space.mapped <= 0:
                 found.closed[entry] = space
@@ -132,13 +133,25 @@ def _owners_at_start(
 ) -> list[int]:
     """Return, for each range between two edges, the row of its initial owner; -1 if the range was not mapped."""
     begin, end = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-    owner = np.full(len(edges), -1)
-    for row in range(final):
-        owner[begin[row] : end[row]] = row
-    for row in range(len(starts) - 1, final - 1, -1):  # newest first, so that the oldest entry of a range wins
-        owner[begin[row] : end[row]] = -1 if mapped[row - final] else row
-    rows: list[int] = owner.tolist()
+    rows = [-1] * len(edges)
+    # The oldest entry of a range counts, and the final state where there is none. `unset` leads from each range to the
+    # next one that has no owner yet, so that each is visited once.
+    unset = list(range(len(edges) + 1))
+    for row in (*range(final, len(starts)), *range(final)):
+        owner = -1 if row >= final and mapped[row - final] else row
+        at, stop = _skip(unset, int(begin[row])), int(end[row])
+        while at < stop:
+            rows[at], unset[at] = owner, at + 1
+            at = _skip(unset, at + 1)
     return rows
+
+
+def _skip(following: list[int], at: int) -> int:
+    """Follow the numbers from `at` to one that leads to itself, and shorten the path."""
+    while (after := following[at]) != at:
+        following[at] = following[after]
+        at = after
+    return at
 
 
 def _set_initial(
@@ -149,7 +162,7 @@ def _set_initial(
     for row, start, end in zip(rows, addresses, addresses[1:], strict=False):
         if row < 0:
             continue
-        space = _nearest(found.first[-1:], start, owners[row], barriers)
+        space = _extensible(found.first[-1] if found.first else None, start, owners[row], barriers)
         if space is None:
             space = Reservation(start, start, owners[row], 0)
             found.first.append(space)
@@ -161,14 +174,50 @@ def _set_initial(
         space.mapped += end - start
 
 
-def _nearest(alive: list[Reservation], address: int, owner: Owner, barriers: list[int]) -> Reservation | None:
-    """Return the reservation of `owner` that may extend to the address: nothing of another owner lies between."""
-    best = None
-    for space in alive:
-        distance = max(space.address - address, address - space.end, 0)
-        if best is None or distance < best[0]:
-            best = distance, space
-    if best is None or best[1].owner != owner:
+def _extensible(nearest: Reservation | None, address: int, owner: Owner, barriers: list[int]) -> Reservation | None:
+    """Return the nearest reservation if it may extend to the address: nothing of another owner lies between."""
+    if nearest is None or nearest.owner != owner:
         return None
-    low, high = sorted((best[1].address, address))
-    return best[1] if bisect_left(barriers, low) == bisect_left(barriers, high) else None
+    low, high = sorted((nearest.address, address))
+    return nearest if bisect_left(barriers, low) == bisect_left(barriers, high) else None
+
+
+class _Alive:
+    """The reservations that exist at one moment, by address. Of two at one address, only the older is found."""
+
+    def __init__(self, spaces: list[Reservation]) -> None:
+        self._addresses = SortedAddresses()
+        self._spaces: dict[int, Reservation] = {}
+        for space in spaces:
+            self.add(space)
+
+    def add(self, space: Reservation) -> None:
+        if self._spaces.setdefault(space.address, space) is space:
+            self._addresses.add(space.address)
+
+    def remove(self, space: Reservation) -> None:
+        if self._spaces.get(space.address) is space:
+            del self._spaces[space.address]
+            self._addresses.remove(space.address)
+
+    def extend(self, space: Reservation, start: int, end: int) -> None:
+        """Extend a reservation so that it includes a range."""
+        if start < space.address:
+            self.remove(space)
+            space.address = start
+            self.add(space)
+        space.end = max(space.end, end)
+
+    def containing(self, address: int) -> Reservation | None:
+        start = self._addresses.at_or_before(address)
+        return space if start is not None and address < (space := self._spaces[start]).end else None
+
+    def nearest(self, address: int) -> Reservation | None:
+        """Return the reservation with the smallest distance to an address, of equals the oldest."""
+        starts = self._addresses.at_or_before(address), self._addresses.after(address)
+        spaces = [self._spaces[start] for start in starts if start is not None]
+        return min(
+            spaces,
+            key=lambda space: (max(space.address - address, address - space.end, 0), space.born, space.address),
+            default=None,
+        )

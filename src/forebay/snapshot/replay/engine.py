@@ -197,7 +197,7 @@ class History:
         oom_rows = np.flatnonzero(self._trace["action"] == Action.OOM)
         return int(self._reserved[oom_rows[-1]]) + int(self._trace["address"][oom_rows[-1]]) if len(oom_rows) else 0
 
-    def _prepare(self) -> list[list[int]]:
+    def _prepare(self) -> list[NDArray[np.integer]]:
         """Return the columns of the entries to replay: index, action, address, size, queue and private pool id."""
         trace = self._trace
         action, address = trace["action"], trace["address"]
@@ -211,8 +211,7 @@ class History:
         kept[self._empty_cache_rows()] = True
         code = np.where(deferred_completion, _DEFERRED_FREE, action)
         rows = np.flatnonzero(kept)
-        columns = (rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "home")))
-        return [column.tolist() for column in columns]
+        return [rows, code[rows], *(trace[name][rows] for name in ("address", "nbytes", "queue", "home"))]
 
     def _empty_cache_rows(self) -> NDArray[np.intp]:
         """Return the last entry of each empty_cache(): releases that no request required."""
@@ -276,7 +275,7 @@ class History:
         rows = len(self._columns[0])
         done = 0
         while done < rows and not run.stopped and (deadline is None or time.monotonic() < deadline):
-            run.replay(*(column[done : done + _CHUNK] for column in self._columns))
+            run.replay(*(column[done : done + _CHUNK].tolist() for column in self._columns))
             done = min(done + _CHUNK, rows)
             if progress is not None:
                 progress(done, rows)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from forebay.simulate import Device
 from forebay.snapshot.model import Action, Snapshot
+from forebay.snapshot.replay.ordered import FlaggedRanges, NewestInRange
 
 __all__ = ["RecordedSettings"]
 
@@ -26,7 +27,6 @@ _CANDIDATES = (
     "expandable_segments:True,roundup_power2_divisions:8",
 )
 _SMALL = 1 << 20  # largest block of the small pool
-_PAGE = 2 << 20  # smallest page of expandable segments
 _MIB = 1 << 20
 _CAPACITY = 1 << 40  # of a device that is only used to query settings
 # Settings that PyTorch's snapshots contain only in the text.
@@ -99,8 +99,9 @@ class RecordedSettings:
         by_address = used[np.argsort(trace["address"][used], kind="stable")]
         addresses = trace["address"][by_address]
         small = (self.rounded(trace["nbytes"][by_address]) <= _SMALL).tolist()
+        newest = NewestInRange(by_address)
         flags: list[bool] = []
-        reserved: dict[int, bool] = {}  # by address, in steps of the smallest page
+        reserved = FlaggedRanges()
         growing = (Action.RESERVE, Action.MAP)
         following = np.searchsorted(allocs, rows)
         columns = (trace["address"], trace["nbytes"])
@@ -110,16 +111,14 @@ class RecordedSettings:
                 at, requested = (int(column[allocs[after]]) for column in columns)
                 if at < address + nbytes and at + max(requested, 1) > address:
                     flags.append(self._pool.block_size(requested) <= _SMALL)
-                    pages = range(address, address + nbytes, _PAGE) if action == Action.MAP else (address,)
-                    reserved.update(dict.fromkeys(pages, flags[-1]))
+                    reserved.set(address, address + (nbytes if action == Action.MAP else 1), flags[-1])
                     continue
-            if action not in growing and address in reserved:
-                flags.append(reserved[address])
+            if action not in growing and (flag := reserved.get(address)) is not None:
+                flags.append(flag)
                 continue
             low, high = np.searchsorted(addresses, (address, address + nbytes))
-            before = np.flatnonzero(by_address[low:high] < row)  # earlier blocks inside the segment
-            if len(before):
-                flags.append(small[low + int(before[np.argmax(by_address[low:high][before])])])
+            if (last := newest.before(row, int(low), int(high))) is not None:  # an earlier block inside the segment
+                flags.append(small[last])
             elif action in (Action.MAP, Action.UNMAP):
                 flags.append(nbytes % self.large_segment != 0)
             else:

@@ -5,6 +5,7 @@ Segments are reserved and released as recorded. The allocator only decides where
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ _QUANTUM = 512  # block sizes are multiples of this
 _CHUNK = 1 << 14
 _MAX_PASSES = 20
 _MAX_CORRECTIONS = 10_000  # differences after which correcting the allocator is pointless
+_MAX_SEARCHED = 1 << 25  # rows of block tables that may be searched for corrections
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class _InferredFacts:
 
     older: dict[int, set[int]] = field(default_factory=dict)  # for each segment, the segments that are older
     longer: dict[int, int] = field(default_factory=dict)  # for each block address, its size
+    searched: int = 0  # rows of the block tables made so far, in all passes
 
     def count(self) -> int:
         return sum(map(len, self.older.values())) + len(self.longer)
@@ -234,7 +237,7 @@ class _Pass:
         """Allocate in the memory added for this request, without another best-fit search."""
         address, self._new_memory = self._new_memory, 0
         block = self._pool.allocate_at(address, nbytes)
-        if block is None and (merged := _free_at(self._table(), address)) is not None:
+        if block is None and self._may_search() and (merged := _free_at(self._table(), address)) is not None:
             block = self._pool.allocate_at(merged[0], nbytes)  # new pages merge with the free block before them
         return block
 
@@ -246,8 +249,13 @@ class _Pass:
             return None
         return self._pool.allocate_at(address, nbytes) if address else None
 
+    def _may_search(self) -> bool:
+        return self._inferred.searched < _MAX_SEARCHED
+
     def _table(self) -> NDArray[np.void]:
-        return np.frombuffer(self._pool.tables(trace=False)[1], BLOCK)
+        table = np.frombuffer(self._pool.tables(trace=False)[1], BLOCK)
+        self._inferred.searched += len(table) + len(self._old)
+        return table
 
     def _adopt(self, address: int, nbytes: int, queue: int, small: bool, pool_id: int) -> bool:
         try:
@@ -279,7 +287,7 @@ class _Pass:
         """Move the block to its recorded address, if that is free, so that one difference does not cause others."""
         self._blocks.pop(address, None)
         self._corrections += 1
-        if self._corrections > _MAX_CORRECTIONS or not 0 < nbytes < _MAX_BYTES:
+        if self._corrections > _MAX_CORRECTIONS or not 0 < nbytes < _MAX_BYTES or not self._may_search():
             return
         table = self._table()
         recorded = _free_at(table, address)
@@ -322,17 +330,20 @@ class _Pass:
 def _by_age(addresses: list[int], older: dict[int, set[int]]) -> list[int]:
     """Sort segments from old to young: by address, unless `older` requires another order."""
     existing = set(addresses)
-    missing = {address: older[address] & existing for address in older}
+    missing = {address: len(older[address] & existing) for address in older}
+    younger = defaultdict[int, list[int]](list)
+    for address, predecessors in older.items():
+        for predecessor in predecessors:
+            younger[predecessor].append(address)
     ready = [address for address in addresses if not missing.get(address)]
     heapify(ready)
     order = []
     while ready:
         order.append(address := heappop(ready))
-        for younger, predecessors in missing.items():
-            if address in predecessors:
-                predecessors.remove(address)
-                if not predecessors:
-                    heappush(ready, younger)
+        for following in younger[address]:
+            missing[following] -= 1
+            if not missing[following] and following in existing:
+                heappush(ready, following)
     return order
 
 

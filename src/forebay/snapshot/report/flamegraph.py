@@ -205,8 +205,8 @@ def _box(box: _Box, left: float, top: float, width: float, kind: str, share: flo
 
 
 def _clean(text: str) -> str:
-    """Escape text for XML and replace characters that XML forbids."""
-    return escape_text(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+    """Escape text for XML."""
+    return escape_text(text)
 
 
 def _shortened(name: str, max_chars: int) -> str:

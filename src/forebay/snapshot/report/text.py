@@ -15,6 +15,7 @@ from forebay.snapshot.analysis.summary import Summary, ooms, sites, summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.sites import strip_common_folder
+from forebay.untrusted import printable
 
 __all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
@@ -38,7 +39,7 @@ def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> Rendera
 
 def summary_table(numbers: Summary, device: str) -> Table:
     """Return the summary as two columns of names and values, at most 80 cells wide."""
-    table = _table(f"Memory of {device}")
+    table = _table(f"Memory of {printable(device)}")
     table.add_column("allocated", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column("  reserved", no_wrap=True)
@@ -104,7 +105,9 @@ def oom_panel(snapshot: Snapshot) -> Panel | None:
         lines.append("\nenough for the block, but not for a new segment", "dim")
     if len(found) > 1:
         lines.append(f"\nthe last of {len(found):,} events", "dim")
-    return Panel(lines, title=Text(f"{snapshot.device} ran out of memory"), title_align="left", border_style="red")
+    return Panel(
+        lines, title=Text(f"{printable(snapshot.device)} ran out of memory"), title_align="left", border_style="red"
+    )
 
 
 def format_rate(per_second: float) -> str:

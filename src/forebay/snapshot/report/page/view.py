@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from forebay.snapshot.analysis import summary as analysis_summary
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
-from forebay.snapshot.model import Frame, Snapshot
+from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.text import NO_ALLOCATIONS
 from forebay.snapshot.sites import Sites, find_sites, label_of, strip_common_folder
+from forebay.untrusted import printable, shortened
 
 __all__ = ["TOP", "View", "color_class", "escape_text", "make_view", "percentage"]
 
+_MAX_TEXT = 2000  # characters; names from programs and files may have millions
 TOP = 9  # sites with their own color; a tenth could not be distinguished with color blindness
 
 
@@ -65,8 +67,8 @@ def make_view(snapshot: Snapshot) -> View:
 
 
 def escape_text(text: str) -> str:
-    """Escape text for HTML; `label_of` replaces unprintable characters."""
-    return escape(label_of(Frame(text, "", 0)))
+    """Escape text for HTML, with unprintable characters as escape sequences. The middle of a long text is left out."""
+    return escape(printable(shortened(text, _MAX_TEXT)))
 
 
 def color_class(view: View, label: str) -> str:
