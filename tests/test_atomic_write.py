@@ -86,3 +86,20 @@ def test_check_writable_rejects_unwritable_paths(tmp_path, name):
     with pytest.raises(OSError, match=r"trace|No such file"):
         check_writable(tmp_path / name, "a trace")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can make a link of another user")
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_link_of_another_user_in_shared_directory_is_not_followed(tmp_path, kind):
+    shared, private = tmp_path / "shared", tmp_path / "private"
+    shared.mkdir()
+    private.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "report"
+    link.symlink_to(private if kind == "folder" else private / "page")
+    path = link / "page" if kind == "folder" else link
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    for write in (lambda: check_writable(path, "the report"), lambda: atomic_write(path).__enter__()):
+        with pytest.raises(PermissionError, match="symbolic link of another user"):
+            write()
+    assert list(private.iterdir()) == []

@@ -120,7 +120,10 @@ def _replay(snapshot: Snapshot, args: argparse.Namespace) -> _DeviceReport:
                 check = engine.check(snapshot, progress)
             except Unsupported as error:
                 raise CommandError(str(error)) from error
-    history = engine.History(snapshot)
+    try:
+        history = engine.History(snapshot)
+    except Unsupported as error:
+        raise CommandError(str(error)) from error
     memory = args.memory or history.memory
     variants = [None, *args.settings] if args.settings or args.memory else []  # None: as recorded, for comparison
     outcomes = []

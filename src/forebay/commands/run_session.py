@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from forebay.commands import CommandError, run_report
+from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_report import reason
 from forebay.commands.terminal import Terminal
 
@@ -39,6 +40,7 @@ class RunSession:
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
     _started: float = 0.0
     _trace: Trace | None = None
+    _descriptors: ReservedDescriptors = field(default_factory=ReservedDescriptors)
 
     def prepare(self) -> None:
         """Check that the core loads and the report can be written. Raises CommandError."""
@@ -103,6 +105,7 @@ class RunSession:
                 with suppress(Exception):  # closed, broken or replaced by the program; Python reports that at exit
                     sys.stdout.flush()
                 sys.path[:] = self._path  # later imports must not load modules from the program's folder
+                self._descriptors.release()
                 self._report(seconds)
         except KeyboardInterrupt:
             self._terminal.print_line("forebay: interrupted before the report was finished")

@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forebay.atomic_write import atomic_write
+from forebay.errors import ForebayError
 from forebay.faces.unsupported import unsupported
 from forebay.snapshot.formats import safe_pickle, torch_pickle
+from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.report import flamegraph, html
 from forebay.snapshot.report.flamegraph import block_frames as _block_extra
 from forebay.snapshot.report.flamegraph import frame_text as _frame_fmt
@@ -32,6 +35,7 @@ from forebay.snapshot.report.torch_text import (
 )
 from forebay.snapshot.report.torch_text import format_size as _format_size
 from forebay.snapshot.report.torch_text import free_text as _report_free
+from forebay.untrusted import open_regular, printable
 
 __all__ = [
     "_block_extra",
@@ -233,10 +237,16 @@ def _page(data: Any, device: int | None) -> str:
 
 
 def _read(name: str) -> Any:
-    data = safe_pickle.load(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+    if name == "-":
+        content = sys.stdin.buffer.read()
+    else:
+        with open_regular(name) as file:
+            content = file.read()
+    data = safe_pickle.load(content)
     return {"segments": data, "device_traces": []} if isinstance(data, list) else data
 
 
+_PLOT_OPTIONS = ("device", "segments", "filter_freed")
 _FLAME, _PAGE = "flamegraph svg (default: output.svg)", "path to save the visualization (default: output.html)"
 
 
@@ -284,22 +294,48 @@ def _parser() -> argparse.ArgumentParser:
 
 def _main(arguments: list[str] | None = None) -> None:
     args = _parser().parse_args(arguments)
-    match args.action:
-        case "stats":
-            sys.stdout.write(f"{segsum(_read(args.input))}\n")
+    try:
+        if args.action == "compare":
+            text = _checked(compare, _read(args.before), _read(args.after))
+        else:
+            options = {name: value for name, value in vars(args).items() if name in _PLOT_OPTIONS}
+            text = _output(args.action, _read(args.input), **options)
+        if args.action in ("stats", "trace"):
+            sys.stdout.write(f"{text}\n")
             return
-        case "trace":
-            sys.stdout.write(f"{trace(_read(args.input))}\n")
-            return
-        case "compare":
-            output = compare(_read(args.before), _read(args.after))
+        with atomic_write(Path(args.output)) as output:
+            output.write(text.encode())
+    except (OSError, ValueError, ForebayError, MemoryError) as error:
+        message = f"{error.filename!r}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        sys.exit(f"forebay: error: {printable(message or 'not enough memory')}")
+
+
+def _output(
+    action: str, data: Any, device: int | None = None, *, segments: bool = False, filter_freed: bool = False
+) -> str:
+    """Return what an action makes of a snapshot from an untrusted file. Raises BadSnapshot for another schema."""
+    match action:
+        case "stats" | "trace":
+            text = _checked(segsum if action == "stats" else trace, data)
+            return "\n".join(map(printable, text.split("\n")))
         case "trace_plot":
-            output = trace_plot(_read(args.input), args.device, args.segments, args.filter_freed)
+            return _checked(trace_plot, data, device, segments, filter_freed)
         case "segment_plot":
-            output = segment_plot(_read(args.input), args.device)
+            return _checked(segment_plot, data, device)
         case _:
-            output = {"segments": segments, "memory": memory}[args.action](_read(args.input))
-    Path(args.output).write_text(output, "utf-8")
+            return _checked(globals()[action], data)
+
+
+def _checked(function: Callable[..., str], *arguments: Any) -> str:
+    """Call a function that assumes PyTorch's schema, after a check of the schema."""
+    try:
+        for value in arguments:
+            if isinstance(value, Mapping):
+                torch_pickle.snapshots(value)
+                flamegraph.check_size(value)
+        return function(*arguments)
+    except (KeyError, TypeError, AttributeError, IndexError, AssertionError, RecursionError) as error:
+        raise BadSnapshot(f"not a complete PyTorch snapshot: {type(error).__name__}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ _LIBRARY_FILE = re.compile(
     r"|^<(?:frozen|__array_function__)\b|^(?:\?\?|)$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$"  # interpreter internals; native code
 )
 _BEFORE_RECORDING, _NO_STACK = Frame("(before recording)", "", 0), Frame("(no stack)", "", 0)
+_FOLDER_END = re.compile(r"(?<=[/\\])(?!(?<=\\)(?:x[0-9a-f]{2}|u[0-9a-f]{4}))")  # not in an escape of `printable`
 _MAX_FILE, _MAX_NAME = 300, 200  # characters of a label
 
 
@@ -82,7 +83,7 @@ def strip_common_folder(labels: list[str]) -> tuple[str, list[str]]:
     >>> strip_common_folder(["/home/ada/a.py:1 f", "/home/ada/b/c.py:2 g"])
     ('/home/ada/', ['a.py:1 f', 'b/c.py:2 g'])
     """
-    folders = [re.split(r"(?<=[/\\\\])", label)[:-1] for label in labels if not label.startswith("(")]
+    folders = [_FOLDER_END.split(label)[:-1] for label in labels if not label.startswith("(")]
     shared = 0
     while folders and all(shared < len(f) and f[shared] == folders[0][shared] for f in folders):
         shared += 1

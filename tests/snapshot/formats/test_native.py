@@ -266,7 +266,7 @@ def test_column_of_objects_is_not_unpickled(path, parts):
     out = io.BytesIO()
     np.lib.format.write_array(out, np.array([print] * 3000, object), (1, 0), allow_pickle=True)
     write_zip(path, parts | {"trace/nbytes.npy": out.getvalue().ljust(len(parts["trace/nbytes.npy"]))})
-    with pytest.raises(BadSnapshot, match="invalid .npy header"):
+    with pytest.raises(BadSnapshot, match=r"invalid \.npy header"):
         native.read(path)
 
 
@@ -280,7 +280,7 @@ def test_column_longer_than_table_is_rejected(path, parts):
 def test_zip_bomb_is_rejected_by_size(path, parts):
     write_zip(path, parts | {"trace/nbytes.npy": bytes(200 << 20)})
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(BadSnapshot, match="unsupported .npy version"):
+    with pytest.raises(BadSnapshot, match=r"unsupported \.npy version"):
         native.read(path)
 
 

@@ -8,6 +8,7 @@ with the file before it allocates memory.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -107,7 +108,19 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Snap
         except BadSnapshot as error:
             raise BadSnapshot(f"{path}: {error}") from error.__cause__
         # zipfile raises the last two for unsupported compression methods and for encryption.
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a seek to an offset that the file does not have
+                raise
+            raise BadSnapshot(f"{path}: not a forebay snapshot: an offset is out of range") from None
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+            struct.error,
+            UnicodeError,
+        ) as error:
             raise BadSnapshot(f"{path}: not a forebay snapshot, or truncated: {error}") from error
     return snapshot
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from forebay.config import HIGH_WATERMARK, LOW_WATERMARK
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, Unsupported
 from forebay.simulate import Device
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.replay.recorded_settings import RecordedSettings
@@ -16,11 +18,18 @@ from forebay.watermarks import MAX_RATIO, Watermarks
 
 __all__ = ["RecordedHeapSettings", "recorded_settings_of"]
 
+_MAX_POOLS = 2_000  # each simulated pool takes several kilobytes
 _LOW_WATERMARKS = (1.0, 0.7, 0.4, 0.1)
 
 
 def recorded_settings_of(snapshot: Snapshot) -> RecordedSettings:
-    """Return the settings of a recording: those of heaps if the snapshot notes heaps, else those of segments."""
+    """Return the settings of a recording: those of heaps if the snapshot notes heaps, else those of segments.
+
+    Raises Unsupported if it has too many private pools.
+    """
+    pools = len(np.union1d(snapshot.segments["home"], snapshot.trace["home"]))
+    if pools > _MAX_POOLS:
+        raise Unsupported(f"cannot replay {snapshot.device}: it has {pools:,} private pools, more than {_MAX_POOLS:,}")
     noted = snapshot.notes.get("heaps")
     if isinstance(noted, Mapping):
         with suppress(TypeError, ValueError):  # notes that another program wrote

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
+from forebay.snapshot.formats.budget import BadSnapshot
 from forebay.snapshot.report.page.view import escape_text
 
 __all__ = [
     "block_frames",
+    "check_size",
     "draw",
     "fold",
     "fold_segments",
@@ -26,6 +28,8 @@ __all__ = [
     "old_block_frames",
 ]
 
+_MAX_TEXT = 1 << 29  # characters of folded stacks
+_MAX_BYTES = 1 << 47  # of all segments: the text has a character for each 20 MiB
 _FILE_AND_LINE = re.compile(r"^.*:\d+:(?=.)")  # the file and line of a frame
 _WIDTH, _ROW, _MARGIN, _TOP = 1200.0, 18, 12.0, 64
 _CHAR_WIDTH = 6.65  # px, at font size 11 px
@@ -63,6 +67,23 @@ _HIDDEN_FILES = (
     "core/boxing", "/Register", "/Redispatch", "pythonrun.c", "Modules/main.c", "Objects/call.c",
     "Objects/methodobject.c", "pycore_ceval.h", "ceval.c", "cpython/abstract.h",
 )  # fmt: skip
+
+
+def check_size(snapshot: Mapping[str, Any]) -> None:
+    """Raise BadSnapshot if the text of a snapshot from a file would be too long, as lists and frames may be shared."""
+    lengths: dict[int, int] = {}
+    total = 0
+    blocks = (block for row in snapshot["segments"] for block in row["blocks"])
+    entries = (entry for trace in snapshot.get("device_traces", ()) for entry in trace)
+    for row in (*blocks, *entries):
+        frames = row.get("frames", ())
+        if id(frames) not in lengths:
+            lengths[id(frames)] = sum(len(frame["filename"]) + len(frame["name"]) + 24 for frame in frames)
+        total += lengths[id(frames)] + 100 + sum(len(text) for text in row.values() if isinstance(text, str))
+        if total > _MAX_TEXT or row.get("size", 0) > _MAX_BYTES:
+            raise BadSnapshot("the stacks are too long, or a size is out of range")
+    if sum(row["total_size"] for row in snapshot["segments"]) > _MAX_BYTES:
+        raise BadSnapshot("the sizes of the segments are out of range")
 
 
 def fold_segments(snapshot: Mapping[str, Any]) -> str:
