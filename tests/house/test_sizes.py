@@ -43,6 +43,7 @@ def test_compiled_modules_besides_the_core(root):
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
         "runtime/pinned/_cache.pyx",
+        "snapshot/formats/_plain_pickle.pyx",
     }
 
 

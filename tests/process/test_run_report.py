@@ -219,3 +219,33 @@ def test_terminal_gets_colour_and_progress_bar(runner):
     assert child.returncode == 0
     for words in ("\x1b[1m", "writing the snapshot", "rendering the report", "script.py:4 hold"):
         assert words in output.decode()
+
+
+def test_report_of_program_that_used_up_its_descriptors(runner):
+    observed = runner.forebay(
+        """
+        import os, resource, numpy
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        a, kept = numpy.ones(100_000), []
+        try:
+            while True:
+                kept.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            print("no more")
+        """
+    )
+    assert observed.out == "no more\n"
+    assert sorted(file.name for file in observed.output.iterdir()) == ["report.html", "snapshot.forebay"]
+
+
+def test_file_name_of_megabytes_does_not_enlarge_the_report(runner):
+    observed = runner.forebay(
+        """
+        import numpy
+        names = {"numpy": numpy}
+        exec(compile("def f(n): return numpy.ones(n)", "/x/" + "a" * 10_000_000 + ".py", "exec"), names)
+        kept = [names["f"](20_000 + i) for i in range(5)]
+        """
+    )
+    assert (observed.output / "report.html").stat().st_size < 1 << 20
+    assert len(observed.err) < 1 << 16
