@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from forebay.snapshot.replay.ordered import SortedAddresses
 from forebay.snapshot.report.flamegraph import block_frames
 
 __all__ = [
@@ -134,7 +135,8 @@ class _TraceProgram:
     def __init__(self, segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> None:
         self._segments = segments
         self._entries = entries
-        self._allocated_segments: list[tuple[str, int, int]] = []  # name, address, size
+        self._allocated_segments = _Segments()
+        self._final: _Segments | None = None
         self._segment_names: dict[int, str] = {}
         self._block_names: dict[int, str] = {}
         self._names_used = 0
@@ -159,7 +161,7 @@ class _TraceProgram:
                 return f"# free completed for {self._block_names.get(address, address)} {size}"
             case "segment_alloc":
                 name = self._segment_names[address] = self._name()
-                self._allocated_segments.append((name, address, entry["size"]))
+                self._allocated_segments.add(name, address, entry["size"])
                 return f"{name} = cudaMalloc({address}, {size})"
             case "segment_free":
                 return f"cudaFree({self._segment_names.get(address, address)}) # {size}"
@@ -176,12 +178,45 @@ class _TraceProgram:
         return chr(ord("a") + letter) + (str(suffix) if suffix else "")
 
     def _segment_of(self, address: int) -> tuple[str, int]:
-        """Return name and start of the segment that contains the address."""
-        final = [(f"seg_{at}", row["address"], row["allocated_size"]) for at, row in enumerate(self._segments)]
-        for name, begin, size in (*self._allocated_segments, *final):
-            if begin <= address < begin + size:
-                return name, begin
+        """Return name and start of the first allocated segment that contains the address, or of the final one."""
+        for ranges in (self._allocated_segments, self._final_segments()):
+            if (found := ranges.at(address)) is not None:
+                return found
         return "MEM", 0
+
+    def _final_segments(self) -> _Segments:
+        if self._final is None:
+            self._final = _Segments()
+            for at, row in enumerate(self._segments):
+                self._final.add(f"seg_{at}", row["address"], row["allocated_size"])
+        return self._final
+
+
+class _Segments:
+    """Segments by address. Of two that overlap, the first one counts."""
+
+    def __init__(self) -> None:
+        self._starts = SortedAddresses()
+        self._ranges: dict[int, tuple[int, str, int]] = {}  # end, name and start of the segment, by start of the range
+
+    def add(self, name: str, begin: int, size: int) -> None:
+        at, end = begin, begin + size
+        while at < end:
+            before = self._starts.at_or_before(at)
+            if before is not None and self._ranges[before][0] > at:
+                at = self._ranges[before][0]
+                continue
+            after = self._starts.after(at)
+            stop = end if after is None else min(end, after)
+            self._starts.add(at)
+            self._ranges[at] = stop, name, begin
+            at = stop
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        start = self._starts.at_or_before(address)
+        if start is None or address >= self._ranges[start][0]:
+            return None
+        return self._ranges[start][1:]
 
 
 def unfreed(data: dict[str, Any]) -> dict[str, Any]:
