@@ -38,6 +38,12 @@ def snapshot_of(scenario: str) -> Snapshot:
         case "lost":
             scene.free(scene.allocate(MIB))
             return scene.snapshot(lost=2, stats={"requested_bytes.all.peak": 60 * MIB})
+        case "older peak":
+            older = [scene.allocate(MIB, scene.stack("app.py:1 f")) for _ in range(3)]
+            for address in older:
+                scene.free(address)
+            scene.allocate(8 * MIB, scene.stack("app.py:2 g"))
+            return scene.snapshot(lost=4)
         case "evil":
             scene.advance(5)
             scene.allocate(MIB, scene.stack(f"/{EVIL}/{EVIL}.py:1 {EVIL}"))
@@ -55,4 +61,4 @@ def snapshot_of(scenario: str) -> Snapshot:
     return scene.snapshot()
 
 
-SCENARIOS = ["empty", "one event", "only an oom", "history off", "lost", "evil", "growing", "training"]
+SCENARIOS = ["empty", "one event", "only an oom", "history off", "lost", "older peak", "evil", "growing", "training"]

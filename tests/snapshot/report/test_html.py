@@ -56,6 +56,13 @@ def test_page_is_deterministic(scenario):
     assert render(snapshot_of(scenario)) == render(snapshot_of(scenario))
 
 
+def test_memory_freed_after_its_allocation_left_the_ring_is_named():
+    """Its site is neither live at the peak nor among the sites that allocated during the history."""
+    found = data(render(snapshot_of("older peak")))
+    assert sorted(found["labels"]) == ["(before recording)", "app.py:2 g"]
+    assert sum(layer[0] for layer in found["layers"]) == 3 << 20
+
+
 def test_text_is_escaped():
     text = render(snapshot_of("evil"))
     tags = Tags(text)

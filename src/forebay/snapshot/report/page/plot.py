@@ -33,7 +33,7 @@ def section(view: View) -> tuple[str, dict[str, object]]:
     full = curves.layers.max(axis=1)
     steady = [-float(curves.layers[i].mean()) / full[i] if full[i] else 0.0 for i in range(TOP)]
     order = [i for i in [*sorted(range(TOP), key=lambda i: steady[i]), TOP] if full[i] > 0]
-    names = [*map(view.short, view.top), "other sites"]
+    names = {TOP: "other sites", **dict(enumerate(map(view.short, view.top)))}
 
     highest = max(int(timeline.allocated.max()), int(timeline.reserved.max()), 1)
     limit = snapshot.capacity if highest <= snapshot.capacity <= 1.5 * highest else 0

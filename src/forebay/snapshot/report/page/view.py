@@ -58,7 +58,8 @@ def make_view(snapshot: Snapshot) -> View:
         analysis_summary.totals(snapshot, timeline=timeline),
     )
     sites = find_sites(snapshot)
-    top = list(dict.fromkeys([use.label for use in uses] + [whole.label for whole in totals]))[:TOP]
+    older = analysis_summary.sites(snapshot, 0, timeline=timeline)  # the ring may have lost where they were allocated
+    top = list(dict.fromkeys(each.label for each in (*uses, *totals, *older)))[:TOP]
     ranks = {label: rank for rank, label in enumerate(top)}
     rank = np.array([ranks.get(label_of(frame), TOP) for frame in sites.frames])
     folder, _ = strip_common_folder(top)
