@@ -93,13 +93,14 @@ def _alarms(view: View) -> str:
         unused = int(timeline.reserved[last.at] - timeline.allocated[last.at])
         when = f"{format_duration(last.time_ns - int(timeline.time_ns[0]))} into the history"
         where = "The program" if last.label.startswith("(") else view.short(last.label)
-        text = (
-            f"{where} requested {format_bytes(last.wanted)}, {when}. Of {format_bytes(snapshot.capacity)}, "
-            f"{format_bytes(last.device_free)} was free on the device and {format_bytes(max(0, unused))} was reserved "
-            "but not allocated"
-        )
+        text = f"{where} requested {format_bytes(last.wanted)}, {when}. "
+        if snapshot.capacity:
+            text += f"Of {format_bytes(snapshot.capacity)}, {format_bytes(last.device_free)} was free on the device and "
+        else:
+            text += "The device has no limit; the system refused the memory. Of the device's memory, "
+        text += f"{format_bytes(max(0, unused))} was reserved but not allocated"
         text += ", which would have been enough in one free block." if unused >= last.wanted else "."
-        if last.device_free >= last.wanted:
+        if snapshot.capacity and last.device_free >= last.wanted:
             text += " The free device memory was enough for the block, but not for a new segment."
         count = f" ({len(found):,} times; this is the last)" if len(found) > 1 else ""
         parts.append(f'<section class="alarm"><h2>Out of memory{count}</h2><p>{escape_text(text)}</p></section>')
@@ -118,12 +119,14 @@ def _tiles(view: View) -> str:
     used = f"{numbers.current / numbers.reserved:.0%} of it allocated" if numbers.reserved else "nothing reserved"
     ooms = f"{numbers.ooms:,} time{'s' * (numbers.ooms > 1)}" if numbers.ooms else "never"
     counts = f"{numbers.allocations:,} allocated, {numbers.frees:,} freed"
+    fragmentation = f"fragmentation {numbers.fragmentation:.0%}" if numbers.current else ""
+    rate = f"{format_rate(numbers.per_second)} /s" if numbers.allocations > 1 else f"{numbers.allocations:,}"
     tiles = [
         ("Peak allocated", format_bytes(numbers.peak), capacity, ""),
         ("Allocated now", format_bytes(numbers.current), percentage(numbers.current, numbers.peak, "of the peak"), ""),
         ("Reserved now", format_bytes(numbers.reserved), used, ""),
-        ("Allocations", f"{format_rate(numbers.per_second)} /s", counts, ""),
-        ("Largest free block", format_bytes(numbers.largest_free), f"fragmentation {numbers.fragmentation:.0%}", ""),
+        ("Allocations", rate, counts, ""),
+        ("Largest free block", format_bytes(numbers.largest_free), fragmentation, ""),
         ("Out of memory", ooms, "in this history", "bad" * (numbers.ooms > 0)),
     ]
     if not view.recorded:

@@ -19,15 +19,18 @@ from forebay.untrusted import printable
 
 __all__ = ["NO_ALLOCATIONS", "format_duration", "format_rate", "oom_panel", "report", "summary_table", "top_sites"]
 
-NO_ALLOCATIONS = "The program did not allocate an array on the device (by default of 128 KiB or more)."
+NO_ALLOCATIONS = "Nothing was allocated on the device."
 _BAR = 8  # cells
 _WIDE = 100  # cells; narrower terminals omit the bar and the largest block
+_NARROW = 70  # cells; narrower terminals show the summary in one column
 
 
 def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
     """Return the whole report for `Console.print`, to a terminal of `width` cells."""
     timeline = reconstruct(snapshot)
-    parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device)]
+    parts: list[RenderableType] = [
+        summary_table(summary(snapshot, timeline=timeline), snapshot.device, width=width)
+    ]
     if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
         parts += ["", Text(NO_ALLOCATIONS, "dim")]
     elif len(timeline.allocations.start):
@@ -37,19 +40,41 @@ def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> Rendera
     return Group(*parts)
 
 
-def summary_table(numbers: Summary, device: str) -> Table:
-    """Return the summary as two columns of names and values, at most 80 cells wide."""
+def summary_table(numbers: Summary, device: str, *, width: int = _WIDE) -> Table:
+    """Return the summary as two columns of names and values, one below the other in narrow terminals."""
+    fragmentation = f"{numbers.fragmentation:.0%}" if numbers.current else "-"  # nothing hinders the free blocks
+    allocated = [
+        ("peak", Text(format_bytes(numbers.peak), "bold")),
+        ("now", format_bytes(numbers.current)),
+        ("allocations", f"{numbers.allocations:,}"),
+        ("frees", f"{numbers.frees:,}"),
+        ("allocations/s", format_rate(numbers.per_second) if numbers.allocations > 1 else "-"),
+    ]
+    reserved = [
+        ("peak", format_bytes(numbers.peak_reserved)),
+        ("now", format_bytes(numbers.reserved)),
+        ("largest free block", format_bytes(numbers.largest_free)),
+        ("fragmentation", fragmentation),
+        ("out of memory", Text(f"{numbers.ooms:,}", "bold red" if numbers.ooms else "")),
+    ]
     table = _table(f"Memory of {printable(device)}")
-    table.add_column("allocated", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column("  reserved", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_row("peak", Text(format_bytes(numbers.peak), "bold"), "  peak", format_bytes(numbers.peak_reserved))
-    table.add_row("now", format_bytes(numbers.current), "  now", format_bytes(numbers.reserved))
-    table.add_row("allocations", f"{numbers.allocations:,}", "  largest free block", format_bytes(numbers.largest_free))
-    table.add_row("frees", f"{numbers.frees:,}", "  fragmentation", f"{numbers.fragmentation:.0%}")
-    ooms_cell = Text(f"{numbers.ooms:,}", "bold red" if numbers.ooms else "")
-    table.add_row("allocations/s", format_rate(numbers.per_second), "  out of memory", ooms_cell)
+    if width < _NARROW:
+        table.add_column("allocated", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        for row in allocated:
+            table.add_row(*row)
+        table.add_section()
+        table.add_row("reserved", "")
+        table.add_section()
+        for row in reserved:
+            table.add_row(*row)
+    else:
+        table.add_column("allocated", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column("  reserved", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        for (left, value), (right, other) in zip(allocated, reserved, strict=True):
+            table.add_row(left, value, f"  {right}", other)
     notes = []
     if numbers.lost:
         notes.append(f"The ring buffer dropped the first {numbers.lost:,} entries of the history.")
@@ -97,11 +122,13 @@ def oom_panel(snapshot: Snapshot) -> Panel | None:
     if not (found := ooms(snapshot)):
         return None
     last = found[-1]
+    capacity = format_bytes(snapshot.capacity) if snapshot.capacity else ""
+    free = f"{format_bytes(last.device_free)} of {capacity}" if capacity else "unlimited, but the system refused"
     lines = Text.assemble(
         ("requested    ", "dim"), (format_bytes(last.wanted), "bold"), f"  at {last.label}\n",
-        ("device free  ", "dim"), f"{format_bytes(last.device_free)} of {format_bytes(snapshot.capacity)}",
+        ("device free  ", "dim"), free,
     )  # fmt: skip
-    if last.device_free >= last.wanted:
+    if capacity and last.device_free >= last.wanted:
         lines.append("\nenough for the block, but not for a new segment", "dim")
     if len(found) > 1:
         lines.append(f"\nthe last of {len(found):,} events", "dim")
