@@ -78,29 +78,31 @@ CPU_MEMORY = Variable(
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Devices of one kind to emulate: number, profile, and whether the host is kept from touching their memory."""
+    """Devices of one kind to emulate: number, profile, memory of each, and whether host accesses to it are refused."""
 
     kind: str
     count: int = 1
     profile: str = ""
     guard: bool = False
+    memory: int | None = None  # bytes; None: as the profile
 
     def __str__(self) -> str:
         """Return the text that `parse_emulated` reads."""
         profile = f"@{self.profile}" if self.profile else ""
-        return f"{self.kind}:{self.count}{profile}{'+guard' if self.guard else ''}"
+        memory = "" if self.memory is None else f"+memory={self.memory}"
+        return f"{self.kind}:{self.count}{profile}{memory}{'+guard' if self.guard else ''}"
 
 
-_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@([^\s+]+))?(\+guard)?")
+_EMULATED = re.compile(r"([a-z]+)(?::([1-9][0-9]?))?(?:@([^\s+]+))?(?:\+memory=([^+,]+))?(\+guard)?")
 
 
 def parse_emulated(text: str) -> tuple[Emulated, ...]:
-    """Parse `cuda:2@h200`, `cuda:2@h200+guard`, or several of these separated by commas.
+    """Parse `cuda:2@h200`, `cuda:2@h200+memory=8GiB+guard`, or several of these separated by commas.
 
     Raises ValueError for other texts.
 
     >>> parse_emulated("cuda:2@h200")
-    (Emulated(kind='cuda', count=2, profile='h200', guard=False),)
+    (Emulated(kind='cuda', count=2, profile='h200', guard=False, memory=None),)
     """
     found = []
     for part in text.split(","):
@@ -108,9 +110,10 @@ def parse_emulated(text: str) -> tuple[Emulated, ...]:
         if match is None:
             raise ValueError(
                 f"{part.strip()!r} is not a valid emulation: expected KIND:COUNT@PROFILE, as in cuda:2@h200, "
-                "or cuda:2@h200+guard"
+                "or cuda:2@h200+memory=8GiB+guard"
             )
-        found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[4] is not None))
+        memory = parse_bytes(match[4]) if match[4] else None
+        found.append(Emulated(match[1], int(match[2] or 1), match[3] or "", match[5] is not None, memory))
     if len({each.kind for each in found}) < len(found):
         raise ValueError(f"{text!r} names a kind twice")
     return tuple(found)

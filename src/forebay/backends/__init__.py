@@ -133,7 +133,7 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
 
     def make(each: config.Emulated) -> Driver:
         try:
-            return emulated_driver(each.kind, each.count, each.profile, guard=each.guard)
+            return emulated_driver(each.kind, each.count, each.profile, each.memory, guard=each.guard)
         except (ValueError, ImportError) as error:
             return _UnavailableDriver(each.kind, f"environment variable {config.EMULATE.name}: {error}")
 

@@ -5,7 +5,8 @@ Arguments after SCRIPT or MODULE are passed to the program. At the end the repor
 files are written to the output directory: snapshot.forebay and report.html. The exit status is that of the program.
 There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
 
-With --emulate, devices of another kind are emulated in the program and in all processes that it starts.
+With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
+has one section for each of them, and --memory is the memory of each.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --emulate: abort the program, showing the line, if it accesses device memory outside queued work",
     )  # fmt: skip
     parser.add_argument(
-        "--memory", type=size_argument, metavar="SIZE", help="memory of the CPU device, such as 512MiB or 2G"
-    )
+        "--memory", type=size_argument, metavar="SIZE",
+        help="memory of the CPU device, or of each emulated device, such as 512MiB or 2G (default: unlimited for the "
+        "CPU device, otherwise the profile's)",
+    )  # fmt: skip
     parser.add_argument(
         "--history", action=argparse.BooleanOptionalAction, default=True,
         help="record every allocation with its Python stack (default), or totals only",
@@ -65,10 +68,11 @@ def run(args: argparse.Namespace) -> int:
         kind = "module" if args.module else "script"
         raise CommandError(f"no {kind} to run: forebay run {'-m MODULE' if args.module else 'train.py'}")
     program = Program(argv, module=args.module)
-    session = RunSession(_absolute(args.output), argv, args.memory, args.entries if args.history else None, args.open)
+    cpu_memory = None if args.emulate else args.memory
+    session = RunSession(_absolute(args.output), argv, cpu_memory, args.entries if args.history else None, args.open)
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)
-    _emulate(args.emulate, guard=args.guard)
+    _emulate(args.emulate, guard=args.guard, memory=args.memory)
     session.start()
     if trace is not None:
         session.start_trace(trace)
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool) -> None:
+def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int | None) -> None:
     """Check the devices to emulate and set the environment variable, which child processes inherit."""
     if requested is None:
         if guard:
@@ -97,7 +101,8 @@ def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool) -> None:
                 pass
         except ValueError as error:
             raise CommandError(f"--emulate: {error}") from error
-    os.environ[EMULATE.name] = ",".join(str(replace(each, guard=each.guard or guard)) for each in requested)
+    devices = (replace(each, guard=each.guard or guard, memory=memory or each.memory) for each in requested)
+    os.environ[EMULATE.name] = ",".join(map(str, devices))
 
 
 def _emulated(text: str) -> tuple[Emulated, ...]:

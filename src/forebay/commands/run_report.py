@@ -1,8 +1,9 @@
-"""Report of `forebay run`: tables on the terminal and two files, each written atomically."""
+"""Report of `forebay run`: tables on the terminal and files, each written atomically."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,16 +17,24 @@ if TYPE_CHECKING:
 SNAPSHOT, REPORT = "snapshot.forebay", "report.html"
 
 
-def report(snapshot: Snapshot, terminal: Terminal, output: Path) -> None:
+def report(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> None:
     """Print the tables, write the files, and print their paths."""
     from forebay.snapshot.report import text
 
     console = terminal.console()
     console.print()
-    console.print(text.report(snapshot, width=console.width))
-    console.print()
-    for name in _write(snapshot, terminal, output):
-        console.print(f"{Path(name).stem:9} {output / name}", soft_wrap=True, markup=False)
+    for snapshot in snapshots:
+        console.print(text.report(snapshot, width=console.width))
+        console.print()
+    for name in _write(snapshots, terminal, output):
+        console.print(f"{Path(name).stem.partition('-')[0]:9} {output / name}", soft_wrap=True, markup=False)
+
+
+def snapshot_names(snapshots: list[Snapshot]) -> list[str]:
+    """Return the names of the snapshot files: with the device if there are several."""
+    if len(snapshots) == 1:
+        return [SNAPSHOT]
+    return [f"snapshot-{each.device.replace(':', '-')}.forebay" for each in snapshots]
 
 
 def show_page(terminal: Terminal, output: Path) -> None:
@@ -40,28 +49,28 @@ def show_page(terminal: Terminal, output: Path) -> None:
     terminal.print_line("forebay: no browser could be started; open the report manually")
 
 
-def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
-    """Write both files, with a progress bar on terminals. Returns the names of the files that were written."""
+def _write(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> list[str]:
+    """Write all files, with a progress bar on terminals. Returns the names of the files that were written."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from forebay.snapshot.formats import native
     from forebay.snapshot.report import html
 
-    def write_snapshot(path: Path) -> None:
+    def write_snapshot(snapshot: Snapshot, path: Path) -> None:
         native.write(snapshot, path, lambda done, total: show("writing the snapshot", done / max(1, total)))
 
     def write_page(path: Path) -> None:
         show("rendering the report", 1)
         with atomic_write(path) as file:
             text = TextIOWrapper(file, encoding="utf-8")
-            html.write(snapshot, text)
+            html.write_several(snapshots, text)
             text.detach()  # otherwise it would close the file
 
     def attempt(write: Callable[[Path], None], path: Path) -> bool:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)  # the program may have removed the directory
             write(path)
-        except Exception as error:  # noqa: BLE001 - the other file may still be written
+        except Exception as error:  # noqa: BLE001 - the other files may still be written
             terminal.print_line(f"forebay: error: cannot write {str(path)!r}: {reason(error)}")
             return False
         return True
@@ -77,7 +86,10 @@ def _write(snapshot: Snapshot, terminal: Terminal, output: Path) -> list[str]:
             progress.update(task, description=description, completed=done)
             progress.refresh()
 
-        writers = {SNAPSHOT: write_snapshot, REPORT: write_page}
+        writers: dict[str, Callable[[Path], None]] = {
+            name: partial(write_snapshot, each) for name, each in zip(snapshot_names(snapshots), snapshots, strict=True)
+        }
+        writers[REPORT] = write_page
         return [name for name, write in writers.items() if attempt(write, output / name)]
 
 

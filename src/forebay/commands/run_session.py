@@ -14,16 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_report
+from forebay.commands import CommandError, run_devices, run_report
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_report import reason
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
-
-DEVICE = "cpu"
-
 
 @dataclass
 class RunSession:
@@ -63,17 +60,11 @@ class RunSession:
 
     def start(self) -> None:
         """Start recording. Call before the program: the exit handler registered first runs last."""
-        from forebay import memory
         from forebay.errors import ForebayError
-        from forebay.interop import numpy
 
         atexit.register(self._finish)
         try:
-            if self.memory is not None:
-                memory.set_capacity(self.memory, DEVICE)
-            numpy.install(DEVICE)
-            if self.entries is not None:
-                memory.record_history(self.entries, device=DEVICE)
+            run_devices.start(self.memory, self.entries)
         except (ForebayError, ValueError, MemoryError) as error:
             self.cancel()
             notes = getattr(error, "__notes__", ())  # name the environment variable with the bad value
@@ -120,12 +111,11 @@ class RunSession:
     def _report(self, seconds: float) -> None:
         import numpy as np
 
-        from forebay import memory
         from forebay.interop import numpy
 
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            run_report.report(memory.snapshot(DEVICE, notes=self._notes(seconds)), self._terminal, self.output)
+            run_report.report(run_devices.snapshots(self._notes(seconds)), self._terminal, self.output)
             if self._trace is not None and self._trace.written:
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:

@@ -16,6 +16,7 @@ from forebay.runtime.history import memory_snapshot
 from forebay.snapshot.model import Snapshot, State
 from forebay.snapshot.sites import find_sites, label_of
 from forebay.spi import ProcessUsage
+from forebay.system_memory import UNLIMITED
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
@@ -79,8 +80,10 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
 def _explanation(allocator: Allocator, request: AllocRequest, capacity: int) -> list[str]:
     lines = []
     requested, needed = format_bytes(request.nbytes), format_bytes(request.segment)
-    if request.segment >= request.nbytes + (1 << 20) and requested != needed:
+    if requested != needed:
         lines.append(f"  The request of {requested} needs a segment of {needed}.")
+    if capacity >= UNLIMITED:
+        lines.append("  The device has no limit: the system refused the memory.")
     try:
         snapshot = memory_snapshot.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
         lines += _free_blocks(snapshot, request)

@@ -1,0 +1,84 @@
+"""The devices that `forebay run` records: the CPU device, emulated devices, and all others that the program opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from forebay.config import CPU_MEMORY, EMULATE
+from forebay.system_memory import UNLIMITED
+
+if TYPE_CHECKING:
+    from forebay.snapshot.model import Snapshot
+
+CPU = "cpu"
+
+
+def start(memory: int | None, entries: int | None) -> None:
+    """Allocate NumPy's arrays on the CPU device, and record it and each device that is opened later.
+
+    `memory` is the capacity of the CPU device, by default as FOREBAY_CPU_MEMORY or unlimited. `entries` is the size of
+    the history; None: no history. Raises as the runtime does.
+    """
+    from forebay import memory as runtime
+    from forebay.backends import EMULATED
+    from forebay.interop import numpy
+    from forebay.runtime.history import recording
+
+    if memory is not None or not os.environ.get(CPU_MEMORY.name, "").strip():
+        runtime.set_capacity(memory or UNLIMITED, CPU)
+    numpy.install(CPU)
+    if entries is None:
+        return
+    runtime.record_history(entries, device=CPU)
+    for kind in EMULATED:
+        recording.set_default(
+            kind, lambda allocator: recording.start(allocator, context="alloc", max_entries=entries), None
+        )
+
+
+def snapshots(notes: Mapping[str, Any]) -> list[Snapshot]:
+    """Return a snapshot of each open device, and of the emulated devices that the program did not open.
+
+    The CPU device is left out if others are reported and nothing was allocated on it.
+    """
+    from forebay import backends, memory
+    from forebay.runtime.devices import open_device
+    from forebay.spi import Describes
+
+    opened = {str(each.device): memory.snapshot(each.device, notes=notes) for each in open_device.open_devices().devices}
+    for name, found in opened.items():
+        if found.capacity >= UNLIMITED:
+            opened[name] = replace(found, capacity=0)
+    for kind in {each.kind for each in EMULATE.value()}:
+        driver = backends.driver(kind)
+        for index in range(driver.count()):
+            capacity = driver.describe(index).total_bytes if isinstance(driver, Describes) else 0
+            opened.setdefault(f"{kind}:{index}", _unused(f"{kind}:{index}", capacity, notes))
+    if len(opened) > 1 and not opened[CPU].stats["allocation.all.allocated"]:
+        del opened[CPU]
+    return [opened[name] for name in sorted(opened)]
+
+
+def _unused(device: str, capacity: int, notes: Mapping[str, Any]) -> Snapshot:
+    """Return the snapshot of a device that was never opened."""
+    import time
+
+    import numpy as np
+
+    from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
+
+    columns = {name: np.empty(0, dtype) for name, dtype in (("segments", SEGMENT), ("blocks", BLOCK), ("trace", ENTRY))}
+    return Snapshot(
+        device=device,
+        capacity=capacity,
+        taken_at_ns=time.time_ns(),
+        stacks=np.zeros(1, STACK),
+        frames=np.empty(0, FRAME),
+        strings=(),
+        stats={"allocation.all.allocated": 0},
+        notes=notes,
+        **columns,
+    )
