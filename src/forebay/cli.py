@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import forebay
-from forebay.commands import CommandError, command_output, doctor, info, replay, run
+from forebay.commands import CommandError, ProgramError, command_output, doctor, info, replay, run
 from forebay.untrusted import printable
 
 COMMANDS = {
@@ -31,11 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Exceptions of the program that `run` executes propagate."""
     try:
         with command_output():
+            arguments = sys.argv[1:] if arguments is None else [*arguments]
+            if arguments[:1] == ["run"]:
+                arguments[1:] = run.mark_program(arguments[1:])
             args = make_parser().parse_args(arguments)
         status: int = args.run(args)
     except CommandError as error:
         print(f"forebay: error: {printable(str(error))}", file=sys.stderr)
         return 2
+    except ProgramError as error:
+        print(error, file=sys.stderr)
+        return error.status
     return status
 
 

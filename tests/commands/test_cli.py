@@ -39,7 +39,7 @@ def error_of(capsys, *arguments: str) -> str:
         ("run -m", "no module to run: forebay run -m MODULE"),
         ("run --", "no script to run"),
         ("run nosuch.py", "cannot read the script 'nosuch.py': No such file or directory"),
-        ("run .", "'.' is a directory, not a script; a package is run with -m"),
+        ("run -c", "no code to run: forebay run -c CODE (see forebay run --help)"),
         ("run /dev/null/x", "cannot read the script '/dev/null/x': Not a directory"),
         ("run a\0b", "cannot read the script 'a\\x00b'"),
         ("run --memory", "argument --memory: expected one argument"),

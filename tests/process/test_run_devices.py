@@ -20,7 +20,9 @@ def test_every_emulated_device_is_reported_and_has_the_memory(runner):
     observed = runner.forebay(USES_CUDA, options=("--emulate", "cuda:2@h200", "--memory", "64MiB"))
     assert (observed.status, observed.out) == (0, f"2 {64 << 20} True\n")
     first, second = observed.err.index("Memory of cuda:0"), observed.err.index("Memory of cuda:1")
-    assert "script.py:3 <listcomp>" in observed.err[first:second] or "script.py:3 <module>" in observed.err[first:second]
+    assert (
+        "script.py:3 <listcomp>" in observed.err[first:second] or "script.py:3 <module>" in observed.err[first:second]
+    )
     assert "Nothing was allocated on the device." in observed.err[second:]
     assert "Memory of cpu" not in observed.err
     found = [native.read(observed.output / f"snapshot-cuda-{index}.forebay") for index in range(2)]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import py_compile
+import zipfile
+
 import pytest
+
+from .conftest import without_addresses
 
 INSPECT_INTERPRETER = """
     import inspect, sys, warnings
@@ -154,15 +159,44 @@ def test_module_runs_as_with_python_m(runner):
         assert "Memory of cpu" in observed.err
 
 
-@pytest.mark.parametrize("name", ["nowhere", "pack", "pack.nowhere", "json.nowhere", ".", "math", "needs"])
-def test_invalid_module_is_reported_in_one_line(runner, name):
+INSPECT_MAIN = """
+    import sys
+    print(sys.argv, sys.path[0], __name__, globals().get("__file__"), __spec__, __package__, __loader__, [*globals()])
+    print(sys.stdin.read())
+    assert not sys.argv[1:]
+"""
+FORMS = [
+    "folder -m x", "folder/", "./folder -c", "program.zip --memory 3", "script.pyc a", "-mscript -q", "-m script -c",
+    "- a b", "-", "-cprint(__name__,[*globals()]) -m", "-c raise(SystemExit(3)) a", "-c 1/0", "-c --x",
+    "-m nowhere", "-m pack", "-m pack.nowhere", "-m json.nowhere", "-m math", "-m needs", "-m .", "empty",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", FORMS)
+def test_every_form_of_a_program_runs_as_under_python(runner, arguments):
+    source = runner.write(INSPECT_MAIN)
+    runner.write(INSPECT_MAIN, "folder/__main__.py")
+    runner.write("", "empty/readme")
     runner.write("", "pack/__init__.py")
     runner.write("import nowhere", "needs/__init__.py")
-    observed = runner.command("-m", "forebay", "run", "-m", name)
-    assert (observed.status, observed.out) == (2, "")
-    assert observed.err.startswith(f"forebay: error: cannot run the module {name!r}: ")
-    assert observed.err.count("\n") == 1
-    assert not [*observed.output.iterdir()]
+    with zipfile.ZipFile(runner.folder / "program.zip", "w") as archive:
+        archive.write(source, "__main__.py")
+    py_compile.compile(str(source), runner.folder / "script.pyc", doraise=True)
+    words = arguments.split(" ")
+    without = runner.command(*words, input=source.read_text())
+    observed = runner.command("-m", "forebay", "run", "--entries", "99", *words, input=source.read_text())
+    assert (observed.status, without_addresses(observed.out)) == (without.status, without_addresses(without.out))
+    own, expected = (without_addresses(text).splitlines() for text in (observed.own, without.err))
+    assert [line for line in own if "<frozen runpy>" not in line] == [
+        line for line in expected if "<frozen runpy>" not in line
+    ]
+
+
+def test_damaged_compiled_file_fails_as_under_python(runner):
+    (runner.folder / "bad.pyc").write_bytes(b"nothing")
+    observed = runner.command("-m", "forebay", "run", "bad.pyc")
+    assert (observed.status, observed.own) == (1, "RuntimeError: Bad magic number in .pyc file\n")
+    assert runner.command("bad.pyc").status == 1
 
 
 def test_program_may_use_forebay(runner):

@@ -15,6 +15,14 @@ class CommandError(Exception):
     """A one-line error message for the user. The exit status is 2."""
 
 
+class ProgramError(Exception):
+    """The program cannot be run: Python's own message and exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def size_argument(text: str) -> int:
     """Parse an argument that is a size in bytes."""
     try:

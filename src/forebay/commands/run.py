@@ -1,7 +1,8 @@
 """Run a Python program on the CPU device and report its memory use.
 
 While the program runs, its NumPy arrays are allocated on the CPU device; otherwise its behaviour does not change.
-Arguments after SCRIPT or MODULE are passed to the program. At the end the report is printed on standard error, and two
+Arguments after SCRIPT, MODULE or CODE are passed to the program. SCRIPT is what python accepts: a file, - for standard
+input, or a directory or zip file with __main__.py. At the end the report is printed on standard error, and two
 files are written to the output directory: snapshot.forebay and report.html. The exit status is that of the program.
 There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
 
@@ -16,17 +17,22 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import CommandError, size_argument
+from forebay.commands import CommandError, ProgramError, size_argument
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
 
 OUTPUT = Path("forebay-report")
 ENTRIES = 1_000_000
+_EXAMPLES = {None: ("script", "train.py"), "module": ("module", "-m MODULE"), "code": ("code", "-c CODE")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "forebay run [OPTIONS] SCRIPT [ARGS ...]\n       forebay run [OPTIONS] -m MODULE [ARGS ...]"
+    parser.usage = (
+        "forebay run [OPTIONS] SCRIPT [ARGS ...]\n"
+        "       forebay run [OPTIONS] -m MODULE [ARGS ...]\n"
+        "       forebay run [OPTIONS] -c CODE [ARGS ...]"
+    )
     parser.add_argument(
         "--emulate", type=_emulated, metavar="KIND[:COUNT][@PROFILE]",
         help="emulate devices of another kind, such as cuda:2@h200",
@@ -56,18 +62,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
-    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    parser.add_argument("-m", dest="form", action="store_const", const="module", help="run a module, as python -m does")
+    parser.add_argument("-c", dest="form", action="store_const", const="code", help="run the code, as python -c does")
     parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]", help="the program and its arguments"
-    )
+        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]",
+        help="the program and its arguments: a file, a directory or zip file with __main__.py, or - for standard input",
+    )  # fmt: skip
+
+
+def mark_program(arguments: list[str]) -> list[str]:
+    """Insert `--` before the program of -m or -c, and separate -mMODULE, so that argparse reads no option behind it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    flags = {flag for action in parser._actions if action.nargs == 0 for flag in action.option_strings}  # noqa: SLF001 - the only list
+    at = 0
+    while at < len(arguments) and (word := arguments[at]).startswith("-") and word not in ("-", "--"):
+        if word[:2] in ("-m", "-c"):
+            rest = [word[2:]] if word[2:] else []
+            return [*arguments[:at], word[:2], "--", *rest, *arguments[at + 1 :]]
+        at += 1 if word in flags or "=" in word else 2
+    return arguments
 
 
 def run(args: argparse.Namespace) -> int:
     argv = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not argv:
-        kind = "module" if args.module else "script"
-        raise CommandError(f"no {kind} to run: forebay run {'-m MODULE' if args.module else 'train.py'}")
-    program = Program(argv, module=args.module)
+        kind, example = _EXAMPLES[args.form]
+        raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
+    program = Program(argv, args.form)
     cpu_memory = None if args.emulate else args.memory
     session = RunSession(_absolute(args.output), argv, cpu_memory, args.entries if args.history else None, args.open)
     session.prepare()
@@ -78,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         session.start_trace(trace)
     try:
         program.execute()
-    except CommandError:
+    except (CommandError, ProgramError):
         session.cancel()
         raise
     except KeyboardInterrupt:

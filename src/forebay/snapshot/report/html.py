@@ -95,7 +95,9 @@ def _alarms(view: View) -> str:
         where = "The program" if last.label.startswith("(") else view.short(last.label)
         text = f"{where} requested {format_bytes(last.wanted)}, {when}. "
         if snapshot.capacity:
-            text += f"Of {format_bytes(snapshot.capacity)}, {format_bytes(last.device_free)} was free on the device and "
+            text += (
+                f"Of {format_bytes(snapshot.capacity)}, {format_bytes(last.device_free)} was free on the device and "
+            )
         else:
             text += "The device has no limit; the system refused the memory. Of the device's memory, "
         text += f"{format_bytes(max(0, unused))} was reserved but not allocated"

@@ -28,9 +28,7 @@ _NARROW = 70  # cells; narrower terminals show the summary in one column
 def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> RenderableType:
     """Return the whole report for `Console.print`, to a terminal of `width` cells."""
     timeline = reconstruct(snapshot)
-    parts: list[RenderableType] = [
-        summary_table(summary(snapshot, timeline=timeline), snapshot.device, width=width)
-    ]
+    parts: list[RenderableType] = [summary_table(summary(snapshot, timeline=timeline), snapshot.device, width=width)]
     if not len(snapshot.trace) and not snapshot.stats.get("allocation.all.allocated", 1):
         parts += ["", Text(NO_ALLOCATIONS, "dim")]
     elif len(timeline.allocations.start):
@@ -43,14 +41,14 @@ def report(snapshot: Snapshot, *, rows: int = 10, width: int = _WIDE) -> Rendera
 def summary_table(numbers: Summary, device: str, *, width: int = _WIDE) -> Table:
     """Return the summary as two columns of names and values, one below the other in narrow terminals."""
     fragmentation = f"{numbers.fragmentation:.0%}" if numbers.current else "-"  # nothing hinders the free blocks
-    allocated = [
+    allocated: list[tuple[str, Text | str]] = [
         ("peak", Text(format_bytes(numbers.peak), "bold")),
         ("now", format_bytes(numbers.current)),
         ("allocations", f"{numbers.allocations:,}"),
         ("frees", f"{numbers.frees:,}"),
         ("allocations/s", format_rate(numbers.per_second) if numbers.allocations > 1 else "-"),
     ]
-    reserved = [
+    reserved: list[tuple[str, Text | str]] = [
         ("peak", format_bytes(numbers.peak_reserved)),
         ("now", format_bytes(numbers.reserved)),
         ("largest free block", format_bytes(numbers.largest_free)),

@@ -59,7 +59,8 @@ def make_view(snapshot: Snapshot) -> View:
     )
     sites = find_sites(snapshot)
     older = analysis_summary.sites(snapshot, 0, timeline=timeline)  # the ring may have lost where they were allocated
-    top = list(dict.fromkeys(each.label for each in (*uses, *totals, *older)))[:TOP]
+    labels = [use.label for use in uses] + [whole.label for whole in totals] + [use.label for use in older]
+    top = list(dict.fromkeys(labels))[:TOP]
     ranks = {label: rank for rank, label in enumerate(top)}
     rank = np.array([ranks.get(label_of(frame), TOP) for frame in sites.frames])
     folder, _ = strip_common_folder(top)
