@@ -58,6 +58,13 @@ void NumpyAllocator::set_serving(bool on) { serving_generation_ = on ? fork_gene
 
 bool NumpyAllocator::serving() const { return serving_generation_ == fork_generation(); }
 
+ForwardedRequests NumpyAllocator::forwarded() const { return {count_, bytes_, live_, peak_}; }
+
+void NumpyAllocator::reset_forwarded() {
+  count_ = bytes_ = 0;
+  live_ = peak_ = 0;
+}
+
 // Returns null if the request is not served or the pool has no memory.
 Block* NumpyAllocator::allocate_block(size_t size, bool* refused) {
   if (size < smallest_ || size >= kMaxRequest || !serving()) return nullptr;
@@ -82,6 +89,7 @@ void NumpyAllocator::widen_range(uint64_t address) {
     return memory_of(block);
   }
   if (refused) return nullptr;
+  count_forwarded(size);
   return zeroed ? previous_.calloc(previous_.ctx, 1, size) : previous_.malloc(previous_.ctx, size);
 }
 
@@ -89,7 +97,7 @@ void NumpyAllocator::widen_range(uint64_t address) {
   if (Block* block = own_block(memory)) {
     pool_->free(block);  // no other queue uses it
   } else {
-    previous_.free(previous_.ctx, memory, size);
+    free_forwarded(memory, size);
   }
 }
 
@@ -109,19 +117,29 @@ void* NumpyAllocator::reallocate_foreign(void* memory, size_t size) {
   Block* block = size < kMapThreshold ? nullptr : allocate_block(size, &refused);
   if (refused) return nullptr;
   void* grown = previous_.realloc(previous_.ctx, memory, size);
+  if (grown != nullptr) count_reallocated(memory, grown, size);
   if (block == nullptr) return grown;
   if (grown == nullptr) {
     pool_->free(block);
     return nullptr;
   }
   memcpy(memory_of(block), grown, size);
-  previous_.free(previous_.ctx, grown, size);
+  free_forwarded(grown, size);
   return memory_of(block);
+}
+
+// An array that grows is reallocated several times in a row: only the last size is counted.
+void NumpyAllocator::count_reallocated(void* before, void* after, size_t size) {
+  const size_t counted = before == reallocated_ ? reallocated_size_.load() : 0;
+  change_live(static_cast<int64_t>(size) - static_cast<int64_t>(counted));
+  reallocated_ = after;
+  reallocated_size_ = size;
 }
 
 void* NumpyAllocator::malloc(void* ctx, size_t size) {
   auto* self = static_cast<NumpyAllocator*>(ctx);
   if (size >= self->smallest()) return self->allocate_array(size, false);
+  self->count_forwarded(size);
   return self->previous_.malloc(self->previous_.ctx, size);
 }
 
@@ -130,6 +148,7 @@ void* NumpyAllocator::calloc(void* ctx, size_t count, size_t each) {
   size_t size;
   if (__builtin_mul_overflow(count, each, &size)) return nullptr;
   if (size >= self->smallest()) return self->allocate_array(size, true);
+  self->count_forwarded(size);
   return self->previous_.calloc(self->previous_.ctx, count, each);
 }
 
@@ -143,7 +162,7 @@ void* NumpyAllocator::realloc(void* ctx, void* memory, size_t size) {
 void NumpyAllocator::free(void* ctx, void* memory, size_t size) {
   auto* self = static_cast<NumpyAllocator*>(ctx);
   if (self->in_range(memory)) return self->release(memory, size);
-  self->previous_.free(self->previous_.ctx, memory, size);
+  self->free_forwarded(memory, size);
 }
 
 }  // namespace forebay

@@ -27,6 +27,13 @@ struct Handler {  // layout of NumPy's handler struct, version 1
   AllocatorFunctions functions{};
 };
 
+// Requests that were forwarded to the previous allocator. `live` keeps the first size of reallocated memory after its
+// free, as only that allocator knows it then, and is below 0 if memory of earlier arrays was freed.
+struct ForwardedRequests {
+  uint64_t count, bytes;
+  int64_t live, peak;  // peak: the maximum of live
+};
+
 class NumpyAllocator {
  public:
   // Allocates a block through the owner, when the pool has none or its history records call stacks. Null with
@@ -48,6 +55,8 @@ class NumpyAllocator {
   bool serving() const;
   void set_smallest(size_t size) { smallest_ = size == 0 ? 1 : size; }
   size_t smallest() const { return smallest_.load(std::memory_order_relaxed); }
+  ForwardedRequests forwarded() const;
+  void reset_forwarded();
 
  private:
   static void* malloc(void* ctx, size_t size);
@@ -61,6 +70,28 @@ class NumpyAllocator {
   void release(void* memory, size_t size);
   Block* allocate_block(size_t size, bool* refused);
   void widen_range(uint64_t address);
+  // Plain additions, as NumPy holds the interpreter's lock; atomic ones cost 10 ns more. Without the lock some are
+  // lost.
+  template <typename T>
+  static T add(std::atomic<T>& counter, T amount) {
+    const T sum = counter.load(std::memory_order_relaxed) + amount;
+    counter.store(sum, std::memory_order_relaxed);
+    return sum;
+  }
+  void count_forwarded(size_t size) {
+    add<uint64_t>(count_, 1);
+    add<uint64_t>(bytes_, size);
+    change_live(static_cast<int64_t>(size));
+  }
+  void count_reallocated(void* before, void* after, size_t size);
+  void change_live(int64_t amount) {
+    const int64_t live = add<int64_t>(live_, amount);
+    if (live > peak_.load(std::memory_order_relaxed)) peak_.store(live, std::memory_order_relaxed);
+  }
+  void free_forwarded(void* memory, size_t size) {
+    add<int64_t>(live_, -static_cast<int64_t>(size));
+    previous_.free(previous_.ctx, memory, size);
+  }
   Block* own_block(void* memory) const { return in_range(memory) ? pool_->live_at(address_of(memory)) : nullptr; }
   bool in_range(void* memory) const {
     const uint64_t low =
@@ -73,6 +104,11 @@ class NumpyAllocator {
   alignas(64) AllocatorFunctions previous_{};
   std::atomic<size_t> smallest_{1};
   std::atomic<uint64_t> low_{~uint64_t{0}}, high_{0};  // range of all addresses ever served
+
+  alignas(64) std::atomic<uint64_t> count_{0}, bytes_{0};  // see ForwardedRequests
+  std::atomic<int64_t> live_{0}, peak_{0};
+  std::atomic<void*> reallocated_{nullptr};  // the last memory that the previous allocator reallocated, and its size
+  std::atomic<size_t> reallocated_size_{0};
 
   Pool* const pool_;
   const uint64_t queue_;

@@ -249,6 +249,12 @@ cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
 
     ctypedef Record* (*AllocateFn)(void* owner, uint64_t queue, size_t size, cbool* refused) noexcept
 
+    struct ForwardedRequests:
+        uint64_t count
+        uint64_t bytes
+        int64_t live
+        int64_t peak
+
     cppclass NumpyAllocator:
         NumpyAllocator(NativePool* pool, uint64_t queue, AllocateFn allocate, void* owner, cbool zero_pages) except +
         AllocatorFunctions install_over(const AllocatorFunctions& previous) except +
@@ -257,6 +263,8 @@ cdef extern from "numpy/numpy_allocator.hpp" namespace "forebay" nogil:
         cbool serving()
         void set_smallest(size_t size)
         size_t smallest()
+        ForwardedRequests forwarded()
+        void reset_forwarded()
 
 
 cdef extern from "numpy/arrayobject.h":

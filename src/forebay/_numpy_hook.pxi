@@ -27,6 +27,13 @@ cdef class NumpyHook:
     @smallest.setter
     def smallest(self, size_t nbytes): self.allocator.get().set_smallest(nbytes)
 
+    @property
+    def forwarded(self):
+        cdef ForwardedRequests seen = self.allocator.get().forwarded()
+        return seen.count, seen.bytes, max(seen.live, 0), seen.peak
+
+    def reset_forwarded(self): self.allocator.get().reset_forwarded()
+
     def everywhere(self):
         default = <object>PyDataMem_DefaultHandler
         self.install_over(default, handler_in(default))

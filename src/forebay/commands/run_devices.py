@@ -30,6 +30,7 @@ def start(memory: int | None, entries: int | None) -> None:
     if memory is not None or not os.environ.get(CPU_MEMORY.name, "").strip():
         runtime.set_capacity(memory or UNLIMITED, CPU)
     numpy.install(CPU)
+    numpy.other_arrays(reset=True)
     if entries is None:
         return
     runtime.record_history(entries, device=CPU)
@@ -48,7 +49,9 @@ def snapshots(notes: Mapping[str, Any]) -> list[Snapshot]:
     from forebay.runtime.devices import open_device
     from forebay.spi import Describes
 
-    opened = {str(each.device): memory.snapshot(each.device, notes=notes) for each in open_device.open_devices().devices}
+    opened = {
+        str(each.device): memory.snapshot(each.device, notes=notes) for each in open_device.open_devices().devices
+    }
     for name, found in opened.items():
         if found.capacity >= UNLIMITED:
             opened[name] = replace(found, capacity=0)
@@ -70,15 +73,16 @@ def _unused(device: str, capacity: int, notes: Mapping[str, Any]) -> Snapshot:
 
     from forebay.snapshot.model import BLOCK, ENTRY, FRAME, SEGMENT, STACK, Snapshot
 
-    columns = {name: np.empty(0, dtype) for name, dtype in (("segments", SEGMENT), ("blocks", BLOCK), ("trace", ENTRY))}
     return Snapshot(
         device=device,
         capacity=capacity,
         taken_at_ns=time.time_ns(),
+        segments=np.empty(0, SEGMENT),
+        blocks=np.empty(0, BLOCK),
+        trace=np.empty(0, ENTRY),
         stacks=np.zeros(1, STACK),
         frames=np.empty(0, FRAME),
         strings=(),
         stats={"allocation.all.allocated": 0},
         notes=notes,
-        **columns,
     )

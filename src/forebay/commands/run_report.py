@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.atomic_write import atomic_write
+from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 SNAPSHOT, REPORT = "snapshot.forebay", "report.html"
 
 
-def report(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> None:
+def report(snapshots: list[Snapshot], process: ProcessUse, terminal: Terminal, output: Path) -> None:
     """Print the tables, write the files, and print their paths."""
     from forebay.snapshot.report import text
 
@@ -26,6 +27,8 @@ def report(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> None:
     for snapshot in snapshots:
         console.print(text.report(snapshot, width=console.width))
         console.print()
+    console.print(process.table(console.width))
+    console.print()
     for name in _write(snapshots, terminal, output):
         console.print(f"{Path(name).stem.partition('-')[0]:9} {output / name}", soft_wrap=True, markup=False)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_devices, run_report
+from forebay.commands import CommandError, run_devices, run_process, run_report
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_report import reason
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
+
 
 @dataclass
 class RunSession:
@@ -113,9 +114,11 @@ class RunSession:
 
         from forebay.interop import numpy
 
+        process = run_process.measure()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            run_report.report(run_devices.snapshots(self._notes(seconds)), self._terminal, self.output)
+            snapshots = run_devices.snapshots(self._notes(seconds))
+            run_report.report(snapshots, process, self._terminal, self.output)
             if self._trace is not None and self._trace.written:
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:

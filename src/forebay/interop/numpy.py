@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from numpy._core._exceptions import _ArrayMemoryError
@@ -20,7 +21,16 @@ from forebay.errors import OutOfMemory, Unsupported, WrongState
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.devices.open_device import OpenDevice
 
-__all__ = ["SMALLEST", "ArrayOutOfMemory", "install", "installed", "serving", "uninstall"]
+__all__ = [
+    "SMALLEST",
+    "ArrayOutOfMemory",
+    "OtherArrays",
+    "install",
+    "installed",
+    "other_arrays",
+    "serving",
+    "uninstall",
+]
 
 SMALLEST = 128 * 1024  # bytes; below, malloc is faster and wastes less memory (docs/design/numpy-allocations.md)
 
@@ -140,6 +150,57 @@ def installed() -> Device | None:
         The device passed to `install`; None after `uninstall`.
     """
     return next((device for device, hook in _installed.items() if hook.serving), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherArrays:
+    """Arrays that NumPy's previous allocator allocated since `install`: the small ones, and those that grew.
+
+    Parameters
+    ----------
+    count : int
+        Number of allocations.
+    nbytes : int
+        Sum of their bytes.
+    peak : int
+        Maximum of the bytes in use at once. Approximate: of an array that grew, the first size counts after its end.
+    """
+
+    count: int
+    nbytes: int
+    peak: int
+
+
+def other_arrays(*, reset: bool = False) -> OtherArrays:
+    """Return the use of NumPy's previous allocator since `install`, by all threads.
+
+    Parameters
+    ----------
+    reset : bool, default False
+        Start to count anew.
+
+    Returns
+    -------
+    OtherArrays
+        The arrays that were not allocated on a device; all zero before `install`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> install("cpu")
+    >>> before = other_arrays()
+    >>> small = [np.ones(1000) for _ in range(3)]
+    >>> other_arrays().nbytes - before.nbytes >= 24_000
+    True
+    >>> uninstall()
+    """
+    hook = next(reversed(_installed.values()), None)  # NumPy calls the last one first; it forwards to the others
+    if hook is None:
+        return OtherArrays(0, 0, 0)
+    count, nbytes, _, peak = hook.forwarded
+    if reset:
+        hook.reset_forwarded()
+    return OtherArrays(count, nbytes, peak)
 
 
 @contextmanager
