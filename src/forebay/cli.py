@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import forebay
 from forebay.commands import CommandError, ProgramError, command_output, doctor, info, replay, run
+from forebay.suggestions import did_you_mean
 from forebay.untrusted import printable
 
 COMMANDS = {
@@ -20,9 +22,21 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that prints errors in one line, without the usage."""
+    """An argument parser that prints errors in one line, with the help of the command that they are about."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse unknown arguments here: argparse would report those of a command as errors of `forebay`."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [option for action in self._actions for option in action.option_strings]
+            hint = did_you_mean(unknown[0].partition("=")[0], options)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
+        if (wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message)) is not None:
+            message = f"{wrong[1]!r} is not a command; choose from {', '.join(COMMANDS)}"
+            message += did_you_mean(wrong[1], COMMANDS)
         print(f"forebay: error: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(2)
 
@@ -47,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> Parser:
     parser = Parser(prog="forebay", description="An accelerator runtime with memory reports.")
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
     parser.set_defaults(run=lambda args: show_version_or_help(parser, args))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():

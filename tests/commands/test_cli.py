@@ -33,8 +33,14 @@ def error_of(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("mend", "invalid choice: 'mend' (choose from"),
-        ("--verbose", "unrecognized arguments: --verbose"),
+        ("mend", "'mend' is not a command; choose from run, replay, info, doctor (see forebay --help)"),
+        ("docter", "; did you mean 'doctor'?"),
+        ("--verbose", "unrecognized arguments: --verbose; did you mean '--version'? (see forebay --help)"),
+        ("run --histroy x.py", "unrecognized arguments: --histroy; did you mean '--history'? (see forebay run --help)"),
+        ("info --jsn", "unrecognized arguments: --jsn; did you mean '--json'? (see forebay info --help)"),
+        ("run --emulate cdua tests/commands/test_cli.py", "'cdua' is not a kind of device that can be emulated"),
+        ("run --emulate cdua tests/commands/test_cli.py", "; did you mean 'cuda'?"),
+        ("run --emulate cuda@h20 tests/commands/test_cli.py", "there is no profile 'h20', the nearest is 'h200'"),
         ("run", "no script to run: forebay run train.py"),
         ("run -m", "no module to run: forebay run -m MODULE"),
         ("run --", "no script to run"),
@@ -93,8 +99,9 @@ def test_help_is_printed_to_standard_output(capsys, arguments):
     assert output.out.startswith("usage: forebay")
 
 
-def test_version_is_printed(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version_is_printed(capsys, option):
+    assert main([option]) == 0
     assert capsys.readouterr().out == f"forebay {forebay.__version__}\n"
 
 
@@ -108,6 +115,13 @@ def test_info_prints_json(capsys):
     present = {device["kind"] for device in output["devices"]}
     assert {"cuda", "mps", "mtia"} <= present | output["missing"].keys()
     assert all(output["missing"].values())
+
+
+def test_info_recommends_no_driver_that_cannot_be_used(capsys):
+    for arguments in (["info"], ["info", "--json"]):
+        assert main(arguments) == 0
+        assert "nvidia.com" not in capsys.readouterr().out
+    assert "nvidia.com" in forebay.why_not("cuda")
 
 
 def test_info_prints_a_table(capsys, monkeypatch):

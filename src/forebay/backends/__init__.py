@@ -18,6 +18,7 @@ from forebay.backends.common.abilities import methods
 from forebay.device_spec import Device
 from forebay.errors import DeviceError, ForebayError, ForebayWarning
 from forebay.spi import Driver, Port
+from forebay.suggestions import did_you_mean
 
 __all__ = [
     "EMULATED",
@@ -26,6 +27,7 @@ __all__ = [
     "drivers",
     "emulated_devices",
     "emulated_driver",
+    "missing_backend",
     "override_driver",
     "why_not",
 ]
@@ -35,11 +37,9 @@ GROUP = "forebay.backends"  # the group of entry points
 _BUILT_IN = {"cpu": ("forebay.backends.host.driver", "HostDriver")}
 _DEFAULT_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}
 EMULATED = tuple(_DEFAULT_PROFILES)  # kinds that can be emulated
-# Known kinds without a backend in this version, and why: PyTorch's text first, if it has one.
+# Known kinds without a backend in this version, and why.
 _PLANNED = {
-    "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
-    "from http://www.nvidia.com/Download/index.aspx\nThis version of forebay has no backend for cuda yet, but it can "
-    "emulate one: forebay.emulate('cuda')",
+    "cuda": "This version of forebay has no backend for cuda yet, but it can emulate one: forebay.emulate('cuda')",
     "mps": "this version of forebay has no backend for mps yet, but it can emulate one: forebay.emulate('mps')",
     "mtia": "this version of forebay has no backend for mtia, but it can emulate one: forebay.emulate('mtia')",
 }
@@ -53,13 +53,21 @@ def drivers() -> Mapping[str, Driver]:
     return _drivers
 
 
+# PyTorch's text where a device is used; it recommends a driver, which this version would not use.
+_PYTORCH_TEXTS = {
+    "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
+    "from http://www.nvidia.com/Download/index.aspx\n"
+}
+
+
 def driver(kind: str) -> Driver:
     """Return the driver of a kind. Raises ForebayError, with the installed kinds, if the kind is unknown."""
     if (found := _drivers.get(kind)) is not None:
         return found
     if kind in _PLANNED:
-        return _UnavailableDriver(kind, _PLANNED[kind])
-    raise ForebayError(f"{kind!r} is not a kind of device; installed kinds: {', '.join(sorted(_drivers))}")
+        return _UnavailableDriver(kind, _PYTORCH_TEXTS.get(kind, "") + _PLANNED[kind])
+    hint = did_you_mean(kind, {*_drivers, *_PLANNED})
+    raise ForebayError(f"{kind!r} is not a kind of device; installed kinds: {', '.join(sorted(_drivers))}{hint}")
 
 
 def why_not(kind: str) -> str:
@@ -89,6 +97,11 @@ def why_not(kind: str) -> str:
         return driver(kind).why_not()
     except ForebayError as error:
         return str(error)
+
+
+def missing_backend(kind: str) -> str:
+    """Return the reason why this version has no backend for a known kind; "" for other kinds and emulated ones."""
+    return "" if kind in _drivers else _PLANNED.get(kind, "")
 
 
 @contextmanager

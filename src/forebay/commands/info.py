@@ -80,7 +80,7 @@ def missing() -> dict[str, str]:
     from forebay import backends
 
     kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
-    return {kind: reason for kind in kinds if (reason := backends.why_not(kind))}
+    return {kind: reason for kind in kinds if (reason := backends.missing_backend(kind) or backends.why_not(kind))}
 
 
 def _show() -> None:

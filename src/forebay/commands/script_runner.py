@@ -56,12 +56,12 @@ class Program:
         return self._compile(main, path, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as below
 
     def _input(self, main: ModuleType) -> CodeType:
-        main.__loader__ = BuiltinImporter  # type: ignore[assignment]  # the class, as Python sets it
+        main.__loader__ = BuiltinImporter  # the class, as Python sets it
         main.__dict__.update(__file__="<stdin>", __cached__=None)
         return self._compile(main, "<stdin>", "")
 
     def _code(self, main: ModuleType) -> CodeType:
-        main.__loader__ = BuiltinImporter  # type: ignore[assignment]  # as above
+        main.__loader__ = BuiltinImporter
         text = textwrap.dedent(self.name) if sys.version_info >= (3, 14) else self.name
         self.source, self.argv = f"{text}\n".encode(errors="surrogateescape"), ["-c", *self.argv[1:]]
         return self._compile(main, "<string>", "")

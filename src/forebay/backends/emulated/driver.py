@@ -24,6 +24,7 @@ from forebay.backends.host.port import BaseHostPort
 from forebay.backends.host.queue import HostQueue
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps, Heaps
+from forebay.suggestions import did_you_mean
 
 __all__ = ["EmulatedDriver", "EmulatedPort"]
 
@@ -118,6 +119,7 @@ def _profile(kind: str, name: str) -> profiles.Profile:
     if kind not in kinds:
         raise ValueError(
             f"{kind!r} is not a kind of device that can be emulated; there are profiles for {', '.join(kinds)}"
+            f"{did_you_mean(kind, kinds)}"
         )
     found = profiles.load(name)
     if found.kind != kind:
