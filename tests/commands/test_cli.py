@@ -215,6 +215,28 @@ def test_doctor_reports_failures_crashes_and_timeouts_with_remedies(capsys, monk
     assert output.endswith("4 of 5 checks failed\n")
 
 
+def test_doctor_prints_json_or_failures_only(capsys, monkeypatch):
+    outcomes = {"core": (True, "well"), "bad": (False, "not well")}
+    monkeypatch.setattr(doctor, "CHECKS", [Check(name, lambda: "", f"fix {name}") for name in outcomes])
+    monkeypatch.setattr(doctor, "_run_check", lambda check: outcomes[check.name])
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "passed": False,
+        "failed": 1,
+        "checks": [
+            {"check": "core", "passed": True, "message": "well", "remedy": None},
+            {"check": "bad", "passed": False, "message": "not well", "remedy": "fix bad"},
+        ],
+    }
+    assert main(["doctor", "--quiet"]) == 1
+    output = capsys.readouterr().out
+    assert "well" in output
+    assert "core" not in output
+    outcomes["bad"] = True, "well"
+    assert main(["doctor", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_doctor_without_unicode_check_marks(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     assert doctor._marks() == ("ok    ", "FAILED", "-     ")
