@@ -58,7 +58,7 @@ def test_ctrl_c_during_report(runner, ending):
     assert observed.status == runner.python(source).status
     assert "Traceback" not in observed.err.split("Memory of")[1]
     assert "forebay: interrupted before the report was finished\n" in observed.err
-    assert [path.name for path in observed.output.iterdir()] == ["snapshot.forebay"]
+    assert sorted(path.name for path in observed.output.iterdir()) == ["snapshot.forebay", "summary.json"]
 
 
 FORKS = """

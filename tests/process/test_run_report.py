@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -30,7 +31,11 @@ def test_tables_and_files_are_written(runner):
     for name in ("snapshot.forebay", "report.html"):
         assert str(observed.output / name) in observed.err.splitlines()[-1 if name == "report.html" else -2]
     assert "\x1b" not in observed.err
-    assert sorted(path.name for path in observed.output.iterdir()) == ["report.html", "snapshot.forebay"]
+    assert sorted(path.name for path in observed.output.iterdir()) == [
+        "report.html",
+        "snapshot.forebay",
+        "summary.json",
+    ]
     assert "</html>" in (observed.output / "report.html").read_text()
     snapshot = observed.snapshot
     assert len(snapshot.trace) >= 202
@@ -121,10 +126,45 @@ def test_other_files_in_output_are_kept(runner):
     output.mkdir(parents=True)
     for name in ("report.html", "snapshot.forebay", "mine.txt"):
         (output / name).write_text("old")
-    runner.forebay("print(1)", options=("--output", "deep/er"))
+    runner.forebay("print(1)", options=("--output", "deep/er", "--overwrite"))
     assert (output / "mine.txt").read_text() == "old"
     assert (output / "report.html").read_text() != "old"
-    assert len([*output.iterdir()]) == 3
+    assert len([*output.iterdir()]) == 4
+
+
+@pytest.mark.parametrize("option", [(), ("--output", "there/it/is")])
+def test_earlier_report_is_kept(runner, option):
+    first = runner.forebay("print(1)", options=option)
+    folder = runner.folder / (option[-1] if option else "forebay-report")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for number in (2, 3):
+        again = runner.forebay(ALLOCATES, options=option)
+        assert f"{folder}-{number}/report.html" in again.err.replace("there/it/../", "")
+    assert str(folder / "report.html") in first.err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_report_of_another_run_meanwhile_is_kept(runner):
+    observed = runner.forebay("import pathlib; pathlib.Path('forebay-report/report.html').write_text('other')")
+    assert (observed.output / "report.html").read_text() == "other"
+    assert (runner.folder / "forebay-report-2/report.html").exists()
+
+
+def test_summary_is_printed_as_json_and_written(runner):
+    observed = runner.forebay(ALLOCATES, options=("--json",))
+    (line,) = observed.err.splitlines()
+    summary = json.loads(line)
+    (device,) = summary["devices"]
+    assert (device["device"], device["capacity"], device["allocations"]) == ("cpu", None, 101)
+    assert [site["site"].split("/")[-1] for site in device["sites_at_peak"]] == ["script.py:4 hold", "script.py:7 burn"]
+    assert summary["resident_peak_bytes"] > 5 << 20
+    assert json.loads((observed.output / "summary.json").read_text()) == summary
+
+
+def test_quiet_run_prints_nothing_and_writes_the_files(runner):
+    observed = runner.forebay(ALLOCATES, options=("--quiet",))
+    assert (observed.out, observed.err) == ("out\n", "")
+    assert (observed.output / "report.html").exists()
 
 
 @pytest.mark.parametrize("output", ["file", "file/below", "/proc/forebay", "/dev/null", "folder", "nul\\0l"])

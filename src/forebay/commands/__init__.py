@@ -32,6 +32,15 @@ def size_argument(text: str) -> int:
 
 
 @contextmanager
+def quiet_interrupt() -> Iterator[None]:
+    """Context manager: Ctrl-C ends the process without a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)  # the status that a shell reports after Ctrl-C
+
+
+@contextmanager
 def command_output() -> Iterator[None]:
     """Context manager for printing commands: a closed pipe and Ctrl-C end the process without a traceback."""
     try:

@@ -3,7 +3,9 @@
 While the program runs, its NumPy arrays are allocated on the CPU device; otherwise its behaviour does not change.
 Arguments after SCRIPT, MODULE or CODE are passed to the program. SCRIPT is what python accepts: a file, - for standard
 input, or a directory or zip file with __main__.py. At the end the report is printed on standard error, and two
-files are written to the output directory: snapshot.forebay and report.html. The exit status is that of the program.
+files are written to the output directory: snapshot.forebay and report.html, and the key figures as summary.json. A
+directory with an earlier report is kept: the new one gets a number, as in forebay-report-2. The exit status is that of
+the program.
 There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
 
 With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
@@ -17,7 +19,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from forebay.commands import CommandError, ProgramError, size_argument
+from forebay.commands import CommandError, ProgramError, quiet_interrupt, size_argument
 from forebay.commands.run_session import RunSession
 from forebay.commands.script_runner import Program
 from forebay.config import EMULATE, Emulated, parse_emulated
@@ -60,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"output directory (default: {OUTPUT})"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report instead of numbering this")
+    parser.add_argument("--quiet", action="store_true", help="print no report, only errors; the files are written")
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary on standard error as a line of JSON instead of tables"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
     parser.add_argument("-m", dest="form", action="store_const", const="module", help="run a module, as python -m does")
@@ -85,19 +92,8 @@ def mark_program(arguments: list[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not argv:
-        kind, example = _EXAMPLES[args.form]
-        raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
-    program = Program(argv, args.form)
-    cpu_memory = None if args.emulate else args.memory
-    session = RunSession(_absolute(args.output), argv, cpu_memory, args.entries if args.history else None, args.open)
-    session.prepare()
-    trace = None if args.trace is None else _absolute(args.trace)
-    _emulate(args.emulate, guard=args.guard, memory=args.memory)
-    session.start()
-    if trace is not None:
-        session.start_trace(trace)
+    with quiet_interrupt():
+        program, session = _prepare(args)
     try:
         program.execute()
     except (CommandError, ProgramError):
@@ -107,6 +103,36 @@ def run(args: argparse.Namespace) -> int:
         session.interrupted = True
         raise
     return 0
+
+
+def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
+    """Read the program and start the recording."""
+    argv = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not argv:
+        kind, example = _EXAMPLES[args.form]
+        raise CommandError(f"no {kind} to run: forebay run {example} (see forebay run --help)")
+    program = Program(argv, args.form)
+    session = RunSession(
+        _absolute(args.output),
+        argv,
+        None if args.emulate else args.memory,
+        args.entries if args.history else None,
+        show_page=args.open,
+        overwrite=args.overwrite,
+        quiet=args.quiet,
+        as_json=args.json,
+    )
+    session.prepare()
+    trace = None if args.trace is None else _absolute(args.trace)
+    _emulate(args.emulate, guard=args.guard, memory=args.memory)
+    try:
+        session.start()
+        if trace is not None:
+            session.start_trace(trace)
+    except KeyboardInterrupt:
+        session.cancel()
+        raise
+    return program, session
 
 
 def _emulate(requested: tuple[Emulated, ...] | None, *, guard: bool, memory: int | None) -> None:

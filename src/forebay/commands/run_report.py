@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay.atomic_write import atomic_write
 from forebay.commands.run_process import ProcessUse
@@ -15,11 +16,50 @@ from forebay.commands.terminal import Terminal
 if TYPE_CHECKING:
     from forebay.snapshot.model import Snapshot
 
-SNAPSHOT, REPORT = "snapshot.forebay", "report.html"
+SNAPSHOT, REPORT, SUMMARY = "snapshot.forebay", "report.html", "summary.json"
+
+_SITES = 10  # in the summary
 
 
-def report(snapshots: list[Snapshot], process: ProcessUse, terminal: Terminal, output: Path) -> None:
-    """Print the tables, write the files, and print their paths."""
+def report(
+    snapshots: list[Snapshot],
+    process: ProcessUse,
+    notes: Mapping[str, Any],
+    terminal: Terminal,
+    output: Path,
+    style: str = "tables",
+) -> None:
+    """Write the files. Print tables and the paths, or the summary as JSON ("json"), or only errors ("quiet")."""
+    import json
+
+    summary = {**notes, **process.as_json(), "devices": [_device(each) for each in snapshots], "output": str(output)}
+    if style == "tables":
+        _print_tables(snapshots, process, terminal)
+    files = _write(snapshots, json.dumps(summary, indent=2), terminal, output)
+    if style == "json":
+        terminal.print_line(json.dumps(summary))
+    elif style == "tables":
+        for name in files:
+            if name != SUMMARY:
+                line = f"{Path(name).stem.partition('-')[0]:9} {output / name}"
+                terminal.console().print(line, soft_wrap=True, markup=False)
+
+
+def _device(snapshot: Snapshot) -> dict[str, Any]:
+    from forebay.snapshot.analysis.summary import sites, summary
+    from forebay.snapshot.analysis.timeline import reconstruct
+
+    timeline = reconstruct(snapshot)
+    uses = sites(snapshot, timeline=timeline) if len(timeline.allocations.start) else []
+    top = [
+        {"site": use.label, "bytes": use.live_bytes, "count": use.count, "largest": use.largest}
+        for use in uses[:_SITES]
+    ]
+    numbers = asdict(summary(snapshot, timeline=timeline))
+    return {"device": snapshot.device, "capacity": snapshot.capacity or None, **numbers, "sites_at_peak": top}
+
+
+def _print_tables(snapshots: list[Snapshot], process: ProcessUse, terminal: Terminal) -> None:
     from forebay.snapshot.report import text
 
     console = terminal.console()
@@ -29,8 +69,6 @@ def report(snapshots: list[Snapshot], process: ProcessUse, terminal: Terminal, o
         console.print()
     console.print(process.table(console.width))
     console.print()
-    for name in _write(snapshots, terminal, output):
-        console.print(f"{Path(name).stem.partition('-')[0]:9} {output / name}", soft_wrap=True, markup=False)
 
 
 def snapshot_names(snapshots: list[Snapshot]) -> list[str]:
@@ -52,7 +90,7 @@ def show_page(terminal: Terminal, output: Path) -> None:
     terminal.print_line("forebay: no browser could be started; open the report manually")
 
 
-def _write(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> list[str]:
+def _write(snapshots: list[Snapshot], summary: str, terminal: Terminal, output: Path) -> list[str]:
     """Write all files, with a progress bar on terminals. Returns the names of the files that were written."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -68,6 +106,10 @@ def _write(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> list[
             text = TextIOWrapper(file, encoding="utf-8")
             html.write_several(snapshots, text)
             text.detach()  # otherwise it would close the file
+
+    def write_summary(path: Path) -> None:
+        with atomic_write(path) as file:
+            file.write(f"{summary}\n".encode())
 
     def attempt(write: Callable[[Path], None], path: Path) -> bool:
         try:
@@ -92,7 +134,7 @@ def _write(snapshots: list[Snapshot], terminal: Terminal, output: Path) -> list[
         writers: dict[str, Callable[[Path], None]] = {
             name: partial(write_snapshot, each) for name, each in zip(snapshot_names(snapshots), snapshots, strict=True)
         }
-        writers[REPORT] = write_page
+        writers |= {SUMMARY: write_summary, REPORT: write_page}
         return [name for name, write in writers.items() if attempt(write, output / name)]
 
 

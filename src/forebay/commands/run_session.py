@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_devices, run_process, run_report
+from forebay.commands import CommandError, run_devices, run_output, run_process, run_report
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_report import reason
 from forebay.commands.terminal import Terminal
@@ -32,10 +32,14 @@ class RunSession:
     memory: int | None = None
     entries: int | None = None  # size of the history; None: no history
     show_page: bool = False
+    overwrite: bool = False  # an earlier report in `output`
+    quiet: bool = False  # print errors only
+    as_json: bool = False  # print the summary as JSON instead of tables
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
+    _wanted: Path = field(default_factory=Path)
     _started: float = 0.0
     _trace: Trace | None = None
     _descriptors: ReservedDescriptors = field(default_factory=ReservedDescriptors)
@@ -46,18 +50,10 @@ class RunSession:
             from forebay import memory  # noqa: F401 - raises ImportError if the compiled core cannot be loaded
         except ImportError as error:
             raise CommandError(str(error)) from error
-        probe = self.output / f".writable-{os.getpid()}"
-        try:
-            self.output.mkdir(parents=True, exist_ok=True)
-            probe.touch(exist_ok=False)
-            probe.unlink()
-        except FileExistsError as error:
-            raise CommandError(f"cannot write the report to {str(self.output)!r}: it is not a directory") from error
-        except (OSError, ValueError) as error:
-            raise CommandError(f"cannot write the report to {str(self.output)!r}: {reason(error)}") from error
-        for name in (run_report.SNAPSHOT, run_report.REPORT):
-            if (self.output / name).is_dir():
-                raise CommandError(f"cannot write {str(self.output / name)!r}: it is a directory")
+        self._wanted = self.output
+        if not self.overwrite:
+            self.output = run_output.free_directory(self._wanted)
+        run_output.make_directory(self.output)
 
     def start(self) -> None:
         """Start recording. Call before the program: the exit handler registered first runs last."""
@@ -117,9 +113,12 @@ class RunSession:
         process = run_process.measure()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            snapshots = run_devices.snapshots(self._notes(seconds))
-            run_report.report(snapshots, process, self._terminal, self.output)
-            if self._trace is not None and self._trace.written:
+            if not self.overwrite and run_output.has_report(self.output):  # of another run, meanwhile
+                self.output = run_output.free_directory(self._wanted)
+            style = "quiet" if self.quiet else "json" if self.as_json else "tables"
+            notes = self._notes(seconds)
+            run_report.report(run_devices.snapshots(notes), process, notes, self._terminal, self.output, style)
+            if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
             if self.show_page:
                 run_report.show_page(self._terminal, self.output)

@@ -1,0 +1,44 @@
+"""The output directory of `forebay run`: numbered, so that an earlier report is kept."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from forebay.commands import CommandError
+from forebay.commands.run_report import REPORT, SNAPSHOT, SUMMARY, reason
+
+_FILES = (REPORT, SNAPSHOT, SUMMARY, "snapshot-*.forebay")
+_CHILDREN = "process-*"  # directories of the reports of child processes
+
+
+def free_directory(wanted: Path) -> Path:
+    """Return the directory, or with a number (`forebay-report-2`) the first that has no report."""
+    numbered = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([wanted], numbered) if not has_report(each, _CHILDREN))
+
+
+def has_report(directory: Path, *more: str) -> bool:
+    """Return True if the directory contains a report, or a file with a name of the patterns `more`."""
+    try:
+        files = any(path.is_file() for pattern in _FILES for path in directory.glob(pattern))
+        return files or any(next(directory.glob(pattern), None) is not None for pattern in more)
+    except (OSError, ValueError):  # reported when the directory is made
+        return False
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory and check that files can be written to it. Raises CommandError."""
+    probe = directory / f".writable-{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except FileExistsError as error:
+        raise CommandError(f"cannot write the report to {str(directory)!r}: it is not a directory") from error
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot write the report to {str(directory)!r}: {reason(error)}") from error
+    for name in (SNAPSHOT, REPORT, SUMMARY):
+        if (directory / name).is_dir():
+            raise CommandError(f"cannot write {str(directory / name)!r}: it is a directory")
