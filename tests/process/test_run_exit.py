@@ -72,7 +72,7 @@ FORKS = """
 """
 
 
-def test_forked_child_computes_and_does_not_report(runner):
+def test_forked_child_computes_and_prints_no_tables(runner):
     observed = runner.same(FORKS)
     assert observed.out.split() == ["2000000.0", "None", "2000000.0", "3"]
     assert observed.err.count("Memory of cpu") == 1

@@ -60,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"entries kept in the history (default: {ENTRIES:,})",
     )
     parser.add_argument(
+        "--children", action=argparse.BooleanOptionalAction, default=True,
+        help="report forked processes, too (default), each in a directory process-PID",
+    )  # fmt: skip
+    parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="DIR", help=f"output directory (default: {OUTPUT})"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier report instead of numbering this")
@@ -121,6 +125,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
         overwrite=args.overwrite,
         quiet=args.quiet,
         as_json=args.json,
+        children=args.children,
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)

@@ -40,7 +40,23 @@ def start(memory: int | None, entries: int | None) -> None:
         )
 
 
-def snapshots(notes: Mapping[str, Any]) -> list[Snapshot]:
+def restart(entries: int | None) -> None:
+    """Record anew in a forked child, which has a copy of the CPU device; other devices cannot be used there.
+
+    The arrays of the parent count as allocated before the recording.
+    """
+    from forebay import memory
+    from forebay.interop import numpy
+
+    numpy.install(CPU)
+    numpy.other_arrays(reset=True)
+    memory.reset_peak_memory_stats(CPU)
+    memory.reset_accumulated_memory_stats(CPU)
+    if entries is not None:
+        memory.record_history(entries, device=CPU)
+
+
+def snapshots(notes: Mapping[str, Any], *, opened_only: bool = False) -> list[Snapshot]:
     """Return a snapshot of each open device, and of the emulated devices that the program did not open.
 
     The CPU device is left out if others are reported and nothing was allocated on it.
@@ -55,7 +71,7 @@ def snapshots(notes: Mapping[str, Any]) -> list[Snapshot]:
     for name, found in opened.items():
         if found.capacity >= UNLIMITED:
             opened[name] = replace(found, capacity=0)
-    for kind in {each.kind for each in EMULATE.value()}:
+    for kind in () if opened_only else {each.kind for each in EMULATE.value()}:
         driver = backends.driver(kind)
         for index in range(driver.count()):
             capacity = driver.describe(index).total_bytes if isinstance(driver, Describes) else 0

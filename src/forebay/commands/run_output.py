@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from forebay.commands import CommandError
-from forebay.commands.run_report import REPORT, SNAPSHOT, SUMMARY, reason
 
+SNAPSHOT, REPORT, SUMMARY = "snapshot.forebay", "report.html", "summary.json"
 _FILES = (REPORT, SNAPSHOT, SUMMARY, "snapshot-*.forebay")
 _CHILDREN = "process-*"  # directories of the reports of child processes
 
@@ -42,3 +42,9 @@ def make_directory(directory: Path) -> None:
     for name in (SNAPSHOT, REPORT, SUMMARY):
         if (directory / name).is_dir():
             raise CommandError(f"cannot write {str(directory / name)!r}: it is a directory")
+
+
+def reason(error: BaseException) -> str:
+    """Return an error message in one line."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split()) or type(error).__name__

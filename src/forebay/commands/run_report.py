@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.atomic_write import atomic_write
+from forebay.commands import run_children
+from forebay.commands.run_output import REPORT, SNAPSHOT, SUMMARY, reason
 from forebay.commands.run_process import ProcessUse
 from forebay.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from forebay.snapshot.model import Snapshot
-
-SNAPSHOT, REPORT, SUMMARY = "snapshot.forebay", "report.html", "summary.json"
 
 _SITES = 10  # in the summary
 
@@ -32,10 +32,12 @@ def report(
     """Write the files. Print tables and the paths, or the summary as JSON ("json"), or only errors ("quiet")."""
     import json
 
-    summary = {**notes, **process.as_json(), "devices": [_device(each) for each in snapshots], "output": str(output)}
+    children = run_children.collect(output, str(notes.get("run")))
+    summary = {**_summary(snapshots, process, notes), "children": children, "output": str(output)}
     if style == "tables":
-        _print_tables(snapshots, process, terminal)
-    files = _write(snapshots, json.dumps(summary, indent=2), terminal, output)
+        _print_tables(snapshots, process, children, terminal)
+    pages = [*snapshots, *run_children.snapshots(output, children)]
+    files = _write(snapshots, pages, json.dumps(summary, indent=2), terminal, output)
     if style == "json":
         terminal.print_line(json.dumps(summary))
     elif style == "tables":
@@ -43,6 +45,19 @@ def report(
             if name != SUMMARY:
                 line = f"{Path(name).stem.partition('-')[0]:9} {output / name}"
                 terminal.console().print(line, soft_wrap=True, markup=False)
+
+
+def write_child(
+    snapshots: list[Snapshot], process: ProcessUse, notes: Mapping[str, Any], terminal: Terminal, output: Path
+) -> None:
+    """Write the files of a child process: the snapshots, then the summary, by which its parent finds them."""
+    import json
+
+    _write(snapshots, [], json.dumps(_summary(snapshots, process, notes), indent=2), terminal, output)
+
+
+def _summary(snapshots: list[Snapshot], process: ProcessUse, notes: Mapping[str, Any]) -> dict[str, Any]:
+    return {**notes, **process.as_json(), "devices": [_device(each) for each in snapshots]}
 
 
 def _device(snapshot: Snapshot) -> dict[str, Any]:
@@ -59,7 +74,9 @@ def _device(snapshot: Snapshot) -> dict[str, Any]:
     return {"device": snapshot.device, "capacity": snapshot.capacity or None, **numbers, "sites_at_peak": top}
 
 
-def _print_tables(snapshots: list[Snapshot], process: ProcessUse, terminal: Terminal) -> None:
+def _print_tables(
+    snapshots: list[Snapshot], process: ProcessUse, children: list[dict[str, Any]], terminal: Terminal
+) -> None:
     from forebay.snapshot.report import text
 
     console = terminal.console()
@@ -69,6 +86,9 @@ def _print_tables(snapshots: list[Snapshot], process: ProcessUse, terminal: Term
         console.print()
     console.print(process.table(console.width))
     console.print()
+    if children:
+        console.print(run_children.table(children, console.width))
+        console.print()
 
 
 def snapshot_names(snapshots: list[Snapshot]) -> list[str]:
@@ -90,7 +110,9 @@ def show_page(terminal: Terminal, output: Path) -> None:
     terminal.print_line("forebay: no browser could be started; open the report manually")
 
 
-def _write(snapshots: list[Snapshot], summary: str, terminal: Terminal, output: Path) -> list[str]:
+def _write(
+    snapshots: list[Snapshot], pages: list[Snapshot], summary: str, terminal: Terminal, output: Path
+) -> list[str]:
     """Write all files, with a progress bar on terminals. Returns the names of the files that were written."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -104,7 +126,7 @@ def _write(snapshots: list[Snapshot], summary: str, terminal: Terminal, output: 
         show("rendering the report", 1)
         with atomic_write(path) as file:
             text = TextIOWrapper(file, encoding="utf-8")
-            html.write_several(snapshots, text)
+            html.write_several(pages, text)
             text.detach()  # otherwise it would close the file
 
     def write_summary(path: Path) -> None:
@@ -134,11 +156,7 @@ def _write(snapshots: list[Snapshot], summary: str, terminal: Terminal, output: 
         writers: dict[str, Callable[[Path], None]] = {
             name: partial(write_snapshot, each) for name, each in zip(snapshot_names(snapshots), snapshots, strict=True)
         }
-        writers |= {SUMMARY: write_summary, REPORT: write_page}
+        writers[SUMMARY] = write_summary
+        if pages:
+            writers[REPORT] = write_page
         return [name for name, write in writers.items() if attempt(write, output / name)]
-
-
-def reason(error: BaseException) -> str:
-    """Return an error message in one line."""
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(message.split()) or type(error).__name__

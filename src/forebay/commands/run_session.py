@@ -9,15 +9,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from forebay.commands import CommandError, run_devices, run_output, run_process, run_report
+from forebay.commands import CommandError, run_children, run_devices, run_output, run_process, run_report
 from forebay.commands.reserved_descriptors import ReservedDescriptors
-from forebay.commands.run_report import reason
+from forebay.commands.run_output import reason
 from forebay.commands.terminal import Terminal
+from forebay.errors import ForebayError, warn_unraisable
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunSession:
-    """A recording from `start` until the process exits. Forked children do not report."""
+    """A recording from `start` until the process exits. Each forked child continues with its own."""
 
     output: Path  # absolute, as the program may change the working directory
     argv: list[str]
@@ -35,12 +36,17 @@ class RunSession:
     overwrite: bool = False  # an earlier report in `output`
     quiet: bool = False  # print errors only
     as_json: bool = False  # print the summary as JSON instead of tables
+    children: bool = True  # forked processes report, too
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
     _path: list[str] = field(default_factory=lambda: sys.path[not sys.flags.safe_path :])
     _wanted: Path = field(default_factory=Path)
     _started: float = 0.0
+    _run: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns()}")
+    _is_child: bool = False
+    _finished: bool = False
+    _ends_replaced: bool = False
     _trace: Trace | None = None
     _descriptors: ReservedDescriptors = field(default_factory=ReservedDescriptors)
 
@@ -57,8 +63,6 @@ class RunSession:
 
     def start(self) -> None:
         """Start recording. Call before the program: the exit handler registered first runs last."""
-        from forebay.errors import ForebayError
-
         atexit.register(self._finish)
         try:
             run_devices.start(self.memory, self.entries)
@@ -67,6 +71,39 @@ class RunSession:
             notes = getattr(error, "__notes__", ())  # name the environment variable with the bad value
             raise CommandError("; ".join([str(error), *notes])) from error
         self._started = time.perf_counter()
+        if self.children:
+            os.register_at_fork(after_in_child=self._continue_in_child)
+
+    def _continue_in_child(self) -> None:
+        """Record anew in a forked child. Never raises, as a fork handler."""
+        if os.getppid() != self._process or self._finished:  # forked by a child that is no part of the program
+            return
+        try:
+            self._process, self._is_child, self._started = os.getpid(), True, time.perf_counter()
+            run_devices.restart(self.entries)
+            if not self._ends_replaced:
+                self._ends_replaced = True
+                run_children.report_every_end(self._finish_child)
+        except Exception as error:  # noqa: BLE001 - the child runs without a report
+            self._process = 0
+            warn_unraisable(f"forebay run does not record process {os.getpid()}: {reason(error)}")
+
+    def _finish_child(self) -> None:
+        """Write the report of a forked child, once, and unless it allocated nothing. Never raises."""
+        if os.getpid() != self._process or self._finished:
+            return
+        self._finished = True
+        with suppress(BaseException):  # the child's outcome must not change, and its standard error is the program's
+            from forebay.interop import numpy
+
+            process = run_process.measure()
+            numpy.uninstall()
+            found = run_devices.snapshots({}, opened_only=True)
+            if process.other_count or any(each.stats["allocation.all.allocated"] for each in found):
+                notes = {**self._notes(time.perf_counter() - self._started), "run": self._run, "parent": os.getppid()}
+                found = [replace(each, notes={**each.notes, **notes}) for each in found]
+                output = run_children.directory_of(self.output, os.getpid())
+                run_report.write_child(found, process, notes, self._terminal, output)
 
     def start_trace(self, path: Path) -> None:
         """Trace the program; the trace is written before the report. Raises CommandError."""
@@ -84,8 +121,11 @@ class RunSession:
         atexit.unregister(self._finish)
 
     def _finish(self) -> None:
-        if os.getpid() != self._process:
+        if self._is_child:
+            self._finish_child()
+        if os.getpid() != self._process or self._finished:
             return
+        self._finished = True  # processes that are forked from now on are not the program's
         try:
             with _interruptible_once():
                 seconds = time.perf_counter() - self._started
@@ -116,7 +156,7 @@ class RunSession:
             if not self.overwrite and run_output.has_report(self.output):  # of another run, meanwhile
                 self.output = run_output.free_directory(self._wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
-            notes = self._notes(seconds)
+            notes = {**self._notes(seconds), "run": self._run}
             run_report.report(run_devices.snapshots(notes), process, notes, self._terminal, self.output, style)
             if self._trace is not None and self._trace.written and style == "tables":
                 self._terminal.console().print(f"{'trace':9} {self._trace.path}", soft_wrap=True, markup=False)
