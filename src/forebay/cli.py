@@ -62,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> Parser:
     parser = Parser(prog="forebay", description="An accelerator runtime with memory reports.")
     parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
+    parser.add_argument(
+        "--print-completion", choices=("bash", "zsh", "tcsh"), metavar="SHELL",
+        help="print the completion script of a shell (bash, zsh or tcsh) and exit",
+    )  # fmt: skip
     parser.set_defaults(run=lambda args: show_version_or_help(parser, args))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
@@ -74,10 +78,27 @@ def make_parser() -> Parser:
     return parser
 
 
+def completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Return the script that completes commands, options and files of `forebay` in a shell."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise CommandError("--print-completion needs the package shtab: pip install shtab") from error
+    for command in parser._subparsers._group_actions[0].choices.values():  # type: ignore[union-attr]  # noqa: SLF001 - the only list
+        for action in command._actions:  # noqa: SLF001 - as above
+            if action.dest in ("program", "snapshot", "trace"):
+                action.complete = shtab.FILE
+            elif action.dest == "output":
+                action.complete = shtab.DIRECTORY
+    return str(shtab.complete(parser, shell))
+
+
 def show_version_or_help(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     with command_output():
         if args.version:
             print(f"forebay {forebay.__version__}")
+        elif args.print_completion:
+            print(completion(parser, args.print_completion))
         else:
             parser.print_help()
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,32 @@ def test_info_shows_emulated_devices(capsys, monkeypatch, guard):
     for words in ("cuda:1", "(emulated)", " 8.0 ", "3.00 GiB", "emulated with profile a100"):
         assert words in shown
     assert ("no, guarded" in shown) == guard
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_script_is_printed(capsys, shell):
+    pytest.importorskip("shtab", reason="makes the scripts")
+    assert main(["--print-completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("doctor", "--emulate", "--settings", "--abilities"):
+        assert word.lstrip("-") in script
+
+
+def test_bash_completes_options_and_commands(capsys):
+    pytest.importorskip("shtab", reason="makes the scripts")
+    if (bash := shutil.which("bash")) is None:
+        pytest.skip("runs bash")
+    main(["--print-completion", "bash"])
+    asks = "\nCOMP_WORDS=(forebay run --emu); COMP_CWORD=2; _shtab_forebay forebay; echo ${COMPREPLY[@]}"
+    done = subprocess.run([bash, "-c", capsys.readouterr().out + asks], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["--emulate"]
+
+
+def test_completion_without_shtab_is_explained(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "--print-completion needs the package shtab: pip install shtab" in error_of(
+        capsys, "--print-completion", "bash"
+    )
 
 
 @pytest.mark.slow
