@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -159,6 +160,22 @@ def test_summary_is_printed_as_json_and_written(runner):
     assert [site["site"].split("/")[-1] for site in device["sites_at_peak"]] == ["script.py:4 hold", "script.py:7 burn"]
     assert summary["resident_peak_bytes"] > 5 << 20
     assert json.loads((observed.output / "summary.json").read_text()) == summary
+
+
+def test_progress_is_printed_while_the_program_runs(runner):
+    source = """
+        import time
+        import forebay.commands.run_progress
+        import numpy as np
+        kept = np.ones(4 << 20, np.uint8)
+        time.sleep(0.5)
+    """
+    runner.write("import forebay.commands.run_progress as line\nline.FILE_SECONDS = 0.05", "sitecustomize.py")
+    paths = os.pathsep.join(filter(None, [str(runner.folder), os.environ.get("PYTHONPATH")]))
+    observed = runner.forebay(source, options=("--progress",), env={**os.environ, "PYTHONPATH": paths})
+    line = r"^forebay: 0:0\d, allocated 4.00 MiB, peak 4.00 MiB, resident [\d.]+ MiB$"
+    assert len(re.findall(line, observed.err, re.MULTILINE)) >= 2
+    assert "forebay: 0:0" not in observed.err.split("Memory of cpu")[1]
 
 
 def test_quiet_run_prints_nothing_and_writes_the_files(runner):

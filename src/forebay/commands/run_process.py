@@ -72,11 +72,11 @@ def measure() -> ProcessUse:
     from forebay.interop import numpy
 
     others = numpy.other_arrays()
-    peak, now = _resident()
+    peak, now = resident_memory()
     return ProcessUse(os.getpid(), peak, now, numpy.SMALLEST, others.count, others.nbytes, others.peak)
 
 
-def _resident() -> tuple[int, int]:
+def resident_memory() -> tuple[int, int]:
     """Return the peak and the current bytes of resident memory."""
     try:
         text = Path("/proc/self/status").read_text()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from forebay.commands import CommandError, run_children, run_devices, run_output, run_process, run_report
 from forebay.commands.reserved_descriptors import ReservedDescriptors
 from forebay.commands.run_output import reason
+from forebay.commands.run_progress import ProgressLine
 from forebay.commands.terminal import Terminal
 from forebay.errors import ForebayError, warn_unraisable
 
@@ -37,6 +38,7 @@ class RunSession:
     quiet: bool = False  # print errors only
     as_json: bool = False  # print the summary as JSON instead of tables
     children: bool = True  # forked processes report, too
+    progress: bool = False  # print a line while the program runs
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
@@ -44,6 +46,7 @@ class RunSession:
     _wanted: Path = field(default_factory=Path)
     _started: float = 0.0
     _run: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns()}")
+    _progress: ProgressLine | None = None
     _is_child: bool = False
     _finished: bool = False
     _ends_replaced: bool = False
@@ -71,6 +74,8 @@ class RunSession:
             notes = getattr(error, "__notes__", ())  # name the environment variable with the bad value
             raise CommandError("; ".join([str(error), *notes])) from error
         self._started = time.perf_counter()
+        if self.progress:
+            self._progress = ProgressLine(self._terminal)
         if self.children:
             os.register_at_fork(after_in_child=self._continue_in_child)
 
@@ -133,6 +138,8 @@ class RunSession:
                 with suppress(Exception):  # closed, broken or replaced by the program; Python reports that at exit
                     sys.stdout.flush()
                 sys.path[:] = self._path  # later imports must not load modules from the program's folder
+                if self._progress is not None:
+                    self._progress.stop()
                 self._descriptors.release()
                 self._report(seconds)
         except KeyboardInterrupt:

@@ -46,7 +46,11 @@ class Terminal:
 
     def print_line(self, line: str) -> None:
         """Print a plain line."""
-        _LossyFile(self._fd if self._file_identity() == self._identity else None, self._encoding).write(f"{line}\n")
+        self.print(f"{line}\n")
+
+    def print(self, text: str) -> None:
+        """Print a plain text."""
+        _LossyFile(self._fd if self._file_identity() == self._identity else None, self._encoding).write(text)
 
     def close(self) -> None:
         """Close the duplicate, unless the program has closed it and reused the descriptor."""
