@@ -21,6 +21,14 @@ COMMANDS = {
 }
 
 
+class Paragraphs(argparse.HelpFormatter):
+    """A help formatter that keeps the paragraphs of a description and wraps each to the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(part, width, indent) for part in text.strip().split("\n\n"))
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that prints errors in one line, with the help of the command that they are about."""
 
@@ -69,9 +77,8 @@ def make_parser() -> Parser:
     parser.set_defaults(run=lambda args: show_version_or_help(parser, args))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
-        formatter = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(
-            name, help=summary, description=module.__doc__, allow_abbrev=False, formatter_class=formatter
+            name, help=summary, description=module.__doc__, allow_abbrev=False, formatter_class=Paragraphs
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

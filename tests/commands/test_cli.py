@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -87,6 +88,17 @@ def test_unreadable_script_is_reported(capsys, monkeypatch):
 
     monkeypatch.setattr(io, "open_code", raise_permission_error)
     assert "cannot read the script 'x.py': Permission denied" in error_of(capsys, "run", "x.py")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["replay", "--help"], ["doctor", "--help"], ["info"]]
+)
+def test_output_fits_the_terminal(capsys, monkeypatch, arguments, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > width] == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["info", "--help"], ["doctor", "-h"]])

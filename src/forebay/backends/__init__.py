@@ -39,7 +39,7 @@ _DEFAULT_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}
 EMULATED = tuple(_DEFAULT_PROFILES)  # kinds that can be emulated
 # Known kinds without a backend in this version, and why.
 _PLANNED = {
-    "cuda": "This version of forebay has no backend for cuda yet, but it can emulate one: forebay.emulate('cuda')",
+    "cuda": "this version of forebay has no backend for cuda yet, but it can emulate one: forebay.emulate('cuda')",
     "mps": "this version of forebay has no backend for mps yet, but it can emulate one: forebay.emulate('mps')",
     "mtia": "this version of forebay has no backend for mtia, but it can emulate one: forebay.emulate('mtia')",
 }
@@ -65,9 +65,15 @@ def driver(kind: str) -> Driver:
     if (found := _drivers.get(kind)) is not None:
         return found
     if kind in _PLANNED:
-        return _UnavailableDriver(kind, _PYTORCH_TEXTS.get(kind, "") + _PLANNED[kind])
+        return _UnavailableDriver(kind, _planned_text(kind))
     hint = did_you_mean(kind, {*_drivers, *_PLANNED})
     raise ForebayError(f"{kind!r} is not a kind of device; installed kinds: {', '.join(sorted(_drivers))}{hint}")
+
+
+def _planned_text(kind: str) -> str:
+    """Return why a kind has no devices, in PyTorch's words first, if it has any."""
+    ours = _PLANNED[kind]
+    return _PYTORCH_TEXTS[kind] + ours[0].upper() + ours[1:] if kind in _PYTORCH_TEXTS else ours
 
 
 def why_not(kind: str) -> str:

@@ -6,6 +6,7 @@ input, or a directory or zip file with __main__.py. At the end the report is pri
 files are written to the output directory: snapshot.forebay and report.html, and the key figures as summary.json. A
 directory with an earlier report is kept: the new one gets a number, as in forebay-report-2. The exit status is that of
 the program.
+
 There is no report if the program ends with os._exit, os.exec* or a signal other than Ctrl-C.
 
 With --emulate, devices of another kind are emulated in the program and in all processes that it starts; the report
