@@ -195,7 +195,7 @@ def cycle_in(found: Iterable[Import], modules: set[str]) -> list[str]:
 def sources(root):
     """Return each module of forebay: its source, and whether it is a package."""
     found = {}
-    for path in sorted((root / "src").rglob("*.py")):
+    for path in sorted((root / "src/forebay").rglob("*.py")):  # without forebay_command, which is above the package
         parts = path.relative_to(root / "src").with_suffix("").parts
         is_package = parts[-1] == "__init__"
         found[".".join(parts[:-1] if is_package else parts)] = path.read_text(), is_package
