@@ -63,6 +63,14 @@ def test_text_names_a_segment_much_larger_than_the_request(fake):
     assert kept.nbytes == 50 * MIB
 
 
+def test_text_names_a_segment_slightly_larger_than_the_request(fake):
+    kept = forebay.empty(50 * MIB, dtype=forebay.uint8, device="fake:0")
+    text = str(oom_error(19 * MIB + MIB // 2))
+    assert "Tried to allocate 20.00 MiB. " in text
+    assert text.splitlines()[1] == "  The request of 19.50 MiB needs a segment of 20.00 MiB."
+    assert kept.nbytes == 50 * MIB
+
+
 def test_free_blocks_of_other_streams_are_distinguished(fake):
     with forebay.Stream("fake:0") as stream:
         other = forebay.empty(3 * MIB, dtype=forebay.uint8, device="fake:0")
