@@ -201,7 +201,6 @@ class NumpyHook:
     def __new__(cls, pool: Pool, queue: int, smallest: int, pages: bool = False) -> Self: ...
     @property
     def pool(self) -> Pool: ...
-    @property
     def forwarded(self) -> tuple[int, int, int, int]:
         """Requests forwarded to the previous allocator: number, bytes, live bytes (approximately), and their peak."""
 

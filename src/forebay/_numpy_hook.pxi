@@ -27,7 +27,6 @@ cdef class NumpyHook:
     @smallest.setter
     def smallest(self, size_t nbytes): self.allocator.get().set_smallest(nbytes)
 
-    @property
     def forwarded(self):
         cdef ForwardedRequests seen = self.allocator.get().forwarded()
         return seen.count, seen.bytes, max(seen.live, 0), seen.peak

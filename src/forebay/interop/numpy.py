@@ -197,7 +197,7 @@ def other_arrays(*, reset: bool = False) -> OtherArrays:
     hook = next(reversed(_installed.values()), None)  # NumPy calls the last one first; it forwards to the others
     if hook is None:
         return OtherArrays(0, 0, 0)
-    count, nbytes, _, peak = hook.forwarded
+    count, nbytes, _, peak = hook.forwarded()
     if reset:
         hook.reset_forwarded()
     return OtherArrays(count, nbytes, peak)
