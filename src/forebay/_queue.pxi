@@ -9,9 +9,9 @@ cdef class Mark:
     cdef shared_ptr[NativeMark] native
 
     @property
-    def tick(self): return self.native.get().tick
+    def tick(self): return 0 if self.native.get() is NULL else self.native.get().tick  # null: made by the type
     @property
-    def nanoseconds(self): return self.native.get().nanoseconds
+    def nanoseconds(self): return 0 if self.native.get() is NULL else self.native.get().nanoseconds
 
 
 cdef class Queue:

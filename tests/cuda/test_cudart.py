@@ -66,7 +66,8 @@ def test_created_streams_are_distinct_and_queues_are_reused(runtime):
     check_error(runtime.cudaStreamDestroy(first))
     assert create_stream(runtime) == first
     assert [runtime.cudaStreamDestroy(handle) for handle in (second, second, 0, 5)] == [0, 400, 400, 400]
-    assert runtime.cudaStreamCreate(0) == 1
+    for address in (0, -1, 5, 4096, 1 << 47, 1 << 70):
+        assert runtime.cudaStreamCreate(address) == 1
 
 
 def test_destroyed_streams_queue_is_not_reused_on_other_device(runtime):

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from numpy._core.multiarray import get_handler_name
 
 import forebay
 from forebay import memory
@@ -316,3 +317,24 @@ def test_memory_freed_on_a_stream_is_not_reused():
     array = np.zeros(16 * MIB, np.uint8)
     forebay.synchronize(HOST)
     assert not array.any()
+
+
+def test_contexts_may_end_in_any_order():
+    before = get_handler_name(np.empty(1))
+    first, second, third = (hook.serving(HOST, smallest=1) for _ in range(3))
+    for each in (first, second, third):
+        each.__enter__()
+    for each in (second, first, third):
+        assert get_handler_name(np.empty(1)) != before
+        each.__exit__(None, None, None)
+    assert get_handler_name(np.empty(1)) == before
+
+
+def test_context_may_end_in_another_one():
+    """A generator is resumed in the context of its caller. The next block that ends here restores NumPy's handler."""
+    before, entered = get_handler_name(np.empty(1)), hook.serving(HOST, smallest=1)
+    entered.__enter__()
+    contextvars.Context().run(entered.__exit__, None, None, None)
+    with hook.serving(HOST, smallest=1):
+        pass
+    assert get_handler_name(np.empty(1)) == before

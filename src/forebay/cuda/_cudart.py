@@ -18,6 +18,7 @@ from forebay.backends.common.cuda_errors import (
     REGISTERED_ALREADY,
     text_of,
 )
+from forebay.backends.common.mmap import is_writable
 from forebay.cuda._kind import CUDA
 from forebay.errors import DeviceError, Unsupported
 from forebay.observe.ranges import ranges
@@ -207,14 +208,14 @@ def cudaStreamCreate(ptr: int) -> cudaError:  # noqa: N802 -- as above
     Returns
     -------
     cudaError
-        Success, or 1 if `ptr` is not positive.
+        Success, or 1 if the process cannot write to `ptr`.
 
     Notes
     -----
     Initialises CUDA and opens the device. Reuses the queue of a destroyed stream of the device if there is one.
     """
     opened = CUDA.open_device()
-    if ptr <= 0:
+    if not is_writable(ptr, 8):
         return cudaError(INVALID_VALUE)
     with _lock:
         _free_queues[:] = [(device, queue) for device, queue in _free_queues if not device.unusable]

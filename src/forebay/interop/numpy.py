@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,11 +238,30 @@ def serving(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
     >>> forebay.memory.memory_allocated("cpu") >= array.nbytes
     True
     """
-    previous = _new_hook(_open_host_visible(device, smallest), smallest).in_context()
+    entered = _Entered(_new_hook(_open_host_visible(device, smallest), smallest).in_context())
+    _entered.set((*_entered.get(), entered))
     try:
         yield
     finally:
-        restore_numpy_handler(previous)
+        entered.ended = True
+        remaining = _entered.get()
+        if entered not in remaining:  # left in another context than it was entered in, as a generator can be
+            remaining = (*remaining, entered)
+        while remaining and remaining[-1].ended:  # the others end with the one that was entered after them
+            restore_numpy_handler(remaining[-1].previous)
+            remaining = remaining[:-1]
+        _entered.set(remaining)
+
+
+class _Entered:
+    """An active or ended `serving` block, and NumPy's handler before it."""
+
+    def __init__(self, previous: object) -> None:
+        self.previous = previous
+        self.ended = False
+
+
+_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("entered", default=())  # outermost first
 
 
 def _open_host_visible(device: Device | str | int, smallest: int) -> OpenDevice:

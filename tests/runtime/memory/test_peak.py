@@ -132,6 +132,17 @@ def test_dropped_peak_ends_its_meter(device):
         allocator.meter(meter)
 
 
+def test_interrupted_exit_ends_the_meter_once(device, monkeypatch):
+    """KeyboardInterrupt arrives after the meter has ended and before its value is stored."""
+    unraised = []
+    monkeypatch.setattr("sys.unraisablehook", unraised.append)
+    p = peak(device)
+    p.__enter__()
+    p._allocator.meter(p._meter, end=True)
+    del p
+    assert unraised == []
+
+
 def test_peak_can_be_read_after_emulation_stopped():
     with forebay.emulate("cuda"):
         p = peak("cuda")

@@ -15,6 +15,7 @@ __all__ = [
     "ALIGNMENT",
     "commit_pages",
     "decommit_pages",
+    "is_writable",
     "lock_memory",
     "map_memory",
     "map_shared",
@@ -45,6 +46,10 @@ for _function in (_libc.madvise, _libc.mprotect):
 if hasattr(_libc, "mremap"):  # Linux
     _libc.mremap.restype = ctypes.c_void_p
     _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+for _name in ("process_vm_readv", "process_vm_writev"):  # Linux
+    if hasattr(_libc, _name):
+        getattr(_libc, _name).restype = ctypes.c_ssize_t
+        getattr(_libc, _name).argtypes = [ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong]
 _MOVE_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -98,6 +103,28 @@ def unmap_memory(address: int, nbytes: int) -> None:
     """Unmap a range. Raises OSError."""
     if _libc.munmap(address, _pages(nbytes)):
         raise _os_error(ctypes.get_errno(), "munmap")
+
+
+def is_writable(address: int, nbytes: int) -> bool:
+    """Return True if the process can write to a range. Only Linux can tell; elsewhere only small addresses are refused.
+
+    The system copies the range to itself, and returns an error where an access would end the process.
+    """
+    if not 4096 <= address < 1 << 63:
+        return False
+    if not hasattr(_libc, "process_vm_writev"):
+        return True
+    copy = ctypes.create_string_buffer(nbytes)
+    own, range_ = (_IoVector(at, nbytes) for at in (ctypes.addressof(copy), address))
+    vectors = ctypes.byref(own), 1, ctypes.byref(range_), 1, 0
+    return bool(
+        _libc.process_vm_readv(os.getpid(), *vectors) == nbytes
+        and _libc.process_vm_writev(os.getpid(), *vectors) == nbytes
+    )
+
+
+class _IoVector(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
 
 
 def map_shared(number: int, nbytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -52,7 +53,8 @@ class Peak:
 
     def __del__(self) -> None:
         if getattr(self, "_meter", 0) and self._final is None:  # __enter__ was called without __exit__
-            self._final = self._allocator.meter(self._meter, end=True)
+            with suppress(IndexError):  # an interrupted __exit__ has ended the meter
+                self._final = self._allocator.meter(self._meter, end=True)
 
     @property
     def allocated(self) -> int:
