@@ -90,8 +90,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
       0};                            // index in the batch; advancing it past a command claims the command
   std::atomic<bool> working{false};  // a batch is in progress
   // The thread's own:
-  uint64_t started_items = 0;
-  std::vector<std::shared_ptr<Log>> active_logs;  // those still referenced, during a batch
+  uint64_t started_items = 0, finished_items = 0;  // signals excluded
+  std::vector<std::shared_ptr<Log>> active_logs;   // those still referenced, during a batch
 };
 
 namespace {
@@ -151,12 +151,18 @@ void Worker::State::thread_main(std::shared_ptr<State> self) {
 
 void Worker::State::execute(Command& command) {
   const uint64_t number = std::holds_alternative<Signal>(command) ? 0 : ++started_items;
-  if (number == 0 || active_logs.empty()) return std::visit(*this, command);
+  if (number == 0) return std::visit(*this, command);
+  if (active_logs.empty()) {
+    std::visit(*this, command);
+    finished_items = number;
+    return;
+  }
   const int64_t began = steady_nanos();
   for (const auto& log : active_logs) log->begin(number, began);
   std::visit(*this, command);
   const int64_t ended = steady_nanos();
   for (const auto& log : active_logs) log->end(number, ended);
+  finished_items = number;
 }
 
 void Worker::State::park() {
@@ -325,8 +331,8 @@ void Worker::continue_in_child() {
   auto timeline = std::make_shared<Timeline>(timeline_->signalled());
   auto state = std::make_shared<State>(timeline, old.handle, old.priority, old.guarded);
   state->closed = old.closed.load();
-  state->submitted = state->started_items = old.submitted.load();
-  if (!old.is_done()) {
+  state->submitted = state->started_items = state->finished_items = old.submitted.load();
+  if (old.finished_items < old.submitted) {  // pending signals alone are not lost work
     state->failure = {Failure::Code, kLostWork, timeline->reached() + 1};
     state->failed = true;
   }
