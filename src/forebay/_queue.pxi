@@ -108,7 +108,8 @@ cdef int run_callable(void* argument) noexcept with gil:
     except BaseException as error:
         if queue.error is None:
             queue.error = error
-            error.add_note("raised by the queued function:\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip())
+            lines = traceback.format_tb(error.__traceback__)
+            error.add_note("raised by the queued function:\n" + "".join(lines).rstrip())
             while error is not None:  # a stored exception keeps no frames
                 error.__traceback__ = error.__context__ = None
                 error = error.__cause__

@@ -292,7 +292,11 @@ def test_report_of_program_that_used_up_its_descriptors(runner):
         """
     )
     assert observed.out == "no more\n"
-    assert sorted(file.name for file in observed.output.iterdir()) == ["report.html", "snapshot.forebay", "summary.json"]
+    assert sorted(file.name for file in observed.output.iterdir()) == [
+        "report.html",
+        "snapshot.forebay",
+        "summary.json",
+    ]
 
 
 def test_file_name_of_megabytes_does_not_enlarge_the_report(runner):

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, autotestdict=False, auto_pickle=False
 """Memory segments of a host port, each reserved and released in one step; documented in _segments.pyi."""
 
 cimport cython
@@ -44,6 +44,16 @@ cdef class HostSegments:
     def __cinit__(self, *_, **__):
         self._segments = {}
         self.release_count = 0
+
+    # Of the subclass
+
+    def check_open(self): raise NotImplementedError
+    def over_capacity(self): raise NotImplementedError
+    def out_of_memory(self, nbytes, error=None, lacks="memory"): raise NotImplementedError
+    def device_error(self, error, message, remedy=""): raise NotImplementedError
+    def on_mapped(self, address, nbytes, segment): raise NotImplementedError
+    def on_unmapping(self, address, nbytes, *, part=False): raise NotImplementedError
+    def on_released(self, address): raise NotImplementedError
 
     def segments(self): return list(self._segments.items())
 

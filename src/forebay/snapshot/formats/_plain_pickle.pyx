@@ -76,11 +76,16 @@ class TooLarge(ValueError):
 
 cdef inline size_t dict_bytes(Py_ssize_t items) noexcept:
     """Return an upper bound of the bytes of a dict's tables, and of the smaller ones that it outgrew."""
-    if items == 0: return 0
-    if items <= 5: return 128
-    if items <= 10: return 224
-    if items <= 20: return 384
-    if items <= 42: return 768
+    if items == 0:
+        return 0
+    if items <= 5:
+        return 128
+    if items <= 10:
+        return 224
+    if items <= 20:
+        return 384
+    if items <= 42:
+        return 768
     return 72 * items
 
 
@@ -275,14 +280,18 @@ cdef class _Builder:
             if count % kBetweenSignals == 0:
                 PyErr_CheckSignals()
             kind = self.reader.next()
-            if kind == kPickleGet: self.get(self.reader.number)
+            if kind == kPickleGet:
+                self.get(self.reader.number)
             elif kind == kPickleInt:
                 if not -5 <= self.reader.number <= 256:
                     self.charge(kNumber)
                 self.push(PyLong_FromLongLong(self.reader.number), 0)
-            elif kind == kPickleMemoize: self.put(self.memoized)
-            elif kind == kPicklePut: self.put(self.reader.number)
-            elif kind == kPickleText or kind == kPickleRawText: self.push_text(kind)
+            elif kind == kPickleMemoize:
+                self.put(self.memoized)
+            elif kind == kPicklePut:
+                self.put(self.reader.number)
+            elif kind == kPickleText or kind == kPickleRawText:
+                self.push_text(kind)
             elif kind == kPickleMark:
                 if self.marked == self.mark_room:
                     self.marks = <Py_ssize_t*>self.grow(self.marks, &self.mark_room, 0, sizeof(Py_ssize_t))
@@ -294,17 +303,22 @@ cdef class _Builder:
             elif kind == kPickleEmptyList:
                 self.charge(kObject)
                 self.push(PyList_New(0), 1)
-            elif kind == kPickleSetItems: self.update(self.pop_mark())
+            elif kind == kPickleSetItems:
+                self.update(self.pop_mark())
             elif kind == kPickleSetItem:
-                if self.height - self.floor() < 3: raise self.invalid("items without a dict")
+                if self.height - self.floor() < 3:
+                    raise self.invalid("items without a dict")
                 self.update(self.height - 2)
-            elif kind == kPickleAppends: self.extend(self.pop_mark())
+            elif kind == kPickleAppends:
+                self.extend(self.pop_mark())
             elif kind == kPickleAppend:
-                if self.height - self.floor() < 2: raise self.invalid("items without a list")
+                if self.height - self.floor() < 2:
+                    raise self.invalid("items without a list")
                 self.extend(self.height - 1)
             elif kind == kPickleTuple:
                 start = self.pop_mark() if self.reader.number < 0 else self.height - self.reader.number
-                if start < self.floor(): raise self.invalid("items of a tuple are missing")
+                if start < self.floor():
+                    raise self.invalid("items of a tuple are missing")
                 self.make_tuple(start)
             elif kind == kPickleNone:
                 Py_INCREF(Py_None)
@@ -318,7 +332,8 @@ cdef class _Builder:
             elif kind == kPickleFloat or kind == kPickleFloatText:
                 self.charge(kNumber)
                 if kind == kPickleFloatText:
-                    if self.reader.length > 40: raise self.invalid("a number is too long")
+                    if self.reader.length > 40:
+                        raise self.invalid("a number is too long")
                     self.reader.real = float(self.reader.text[:self.reader.length])
                 self.push(PyFloat_FromDouble(self.reader.real), 0)
             elif kind == kPickleMarkedList or kind == kPickleMarkedDict:
@@ -330,11 +345,16 @@ cdef class _Builder:
             elif kind == kPickleUnsigned:
                 self.charge(kNumber)
                 self.push(PyLong_FromUnsignedLongLong(<uint64_t>self.reader.number), 0)
-            elif kind == kPickleOther: pass
-            elif kind == kPickleStop: return self.result()
-            elif kind == kPickleTruncated: raise Invalid("truncated: the pickle has no STOP opcode")
-            elif kind == kPickleForbidden: raise Forbidden(self.reader.opcode())
-            else: raise self.invalid(f"unknown opcode {self.data[self.reader.opcode()]:#04x}, or a number out of range,")
+            elif kind == kPickleOther:
+                pass
+            elif kind == kPickleStop:
+                return self.result()
+            elif kind == kPickleTruncated:
+                raise Invalid("truncated: the pickle has no STOP opcode")
+            elif kind == kPickleForbidden:
+                raise Forbidden(self.reader.opcode())
+            else:
+                raise self.invalid(f"unknown opcode {self.data[self.reader.opcode()]:#04x}, or a number out of range,")
 
     cdef int insert(self, Py_ssize_t start, PyObject* made) except -1:
         """Insert a value below those from `start` up. Takes the reference."""
