@@ -156,26 +156,35 @@ def test_pin_beyond_the_limit_names_the_remedy(port, monkeypatch):
 @pytest.mark.skipif(not LINUX, reason="the limit on mappings is Linux's")
 def test_segment_that_cannot_be_unmapped_stays_counted():
     """At its limit of mappings, a process cannot unmap the middle of a mapping."""
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    if limit > 1 << 17:
+        pytest.skip(f"this system's limit of {limit:,} mappings takes too long to reach")
 
     def check() -> None:
         port = HostPort(DeviceProps("cpu", 0, "test", 1 << 40, fine_segments=True))
-        segments = sorted(port.reserve(4 * MIB) for _ in range(20))
-        middle = [one for one in segments[1:-1] if {one - 4 * MIB, one + 4 * MIB} <= {*segments}]
-        assert middle, "no three segments are adjacent"
+        segments = sorted(port.reserve(4 * MIB) for _ in range(40))
+        middles = [one for one in segments[1:-1] if {one - 4 * MIB, one + 4 * MIB} <= {*segments}]
         space, pages = port.reserve_space(1 << 38, 2 * MIB), 1 << 17
         for page in range(0, pages, 2):  # until every second page would be a mapping of its own
             try:
                 port.commit(space + page * 2 * MIB, 2 * MIB)
             except OutOfMemory:
                 break
-        before = port.memory_info()
-        with pytest.raises(DeviceError, match="cannot be unmapped: munmap"):
-            port.release(middle[0])
+        for middle in middles[::2]:  # the interpreter may have returned a few mappings of its own, so one may not do
+            before = port.memory_info()
+            try:
+                port.release(middle)
+            except DeviceError as error:
+                message = str(error)
+                break
+        else:
+            pytest.fail(f"{len(middles)} segments were unmapped at the limit of mappings")
+        assert "cannot be unmapped: munmap" in message
         assert port.memory_info() == before
-        assert middle[0] in dict(port.segments())
+        assert middle in dict(port.segments())
         port.decommit(space, 2 * MIB)
-        port.release(middle[0])
-        assert middle[0] not in dict(port.segments())
+        port.release(middle)
+        assert middle not in dict(port.segments())
 
     assert run_in_child(check) == ""
 
