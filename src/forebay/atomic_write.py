@@ -26,7 +26,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         return
     part = _temporary_path(path)
     try:
-        # O_EXCL also refuses a link that somebody else put there.
+        # O_EXCL also refuses a link that another process created.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
             yield file

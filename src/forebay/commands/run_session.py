@@ -160,7 +160,7 @@ class RunSession:
         process = run_process.measure()
         numpy.uninstall()  # arrays of the report must not be recorded, and the device may be full
         with np.errstate(all="ignore"):  # the program may have enabled exceptions
-            if not self.overwrite and run_output.has_report(self.output):  # of another run, meanwhile
+            if not self.overwrite and run_output.has_report(self.output):  # another run has written one since
                 self.output = run_output.free_directory(self._wanted)
             style = "quiet" if self.quiet else "json" if self.as_json else "tables"
             notes = {**self._notes(seconds), "run": self._run}

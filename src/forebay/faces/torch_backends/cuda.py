@@ -33,7 +33,7 @@ class _Matmul:
 
     @property
     def allow_fp16_reduced_precision_reduction(self) -> bool:
-        """Whether sums of float16 products may be in float16."""
+        """True if sums of float16 products may be in float16."""
         return self.fp16_reduction[0]
 
     @allow_fp16_reduced_precision_reduction.setter
@@ -42,7 +42,7 @@ class _Matmul:
 
     @property
     def allow_bf16_reduced_precision_reduction(self) -> bool:
-        """Whether sums of bfloat16 products may be in bfloat16."""
+        """True if sums of bfloat16 products may be in bfloat16."""
         return self.bf16_reduction[0]
 
     @allow_bf16_reduced_precision_reduction.setter

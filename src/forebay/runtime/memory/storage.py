@@ -65,7 +65,7 @@ class StreamOrderedOwner(ABC):
 class Storage:
     """`nbytes` of device memory at `address`, kept alive by `owner`.
 
-    An empty storage has address 0 and no owner. Other memory without an owner is kept alive by somebody else.
+    An empty storage has address 0 and no owner. Other memory without an owner is kept alive by its creator.
     """
 
     __slots__ = ("__weakref__", "address", "nbytes", "opened", "owner")

@@ -90,7 +90,7 @@ class StorageBase:
 
     @classmethod
     def borrowed(cls, opened: OpenDevice, nbytes: int, address: int) -> Self:
-        """Return a storage of memory that somebody else keeps alive. Used by the runtime.
+        """Return a storage of memory that the caller keeps alive. Used by the runtime.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class StorageBase:
 
     @property
     def owner(self) -> object:
-        """The object that keeps the memory alive; None if that is somebody else."""
+        """The object that keeps the memory alive; None if the caller keeps it alive."""
         return self._owner
 
     def for_tensor(self) -> Storage:

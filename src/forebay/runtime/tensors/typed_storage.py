@@ -1,4 +1,4 @@
-"""The class TypedStorage: the memory of a tensor as elements of one type."""
+"""The class TypedStorage(StorageConversions): the memory of a tensor as elements of one type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from forebay.device_spec import Device
 from forebay.dtypes import DType, as_dtype
 from forebay.errors import ForebayError
-from forebay.runtime.tensors.storage_conversions import converter
+from forebay.runtime.tensors.storage_conversions import StorageConversions
 from forebay.runtime.tensors.untyped_storage import UntypedStorage, check_host_memory
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-class TypedStorage:
+class TypedStorage(StorageConversions):
     """The memory of a tensor as elements of one type.
 
     Parameters
@@ -319,23 +319,8 @@ class TypedStorage:
         same_kind = moved.device.kind == self.device.kind  # subclasses are of one kind
         return self.from_tensor(moved) if same_kind else TypedStorage(moved)
 
-    # Conversions. Last in the class, because the names hide Python's in the annotations that follow.
-
     def _converted(self, element: str) -> TypedStorage:
         return TypedStorage(self.elements.to(dtype=as_dtype(element), copy=True))
-
-    double = converter("double", "float64")
-    float = converter("float", "float32")
-    half = converter("half", "float16")
-    bfloat16 = converter("bfloat16", "bfloat16")
-    long = converter("long", "int64")
-    int = converter("int", "int32")
-    short = converter("short", "int16")
-    char = converter("char", "int8")
-    byte = converter("byte", "uint8")
-    bool = converter("bool", "bool")
-    complex_double = converter("complex_double", "complex128")
-    complex_float = converter("complex_float", "complex64")
 
 
 TypedStorage.__module__ = "forebay.storage"

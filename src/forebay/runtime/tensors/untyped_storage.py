@@ -14,7 +14,7 @@ from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.memory.storage import Storage
 from forebay.runtime.memory.untyped_storage import StorageBase
 from forebay.runtime.streams.stream import current_stream_for
-from forebay.runtime.tensors.storage_conversions import converter
+from forebay.runtime.tensors.storage_conversions import StorageConversions
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
@@ -25,7 +25,7 @@ __all__ = ["UntypedStorage", "check_host_memory"]
 _BYTE = np.dtype("uint8")
 
 
-class UntypedStorage(StorageBase):
+class UntypedStorage(StorageConversions, StorageBase):
     """The bytes of memory that a tensor shares with its views.
 
     Parameters
@@ -287,19 +287,6 @@ class UntypedStorage(StorageBase):
 
     def _converted(self, element: str) -> TypedStorage:
         return self.elements.to(dtype=as_dtype(element), copy=True)._typed_storage()  # noqa: SLF001 -- PyTorch's name
-
-    double = converter("double", "float64")
-    float = converter("float", "float32")
-    half = converter("half", "float16")
-    bfloat16 = converter("bfloat16", "bfloat16")
-    long = converter("long", "int64")
-    int = converter("int", "int32")
-    short = converter("short", "int16")
-    char = converter("char", "int8")
-    byte = converter("byte", "uint8")
-    bool = converter("bool", "bool")
-    complex_double = converter("complex_double", "complex128")
-    complex_float = converter("complex_float", "complex64")
 
 
 def check_host_memory(storage: UntypedStorage | TypedStorage) -> None:
