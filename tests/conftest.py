@@ -42,7 +42,9 @@ SLOW = (
     "runtime/allocator/test_faults.py",  # one run per call that can fail
     "runtime/graphs/test_random_programs.py",  # random programs
     "snapshot/report/test_browser.py",  # a browser
+    "snapshot/test_hostile_files.py",  # child processes, large files
     "support_tests",  # tests of the reference models
+    "test_forebay_command.py",  # child processes
     "test_import_as_torch.py",  # child processes
     "test_torch_alias.py",  # child processes
     "testing/test_emulated.py",  # pytest in child processes
