@@ -1,5 +1,7 @@
 #include "pool/free_list.hpp"
 
+#include <new>
+
 namespace forebay {
 namespace {
 
@@ -48,6 +50,23 @@ Block* treap_join(Block* low, Block* high) {
   return root;
 }
 
+void treap_insert(Block** here, Block* block) {
+  const uint64_t mine = priority(block);
+  while (*here != nullptr && priority(*here) >= mine) here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
+  treap_split(*here, block, &block->left, &block->right);
+  *here = block;
+}
+
+void treap_erase(Block** here, const Block* block) {
+  while (*here != block) here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
+  *here = treap_join(block->left, block->right);
+}
+
+Block* first_in(Block* tree) {
+  while (tree != nullptr && tree->left != nullptr) tree = tree->left;
+  return tree;
+}
+
 }  // namespace
 
 unsigned FreeList::bin_of(uint64_t size) {
@@ -59,44 +78,49 @@ unsigned FreeList::bin_of(uint64_t size) {
 
 unsigned FreeList::next_used_bin(unsigned from) const {
   if (from >= kBins) return kBins;
+  const auto& used = bins_->used;
   unsigned word = from / 64;
-  uint64_t bits = used_[word] & (~uint64_t{0} << (from % 64));
+  uint64_t bits = used[word] & (~uint64_t{0} << (from % 64));
   while (bits == 0) {
-    if (++word == used_.size()) return kBins;
-    bits = used_[word];
+    if (++word == used.size()) return kBins;
+    bits = used[word];
   }
   return word * 64 + static_cast<unsigned>(__builtin_ctzll(bits));
 }
 
-void FreeList::insert(Block* block) {
-  const unsigned bin = bin_of(block->size);
-  Block** here = &roots_[bin];
-  if (*here == nullptr) {
-    used_[bin / 64] |= uint64_t{1} << (bin % 64);
-    block->left = block->right = nullptr;
-  } else {
-    const uint64_t mine = priority(block);
-    while (*here != nullptr && priority(*here) >= mine)
-      here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
-    treap_split(*here, block, &block->left, &block->right);
+void FreeList::make_bins() {
+  bins_.reset(new (std::nothrow) Bins);
+  if (!bins_) return;
+  count_ = 0;
+  while (Block* const block = only_root_) {
+    only_root_ = treap_join(block->left, block->right);
+    insert(block);
   }
-  *here = block;
+}
+
+void FreeList::insert(Block* block) {
+  if (!bins_ && count_ == kMaxWithoutBins) make_bins();
   ++count_;
+  if (!bins_) return treap_insert(&only_root_, block);
+  const unsigned bin = bin_of(block->size);
+  Block** const root = &bins_->roots[bin];
+  if (*root != nullptr) return treap_insert(root, block);
+  bins_->used[bin / 64] |= uint64_t{1} << (bin % 64);
+  block->left = block->right = nullptr;
+  *root = block;
 }
 
 void FreeList::erase(Block* block) {
-  const unsigned bin = bin_of(block->size);
-  Block** here = &roots_[bin];
-  while (*here != block) here = precedes(*here, block) ? &(*here)->right : &(*here)->left;
-  *here = treap_join(block->left, block->right);
-  if (roots_[bin] == nullptr) used_[bin / 64] &= ~(uint64_t{1} << (bin % 64));
   --count_;
+  if (!bins_) return treap_erase(&only_root_, block);
+  const unsigned bin = bin_of(block->size);
+  treap_erase(&bins_->roots[bin], block);
+  if (bins_->roots[bin] == nullptr) bins_->used[bin / 64] &= ~(uint64_t{1} << (bin % 64));
 }
 
 Block* FreeList::best_fit(uint64_t size) const {
-  const unsigned bin = bin_of(size);
   Block* best = nullptr;
-  for (Block* at = roots_[bin]; at != nullptr;) {
+  for (Block* at = root_of(size); at != nullptr;) {
     if (at->size >= size) {
       best = at;
       at = at->left;
@@ -104,16 +128,18 @@ Block* FreeList::best_fit(uint64_t size) const {
       at = at->right;
     }
   }
-  if (best != nullptr) return best;
-  return first_of(next_used_bin(bin + 1));
+  return best != nullptr ? best : first_after(size);
 }
 
-Block* FreeList::smallest() const { return first_of(next_used_bin(0)); }
+Block* FreeList::smallest() const {
+  if (!bins_) return first_in(only_root_);
+  const unsigned bin = next_used_bin(0);
+  return bin == kBins ? nullptr : first_in(bins_->roots[bin]);
+}
 
 Block* FreeList::next(const Block* block) const {
-  const unsigned bin = bin_of(block->size);
   Block* best = nullptr;
-  for (Block* at = roots_[bin]; at != nullptr;) {
+  for (Block* at = root_of(block->size); at != nullptr;) {
     if (precedes(block, at)) {
       best = at;
       at = at->left;
@@ -121,14 +147,13 @@ Block* FreeList::next(const Block* block) const {
       at = at->right;
     }
   }
-  return best != nullptr ? best : first_of(next_used_bin(bin + 1));
+  return best != nullptr ? best : first_after(block->size);
 }
 
-Block* FreeList::first_of(unsigned bin) const {
-  if (bin == kBins) return nullptr;
-  Block* first = roots_[bin];
-  while (first->left != nullptr) first = first->left;
-  return first;
+Block* FreeList::first_after(uint64_t size) const {
+  if (!bins_) return nullptr;  // one treap has all sizes
+  const unsigned bin = next_used_bin(bin_of(size) + 1);
+  return bin == kBins ? nullptr : first_in(bins_->roots[bin]);
 }
 
 bool FreeList::contains(const Block* block) const { return find(block->size, block->rank, block->address) == block; }
@@ -138,7 +163,7 @@ Block* FreeList::find(uint64_t size, uint64_t rank, uint64_t address) const {
   wanted.size = size;
   wanted.rank = rank;
   wanted.address = address;
-  Block* at = roots_[bin_of(size)];
+  Block* at = root_of(size);
   while (at != nullptr && (precedes(at, &wanted) || precedes(&wanted, at)))
     at = precedes(at, &wanted) ? at->right : at->left;
   return at;

@@ -2,13 +2,15 @@
 // equal blocks, the one whose segment has the lowest rank, then the one with the lowest address.
 //
 // Implementation: a bitmap over bins of nearly equal sizes, and one treap per bin. A bin usually holds few blocks, so
-// this is faster than one tree over all blocks, and it stays logarithmic when a bin holds many.
+// this is faster than one tree over all blocks, and it stays logarithmic when a bin holds many. A list of few blocks is
+// one treap without bins, which take 8 KiB: a history may have thousands of queues.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "pool/block.hpp"
@@ -39,13 +41,21 @@ class FreeList {
  private:
   static constexpr unsigned kBinsPerDoubling = 16;
   static constexpr unsigned kBins = 64 * kBinsPerDoubling;
+  static constexpr size_t kMaxWithoutBins = 4;
+
+  struct Bins {
+    std::array<Block*, kBins> roots{};
+    std::array<uint64_t, kBins / 64> used{};
+  };
 
   static unsigned bin_of(uint64_t size);
   unsigned next_used_bin(unsigned from) const;  // kBins if there is none
-  Block* first_of(unsigned bin) const;
+  Block* root_of(uint64_t size) const { return bins_ ? bins_->roots[bin_of(size)] : only_root_; }
+  Block* first_after(uint64_t size) const;  // the smallest block in a bin after that of the size
+  void make_bins();                         // unless there is no memory
 
-  std::array<Block*, kBins> roots_{};
-  std::array<uint64_t, kBins / 64> used_{};
+  std::unique_ptr<Bins> bins_;
+  Block* only_root_ = nullptr;  // if there are no bins
   size_t count_ = 0;
 };
 

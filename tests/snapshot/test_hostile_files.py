@@ -14,6 +14,7 @@ import time
 import tracemalloc
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +125,22 @@ def test_time_of_replay_is_linear(entries):
         engine.check(found)
         seconds.append(time.process_time() - began)
     assert seconds[1] < 24 * seconds[0] + 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of a period")
+def test_replay_of_many_streams_needs_no_more_memory_than_allowed():
+    """The tables of each queue took 9 KiB."""
+    rows = maps(16_000)
+    size, found = len(pickle.dumps(rows)), history(rows)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
+    before = peak_memory()
+    assert engine.check(found).total == 0
+    assert peak_memory() - before < 20 * size + 64 * MIB
+
+
+def peak_memory():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def test_too_many_private_pools_are_not_simulated():
