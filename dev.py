@@ -34,7 +34,7 @@ STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when 
 
 COMPILED = (  # extension modules
     "_core",
-    "backends/host/_segments",
+    "backends/common/_segments",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/pinned/_cache",

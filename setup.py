@@ -46,7 +46,7 @@ pinned_cache = Extension(
     language="c++",
 )
 
-segments = Extension("forebay.backends.host._segments", sources=["src/forebay/backends/host/_segments.pyx"])
+segments = Extension("forebay.backends.common._segments", sources=["src/forebay/backends/common/_segments.pyx"])
 reservations = Extension(
     "forebay.runtime.allocator._reservations", sources=["src/forebay/runtime/allocator/_reservations.pyx"]
 )

@@ -10,7 +10,7 @@ import pytest
 
 COMPILED = (
     "src/forebay/_core",
-    "src/forebay/backends/host/_segments",
+    "src/forebay/backends/common/_segments",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/pinned/_cache",

@@ -39,7 +39,7 @@ def test_core_binding_stays_small(root):
 def test_compiled_modules_besides_the_core(root):
     others = {path.relative_to(root / "src/forebay").as_posix() for path in root.glob("src/**/*.pyx")} - {"_core.pyx"}
     assert others == {
-        "backends/host/_segments.pyx",
+        "backends/common/_segments.pyx",
         "observe/tracing/_entries.pyx",
         "runtime/allocator/_reservations.pyx",
         "runtime/pinned/_cache.pyx",

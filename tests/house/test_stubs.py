@@ -15,7 +15,7 @@ PLANTS = {  # module: text in its stub, and the planted error
         ("class Pool:\n", "class Pool:\n    def not_there(self) -> int: ...\n"),
     ],
     "observe/tracing/_entries": [("def add(self, entry_type: int, ", "def add(self, what: int, ")],
-    "backends/host/_segments": [("def reserve(self, nbytes: int)", "def reserve(self, size: int)")],
+    "backends/common/_segments": [("def reserve(self, nbytes: int)", "def reserve(self, size: int)")],
     "runtime/allocator/_reservations": [("def evict_into(\n    entries:", "def evict_into(\n    rows:")],
     "runtime/pinned/_cache": [("def allocate(self, size: int, ", "def allocate(self, nbytes: int, ")],
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap as constants
 import os
 import sys
 from collections.abc import Iterator
 
 import numpy as np
+
+from forebay.backends.common._segments import ALIGNMENT, map_aligned
 
 __all__ = [
     "ALIGNMENT",
@@ -25,8 +26,6 @@ __all__ = [
     "unlock_memory",
     "unmap_memory",
 ]
-
-ALIGNMENT = 2 << 20  # guaranteed by `Port.reserve`, and the size of a huge page
 
 _HUGE = getattr(constants, "MADV_HUGEPAGE", None)  # Linux only
 _DONTNEED = getattr(constants, "MADV_DONTNEED", None) if sys.platform == "linux" else None  # only a hint elsewhere
@@ -60,10 +59,7 @@ def map_memory(nbytes: int, *, charged: bool = True) -> int:
     Memory that is not `charged` is mapped with MAP_NORESERVE: it may exceed the machine's memory, and the process may
     run out of memory when it touches the pages.
     """
-    address = _map_aligned(_pages(nbytes), _READ_WRITE, 0 if charged else _NORESERVE)
-    if nbytes >= ALIGNMENT:
-        _advise_huge(address, _pages(nbytes))
-    return address
+    return map_aligned(nbytes, writable=True, charged=charged)
 
 
 def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
@@ -72,7 +68,7 @@ def reserve_pages(nbytes: int, *, charged: bool = True) -> int:
     PROT_NONE pages have no commit charge. Whether `commit_pages` charges them, and so detects a shortage, is decided
     here: see `map_memory`.
     """
-    return _map_aligned(_pages(nbytes), _NO_ACCESS, 0 if charged else _NORESERVE)
+    return map_aligned(nbytes, writable=False, charged=charged)
 
 
 def commit_pages(address: int, nbytes: int) -> None:
@@ -171,20 +167,6 @@ def unlock_memory(address: int, nbytes: int) -> None:
     start, length = _page_range(address, nbytes)
     if _libc.munlock(start, length):
         raise _os_error(ctypes.get_errno(), "munlock")
-
-
-def _map_aligned(length: int, protection: int, flags: int = 0) -> int:
-    # Map too much and unmap both ends: mmap itself aligns only to a page.
-    slack = ALIGNMENT - constants.PAGESIZE
-    base = _libc.mmap(None, length + slack, protection, _PRIVATE | flags, -1, 0) if length + slack < 1 << 63 else None
-    if base is None or base == _FAILED:
-        raise _os_error(errno.ENOMEM if base is None else ctypes.get_errno(), "mmap")
-    address: int = -(-base // ALIGNMENT) * ALIGNMENT
-    if address > base:
-        unmap_memory(base, address - base)
-    if (end := base + length + slack) > address + length:
-        unmap_memory(address + length, end - address - length)
-    return address
 
 
 def _advise_huge(address: int, length: int) -> None:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from forebay.backends.common._segments import HostSegments
 from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.common.mmap import lock_memory, map_memory, unlock_memory, unmap_memory
 from forebay.backends.common.shared_slots import SharedEvent
 from forebay.backends.host import capture  # noqa: F401 - registers the class of recordings
-from forebay.backends.host._segments import HostSegments
 from forebay.backends.host.address_space import HostAddressSpaces
 from forebay.backends.host.ipc import IpcMemory
 from forebay.backends.host.queue import HostQueue

@@ -1,4 +1,4 @@
-"""Memory segments of a host port.
+"""Memory segments of a host port, and the mappings behind them.
 
 `reserve` and `release` are one step each: if an exception leaves them, also that of a signal handler, either nothing is
 reserved, or the memory is released.
@@ -9,6 +9,11 @@ from abc import abstractmethod
 from typing_extensions import disjoint_base
 
 from forebay.errors import DeviceError, OutOfMemory
+
+ALIGNMENT: int  # of each mapping, and the size of a huge page
+
+def map_aligned(nbytes: int, *, writable: bool, charged: bool) -> int:
+    """Map zeroed memory, aligned to ALIGNMENT, and return its address. Raises OSError if there is none."""
 
 @disjoint_base
 class HostSegments:
@@ -26,7 +31,7 @@ class HostSegments:
     def reserve(self, nbytes: int) -> int: ...
     def release(self, address: int) -> None: ...
 
-    # Of the subclass
+    # Hooks: a subclass implements them
 
     @abstractmethod
     def check_open(self) -> None: ...  # raises Forked or WrongState if the port is not usable

@@ -1,10 +1,10 @@
 # cython: language_level=3, autotestdict=False, auto_pickle=False
-"""Memory segments of a host port, each reserved and released in one step; documented in _segments.pyi."""
+"""Memory segments of a host port, and the mappings behind them; documented in _segments.pyi."""
 
 cimport cython
 cimport libc.errno
 from libc.stdint cimport uintptr_t
-from posix.mman cimport MAP_ANON, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+from posix.mman cimport MAP_ANON, MAP_FAILED, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 
 import errno as errors
 import os
@@ -31,7 +31,12 @@ cdef extern from "unistd.h" nogil:
     long sysconf(int name)
     int _SC_PAGESIZE
 
-DEF ALIGNMENT = 2 << 20  # as `common.mmap.ALIGNMENT`
+cdef enum:
+    _ALIGNMENT = 2 << 20
+
+cdef Py_ssize_t _TOO_LARGE = <Py_ssize_t>1 << 62
+
+ALIGNMENT = _ALIGNMENT
 
 
 cdef class HostSegments:
@@ -45,7 +50,7 @@ cdef class HostSegments:
         self._segments = {}
         self.release_count = 0
 
-    # Of the subclass
+    # Hooks: a subclass implements them
 
     def check_open(self): raise NotImplementedError
     def over_capacity(self): raise NotImplementedError
@@ -73,9 +78,9 @@ cdef class HostSegments:
                 self.segment_bytes -= size
                 size = 0
                 raise self.out_of_memory(nbytes)
-            address = _map(size, 0 if self.charged else MAP_NORESERVE)
+            address = _map(size, PROT_READ | PROT_WRITE, self.charged)
             if address == 0:
-                failure = OSError(libc.errno.errno, os.strerror(libc.errno.errno), "mmap")
+                failure = _mmap_error()
                 self.segment_bytes -= size
                 size = 0
                 raise self.out_of_memory(nbytes, failure)
@@ -136,23 +141,36 @@ cdef Py_ssize_t _pages(Py_ssize_t nbytes) noexcept nogil:
     return (nbytes + page - 1) // page * page
 
 
+def map_aligned(nbytes, *, bint writable, bint charged):
+    cdef uintptr_t address = _map(min(nbytes, _TOO_LARGE), PROT_READ | PROT_WRITE if writable else PROT_NONE, charged)
+    if address == 0:
+        raise _mmap_error()
+    return address
+
+
+cdef _mmap_error():
+    return OSError(libc.errno.errno, os.strerror(libc.errno.errno), "mmap")
+
+
 @cython.cdivision(True)
-cdef uintptr_t _map(Py_ssize_t nbytes, int flags) noexcept nogil:
-    """Map zeroed memory, aligned to ALIGNMENT, as `common.mmap.map_memory` does. Return 0 and set errno if it fails."""
-    cdef Py_ssize_t length = _pages(nbytes), slack = ALIGNMENT - sysconf(_SC_PAGESIZE)
-    if length < 0 or length > (<Py_ssize_t>1 << 62):
+cdef uintptr_t _map(Py_ssize_t nbytes, int protection, bint charged) noexcept nogil:
+    """Map zeroed memory. Return 0 and set errno if it fails."""
+    if nbytes >= _TOO_LARGE:
         libc.errno.errno = libc.errno.ENOMEM
         return 0
-    cdef void* base = mmap(NULL, length + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | flags, -1, 0)
+    cdef Py_ssize_t length = _pages(nbytes), slack = _ALIGNMENT - sysconf(_SC_PAGESIZE)
+    # Map too much and unmap both ends: mmap itself aligns only to a page.
+    cdef int flags = MAP_PRIVATE | MAP_ANON | (0 if charged else MAP_NORESERVE)
+    cdef void* base = mmap(NULL, length + slack, protection, flags, -1, 0)
     if base == MAP_FAILED:
         return 0
     cdef uintptr_t first = <uintptr_t>base
-    cdef uintptr_t start = (first + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    cdef uintptr_t start = (first + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
     cdef uintptr_t end = first + length + slack
     if start > first:
         munmap(base, start - first)
     if end > start + length:
         munmap(<void*>(start + length), end - start - length)
-    if nbytes >= ALIGNMENT and FOREBAY_HUGE >= 0:
-        madvise(<void*>start, length, FOREBAY_HUGE)
+    if protection != PROT_NONE and nbytes >= _ALIGNMENT and FOREBAY_HUGE >= 0:
+        madvise(<void*>start, length, FOREBAY_HUGE)  # as NumPy does for arrays of 4 MiB or more
     return start
