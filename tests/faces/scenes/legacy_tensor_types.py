@@ -124,3 +124,8 @@ def constructors_of_legacy_types(cuda, torch_like):
     shared = torch_like.FloatTensor(host), cuda.FloatTensor(near), torch_like.FloatTensor(host.untyped_storage())
     wrong = [outcome(cuda, torch_like.FloatTensor, each) for each in ("a", 1.5, torch_like.empty(2).int(), near)]
     return [each.data_ptr() in (host.data_ptr(), near.data_ptr()) for each in shared], shared[0] is host, wrong
+
+
+def typed_storages_warn_once(cuda, torch_like):
+    tensor = torch_like.empty(4, 3, device="cuda")
+    return [outcome(cuda, lambda: tensor[1:].storage().size()) for _ in range(2)]
