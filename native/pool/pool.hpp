@@ -43,6 +43,7 @@ struct PoolPartition {
 struct Evictable {
   uint64_t address, size, queue, age;
   bool expandable;
+  uint64_t freed_at;  // as Block::freed_at
 };
 
 // A freed block that other queues still use.

@@ -106,14 +106,14 @@ std::vector<Evictable> Pool::evictable(bool small, uint32_t pool_id, bool expand
   if (partition == nullptr) return found;
   for (const auto& [queue, list] : partition->lists[small ? 1 : 0]) {
     for (const auto& [key, heap] : list->heaps) {
-      if (!parts && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false});
+      if (!parts && key.first == heap->size) found.push_back({heap->address, heap->size, queue, 0, false, 0});
     }
     for (const Block* block = list->smallest(); block != nullptr; block = list->next(block)) {
       const Segment& segment = *block->segment;
       const bool whole = !block->is_split();
       if (segment.expandable() || segment.is_heap() ? parts || (expandable && whole) : whole) {
         const uint64_t age = partition->clock[small ? 1 : 0] - block->freed_at;
-        found.push_back({block->address, block->size, queue, age, segment.expandable()});
+        found.push_back({block->address, block->size, queue, age, segment.expandable(), block->freed_at});
       }
     }
   }

@@ -95,6 +95,7 @@ cdef extern from "pool/pool.hpp" namespace "forebay" nogil:
     cppclass Evictable:
         uint64_t address, size, queue, age
         cbool expandable
+        uint64_t freed_at
 
     struct BestFitBuffer:
         uint64_t address, size

@@ -91,11 +91,11 @@ class Pool:
     def adopt_and_allocate(
         self, need: int, address: int, size: int, queue: int, partition: int = 0
     ) -> Block | None: ...
-    # Address, size, queue, age, and whether it is expandable, of each wholly free segment. `expandable` adds
-    # expandable segments and heaps; `parts` also lists free parts of segments in use.
+    # Address, size, queue, age, whether it is expandable, and the request clock when it became free, of each wholly
+    # free segment. `expandable` adds expandable segments and heaps; `parts` also lists free parts of segments in use.
     def evictable(
         self, small: bool, partition: int = 0, expandable: bool = False, parts: bool = False
-    ) -> list[tuple[int, int, int, int, bool]]: ...
+    ) -> list[tuple[int, int, int, int, bool, int]]: ...
     def evict(self, address: int, stack: int = 0) -> bool: ...  # False unless a wholly free segment starts there
     def owns(self, address: int) -> bool: ...
 

@@ -152,7 +152,7 @@ cdef class Pool:
 
     def evictable(self, bint small, uint32_t partition=0, bint expandable=False, bint parts=False):
         rows = self.native.evictable(small, partition, expandable, parts)
-        return [(row.address, row.size, row.queue, row.age, row.expandable) for row in rows]
+        return [(row.address, row.size, row.queue, row.age, row.expandable, row.freed_at) for row in rows]
 
     def evict(self, uint64_t address, uint64_t stack=0): return self.native.evict(address, self.stacks.number_of(stack))
     def owns(self, uint64_t address): return self.native.owns(address)

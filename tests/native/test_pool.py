@@ -301,7 +301,7 @@ def test_segment_in_use_is_not_evicted(pool):
     assert pool.evictable(small=True) == []
     block.free()
     assert not pool.evict(BASE + 512)
-    assert pool.evictable(small=True) == [(BASE, 2 * MIB, 0, 0, False)]
+    assert pool.evictable(small=True) == [(BASE, 2 * MIB, 0, 0, False, 0)]
     assert pool.evictable(small=False) == pool.evictable(small=True, partition=3) == []
     assert pool.evict(BASE)
     assert not pool.evict(BASE)

@@ -119,7 +119,7 @@ class HeapsUnderTest:
         heaps = np.frombuffer(segments, SEGMENT)
         pool_ids = {(heap["home"].item(), heap["small"].item() == 1) for heap in heaps}
         pieces = (self.allocator.evictable(small, pool_id, parts=True) for pool_id, small in pool_ids)
-        ages = {address: age for cached in pieces for address, _, _, age, _ in cached}
+        ages = {address: age for cached in pieces for address, _, _, age, *_ in cached}
         rows: list[list[Row]] = [[] for _ in heaps]
         for address, nbytes, _, _, heap, state in np.frombuffer(blocks, BLOCK).tolist():
             name = _STATES.get(state, "cached" if address in ages else "gap")

@@ -69,7 +69,7 @@ class DeviceProps:
         after MADV_DONTNEED.
     fine_segments : bool, default False
         Whether `Port.reserve` takes only microseconds. Large blocks then get segments of their own size instead of
-        PyTorch's 20 MiB.
+        PyTorch's 20 MiB, and idle memory is returned to the port.
     multi_processor_count : int, default 0
         Number of multiprocessors. Together with `max_threads_per_multi_processor` it determines the launch geometry of
         random fills and so which number each element gets. 0 if the device has no such notion.

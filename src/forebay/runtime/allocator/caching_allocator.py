@@ -29,6 +29,7 @@ from forebay.errors import (
 from forebay.runtime.allocator import oom_message
 from forebay.runtime.allocator._reservations import reserve_and_adopt
 from forebay.runtime.allocator.captured_frees import CapturedFrees
+from forebay.runtime.allocator.idle_memory import IdleMemory
 from forebay.runtime.allocator.pending_releases import PendingReleases
 from forebay.runtime.allocator.private_pools import PoolId, PrivatePools
 from forebay.runtime.allocator.request import AllocRequest
@@ -70,6 +71,7 @@ class Allocator(Pool, ABC):
         self.settings = settings
         self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep reporting the initial value
         self.limit: int | None = None  # of reserved bytes
+        self.idle: IdleMemory | None = None  # if reserving memory is cheap
         self.private = PrivatePools(self, orders[1])
         self.explains_oom = True  # False: OutOfMemory carries PyTorch's text only
         self.oom_observers: list[OutOfMemoryObserver] = []  # called before each OutOfMemory is raised

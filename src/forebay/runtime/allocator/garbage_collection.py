@@ -17,7 +17,7 @@ _Release = Callable[[list[int], int], object]  # releases the segments at these 
 def release_segments_older_than_average(pool: Pool, request: AllocRequest, surplus: int, release: _Release) -> None:
     """Release free large segments older than the average, repeatedly, until `surplus` bytes are released."""
     free = pool.evictable(small=False, expandable=True)
-    total_age = sum(age for *_, age, _ in free)
+    total_age = sum(row[3] for row in free)
     while free and surplus > 0:
         average = total_age / len(free)
         old = [row for row in free if row[3] >= average and not row[4]]
@@ -36,7 +36,7 @@ def release_oversize_segments(pool: Pool, request: AllocRequest, max_split: int,
     """
     wanted = max(request.size, max_split)
     rows = pool.evictable(request.small, request.partition, parts=True)
-    candidates = [(size, address, grows) for address, size, queue, _, grows in rows if queue == request.queue]
+    candidates = [(size, address, grows) for address, size, queue, _, grows, _ in rows if queue == request.queue]
     candidates = [row for row in candidates if row[0] >= max_split]
     fitting = next(((address, grows) for size, address, grows in candidates if size >= wanted), None)
     if fitting is not None and not fitting[1]:  # if it is part of an expandable segment, no larger one is released

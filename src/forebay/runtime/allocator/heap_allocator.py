@@ -54,7 +54,8 @@ class _Cached(NamedTuple):
     nbytes: int
     queue: int
     age: int
-    grows: bool = False
+    grows: bool
+    freed_at: int
 
 
 class HeapAllocator(Allocator):

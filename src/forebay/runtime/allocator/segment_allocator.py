@@ -13,6 +13,7 @@ from forebay.errors import ended_error
 from forebay.runtime.allocator import garbage_collection, oom_message
 from forebay.runtime.allocator.caching_allocator import UNORDERED, Allocator, IterationOrders
 from forebay.runtime.allocator.expandable_segments import ExpandableSegments
+from forebay.runtime.allocator.idle_memory import IdleMemory
 from forebay.runtime.allocator.request import AllocRequest
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
 from forebay.runtime.settings.allocator_settings import DEFAULT, UNLIMITED, AllocatorSettings
@@ -40,6 +41,8 @@ class SegmentAllocator(Allocator):
         if isinstance(port, Growable):
             self._expandable = ExpandableSegments(self, port)
         self._fraction = 1.0  # of the device's memory: the limit
+        if port.props.fine_segments:
+            self.idle = IdleMemory(self, self._release_segments, self._has_work)
         if settings.per_process_memory_fraction < 1:
             self.set_memory_fraction(settings.per_process_memory_fraction)
         self._push_policy()
@@ -84,7 +87,7 @@ class SegmentAllocator(Allocator):
             settings.max_non_split_rounding,
             settings.large_segment_size,
             self.uses_expandable_segments,
-            self.limit is not None and settings.garbage_collection_threshold > 0,
+            self.idle is not None or (self.limit is not None and settings.garbage_collection_threshold > 0),
             self.port.props.fine_segments,
         )
 
@@ -118,11 +121,17 @@ class SegmentAllocator(Allocator):
         )
         for step in steps:
             if (block := step(request)) is not None:
+                if self.idle is not None:
+                    self.idle.on_reserved()
                 return block
         # PyTorch fails here. Waiting may have freed a block in a segment that is still in use.
         if self.port.props.fine_segments and (block := self.try_allocate(nbytes, queue, partition)) is not None:
             return block
         raise self._oom_error(request)
+
+    def _has_work(self) -> bool:
+        """Return True if work is queued or captured."""
+        return bool(self.capturing) or not all(queue.idle() for queue in tuple(self._queues.values()))
 
     # Recovery steps
 
@@ -131,6 +140,8 @@ class SegmentAllocator(Allocator):
         if self.limit is not None and threshold > 0:
             surplus = self.current(RESERVED_BYTES) - int(threshold * self.limit)
             garbage_collection.release_segments_older_than_average(self, request, surplus, self._release_segments)
+        if self.idle is not None:
+            self.idle.trim(request.stack)
         return self._reserve_within_limit(request)
 
     def _borrow(self, request: AllocRequest) -> Block | None:

@@ -27,6 +27,7 @@ from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import capture_state, lazy_init, observers
 from forebay.runtime.base.deferred_frees import DeferredFrees, KeepAlive
 from forebay.runtime.devices import retired_devices
+from forebay.runtime.devices.idle_release import IdleRelease
 from forebay.runtime.devices.stream_pool import StreamPool
 from forebay.runtime.history import recording
 from forebay.runtime.pinned import registered_memory
@@ -79,6 +80,7 @@ class OpenDevice:
         self.own_pinned: PinnedAllocator | None = None  # the kind's pinned allocator, if it uses this port
         self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
         self.allocator = self._make_allocator(settings)
+        self.idle_release = self._watch_idle_memory()
         self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
         self.raw_blocks: dict[
             int, Block | UncachedBlock
@@ -89,6 +91,14 @@ class OpenDevice:
         if heaps is not None:
             return HeapAllocator(name, self.port, heaps, self.queues, settings, orders)
         return SegmentAllocator(name, self.port, self.queues, settings, orders)
+
+    def _watch_idle_memory(self) -> IdleRelease | None:
+        idle = self.allocator.idle
+        if idle is None:
+            return None
+        release = IdleRelease(idle)
+        idle.watch = release.start
+        return release
 
     def _iteration_orders(self) -> IterationOrders:
         pool = self.stream_pool

@@ -38,6 +38,8 @@ def _close_queues(seconds: float) -> int:
     devices = (*open_device.open_devices().devices, *retired_devices.remaining())
     dropped = 0
     for opened in devices:
+        if opened.idle_release is not None:
+            opened.idle_release.stop()
         for queue in tuple(opened.queues.values()):
             try:
                 dropped += not queue.close(max(end - time.monotonic(), 0.0))

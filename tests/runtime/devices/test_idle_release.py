@@ -1,0 +1,145 @@
+"""The thread that returns idle memory: its start, its passes, its end, forks and exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import forebay
+from forebay.errors import DeviceError, ForebayWarning
+from forebay.runtime.devices import idle_release
+from forebay.runtime.devices.idle_release import IdleRelease
+from forebay.testing.conformance.helpers import run_in_child
+
+LIMIT = 20.0  # seconds
+
+
+class FakeMemory:
+    """Idle memory that counts passes. `error` is raised by each pass; `exceeds` are the answers to `exceeds_kept`."""
+
+    def __init__(self, *exceeds: bool, error: Exception | None = None) -> None:
+        self.passes = 0
+        self.passed = threading.Event()
+        self.error = error
+        self._exceeds = [*exceeds]
+
+    def release_unused(self) -> None:
+        self.passes += 1
+        self.passed.set()
+        if self.error is not None:
+            raise self.error
+
+    def exceeds_kept(self) -> bool:
+        return self._exceeds.pop(0) if len(self._exceeds) > 1 else self._exceeds[0]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(idle_release, "SECONDS", 0.01)
+
+
+def wait_for_end(release: IdleRelease, thread: threading.Thread) -> None:
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+
+
+def test_thread_passes_until_it_is_stopped():
+    memory = FakeMemory(True)
+    release = IdleRelease(memory)
+    release.start()
+    thread = release._thread
+    release.start()
+    assert release._thread is thread
+    for _ in range(3):
+        memory.passed.clear()
+        assert memory.passed.wait(LIMIT)
+    release.stop()
+    wait_for_end(release, thread)
+
+
+def test_thread_ends_when_little_memory_is_left_and_can_start_again():
+    memory = FakeMemory(False)
+    release = IdleRelease(memory)
+    for _ in range(2):
+        release.start()
+        if (thread := release._thread) is not None:
+            wait_for_end(release, thread)
+    assert memory.passes == 2
+    assert release._thread is None
+
+
+def test_reservation_during_the_end_is_not_missed():
+    memory = FakeMemory(False, True, True)
+    release = IdleRelease(memory)
+    release.start()
+    for _ in range(3):
+        memory.passed.clear()
+        assert memory.passed.wait(LIMIT)
+    release.stop()
+
+
+def test_thread_ends_with_its_allocator():
+    memory = FakeMemory(True)
+    release = IdleRelease(memory)
+    release.start()
+    thread = release._thread
+    del memory
+    wait_for_end(release, thread)
+
+
+def test_memory_that_cannot_be_released_is_reported_once():
+    memory = FakeMemory(True, error=DeviceError("no more mappings", code=12, call="munmap", device="cpu"))
+    release = IdleRelease(memory)
+
+    def run() -> None:
+        release.start()
+        wait_for_end(release, release._thread)
+
+    with pytest.warns(ForebayWarning, match="idle memory could not be returned: .*no more mappings"):
+        run()
+    assert memory.passes == 1
+
+
+def test_device_without_threads_left_returns_no_memory_by_itself(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    release = IdleRelease(FakeMemory(True))
+    release.start()
+    assert release._thread is None
+    release.stop()
+
+
+def test_memory_of_the_cpu_device_is_returned_and_again_in_a_child():
+    def check() -> None:
+        tensor = forebay.empty(100 << 20, dtype=forebay.uint8)
+        peak = forebay.memory.memory_reserved("cpu")
+        del tensor
+        end = time.monotonic() + LIMIT
+        while forebay.memory.memory_reserved("cpu") > peak - (100 << 20):
+            assert time.monotonic() < end, "the memory was not returned"
+            threading.Event().wait(0.01)
+
+    check()
+    assert run_in_child(check) == ""
+
+
+def test_program_that_ends_beside_the_thread_exits_normally():
+    program = """
+import numpy as np
+from forebay.interop import numpy
+from forebay.runtime.devices import idle_release
+idle_release.SECONDS = 0.0001
+numpy.install("cpu")
+arrays = [np.ones(1 << 22) for _ in range(20)]
+for _ in range(200):
+    del arrays[::2]
+    arrays += [np.ones(1 << 22) for _ in range(5)]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
