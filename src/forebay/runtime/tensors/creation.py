@@ -105,7 +105,7 @@ def empty(
     size : sequence of int, optional
         The shape, as a keyword.
     out : Tensor, optional
-        A tensor of this shape to return instead of a new one.
+        A tensor to return instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; float32 by default.
     layout : layout, optional
@@ -188,10 +188,9 @@ def empty_for(
     kind = as_dtype(dtype)
     shape = shape_of(function, sizes, size, kind)
     if out is not None:
-        check_out(
-            function, out, shape, None if dtype is None else kind, None if device is None else current.resolve(device)
-        )
-        return out
+        wanted = None if device is None else current.resolve(device)
+        check_out(function, out, None if dtype is None else kind, wanted)
+        return out.resize_(shape)
     if pin_memory.__class__ is not bool and pin_memory is not None:
         raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
     if pin_memory:
@@ -218,7 +217,7 @@ def zeros(
     size : sequence of int, optional
         The shape, as a keyword.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; float32 by default.
     layout : layout, optional
@@ -273,7 +272,7 @@ def ones(
     size : sequence of int, optional
         The shape, as a keyword.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; float32 by default.
     layout : layout, optional
@@ -330,7 +329,7 @@ def full(
     fill_value : bool or int or float or complex
         The value of each element.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; by default that of `tensor(fill_value)`.
     layout : layout, optional
@@ -400,7 +399,7 @@ def arange(
     step : int or float, optional
         The difference of neighbours; 1 by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; int64 by default, float32 if an argument is a float.
     layout : layout, optional

@@ -12,6 +12,7 @@ import numpy as np
 from forebay.device_spec import Device
 from forebay.errors import Unsupported
 from forebay.layouts import layout, memory_format, strided
+from forebay.runtime.base.torch_types import torch_type
 
 __all__ = ["DeviceLike", "check_options", "check_out", "shape_of"]
 
@@ -32,21 +33,16 @@ def check_options(
         raise TypeError(f"{function}(): argument 'memory_format' must be memory_format, not {type(format_).__name__}")
 
 
-def check_out(
-    function: str, out: Any, shape: Sequence[int], dtype: np.dtype[Any] | None, device: Device | None
-) -> None:
-    """Raise unless a factory can write its result to `out`."""
+def check_out(function: str, out: Any, dtype: np.dtype[Any] | None, device: Device | None) -> None:
+    """Raise unless a factory can write its result to `out`. As in PyTorch, only the device's kind must match."""
     if not hasattr(out, "numpy_dtype"):
         raise TypeError(f"{function}(): argument 'out' must be Tensor, not {type(out).__name__}")
     if dtype is not None and out.numpy_dtype != dtype:
-        raise RuntimeError(f"dtype {dtype} does not match dtype of out parameter ({out.dtype})")
-    if device is not None and out.device != device:
-        raise RuntimeError(f"device {device} does not match device of out parameter ({out.device})")
-    if tuple(out.shape) != tuple(shape):
-        raise Unsupported(
-            f"{function}(): out has shape {list(out.shape)}, not {list(shape)}, and tensors cannot be resized",
-            ability="resize",
-        )
+        names = torch_type(dtype).name, torch_type(out.numpy_dtype).name
+        raise RuntimeError(f"dtype {names[0]} does not match dtype of out parameter ({names[1]})")
+    if device is not None and out.device.kind != device.kind:
+        kinds = device.kind, out.device.kind
+        raise RuntimeError(f"device type {kinds[0]} does not match device type of out parameter ({kinds[1]})")
 
 
 def shape_of(

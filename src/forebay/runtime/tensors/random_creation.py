@@ -39,7 +39,7 @@ def rand(
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; float32 by default.
     layout : layout, optional
@@ -94,7 +94,7 @@ def randn(
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; float32 by default.
     layout : layout, optional
@@ -176,7 +176,7 @@ def randint(
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type; int64 by default.
     layout : layout, optional
@@ -229,7 +229,7 @@ def bernoulli(
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
 
     Returns
     -------

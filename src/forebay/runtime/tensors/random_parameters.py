@@ -58,7 +58,7 @@ def normal(
     generator : Generator, optional
         The generator; that of the tensor's device by default.
     out : Tensor, optional
-        A tensor of this shape to fill instead of a new one.
+        A tensor to fill instead of a new one; it gets this shape.
     dtype : dtype, optional
         The element type, only with `size`; float32 by default. Otherwise that of `mean` if it is a tensor, else `std`.
     layout : layout, optional

@@ -17,12 +17,13 @@ from forebay.dtypes import as_dtype
 from forebay.layouts import layout, strided
 from forebay.runtime.base.queue_capabilities import can_launch
 from forebay.runtime.base.torch_types import not_implemented, torch_name, torch_type
+from forebay.runtime.devices.current import resolve
 from forebay.runtime.memory import transfer
 from forebay.runtime.random import drawing, fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.streams.stream import current_stream_for
 from forebay.runtime.tensors.creation import empty, empty_for
-from forebay.runtime.tensors.options import check_options
+from forebay.runtime.tensors.options import check_options, check_out
 from forebay.runtime.tensors.queued_numpy import Arrays, run_on_arrays
 from forebay.runtime.tensors.tensor import Tensor
 
@@ -37,6 +38,7 @@ def randperm(
     n: int,
     *,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: DTypeLike | None = None,
     layout: layout = strided,
     device: Device | str | int | None = None,
@@ -51,8 +53,10 @@ def randperm(
         Number of elements; at most 2**31 - 1.
     generator : Generator, optional
         The generator; the device's default one by default.
+    out : Tensor, optional
+        A tensor to write to instead of a new one; its shape becomes (`n`,).
     dtype : dtype, optional
-        int64 by default.
+        That of `out`, or else int64, by default.
     layout : layout, optional
         Only `forebay.strided`.
     device : device or str or int, optional
@@ -87,11 +91,18 @@ def randperm(
     check_options("randperm", layout, requires_grad)
     if isinstance(n, (bool, np.bool_)):
         raise TypeError(f"randperm(): argument 'n' must be int, not {type(n).__name__}")
-    count, as_type = operator.index(n), as_dtype(np.int64 if dtype is None else dtype)
+    count = operator.index(n)
     if count < 0:
-        raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
+        text = f"Trying to create tensor with negative dimension {count}: [{count}]"
+        raise RuntimeError(text if out is None else f"n must be non-negative, got{count}")
+    if out is None:
+        as_type = as_dtype(np.int64 if dtype is None else dtype)
+    else:
+        wanted = None if device is None else resolve(device)
+        check_out("randperm", out, None if dtype is None else as_dtype(dtype), wanted)
+        as_type = out.numpy_dtype
     _check_dtype(count, as_type)
-    made = empty_for("randperm", (count,), None, None, as_type, device, pin_memory=pin_memory)
+    made = empty_for("randperm", (count,), None, out, as_type, device, pin_memory=pin_memory)
     if as_type.kind in "bc" or torch_name(as_type) in {"", "uint16", "uint32", "uint64"}:
         raise not_implemented(f"arange_{made.device.kind}", as_type)
     if count:
