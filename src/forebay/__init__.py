@@ -98,7 +98,6 @@ else:
         as_tensor,
         empty,
         empty_pinned,
-        from_dlpack,
         from_numpy,
         full,
         ones,
@@ -106,6 +105,7 @@ else:
         zeros,
     )
     from forebay.runtime.tensors.creation_like import empty_like, full_like, ones_like, zeros_like
+    from forebay.runtime.tensors.dlpack import from_dlpack
     from forebay.runtime.tensors.random_creation import (
         bernoulli,
         exponential,

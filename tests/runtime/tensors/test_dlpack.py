@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import weakref
 
@@ -91,9 +92,27 @@ def test_unsupported_dtypes_and_objects_are_rejected():
     for dtype in ("bfloat16", "S3", [("x", "f4")]):
         with pytest.raises(BufferError):
             forebay.zeros(2, dtype=dtype).__dlpack__()
-    for other in (7, [1], "x", forebay.tensor([1]).__dlpack__()):
-        with pytest.raises((AttributeError, TypeError)):
+    for other in (7, [1], "x", dt.datetime_CAPI):
+        with pytest.raises(RuntimeError, match="received an invalid capsule"):
             forebay.from_dlpack(other)
+
+
+def test_capsule_is_taken_once():
+    made = forebay.tensor([1, 2])
+    capsule = made.__dlpack__()
+    assert forebay.from_dlpack(capsule).data_ptr() == made.data_ptr()
+    with pytest.raises(RuntimeError, match="consumed only once"):
+        forebay.from_dlpack(capsule)
+
+
+def test_tensor_of_an_emulated_device_is_shared_with_forebay_only():
+    with forebay.emulate("cuda", count=2):
+        made = forebay.full((4,), 3, device="cuda")
+        shared = forebay.from_dlpack(made[1:])
+        shared.fill_(5)
+        assert made.tolist() == [3, 5, 5, 5]
+        with pytest.raises(BufferError):
+            np.from_dlpack(made)
 
 
 def test_read_only_array_warns():

@@ -33,7 +33,6 @@ __all__ = [
     "empty",
     "empty_for",
     "empty_pinned",
-    "from_dlpack",
     "from_numpy",
     "full",
     "ones",
@@ -574,37 +573,17 @@ def from_numpy(ndarray: NDArray[Any]) -> Tensor:
     check_array(ndarray)
     if not ndarray.flags.writeable:
         warnings.warn("the array is read-only, and a tensor is not: writing to it is undefined", stacklevel=2)
+    return tensor_over(ndarray)
+
+
+def tensor_over(ndarray: NDArray[Any]) -> Tensor:
+    """Return a tensor of an array's memory, whether or not NumPy may write to it."""
     dtype = as_dtype(ndarray.dtype)
     if any(step % dtype.itemsize for step in ndarray.strides):
         raise ValueError("the array's strides are not multiples of its element's size: copy it first")
     address = ndarray.__array_interface__["data"][0]
     storage = Storage(current.opened_for(CPU), ndarray.nbytes, address, ndarray)
     return Tensor(storage, dtype, ndarray.shape, ndarray.strides)
-
-
-def from_dlpack(ext_tensor: Any) -> Tensor:
-    """Return a CPU tensor that shares the memory of another library's CPU array.
-
-    Parameters
-    ----------
-    ext_tensor : object
-        An object with `__dlpack__`, on the CPU.
-
-    Returns
-    -------
-    Tensor
-        A tensor of the same memory; nothing is copied.
-
-    Raises
-    ------
-    BufferError
-        If the memory is not on the CPU.
-
-    Notes
-    -----
-    As `torch.from_dlpack`.
-    """
-    return from_numpy(np.from_dlpack(ext_tensor))
 
 
 def empty_pinned(*size: int | Sequence[int], dtype: DTypeLike | None = None, device: DeviceLike = None) -> NDArray[Any]:
