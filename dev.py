@@ -7,6 +7,7 @@
     bench    run all benchmarks, or those named; each prints its own table
     docs     build the documentation
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
+    message  check the commit message in a file: message FILE
 
 A task creates .venv (or $FOREBAY_VENV) if it is missing, installs what the task needs, and rebuilds the compiled core
 if one of its inputs has changed. It needs only Python 3.11 or later and a C++ compiler.
@@ -105,6 +106,15 @@ def commit_problems() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return [problem for commit in found.split("\0") if commit.strip() for problem in message_problems(commit.strip())]
+
+
+def message(arguments: list[str]) -> int:
+    """Check a message before git commits it, for pre-commit."""
+    lines = Path(arguments[0]).read_text().split("\n")
+    written = "\n".join(line for line in lines if not line.startswith("#"))
+    problems = message_problems(f"message\n{written.strip()}")
+    print("\n".join(problems))
+    return 1 if problems else 0
 
 
 def message_problems(commit: str) -> list[str]:
@@ -230,7 +240,7 @@ def fail(message: str) -> NoReturn:
     sys.exit(f"dev.py: {message}")
 
 
-TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs, "golden": golden}
+TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs, "golden": golden, "message": message}
 
 
 def main(arguments: list[str]) -> int:

@@ -207,3 +207,12 @@ def test_usage_lists_all_tasks(dev, root, arguments, status):
 )
 def test_commit_messages_are_checked(dev, message, problems):
     assert len(dev.message_problems(f"abc1234\n{message}")) == problems
+
+
+def test_message_in_a_file_is_checked(dev, tmp_path, capsys):
+    file = tmp_path / "COMMIT_EDITMSG"
+    file.write_text("Cache the hash of devices\n\nIt took 200 ns.\n# Please enter the commit message\n")
+    assert dev.message([str(file)]) == 0
+    file.write_text("cached.\n# comment\n")
+    assert dev.message([str(file)]) == 1
+    assert "does not begin with a capital letter" in capsys.readouterr().out
