@@ -50,6 +50,54 @@ def permutations_have_the_type_of_the_output(cuda, torch_like):
     return rows
 
 
+def ranges(cuda, torch_like):
+    def tried(*arguments, shape=(0,), dtype=torch_like.int64, **more):
+        out = torch_like.empty(shape, dtype=dtype)
+
+        def call():
+            found = torch_like.arange(*arguments, out=out, **more)
+            return found is out, list(found.shape), str(found.dtype).split(".")[-1], found.tolist()
+
+        return outcome(cuda, call)
+
+    return [
+        tried(3),
+        tried(3, dtype=torch_like.float32),
+        tried(3, dtype=torch_like.int32),
+        tried(1.5, 4, 0.5, dtype=torch_like.float64),
+        tried(6, shape=(2, 3)),
+        tried(0, shape=(0, 2)),
+        tried(3, shape=(5,)),
+        tried(5, shape=(2, 2)),
+        tried(3, dtype=torch_like.int32)["value"],
+    ]
+
+
+def random_outputs(cuda, torch_like):
+    floats, ints = torch_like.empty(2), torch_like.empty(0, dtype=torch_like.int32)
+    return {
+        "rand": described(torch_like.rand(3, out=floats), floats),
+        "randn": described(torch_like.randn(2, 2, out=floats), floats),
+        "randint": described(torch_like.randint(5, (4,), out=ints), ints),
+        "bernoulli": described(torch_like.bernoulli(torch_like.ones(5), out=floats), floats),
+        "bernoulli of integers": described(torch_like.bernoulli(torch_like.ones(3), out=ints), ints),
+        "values": (floats.tolist(), ints.tolist()),
+        "types": [
+            outcome(cuda, lambda: torch_like.rand(3, out=ints)),
+            outcome(cuda, lambda: torch_like.randint(5, (4,), out=ints, dtype=torch_like.int64)),
+        ],
+    }
+
+
+def other_options_with_outputs(cuda, torch_like):
+    out = torch_like.empty(2)
+    return [
+        outcome(cuda, lambda: torch_like.empty(1, 2, 2, 2, out=out, memory_format=torch_like.channels_last)),
+        outcome(cuda, lambda: torch_like.empty(2, out=out, pin_memory="x"))["error"],
+        outcome(cuda, lambda: torch_like.zeros(2, out=out, pin_memory="x"))["error"],
+    ]
+
+
 def outputs_that_do_not_match(cuda, torch_like):
     def tried(factory, *arguments, **more):
         return outcome(cuda, lambda: factory(*arguments, **more) is more["out"])

@@ -165,9 +165,11 @@ def _in_format(
     """Return an uninitialised tensor in a format of `empty` that is not the default one."""
     if format_ is preserve_format:
         raise ForebayError("unsupported memory format Preserve")
+    if out is not None:
+        raise ForebayError("'memory_format' argument is incompatible with 'out' tensor argument")
     shape = shape_of("empty", sizes, size, as_dtype(dtype))
     order = order_in(format_, len(shape))
-    if order is None or out is not None:
+    if order is None:
         return empty_for("empty", (shape,), None, out, dtype, device, pin_memory=pin_memory)
     ordered = tuple(shape[dim] for dim in order)
     return empty_for("empty", (ordered,), None, None, dtype, device, pin_memory=pin_memory).in_order(inverse(order))
@@ -186,12 +188,12 @@ def empty_for(
     """Return an uninitialised tensor for a factory, whose name error texts contain."""
     kind = as_dtype(dtype)
     shape = shape_of(function, sizes, size, kind)
+    if pin_memory.__class__ is not bool and pin_memory is not None:
+        raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
     if out is not None:
         wanted = None if device is None else current.resolve(device)
         check_out(function, out, None if dtype is None else kind, wanted)
         return out.resize_(shape)
-    if pin_memory.__class__ is not bool and pin_memory is not None:
-        raise TypeError(f"{function}(): argument 'pin_memory' must be bool, not {type(pin_memory).__name__}")
     if pin_memory:
         return _pinned(shape, kind, device)
     return new_tensor(shape, kind, device)
@@ -440,10 +442,32 @@ def arange(
     if (step > 0 and end < start) or (step < 0 and end > start):
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     if dtype is None:
-        dtype = np.dtype("i8" if all(isinstance(each, int) for each in (start, end, step)) else "f4")
+        by_values = np.dtype("i8" if all(isinstance(each, int) for each in (start, end, step)) else "f4")
+        kind = by_values if out is None else getattr(out, "numpy_dtype", by_values)
+    else:
+        kind = as_dtype(dtype)
     count = max(math.ceil((end - start) / step), 0)
-    values = (start + step * np.arange(count)).astype(as_dtype(dtype))
-    return empty_for("arange", (count,), None, out, dtype, device, pin_memory=pin_memory).copy_(values)
+    values = (start + step * np.arange(count)).astype(kind)
+    made = empty_for("arange", (count,), None, None, kind, device, pin_memory=pin_memory) if out is None else out
+    if out is not None:
+        check_out("arange", out, None if dtype is None else kind, None if device is None else current.resolve(device))
+        if out.numel() != count:
+            _warn_of_resizing(out, count)
+            out.resize_(count)
+    return made.copy_(values.reshape(made.shape))
+
+
+def _warn_of_resizing(out: Tensor, count: int) -> None:
+    """Warn as `torch.arange` does."""
+    if out.numel():
+        shape = "[" + ", ".join(map(str, out.shape)) + "]"
+        warnings.warn(
+            f"The number of elements in the out tensor of shape {shape} is {out.numel()} which does not match the "
+            f"computed number of elements {count}. Note that this may occur as a result of rounding error. The out "
+            f"tensor will be resized to a tensor of shape ({count},).",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def tensor(

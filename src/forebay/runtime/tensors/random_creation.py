@@ -240,7 +240,7 @@ def bernoulli(
     -----
     As `torch.bernoulli` on a GPU. A probability outside [0, 1] fails when the work is synchronised.
     """
-    made = empty(input.shape, out=out, dtype=input.numpy_dtype, device=input.device)
+    made = empty(input.shape, out=out, dtype=input.numpy_dtype if out is None else None, device=input.device)
     return made.bernoulli_(input if p is None else p, generator=generator)
 
 
