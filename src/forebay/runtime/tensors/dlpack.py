@@ -60,9 +60,10 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
         _check_current(ext_tensor.device)
         found = ext_tensor.detach()
     elif hasattr(ext_tensor, "__dlpack__"):
-        found = from_numpy(np.from_dlpack(ext_tensor))
+        array = np.from_dlpack(ext_tensor)
+        found = tensor_over(array) if copy else from_numpy(array)  # the latter warns of read-only memory
     else:
-        found = tensor_over(np.from_dlpack(_Capsule(ext_tensor)))  # read-only for NumPy, as old capsules do not say
+        found = tensor_over(np.from_dlpack(_Capsule(ext_tensor)))  # for NumPy, most capsules are read-only
     target = None if device is None else resolve(device)
     if target is None or target == found.device:
         return found.clone() if copy else found

@@ -1,4 +1,4 @@
-"""The class TypedStorage(StorageConversions): the memory of a tensor as elements of one type."""
+"""The class TypedStorage: the memory of a tensor as elements of one type."""
 
 from __future__ import annotations
 
