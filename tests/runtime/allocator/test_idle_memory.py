@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from forebay.errors import DeviceError
 from forebay.runtime.allocator.idle_memory import KEPT
 from forebay.runtime.allocator.segment_allocator import SegmentAllocator
 from forebay.runtime.allocator.statistics import RESERVED_BYTES
@@ -61,8 +62,49 @@ def test_segments_free_for_longest_are_released_first(scene):
     for size in (21, 22, 20):
         del blocks[size]
         assert scene.allocator.try_allocate(500 * MIB, 0) is None  # a request between them
-    blocks[30] = scene.allocate(30 * MIB)
+    blocks[50] = scene.allocate(50 * MIB)
     assert [row[1] for row in scene.allocator.evictable(small=False)] == [20 * MIB]
+
+
+def test_each_size_class_has_its_own_order(scene):
+    small = [scene.allocate(1000) for _ in range(6000)]
+    del small  # three segments of the small class, whose clock is far ahead
+    older, newer = scene.allocate(40 * MIB), scene.allocate(41 * MIB)
+    del older
+    assert scene.allocator.try_allocate(500 * MIB, 0) is None  # a request between them
+    del newer
+    kept = scene.allocate(50 * MIB)
+    assert [row[1] for row in scene.allocator.evictable(small=False)] == [41 * MIB]
+    del kept
+
+
+def test_small_reservations_do_not_release_a_large_working_set(scene):
+    kept = []
+    for _ in range(200):
+        temporary = scene.allocate(300 * MIB)
+        del temporary
+        kept.append(scene.allocate(200 << 10))
+    assert [call for call in scene.port.calls if call[0] == "release"] == []
+    kept += [scene.allocate(2 * MIB) for _ in range(150)]
+    del kept
+
+
+def test_reservation_succeeds_if_nothing_can_be_released(scene):
+    scene.allocate(100 * MIB)
+    scene.port.fail("release", error=DeviceError("no more mappings", code=12, call="munmap", device="fake:0"))
+    block = scene.allocate(200 * MIB)
+    assert block.size >= 200 * MIB
+    scene.allocator.empty()
+    assert scene.reserved == 200 * MIB
+    del block
+
+
+def test_detached_queues_end_the_return_of_memory(scene):
+    scene.allocate(100 * MIB)
+    scene.allocator.detach_queues()
+    block = scene.allocate(200 * MIB)
+    assert scene.reserved == 300 * MIB
+    del block
 
 
 def test_working_set_of_a_loop_is_not_released(scene):

@@ -61,15 +61,60 @@ def test_thread_passes_until_it_is_stopped():
     wait_for_end(release, thread)
 
 
+def test_concurrent_starts_make_one_thread():
+    memory = FakeMemory(True)
+    release = IdleRelease(memory)
+    before = threading.active_count()
+    barrier = threading.Barrier(8)
+
+    def start() -> None:
+        barrier.wait(LIMIT)
+        release.start()
+
+    callers = [threading.Thread(target=start) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(LIMIT)
+    assert threading.active_count() == before + 1
+    release.stop()
+    assert threading.active_count() == before
+
+
+def test_stopped_release_does_not_start_again():
+    release = IdleRelease(FakeMemory(True))
+    release.stop()
+    release.start()
+    assert release._thread is None
+
+
+def test_child_of_a_process_with_the_thread_can_stop_and_start():
+    memory = FakeMemory(True)
+    release = IdleRelease(memory)
+    release.start()
+    release._stopped._cond.acquire()  # as the thread may hold it at the fork
+
+    def check() -> None:
+        release.after_fork_in_child()
+        release.start()
+        memory.passed.clear()
+        assert memory.passed.wait(LIMIT / 2)
+        release.stop()
+
+    try:
+        assert run_in_child(check) == ""
+    finally:
+        release._stopped._cond.release()
+        release.stop()
+
+
 def test_thread_ends_when_little_memory_is_left_and_can_start_again():
     memory = FakeMemory(False)
     release = IdleRelease(memory)
     for _ in range(2):
         release.start()
-        if (thread := release._thread) is not None:
-            wait_for_end(release, thread)
+        wait_for_end(release, release._thread)
     assert memory.passes == 2
-    assert release._thread is None
 
 
 def test_reservation_during_the_end_is_not_missed():
@@ -111,8 +156,9 @@ def test_device_without_threads_left_returns_no_memory_by_itself(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     release = IdleRelease(FakeMemory(True))
     release.start()
-    assert release._thread is None
     release.stop()
+    monkeypatch.undo()
+    assert release._exists.acquire(blocking=False)
 
 
 def test_memory_of_the_cpu_device_is_returned_and_again_in_a_child():

@@ -62,6 +62,8 @@ cdef class HostSegments:
 
     def segments(self): return list(self._segments.items())
 
+    def recount(self): self.segment_bytes = sum(self._segments.values())
+
     def take_segments(self):
         cdef dict taken = self._segments
         self._segments = {}

@@ -59,6 +59,7 @@ class HostPort(BaseHostPort):
     def after_fork_in_child(self) -> None:
         self._process = os.getpid()
         self._lock = threading.RLock()  # a thread of the parent may have held the old one
+        self.recount()
         for queue in self._queues.values():
             queue.continue_in_child()
         self._spaces.after_fork_in_child()

@@ -1,15 +1,17 @@
 """Return of idle memory to ports that reserve memory cheaply (`DeviceProps.fine_segments`).
 
 A CPU device shares its memory with the rest of the machine. A cache without a limit would keep one segment for each
-size of an array that grows, and never reuse it: 3,475 MiB for an array of 24 MB.
+size of an array that grows, and never reuse it (docs/design/cpu-device.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forebay.runtime.allocator.statistics import RESERVED_BYTES
+from forebay.errors import DeviceError
+from forebay.runtime.allocator.statistics import METRIC, RESERVED_BYTES
 
 if TYPE_CHECKING:
     from forebay._core import Pool
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["KEPT", "IdleMemory"]
 
 KEPT = 32 << 20  # bytes of wholly free segments; about what glibc's malloc keeps
+
+_ACTIVE, _SPLIT = METRIC["active_bytes"], METRIC["inactive_split_bytes"]
 
 
 class IdleMemory:
@@ -29,30 +33,41 @@ class IdleMemory:
         self._pool = pool
         self._release = release
         self._has_work = has_work
+        self._credit = 0  # bytes that were reserved, less those that `trim` has released
         self._seen: set[tuple[int, int]] = set()  # address and request clock of what was free at the last call
         self.watch: Callable[[], object] | None = None  # called when memory was reserved and more than KEPT is
 
-    def trim(self, stack: int) -> None:
-        """Release the segments that have been free for longest, until KEPT bytes of them remain.
+    def trim(self, nbytes: int, stack: int) -> None:
+        """Release segments, so that the reservation of `nbytes` that follows adds nothing to more than KEPT free bytes.
 
-        Call before reserving memory: no free segment fits then. `stack` is the request's, for the history.
+        Of each size class, those that have been free for longest go first; altogether not more bytes than were
+        reserved, so that a few small reservations do not cost a large segment that is in use again and again. `stack`
+        is the request's, for the history.
         """
-        if not self.exceeds_kept():
+        surplus = self._most_free_bytes() - KEPT
+        if surplus <= 0:
+            self._credit = 0
+            return
+        self._credit += nbytes
+        if self._has_work():
             return
         free = self._free()
-        surplus = sum(nbytes for _, nbytes, _ in free) - KEPT
+        surplus = sum(size for _, size, _ in free) - KEPT
         released = []
-        for address, nbytes, _ in free:
+        for address, size, _ in free:
             if surplus <= 0:
                 break
-            released.append(address)
-            surplus -= nbytes
-        if released and not self._has_work():
-            self._release(released, stack)
+            if size <= self._credit:
+                released.append(address)
+                self._credit -= size
+                surplus -= size
+        if released:
+            with suppress(DeviceError):  # the segments remain pending, and the request may succeed nevertheless
+                self._release(released, stack)
 
     def release_unused(self) -> None:
         """Release the segments that have been free since the previous call."""
-        free = self._free()
+        free = self._free() if self._most_free_bytes() > 0 else []
         unused = [address for address, _, freed_at in free if (address, freed_at) in self._seen]
         self._seen = {(address, freed_at) for address, _, freed_at in free}
         if unused and not self._has_work():
@@ -66,7 +81,18 @@ class IdleMemory:
     def exceeds_kept(self) -> bool:
         return self._pool.current(RESERVED_BYTES) > KEPT
 
+    def _most_free_bytes(self) -> int:
+        """Return an upper bound of the bytes in wholly free segments, without a walk over all free blocks."""
+        current = self._pool.current
+        return current(RESERVED_BYTES) - current(_ACTIVE) - current(_SPLIT)
+
     def _free(self) -> list[tuple[int, int, int]]:
-        """Return address, size and request clock of each segment, the one that was freed first first."""
-        rows = [row for small in (False, True) for row in self._pool.evictable(small)]
-        return sorted(((row[0], row[1], row[5]) for row in rows), key=lambda row: row[2])
+        """Return address, size and request clock of the large and then of the small segments, oldest first.
+
+        Each class has its own clock.
+        """
+        found = []
+        for small in (False, True):
+            rows = ((row[0], row[1], row[5]) for row in self._pool.evictable(small))
+            found += sorted(rows, key=lambda row: row[2])
+        return found

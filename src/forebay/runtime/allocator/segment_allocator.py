@@ -121,13 +121,17 @@ class SegmentAllocator(Allocator):
         )
         for step in steps:
             if (block := step(request)) is not None:
-                if self.idle is not None:
-                    self.idle.on_reserved()
+                if (idle := self.idle) is not None:
+                    idle.on_reserved()
                 return block
         # PyTorch fails here. Waiting may have freed a block in a segment that is still in use.
         if self.port.props.fine_segments and (block := self.try_allocate(nbytes, queue, partition)) is not None:
             return block
         raise self._oom_error(request)
+
+    def detach_queues(self) -> None:
+        super().detach_queues()
+        self.idle = None  # without queues, it could not wait for work
 
     def _has_work(self) -> bool:
         """Return True if work is queued or captured."""
@@ -140,8 +144,8 @@ class SegmentAllocator(Allocator):
         if self.limit is not None and threshold > 0:
             surplus = self.current(RESERVED_BYTES) - int(threshold * self.limit)
             garbage_collection.release_segments_older_than_average(self, request, surplus, self._release_segments)
-        if self.idle is not None:
-            self.idle.trim(request.stack)
+        if (idle := self.idle) is not None:
+            idle.trim(request.segment, request.stack)
         return self._reserve_within_limit(request)
 
     def _borrow(self, request: AllocRequest) -> Block | None:

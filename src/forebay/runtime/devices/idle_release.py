@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from forebay.errors import ForebayError, warn_unraisable
+from forebay.errors import warn_unraisable
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.idle_memory import IdleMemory
@@ -19,45 +19,70 @@ SECONDS = 1.0  # between two passes; a segment that is free in both is released
 class IdleRelease:
     """A thread that releases unused segments, while the device has more memory than it keeps when idle.
 
-    Set `start` as the memory's `watch`: a program that reserves little has no thread, and a forked child gets its own.
+    Set `start` as the memory's `watch`: a program that reserves little has no thread. A forked child starts its own at
+    its next reservation.
     """
 
     def __init__(self, idle: IdleMemory) -> None:
         self._idle = weakref.ref(idle)
+        self._closed = False
+        self.after_fork_in_child()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's thread, which may have held the event's lock."""
         self._thread: threading.Thread | None = None
+        self._exists = threading.Lock()  # held while a thread exists or starts
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, unless it runs. Never raises: without the thread, memory is returned by later requests."""
-        if self._thread is not None and self._thread.is_alive():  # it is not in a forked child
+        """Start the thread, unless there is one or `stop` was called.
+
+        If the system has no more threads, memory is returned by later reservations only.
+        """
+        if self._closed or not self._exists.acquire(blocking=False):
             return
-        self._stopped = threading.Event()
-        thread = threading.Thread(target=self._run, args=(self._stopped,), name="forebay-idle-memory", daemon=True)
-        self._thread = thread
+        self._thread, started = None, False
         try:
-            thread.start()
+            self._thread = threading.Thread(target=self._run, name="forebay-idle-memory", daemon=True)
+            self._thread.start()
+            started = True
         except RuntimeError:  # the limit of threads, or the interpreter shuts down
-            self._thread = None
+            pass
+        finally:
+            if not started and not self._thread_runs():
+                self._exists.release()
 
     def stop(self) -> None:
-        """End the thread, waiting for its current pass."""
-        self._stopped.set()
-        if (thread := self._thread) is not None and thread.is_alive():
-            thread.join(SECONDS)
+        """End the thread, waiting for its current pass. It cannot be started again."""
+        self._closed = True
+        if self._thread_runs() and self._thread is not None:
+            self._stopped.set()
+            self._thread.join(SECONDS)
 
-    def _run(self, stopped: threading.Event) -> None:
-        while not stopped.wait(SECONDS):
-            idle = self._idle()
-            if idle is None:
-                return
-            try:
-                idle.release_unused()
-            except ForebayError as error:
-                warn_unraisable(f"idle memory could not be returned: {error}")
-                return
-            if not idle.exceeds_kept():
-                self._thread = None
-                if idle.exceeds_kept():  # another thread reserved memory before it could see that this one ends
-                    self.start()
-                return
-            del idle
+    def _thread_runs(self) -> bool:
+        return self._thread is not None and self._thread.ident is not None
+
+    def _run(self) -> None:
+        try:
+            while self._pass():
+                pass
+        finally:
+            self._exists.release()
+        idle = self._idle()
+        if idle is not None and idle.exceeds_kept():  # memory was reserved before it could be seen that this one ends
+            self.start()
+
+    def _pass(self) -> bool:
+        """Wait, and release what is unused. Return False if the thread should end."""
+        if self._stopped.wait(SECONDS):
+            return False
+        idle = self._idle()
+        if idle is None:
+            return False
+        try:
+            idle.release_unused()
+        except Exception as error:  # noqa: BLE001 - a thread has no caller
+            warn_unraisable(f"idle memory could not be returned: {error}")
+            self._closed = True
+            return False
+        return idle.exceeds_kept()

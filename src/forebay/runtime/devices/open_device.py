@@ -134,6 +134,8 @@ class OpenDevice:
     def after_fork_in_child(self) -> None:
         """Continue in a forked child if the port does, with a new pinned allocator. Otherwise become unusable."""
         self.own_pinned = None
+        if self.idle_release is not None:
+            self.idle_release.after_fork_in_child()
         if not isinstance(self.port, SurvivesFork):
             self.mark_unusable("forked")
         else:
