@@ -62,19 +62,19 @@ def test_segments_free_for_longest_are_released_first(scene):
     for size in (21, 22, 20):
         del blocks[size]
         assert scene.allocator.try_allocate(500 * MIB, 0) is None  # a request between them
-    blocks[50] = scene.allocate(50 * MIB)
+    blocks[30] = scene.allocate(30 * MIB)
     assert [row[1] for row in scene.allocator.evictable(small=False)] == [20 * MIB]
 
 
 def test_each_size_class_has_its_own_order(scene):
     small = [scene.allocate(1000) for _ in range(6000)]
     del small  # three segments of the small class, whose clock is far ahead
-    older, newer = scene.allocate(40 * MIB), scene.allocate(41 * MIB)
+    older, newer = scene.allocate(50 * MIB), scene.allocate(20 * MIB)
     del older
     assert scene.allocator.try_allocate(500 * MIB, 0) is None  # a request between them
     del newer
-    kept = scene.allocate(50 * MIB)
-    assert [row[1] for row in scene.allocator.evictable(small=False)] == [41 * MIB]
+    kept = scene.allocate(60 * MIB)
+    assert [row[1] for row in scene.allocator.evictable(small=False)] == [20 * MIB]
     del kept
 
 

@@ -33,20 +33,20 @@ class IdleMemory:
         self._pool = pool
         self._release = release
         self._has_work = has_work
-        self._credit = 0  # bytes that were reserved, less those that `trim` has released
+        self._credit = KEPT  # bytes that `trim` may release: those that were reserved, and KEPT
         self._seen: set[tuple[int, int]] = set()  # address and request clock of what was free at the last call
         self.watch: Callable[[], object] | None = None  # called when memory was reserved and more than KEPT is
 
     def trim(self, nbytes: int, stack: int) -> None:
         """Release segments, so that the reservation of `nbytes` that follows adds nothing to more than KEPT free bytes.
 
-        Of each size class, those that have been free for longest go first; altogether not more bytes than were
+        Of each size class, those that have been free for longest go first; altogether hardly more bytes than were
         reserved, so that a few small reservations do not cost a large segment that is in use again and again. `stack`
         is the request's, for the history.
         """
         surplus = self._most_free_bytes() - KEPT
         if surplus <= 0:
-            self._credit = 0
+            self._credit = KEPT
             return
         self._credit += nbytes
         if self._has_work():
