@@ -182,10 +182,10 @@ from forebay.interop import numpy
 from forebay.runtime.devices import idle_release
 idle_release.SECONDS = 0.0001
 numpy.install("cpu")
-arrays = [np.ones(1 << 22) for _ in range(20)]
-for _ in range(200):
+arrays = [np.ones(1 << 20) for _ in range(20)]
+for _ in range(50):
     del arrays[::2]
-    arrays += [np.ones(1 << 22) for _ in range(5)]
+    arrays += [np.ones(1 << 20) for _ in range(5)]
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
