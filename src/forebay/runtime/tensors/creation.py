@@ -37,6 +37,7 @@ __all__ = [
     "full",
     "ones",
     "tensor",
+    "tensor_over",
     "zeros",
 ]
 
