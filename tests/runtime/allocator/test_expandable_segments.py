@@ -124,6 +124,26 @@ def test_segment_grows_by_the_missing_pages(scene):
     assert len({first.address, second.address, small.address}) == 3
 
 
+def test_space_may_be_released_while_its_last_pages_are_decommitted(scene, monkeypatch):
+    """A signal handler or another thread may empty the cache between the two steps."""
+    scene.allocate(3 * MIB)
+    done = scene.allocator.decommit_done
+    releases = []
+
+    def done_and_emptied(address: int, stack: int = 0) -> bool:
+        is_empty = done(address, stack)
+        if is_empty and not releases:
+            (space,) = scene.allocator._expandable._spaces.values()
+            scene.allocator._expandable._release_if_empty(space)  # as the other call does
+            releases.append(space)
+        return is_empty
+
+    monkeypatch.setattr(scene.allocator, "decommit_done", done_and_emptied, raising=False)
+    scene.allocator.empty()
+    assert len(releases) == 1
+    assert scene.segments() == []
+
+
 def test_free_pages_are_decommitted_around_live_blocks(scene):
     first, kept, last = scene.allocate(8 * MIB), scene.allocate(5 * MIB), scene.allocate(9 * MIB)
     start = first.address

@@ -106,9 +106,10 @@ class ExpandableSegments:
             if block is not None:
                 return block
 
-    def _space_of(self, address: int) -> _Space:
+    def _space_of(self, address: int) -> _Space | None:
+        """Return the space of an address, or None if a signal handler or another thread has released it."""
         spaces = tuple(self._spaces.values())  # one per queue and size class; copied, as other threads add some
-        return next(space for space in spaces if space.address <= address < space.address + space.nbytes)
+        return next((space for space in spaces if space.address <= address < space.address + space.nbytes), None)
 
     def _reserve(self, request: AllocRequest, space: int, page: int) -> bool:
         with self._space_lock:
@@ -179,8 +180,8 @@ class ExpandableSegments:
 
     def _finish_decommit(self, address: int, stack: int) -> None:
         self.num_decommitted += 1
-        if self._pool.decommit_done(address, stack):
-            self._release_if_empty(self._space_of(address))
+        if self._pool.decommit_done(address, stack) and (space := self._space_of(address)) is not None:
+            self._release_if_empty(space)
 
     def _release_if_empty(self, space: _Space) -> None:
         """Release the space unless another thread has committed pages in it."""
