@@ -36,40 +36,25 @@ core = Extension(
     language="c++",
 )
 
-entries = Extension(
-    "forebay.observe.tracing._entries",
-    sources=["src/forebay/observe/tracing/_entries.pyx"],
-    depends=["native/base/ring.hpp"],
-    include_dirs=["native"],
-    extra_compile_args=cpp,
-    language="c++",
-)
 
-pinned_cache = Extension(
-    "forebay.runtime.pinned._cache",
-    sources=["src/forebay/runtime/pinned/_cache.pyx"],
-    extra_compile_args=cpp,
-    language="c++",
-)
+def small(name: str, *depends: str, language: str = "c++") -> Extension:
+    """Return an extension of one Cython file, which may include headers of native/."""
+    return Extension(
+        f"forebay.{name}".replace("/", "."),
+        sources=[f"src/forebay/{name}.pyx"],
+        depends=[*depends],
+        include_dirs=["native"],
+        extra_compile_args=cpp if language == "c++" else ["-g0"],
+        language=language,
+    )
 
-segments = Extension(
-    "forebay.backends.common._segments",
-    sources=["src/forebay/backends/common/_segments.pyx"],
-    extra_compile_args=["-g0"],
-)
-reservations = Extension(
-    "forebay.runtime.allocator._reservations",
-    sources=["src/forebay/runtime/allocator/_reservations.pyx"],
-    extra_compile_args=["-g0"],
-)
 
-plain_pickle = Extension(
-    "forebay.snapshot.formats._plain_pickle",
-    sources=["src/forebay/snapshot/formats/_plain_pickle.pyx"],
-    depends=["native/pickle/opcodes.hpp"],
-    include_dirs=["native"],
-    extra_compile_args=cpp,
-    language="c++",
-)
-
-setup(ext_modules=cythonize([core, entries, pinned_cache, segments, reservations, plain_pickle]))
+extensions = [
+    core,
+    small("backends/common/_segments", language="c"),
+    small("observe/tracing/_entries", "native/base/ring.hpp"),
+    small("runtime/allocator/_reservations", language="c"),
+    small("runtime/pinned/_cache"),
+    small("snapshot/formats/_plain_pickle", "native/pickle/opcodes.hpp"),
+]
+setup(ext_modules=cythonize(extensions))
