@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "os/access_guard.hpp"
+#include "os/signal_mask.hpp"
 #include "os/touched_pages.hpp"
 #include "queue/busy_meter.hpp"
 #include "queue/command.hpp"
@@ -111,7 +112,10 @@ uint64_t Worker::State::push(Command&& command) {
   const bool host_call = run && run->host_call;
   auto lock = spin_lock(mutex);
   if (closed) throw_error("was closed");
-  if (!started) thread = std::thread(thread_main, shared_from_this());
+  if (!started) {
+    const SignalsBlocked in_thread;
+    thread = std::thread(thread_main, shared_from_this());
+  }
   started = true;
   inbox.push_back(std::move(command));
   if (!is_signal) submitted.store(submitted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["UNLIMITED", "available_memory", "usable_memory"]
+__all__ = ["UNLIMITED", "available_memory", "resident_memory", "usable_memory"]
 
 UNLIMITED = 1 << 44  # bytes: a device with this capacity has no limit but the system's; several such ranges of
 # addresses can be reserved
@@ -26,6 +28,17 @@ def available_memory(root: Path = Path("/")) -> int | None:
     if found is None:
         return None
     return min([int(found[1]) << 10, *(group.limit - group.used() for group in _groups(root))])
+
+
+def resident_memory() -> tuple[int, int]:
+    """Return the peak and the current bytes of resident memory."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak << 10, 0
+    found = {name: int(kib) << 10 for name, kib in re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB", text, re.MULTILINE)}
+    return found.get("VmHWM", 0), found.get("VmRSS", 0)
 
 
 @dataclass(frozen=True, slots=True)

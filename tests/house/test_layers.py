@@ -17,7 +17,7 @@ import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
 _FILES = "config profiles atomic_write untrusted snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes spi suggestions watermarks"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes spi suggestions watermarks signal_mask"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),

@@ -209,3 +209,32 @@ def test_program_may_use_forebay(runner):
     )
     labels = [entry.name for row in range(len(observed.snapshot.stacks)) for entry in observed.snapshot.stack(row)]
     assert "zeros" in labels
+
+
+def test_program_that_waits_for_blocked_signals_gets_them(runner):
+    """A signal must not be delivered to a thread of the library, whose default action would end the program."""
+    runner.same("""
+        import os, signal
+        import numpy as np
+        arrays = [np.ones(2_000_000) for _ in range(5)]  # more than is kept: the thread for idle memory starts
+        del arrays
+        import forebay
+        forebay.zeros(1000, device="cpu").tolist()  # a queue's thread
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            print(signal.sigtimedwait([signal.SIGUSR1], 10).si_signo)
+    """)
+
+
+def test_program_that_joins_all_threads_ends(runner):
+    runner.same("""
+        import threading
+        import numpy as np
+        arrays = [np.ones(2_000_000) for _ in range(5)]
+        del arrays
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                thread.join()
+        print("joined")
+    """)

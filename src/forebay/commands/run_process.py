@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-import resource
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.byte_sizes import format_bytes
+from forebay.system_memory import resident_memory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,14 +71,3 @@ def measure() -> ProcessUse:
     others = numpy.other_arrays()
     peak, now = resident_memory()
     return ProcessUse(os.getpid(), peak, now, numpy.SMALLEST, others.count, others.nbytes, others.peak)
-
-
-def resident_memory() -> tuple[int, int]:
-    """Return the peak and the current bytes of resident memory."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak << 10, 0
-    found = {name: int(kib) << 10 for name, kib in re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB", text, re.MULTILINE)}
-    return found.get("VmHWM", 0), found.get("VmRSS", 0)

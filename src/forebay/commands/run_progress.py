@@ -6,8 +6,9 @@ import threading
 import time
 
 from forebay.byte_sizes import format_bytes
-from forebay.commands.run_process import resident_memory
 from forebay.commands.terminal import Terminal
+from forebay.signal_mask import signals_blocked
+from forebay.system_memory import resident_memory
 
 TERMINAL_SECONDS, FILE_SECONDS = 1.0, 10.0  # between two lines; on a terminal each replaces the one before
 
@@ -21,7 +22,8 @@ class ProgressLine:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forebay progress", daemon=True)
         self._started = time.monotonic()
-        self._thread.start()
+        with signals_blocked():
+            self._thread.start()
 
     def stop(self) -> None:
         self._stopped.set()

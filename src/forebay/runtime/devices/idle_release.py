@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from forebay.errors import warn_unraisable
+from forebay.signal_mask import signals_blocked
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.idle_memory import IdleMemory
@@ -44,7 +45,8 @@ class IdleRelease:
         self._thread, started = None, False
         try:
             self._thread = threading.Thread(target=self._run, name="forebay-idle-memory", daemon=True)
-            self._thread.start()
+            with signals_blocked():
+                self._thread.start()
             started = True
         except RuntimeError:  # the limit of threads, or the interpreter shuts down
             pass
