@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import types
 from dataclasses import replace
@@ -230,6 +232,15 @@ def as_if_real(monkeypatch):
     """Make CUDA devices report that they are not emulated."""
     describe = CUDA.describe
     monkeypatch.setattr(CUDA, "describe", lambda device=None: replace(describe(device), emulated=False))
+
+
+@pytest.fixture
+def runtime_directory(monkeypatch):
+    """A directory for sockets with a short path, as paths of sockets have at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="fb"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ _RUNTIME = "base settings history allocator pinned devices streams memory random
 ORDERS = {
     "forebay.runtime": _RUNTIME.split(),
     "forebay.backends": ["common", "host", "emulated", "plugins"],
-    "forebay.observe": ["telemetry", "ranges", "races", "tracing"],
+    "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
     "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
 }
 # Annotations only. `base` declares the signatures of observers, whose arguments the packages above it define; the

@@ -73,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the summary on standard error as a line of JSON instead of tables"
     )
     parser.add_argument("--progress", action="store_true", help="print the memory in use while the program runs")
+    parser.add_argument(
+        "--monitor", action=argparse.BooleanOptionalAction, default=True,
+        help="let forebay top and forebay exporter of the same user read the program's figures (default)",
+    )  # fmt: skip
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of the queues for ui.perfetto.dev")
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
     parser.add_argument("-m", dest="form", action="store_const", const="module", help="run a module, as python -m does")
@@ -129,6 +133,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Program, RunSession]:
         as_json=args.json,
         children=args.children,
         progress=args.progress,
+        monitor=args.monitor,
     )
     session.prepare()
     trace = None if args.trace is None else _absolute(args.trace)

@@ -20,6 +20,7 @@ from forebay.commands.run_output import reason
 from forebay.commands.run_progress import ProgressLine
 from forebay.commands.terminal import Terminal
 from forebay.errors import ForebayError, warn_unraisable
+from forebay.observe.monitor.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from forebay.observe import Trace
@@ -39,6 +40,7 @@ class RunSession:
     as_json: bool = False  # print the summary as JSON instead of tables
     children: bool = True  # forked processes report, too
     progress: bool = False  # print a line while the program runs
+    monitor: bool = True  # offer figures to forebay top and forebay exporter
     interrupted: bool = False  # the program was ended by Ctrl-C
     _terminal: Terminal = field(default_factory=Terminal)
     _process: int = field(default_factory=os.getpid)
@@ -47,6 +49,7 @@ class RunSession:
     _started: float = 0.0
     _run: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns()}")
     _progress: ProgressLine | None = None
+    _endpoint: Endpoint | None = None
     _is_child: bool = False
     _finished: bool = False
     _ends_replaced: bool = False
@@ -76,8 +79,18 @@ class RunSession:
         self._started = time.perf_counter()
         if self.progress:
             self._progress = ProgressLine(self._terminal)
+        if self.monitor:
+            self._start_endpoint()
         if self.children:
             os.register_at_fork(after_in_child=self._continue_in_child)
+
+    def _start_endpoint(self) -> None:
+        endpoint = Endpoint()
+        try:
+            endpoint.start()
+            self._endpoint = endpoint
+        except OSError as error:  # the program runs without
+            self._terminal.print_line(f"forebay: forebay top cannot read this program: {reason(error)}")
 
     def _continue_in_child(self) -> None:
         """Record anew in a forked child. Never raises, as a fork handler."""
@@ -86,6 +99,9 @@ class RunSession:
         try:
             self._process, self._is_child, self._started = os.getpid(), True, time.perf_counter()
             run_devices.restart(self.entries)
+            if self._endpoint is not None:
+                with suppress(OSError):
+                    self._endpoint.start()
             if not self._ends_replaced:
                 self._ends_replaced = True
                 run_children.report_every_end(self._finish_child)
@@ -99,6 +115,8 @@ class RunSession:
             return
         self._finished = True
         with suppress(BaseException):  # the child's outcome must not change, and its standard error is the program's
+            if self._endpoint is not None:
+                self._endpoint.stop()
             from forebay.interop import numpy
 
             process = run_process.measure()
@@ -140,6 +158,8 @@ class RunSession:
                 sys.path[:] = self._path  # later imports must not load modules from the program's folder
                 if self._progress is not None:
                     self._progress.stop()
+                if self._endpoint is not None:
+                    self._endpoint.stop()
                 self._descriptors.release()
                 self._report(seconds)
         except KeyboardInterrupt:

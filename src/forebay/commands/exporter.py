@@ -1,0 +1,82 @@
+"""Serve the memory figures of devices to Prometheus.
+
+Each scrape reads all programs of the user that were started by forebay run, and the GPUs of the machine. By default
+only this machine can connect. With --once, the metrics are printed instead, as the textfile collector of the node
+exporter reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from forebay.commands import CommandError, command_output
+
+if TYPE_CHECKING:
+    from forebay.observe.monitor.metrics import Sample
+
+PORT = 9847
+_MAX_PORT = 65_535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--address", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=_port, default=PORT, metavar="PORT", help=f"port; 0: any free one (default: {PORT})"
+    )
+    parser.add_argument("--once", action="store_true", help="print the metrics and exit")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+
+        from forebay.observe.monitor.prometheus import DeviceCollector
+    except ImportError as error:
+        raise CommandError(f"forebay exporter cannot start: {error} (pip install 'forebay[exporter]')") from error
+    registry = CollectorRegistry()
+    registry.register(DeviceCollector(_read))
+    with command_output():
+        if args.once:
+            print(generate_latest(registry).decode(), end="")
+            return 0
+        try:
+            server, thread = start_http_server(args.port, args.address, registry)
+        except OSError as error:
+            raise CommandError(f"cannot listen on {args.address}:{args.port}: {error.strerror}") from error
+        stopped = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+        address = f"[{args.address}]" if ":" in args.address else args.address
+        print(f"metrics at http://{address}:{server.server_port}/metrics (Ctrl-C ends the exporter)", flush=True)
+        try:
+            stopped.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.shutdown()
+            thread.join()
+    return 0
+
+
+def _read() -> Iterator[Sample]:
+    from forebay.observe.monitor.machine import read_machine
+    from forebay.observe.monitor.metrics import samples
+
+    try:
+        found = read_machine()
+    except OSError as error:
+        print(f"forebay: error: {error}", file=sys.stderr)
+        return iter(())
+    return samples(found.processes, found.gpus)
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and int(text) <= _MAX_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {_MAX_PORT}")

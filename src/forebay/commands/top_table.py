@@ -1,0 +1,145 @@
+"""The rows of `forebay top`: one for each device of each process, and one for each GPU of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forebay.byte_sizes import format_bytes
+from forebay.system_memory import available_memory, usable_memory
+from forebay.untrusted import printable, shortened
+
+if TYPE_CHECKING:
+    from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
+    from forebay.observe.monitor.machine import MachineFigures
+
+HEADINGS = (  # those that matter most come first, as a narrow terminal shows the first ones
+    "pid", "program", "device", "allocated", "reserved", "capacity", "busy", "allocs/s", "peak", "queues", "sensors",
+    "name",
+)  # fmt: skip
+NUMBERS = ("pid", "allocated", "peak", "reserved", "capacity", "busy", "queues", "allocs/s")  # aligned right
+_PROGRAM, _NAME = 20, 40  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: the identity of its device, and the texts below `HEADINGS`."""
+
+    key: tuple[int, str]  # process id, 0 for a GPU of the machine; device
+    cells: tuple[str, ...]
+    device: DeviceFigures | None = None
+
+
+def rows(now: MachineFigures, before: MachineFigures | None) -> list[Row]:
+    """Return the rows. Rates are computed from the figures `before`."""
+    earlier = {
+        (process.pid, device.device): (process.taken_at, device)
+        for process in (before.processes if before else ())
+        for device in process.devices
+    }
+    found = []
+    for process in now.processes:
+        for device in process.devices:
+            key = (process.pid, device.device)
+            rate = _rate(process, device, *earlier[key]) if key in earlier else "-"
+            found.append(Row(key, _cells(process, device, rate), device))
+        if not process.devices:
+            found.append(Row((process.pid, ""), (str(process.pid), _program(process), *[""] * (len(HEADINGS) - 2))))
+    for gpu in now.gpus:
+        used, total = gpu.readings.memory_used, gpu.readings.memory_total
+        cells = (
+            "", f"{len(gpu.processes)} processes", f"gpu {gpu.index}", _size(used), "", _size(total),
+            _percent(gpu.readings.busy), "", "", "", _sensors(gpu.readings), shortened(printable(gpu.uuid), _NAME),
+        )  # fmt: skip
+        found.append(Row((0, f"gpu:{gpu.index}:{gpu.uuid}"), cells))
+    return found
+
+
+def title(now: MachineFigures) -> str:
+    """Return a line with the number of processes, their memory and the machine's, and those that cannot be read."""
+    count, memory = len(now.processes), sum(process.resident for process in now.processes)
+    text = f"{count} {'process' if count == 1 else 'processes'}, resident {format_bytes(memory)}"
+    if (available := available_memory()) is not None:
+        text += f", available {format_bytes(available)} of {format_bytes(usable_memory())}"
+    for pid, reason in now.failures.items():
+        text += f"; process {pid}: {printable(reason)}"
+    return text
+
+
+def site_cells(site: SiteFigures, allocated: int) -> tuple[str, str, str, str]:
+    """Return size, share, count and label of an allocation site."""
+    share = site.nbytes / allocated if allocated else 0.0
+    return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", printable(site.label)
+
+
+def print_figures(before: MachineFigures, now: MachineFigures) -> None:
+    """Print the rows, and the call sites of each device, on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(title(now)))
+    found = rows(now, before)
+    if not found:
+        console.print("No program that was started by forebay run is running.")
+        return
+    used = [at for at in range(len(HEADINGS)) if any(row.cells[at] for row in found)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at in used:
+        right = HEADINGS[at] in NUMBERS
+        table.add_column(HEADINGS[at], justify="right" if right else "left", no_wrap=right)
+    for row in found:
+        table.add_row(*(Text(row.cells[at]) for at in used))
+    console.print(table)
+    for row in found:
+        if row.device is None or not row.device.sites:
+            continue
+        sites = Table(box=None, pad_edge=False, title=f"Call sites of {row.device.device}, process {row.key[0]}")
+        sites.title_justify, sites.title_style = "left", "bold"
+        for heading in ("live", "share", "count"):
+            sites.add_column(heading, justify="right", no_wrap=True)
+        sites.add_column("call site")
+        for site in row.device.sites[:10]:
+            sites.add_row(*map(Text, site_cells(site, row.device.allocated)))
+        console.print(sites)
+
+
+def _cells(process: ProcessFigures, device: DeviceFigures, rate: str) -> tuple[str, ...]:
+    name = device.name if not device.emulated or "emulated" in device.name else f"{device.name} (emulated)"
+    capacity = "no limit" if device.capacity is None else format_bytes(device.capacity)
+    return (
+        str(process.pid), _program(process), device.device,
+        format_bytes(device.allocated), format_bytes(device.reserved), capacity, _percent(device.readings.busy), rate,
+        format_bytes(device.peak), f"{device.busy_streams}/{device.streams}", _sensors(device.readings),
+        shortened(printable(name), _NAME),
+    )  # fmt: skip
+
+
+def _program(process: ProcessFigures) -> str:
+    return shortened(printable(process.program), _PROGRAM)
+
+
+def _rate(process: ProcessFigures, device: DeviceFigures, time: float, earlier: DeviceFigures) -> str:
+    seconds = process.taken_at - time
+    return f"{max(0, device.allocations - earlier.allocations) / seconds:,.0f}" if seconds > 0 else "-"
+
+
+def _sensors(readings: Readings) -> str:
+    parts = []
+    if readings.temperature is not None:
+        parts.append(f"{readings.temperature} °C")
+    if readings.power is not None:
+        parts.append(f"{readings.power / 1000:.0f} W")
+    if readings.clock is not None:
+        parts.append(f"{readings.clock} MHz")
+    return " ".join(parts)
+
+
+def _size(nbytes: int | None) -> str:
+    return "" if nbytes is None else format_bytes(nbytes)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"

@@ -1,0 +1,111 @@
+"""Collection of the figures of this process. Opens no device."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forebay import backends
+from forebay.backends.emulated.telemetry import busy_share
+from forebay.errors import ForebayError
+from forebay.observe.monitor import sensors
+from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
+from forebay.runtime.allocator.statistics import flat_stats
+from forebay.runtime.devices.open_device import open_devices
+from forebay.runtime.history.memory_snapshot import snapshot
+from forebay.snapshot.model import State
+from forebay.snapshot.sites import find_sites, label_of
+from forebay.spi import Telemetry
+from forebay.system_memory import UNLIMITED, resident_memory
+from forebay.untrusted import shortened
+
+if TYPE_CHECKING:
+    from forebay.runtime.devices.open_device import OpenDevice
+    from forebay.snapshot.model import Snapshot
+    from forebay.spi import Queue
+
+__all__ = ["collect"]
+
+_MAX_PROGRAM = 500  # characters
+
+
+def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
+    """Return the figures of this process and its open devices.
+
+    Parameters
+    ----------
+    sites : int, default 0
+        The most allocation sites of each device. Finding them takes time in proportion to the live blocks and to the
+        stacks in the history.
+    started : float, optional
+        When the process began to offer its figures, as `time.monotonic()`; now by default.
+
+    Returns
+    -------
+    ProcessFigures
+        The figures. A device that is closed meanwhile is left out.
+    """
+    devices = []
+    for opened in open_devices().devices:
+        try:
+            devices.append(_device(opened, sites))
+        except ForebayError:  # its emulation has ended
+            continue
+    return ProcessFigures(
+        pid=os.getpid(),
+        program=shortened(" ".join(getattr(sys, "argv", [])), _MAX_PROGRAM),
+        seconds=0.0 if started is None else time.monotonic() - started,
+        taken_at=time.time(),
+        resident=resident_memory()[1],
+        devices=tuple(devices),
+    )
+
+
+def _device(opened: OpenDevice, sites: int) -> DeviceFigures:
+    props, stats = opened.port.props, flat_stats(opened.allocator)
+    _, total = opened.port.memory_info()
+    queues = list(opened.queues.values())
+    return DeviceFigures(
+        device=str(opened.device),
+        name=props.name,
+        emulated=props.emulated,
+        capacity=None if total >= UNLIMITED else total,
+        allocated=stats["allocated_bytes.all.current"],
+        reserved=stats["reserved_bytes.all.current"],
+        peak=stats["allocated_bytes.all.peak"],
+        allocations=stats["allocation.all.allocated"],
+        frees=stats["allocation.all.freed"],
+        retries=stats["num_alloc_retries"],
+        ooms=stats["num_ooms"],
+        streams=len(queues),
+        busy_streams=sum(not queue.idle() for queue in queues),
+        readings=_readings(opened, queues),
+        sites=_sites(snapshot(opened.allocator, "", 0, trace=False), sites) if sites else (),
+    )
+
+
+def _readings(opened: OpenDevice, queues: list[Queue]) -> Readings:
+    """Return the sensors of the driver; without any, how busy the queues are, if they measure it."""
+    driver = backends.drivers().get(opened.device.kind)
+    if isinstance(driver, Telemetry):
+        return sensors.read(driver.sensors(opened.device.index or 0))
+    meters = [queue.busy() for queue in queues if hasattr(queue, "busy")]
+    return Readings(busy=busy_share(meters) if meters else None)
+
+
+def _sites(state: Snapshot, most: int) -> tuple[SiteFigures, ...]:
+    """Return the sites with the most live memory. Blocks without a stack have none."""
+    blocks = state.blocks[(state.blocks["state"] == State.LIVE) & (state.blocks["stack"] != 0)]
+    found = find_sites(state)
+    site = found.of_stack[blocks["stack"]]
+    counts = np.bincount(site, minlength=len(found.frames))
+    nbytes = np.zeros(len(found.frames), np.int64)
+    np.add.at(nbytes, site, blocks["requested"].astype(np.int64))
+    largest = np.argsort(-nbytes, kind="stable")[:most]
+    return tuple(
+        SiteFigures(label_of(found.frames[at]), int(nbytes[at]), int(counts[at])) for at in largest if counts[at]
+    )

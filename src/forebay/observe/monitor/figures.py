@@ -1,0 +1,191 @@
+"""Figures of one process at one moment, and their JSON form, which is checked when it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar
+
+__all__ = ["DeviceFigures", "ProcessFigures", "Readings", "SiteFigures"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Sensor readings of a device; None where it has no such sensor.
+
+    Parameters
+    ----------
+    memory_used, memory_total : int or None
+        Bytes of device memory, used by all processes and in total.
+    busy : float or None
+        Fraction of the last second in which the device ran work, from 0 to 1.
+    temperature : int or None
+        Degrees Celsius.
+    power : int or None
+        Milliwatts.
+    clock : int or None
+        Megahertz.
+    """
+
+    memory_used: int | None = None
+    memory_total: int | None = None
+    busy: float | None = None
+    temperature: int | None = None
+    power: int | None = None
+    clock: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFigures:
+    """Live memory of one allocation site.
+
+    Parameters
+    ----------
+    label : str
+        The site, such as "train.py:42 forward".
+    nbytes : int
+        Bytes of its live allocations.
+    count : int
+        Number of its live allocations.
+    """
+
+    label: str
+    nbytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
+    """Figures of one open device of one process. Sizes are in bytes.
+
+    Parameters
+    ----------
+    device : str
+        The device, such as "cuda:0".
+    name : str
+        Name of the hardware.
+    emulated : bool
+        Whether the device is emulated.
+    capacity : int or None
+        The device's memory; None if only the system limits it.
+    allocated, reserved : int
+        Memory in live blocks, and in segments.
+    peak : int
+        Peak of `allocated`.
+    allocations, frees, retries, ooms : int
+        Allocations, frees, allocations repeated after the cache was emptied, and refusals, since the device was opened.
+    streams, busy_streams : int
+        Queues of the device, and those with pending work.
+    readings : Readings
+        The sensors.
+    sites : tuple of SiteFigures
+        Allocation sites with the most live memory; empty without a recorded history.
+    """
+
+    device: str
+    name: str
+    emulated: bool
+    capacity: int | None
+    allocated: int
+    reserved: int
+    peak: int
+    allocations: int
+    frees: int
+    retries: int
+    ooms: int
+    streams: int
+    busy_streams: int
+    readings: Readings
+    sites: tuple[SiteFigures, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """Figures of one process.
+
+    Parameters
+    ----------
+    pid : int
+        Process id.
+    program : str
+        The program and its arguments.
+    seconds : float
+        Seconds since the process began to offer its figures; under `forebay run`, its run time.
+    taken_at : float
+        Unix time in seconds.
+    resident : int
+        Bytes of resident memory.
+    devices : tuple of DeviceFigures
+        The open devices.
+    """
+
+    pid: int
+    program: str
+    seconds: float
+    taken_at: float
+    resident: int
+    devices: tuple[DeviceFigures, ...]
+
+    def to_json(self) -> str:
+        """Return the figures as JSON.
+
+        Returns
+        -------
+        str
+            An object with a key for each field.
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ProcessFigures:
+        """Read the result of `to_json`.
+
+        Parameters
+        ----------
+        text : str or bytes
+            JSON.
+
+        Returns
+        -------
+        ProcessFigures
+            The figures.
+
+        Raises
+        ------
+        ValueError
+            If the text is not JSON, or a field is missing, unknown or of another type.
+        """
+        try:
+            return _read(cls, json.loads(text), cls.__name__)
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
+
+
+@cache
+def _types(record: type) -> dict[str, Any]:
+    return typing.get_type_hints(record)
+
+
+def _read(expected: type[_T], value: Any, where: str) -> _T:
+    """Convert JSON to a dataclass, tuple or plain value of the expected type. Raises ValueError."""
+    if is_dataclass(expected):
+        names = [field.name for field in fields(expected)]
+        if not isinstance(value, dict) or value.keys() != set(names):
+            raise ValueError(f"{where} must be an object with the keys {', '.join(names)}")
+        types = _types(expected)
+        return expected(**{name: _read(types[name], value[name], f"{where}.{name}") for name in names})
+    if typing.get_origin(expected) is tuple and isinstance(value, list):
+        item = typing.get_args(expected)[0]
+        return tuple(_read(item, each, f"{where}[{at}]") for at, each in enumerate(value))  # type: ignore[return-value]  # the tuple's type
+    accepted = set(typing.get_args(expected)) if isinstance(expected, UnionType) else {expected}
+    if float in accepted and type(value) is int:
+        value = float(value)
+    if type(value) not in accepted or (type(value) is float and not math.isfinite(value)):
+        raise ValueError(f"{where} must be {expected if isinstance(expected, UnionType) else expected.__name__}")
+    return value  # type: ignore[no-any-return]  # checked above

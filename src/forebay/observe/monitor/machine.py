@@ -1,0 +1,74 @@
+"""Figures of all processes of the user that offer them, and of the machine's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from forebay.observe.monitor import sockets
+from forebay.observe.monitor.figures import ProcessFigures
+from forebay.observe.monitor.sensors import MachineGpu, machine_gpus
+
+__all__ = ["MachineFigures", "read_machine"]
+
+_READERS = 16  # a process that is stopped delays its reader, not the others
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFigures:
+    """Figures of a machine.
+
+    Parameters
+    ----------
+    processes : tuple of ProcessFigures
+        The processes that replied, by id.
+    gpus : tuple of MachineGpu
+        The machine's GPUs.
+    failures : dict of int to str
+        The reason for each process that did not reply.
+    """
+
+    processes: tuple[ProcessFigures, ...]
+    gpus: tuple[MachineGpu, ...]
+    failures: dict[int, str]
+
+
+def read_machine(pids: Iterable[int] | None = None, sites: int = 0) -> MachineFigures:
+    """Read the figures of processes and of the machine's GPUs.
+
+    Parameters
+    ----------
+    pids : iterable of int, optional
+        Process ids; by default all processes of the user that offer figures.
+    sites : int, default 0
+        The most allocation sites of each device.
+
+    Returns
+    -------
+    MachineFigures
+        The figures.
+
+    Raises
+    ------
+    OSError
+        If the directory of the sockets cannot be used.
+    """
+    pids = sockets.listening() if pids is None else list(pids)
+    failures: dict[int, str] = {}
+
+    def read(pid: int) -> ProcessFigures | None:
+        try:
+            return sockets.read_process(pid, sites)
+        except (FileNotFoundError, ConnectionRefusedError):
+            failures[pid] = "it offers no figures: it was not started by forebay run, or has ended"
+        except TimeoutError:
+            failures[pid] = f"it did not reply within {sockets.TIMEOUT:.0f} seconds"
+        except (OSError, ValueError) as error:
+            failures[pid] = f"its figures cannot be read: {error}"
+        return None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        gpus = pool.submit(machine_gpus)
+        found = [process for process in pool.map(read, pids) if process is not None]
+        return MachineFigures(tuple(found), tuple(gpus.result()), failures)

@@ -1,0 +1,66 @@
+"""The JSON form of figures: equal after reading, and refused where it is not valid."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
+
+DEVICE = DeviceFigures(
+    device="cuda:0", name="H200", emulated=True, capacity=None, allocated=1 << 60, reserved=2, peak=3, allocations=4,
+    frees=5, retries=6, ooms=7, streams=8, busy_streams=1, readings=Readings(busy=0.25, temperature=31),
+    sites=(SiteFigures("a.py:1 f", 10, 2),),
+)  # fmt: skip
+PROCESS = ProcessFigures(pid=7, program="a.py ü\x1b", seconds=1.5, taken_at=2.0, resident=9, devices=(DEVICE,))
+
+
+def test_figures_are_equal_after_reading():
+    assert ProcessFigures.from_json(PROCESS.to_json()) == PROCESS
+
+
+def changed(path: str, value: object) -> str:
+    """Return the JSON with one value replaced; an Ellipsis removes its key."""
+    data = json.loads(json.dumps(asdict(PROCESS)))
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    node = data
+    for part in parents:
+        node = node[part]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        ("pid", "7", "ProcessFigures.pid"),
+        ("pid", True, "ProcessFigures.pid"),
+        ("pid", ..., "ProcessFigures"),
+        ("more", 1, "ProcessFigures"),
+        ("seconds", float("nan"), "ProcessFigures.seconds"),
+        ("devices", {}, "ProcessFigures.devices"),
+        ("devices.0", [], r"ProcessFigures.devices\[0\]"),
+        ("devices.0.capacity", 1.5, "capacity"),
+        ("devices.0.readings", None, "readings"),
+        ("devices.0.readings.busy", "0.5", "busy"),
+        ("devices.0.sites.0.label", 1, r"sites\[0\].label"),
+    ],
+)
+def test_other_types_and_keys_are_refused(path, value, place):
+    with pytest.raises(ValueError, match=place):
+        ProcessFigures.from_json(changed(path, value))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, b"\xff\xfe"])
+def test_text_that_is_not_an_object_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - the text is of the JSON parser
+        ProcessFigures.from_json(text)
+
+
+def test_integer_is_accepted_for_a_number_of_seconds():
+    assert ProcessFigures.from_json(changed("seconds", 3)).seconds == 3.0
