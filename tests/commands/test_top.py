@@ -164,7 +164,8 @@ def test_selection_stays_on_its_device_when_rows_come_and_go():
     view(source, use)
 
 
-def test_sort_pause_and_quit():
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_sort_pause_and_quit(key):
     source = Source(process(7, device("cpu", 10)), process(9, device("cpu", 20)))
 
     async def use(app, pilot):
@@ -182,7 +183,7 @@ def test_sort_pause_and_quit():
         app._tick()
         await settle(app, pilot)
         assert source.reads == reads + 1
-        await pilot.press("q")
+        await pilot.press(key)
 
     assert view(source, use).return_code == 0
 

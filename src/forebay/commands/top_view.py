@@ -37,6 +37,7 @@ class TopView(App[None]):
     """
     BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("p", "pause", "Pause"),
         Binding("s", "sort", "Sort"),
         Binding("r", "refresh", "Refresh"),
