@@ -6,6 +6,8 @@
     check    run linters, formatters, type checkers and the documentation build; --fix repairs what they can repair
     bench    run all benchmarks, or those named; each prints its own table
     docs     build the documentation
+    dist     build the source distribution and a wheel, and verify both in empty environments
+    wheels   build the wheels of all Python versions with cibuildwheel, which on Linux needs Docker or Podman
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
     message  check the commit message in a file: message FILE
 
@@ -148,7 +150,17 @@ def docs(arguments: list[str]) -> int:
     return status
 
 
-def prepare(*extras: str) -> None:
+def dist(arguments: list[str]) -> int:
+    prepare("dist", core=False)
+    return run(["python", "tools/distributions.py", *arguments])
+
+
+def wheels(arguments: list[str]) -> int:
+    prepare("wheels", core=False)
+    return run(["cibuildwheel", *arguments])
+
+
+def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
 
@@ -168,7 +180,7 @@ def prepare(*extras: str) -> None:
         stamp["requirements"] = sorted(wanted)
         save(stamp)
 
-    if stamp.get("built") != built():
+    if core and stamp.get("built") != built():
         need_compiler()
         stamp.pop("built", None)
         save(stamp)
@@ -240,7 +252,17 @@ def fail(message: str) -> NoReturn:
     sys.exit(f"dev.py: {message}")
 
 
-TASKS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs, "golden": golden, "message": message}
+TASKS = {
+    "demo": demo,
+    "test": test,
+    "check": check,
+    "bench": bench,
+    "docs": docs,
+    "dist": dist,
+    "wheels": wheels,
+    "golden": golden,
+    "message": message,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -24,6 +24,7 @@ exact = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 # Python's own flags ask for debug information, which makes the modules ten times as large.
 cpp = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", *warnings]
+stripped = ["-Wl,--strip-all"] if sys.platform == "linux" else []  # without the table of internal symbols
 
 core = Extension(
     "forebay._core",
@@ -32,7 +33,7 @@ core = Extension(
     include_dirs=["native", np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
     extra_compile_args=[*cpp, *exact],
-    extra_link_args=["-pthread"],
+    extra_link_args=["-pthread", *stripped],
     language="c++",
 )
 
@@ -45,6 +46,7 @@ def small(name: str, *depends: str, language: str = "c++") -> Extension:
         depends=[*depends],
         include_dirs=["native"],
         extra_compile_args=cpp if language == "c++" else ["-g0"],
+        extra_link_args=stripped,
         language=language,
     )
 

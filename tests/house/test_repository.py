@@ -20,3 +20,11 @@ def test_workflows_and_hooks_run_tasks_that_exist(root, folder):
     used = {task for file in files for task in re.findall(r"python3 dev\.py (\w+)", file.read_text())}
     assert used
     assert used <= tasks
+
+
+def test_workflows_run_nothing_but_tasks(root):
+    """Every command of a workflow also runs on a developer's machine."""
+    lines = [line for file in (root / ".github/workflows").glob("*.yml") for line in file.read_text().splitlines()]
+    commands = [found[1] for line in lines if (found := re.search(r"\brun: (.*)", line))]
+    assert commands
+    assert [command for command in commands if not re.match(r"python3 dev\.py \w+", command)] == []

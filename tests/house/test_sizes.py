@@ -21,7 +21,8 @@ def is_unexplained(name: str, source: str) -> bool:
 
 
 def test_long_files_state_the_reason(root):
-    patterns = ("*.py", "src/**/*.py", "native/**/*.?pp", "tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
+    folders = ("src", "tests", "benchmarks", "examples", "tools")
+    patterns = ("*.py", "native/**/*.?pp", *(f"{folder}/**/*.py" for folder in folders))
     sources = [path for pattern in patterns for path in root.glob(pattern)]
     assert [path.name for path in sources if is_unexplained(path.name, path.read_text())] == []
 

@@ -1,0 +1,221 @@
+"""Build the source distribution, and from it the wheel of this interpreter, and verify both: python3 dev.py dist
+
+The wheel is built as pip builds it for a user without a wheel: from the sdist, in an isolated environment. It is then
+installed in an empty environment outside the checkout, where `forebay doctor`, `forebay run` and the conformance suite
+must pass. `dev.py demo` and `dev.py test --quick` must pass in the unpacked sdist. `--no-build` verifies what dist/
+already contains, `--no-sdist-tests` omits the tests in the unpacked sdist.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from steps import ROOT, call, empty_environment, fail, megabytes, output
+
+DIST = ROOT / "dist"
+MAX_BYTES = 8 * 10**6  # of forebay's installed files, without the bytecode that Python caches
+SOURCES_ONLY = (".pyx", ".pxd", ".pxi", ".c", ".cpp")
+GENERATED = re.compile(r"PKG-INFO|setup\.cfg|src/forebay\.egg-info/.*")  # what setuptools adds to an sdist
+MANYLINUX = "manylinux_2_28"
+
+RICH = ("rich*", "pygments*", "markdown_it*", "mdurl*")
+CONFORMANCE = 'from forebay.testing.conformance import *\n\npytest_plugins = ["forebay.testing.plugin"]\n'
+PROGRAM = """import numpy as np
+
+kept = [np.ones(1 << 20) for _ in range(8)]
+print("allocated", sum(array.nbytes for array in kept))
+"""
+
+
+def main(arguments: list[str]) -> int:
+    if unknown := {*arguments} - {"--no-build", "--no-sdist-tests"}:
+        fail(f"unknown argument {min(unknown)!r}")
+    if "--no-build" in arguments:
+        sdist, wheel = only(DIST, "*.tar.gz"), only(DIST, "*.whl")
+    else:
+        shutil.rmtree(DIST, ignore_errors=True)
+        sdist = build_sdist(DIST)
+        wheel = build_wheel(sdist, DIST)
+    call("metadata", [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
+    call("check-wheel-contents", ["check-wheel-contents", str(wheel)])
+    problems = [*sdist_problems(sdist_files(sdist)), *wheel_problems(wheel, sdist), *debug_problems(wheel)]
+    print("\n".join([describe(sdist), describe(wheel), *linux_tag(wheel)]), flush=True)
+    with tempfile.TemporaryDirectory(prefix="forebay-dist-") as folder:
+        problems += verify_wheel(wheel, Path(folder))
+        if "--no-sdist-tests" not in arguments:
+            verify_sdist(sdist, Path(folder))
+    if problems:
+        fail("\n".join(problems))
+    print(f"\nverified: dist/{sdist.name} and dist/{wheel.name}")
+    return 0
+
+
+def build_sdist(target: Path) -> Path:
+    call("sdist", [sys.executable, "-m", "build", "--sdist", "--outdir", str(target), str(ROOT)])
+    return only(target, "*.tar.gz")
+
+
+def build_wheel(sdist: Path, target: Path) -> Path:
+    """Compile a wheel from the sdist, outside the checkout."""
+    with tempfile.TemporaryDirectory() as outside:
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(target), str(sdist)]
+        call("wheel", command, folder=outside)
+    return only(target, "*.whl")
+
+
+def only(folder: Path, pattern: str) -> Path:
+    found = [*folder.glob(pattern)]
+    if len(found) != 1:
+        fail(f"{folder} contains {len(found)} files {pattern}, not one")
+    return found[0]
+
+
+# Contents
+
+
+def sdist_files(sdist: Path) -> set[str]:
+    """Return the names of an sdist's files, below the folder that contains them all."""
+    with tarfile.open(sdist) as archive:
+        return {str(PurePosixPath(*PurePosixPath(name.name).parts[1:])) for name in archive if name.isfile()}
+
+
+def sdist_problems(files: set[str]) -> list[str]:
+    """Compare an sdist with the repository: it has every file that git tracks, and no other."""
+    tracked = tracked_files()
+    if not tracked:
+        return []
+    missing = {name for name in tracked if name not in files}
+    added = {name for name in files if name not in tracked and not GENERATED.fullmatch(name)}
+    return [*listed("the sdist lacks", missing), *listed("the sdist also has", added)]
+
+
+def tracked_files() -> set[str]:
+    """Return what git tracks or could; an empty set outside a git checkout."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    return {name for name in found.split("\0") if name and (ROOT / name).is_file()}
+
+
+def wheel_problems(wheel: Path, sdist: Path) -> list[str]:
+    """Compare a wheel with the sources: all Python and data files of `src`, and each compiled module, and no other."""
+    sources = {name.removeprefix("src/") for name in sdist_files(sdist) if name.startswith("src/forebay")}
+    sources = {name for name in sources if not name.startswith("forebay.egg-info/")}
+    compiled = {name.removesuffix(".pyx") for name in sources if name.endswith(".pyx")}
+    expected = {name for name in sources if not name.endswith(SOURCES_ONLY)}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    modules = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    files = {name for name in names if not name.endswith(".so")}
+    return [
+        *listed("the wheel lacks", expected - files),
+        *listed("the wheel also has", files - expected),
+        *listed("the wheel lacks the compiled", compiled - modules),
+        *listed("the wheel also has the compiled", modules - compiled),
+    ]
+
+
+def debug_problems(wheel: Path) -> list[str]:
+    """Return the modules of a Linux wheel that contain debug information or a table of internal symbols."""
+    if not sys.platform.startswith("linux"):
+        return []
+    from elftools.elf.elffile import ELFFile
+
+    problems = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                with archive.open(name) as module:
+                    sections = {section.name for section in ELFFile(module).iter_sections()}
+                extra = {section for section in sections if section.startswith(".debug") or section == ".symtab"}
+                problems += listed(f"{name} is not stripped: it has", extra)
+    return problems
+
+
+def listed(problem: str, names: Iterable[str]) -> list[str]:
+    return [f"{problem} {name}" for name in sorted(names)]
+
+
+def describe(file: Path) -> str:
+    if file.suffix == ".whl":
+        with zipfile.ZipFile(file) as archive:
+            sizes = [entry.file_size for entry in archive.infolist()]
+    else:
+        with tarfile.open(file) as archive:
+            sizes = [entry.size for entry in archive if entry.isfile()]
+    return f"{file.name}: {megabytes(file.stat().st_size)}, {len(sizes):,} files of {megabytes(sum(sizes))}"
+
+
+def linux_tag(wheel: Path) -> list[str]:
+    """Return the line that says which Linux systems run the wheel; `dev.py cross` builds those of manylinux_2_28."""
+    if not sys.platform.startswith("linux"):
+        return []
+    shown = output([sys.executable, "-m", "auditwheel", "show", str(wheel)])
+    found = re.search(r'platform tag:\s*"(\S+)"', shown)
+    return [f"auditwheel: {found[1] if found else shown.strip()}"]
+
+
+# Installed
+
+
+def verify_wheel(wheel: Path, folder: Path) -> list[str]:
+    """Install a wheel in an empty environment and use it; return problems of its size."""
+    python = empty_environment(folder / "wheel")
+    call("install the wheel", [python, "-m", "pip", "install", "--quiet", str(wheel)], folder=folder)
+    packages = Path(output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+    own, bytecode = installed_bytes(packages, "forebay*")
+    rich = [sum(sizes) for sizes in zip(*(installed_bytes(packages, name) for name in RICH), strict=True)]
+    print(f"installed: forebay {megabytes(own)} and {megabytes(bytecode)} of bytecode,", end=" ")
+    print(f"rich and its dependencies {' and '.join(map(megabytes, rich))}", flush=True)
+    use(python, folder)
+    return (
+        [f"forebay's installed files take {megabytes(own)}: at most {megabytes(MAX_BYTES)}"] if own > MAX_BYTES else []
+    )
+
+
+def use(python: str, folder: Path) -> None:
+    """Run `doctor`, `run` and the conformance suite of an installed forebay."""
+    scripts, program, suite = Path(python).parent, folder / "program.py", folder / "suite"
+    program.write_text(PROGRAM)
+    suite.mkdir(exist_ok=True)
+    (suite / "test_conformance.py").write_text(CONFORMANCE)
+    call("doctor", [str(scripts / "forebay"), "doctor"], folder=folder)
+    report = folder / "report"
+    command = [str(scripts / "forebay"), "run", "--output", str(report), str(program)]
+    call("run", command, folder=folder)
+    if not [*report.rglob("*.html")]:
+        fail("`forebay run` wrote no report")
+    call("install pytest", [python, "-m", "pip", "install", "--quiet", "pytest", "pytest-xdist"], folder=folder)
+    call(
+        "conformance suite", [python, "-m", "pytest", "-q", "--numprocesses=2", "-p", "no:cacheprovider"], folder=suite
+    )
+
+
+def verify_sdist(sdist: Path, folder: Path) -> None:
+    """Run the README's commands in an unpacked sdist."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "sdist", filter="data")
+    tree = only(folder / "sdist", "*")
+    call("dev.py demo in the sdist", [sys.executable, "dev.py", "demo"], folder=tree)
+    call("dev.py test --quick in the sdist", [sys.executable, "dev.py", "test", "--quick"], folder=tree)
+
+
+def installed_bytes(packages: Path, pattern: str) -> tuple[int, int]:
+    """Return the bytes of the files of some packages, and of their bytecode."""
+    paths = [path for top in packages.glob(pattern) for path in ([top] if top.is_file() else top.rglob("*"))]
+    sizes = [(path.suffix == ".pyc", path.stat().st_size) for path in paths if path.is_file()]
+    return sum(size for cached, size in sizes if not cached), sum(size for cached, size in sizes if cached)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
