@@ -19,6 +19,7 @@ from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
+from forebay.runtime.memory.transfer import copy_tensor
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.runtime.tensors import collectives
 from forebay.runtime.tensors.collectives import Op
@@ -72,7 +73,11 @@ def broadcast(
         )
     if devices is not None:
         targets = [_as_device(each) for each in devices]
-        return tuple(_copy_to(tensor, target) for target in targets)
+        kept = [target == tensor.device for target in targets]
+        made = [new_tensor(tensor.shape, tensor.numpy_dtype, target) for target in targets if target != tensor.device]
+        _copy_into(tensor, made)
+        copies = iter(made)
+        return tuple(tensor if keep else next(copies) for keep in kept)
     outs = _checked_sequence(out, "out")
     for index, each in enumerate(outs):
         _check_cuda_output(each, index)
@@ -81,9 +86,17 @@ def broadcast(
                 f"Expected all output tensors to have same shape as the source tensor {list(tensor.shape)}, but "
                 f"output tensor at index {index} has shape {list(each.shape)}"
             )
-    for each in outs:
-        each.copy_(tensor, non_blocking=True)
+    _copy_into(tensor, outs)
     return tuple(outs)
+
+
+def _copy_into(tensor: Tensor, outs: Sequence[Tensor]) -> None:
+    """Queue copies of a tensor. As in PyTorch, versions do not count what NCCL can do."""
+    by_nccl = nccl.is_available([tensor, *outs])
+    for each in outs:
+        copy_tensor(each, tensor, non_blocking=True)
+        if not by_nccl:
+            each.count_change()
 
 
 def broadcast_coalesced(
@@ -191,6 +204,8 @@ def _sum_without_nccl(inputs: Sequence[Tensor], root: int) -> Tensor:
     result = new_tensor(inputs[root].shape, dtype, inputs[root].device)
     streams = [current_stream_for(each.raw_storage.opened) for each in converted]
     collectives.reduce(converted, result, root, Op.SUM, streams)
+    for _ in inputs[2:]:  # PyTorch makes a sum of two inputs, and adds the others in place
+        result.count_change()
     return result
 
 
@@ -469,7 +484,9 @@ def _copy_to(tensor: Tensor, device: Device) -> Tensor:
     """Return the tensor if it is on the device, else a contiguous copy there."""
     if tensor.device == device:
         return tensor
-    return new_tensor(tensor.shape, tensor.numpy_dtype, device).copy_(tensor, non_blocking=True)
+    made = new_tensor(tensor.shape, tensor.numpy_dtype, device)
+    copy_tensor(made, tensor, non_blocking=True)
+    return made
 
 
 def _checked_sequence(given: Any, name: str) -> Sequence[Tensor]:

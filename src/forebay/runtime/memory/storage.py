@@ -18,6 +18,7 @@ from forebay.runtime.allocator.uncached import UncachedBlock
 from forebay.runtime.base import observers
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.memory.version_counter import VersionCounter
 from forebay.runtime.pinned.pinned_allocator import PinnedBlock
 from forebay.runtime.settings import process_settings
 from forebay.runtime.streams.stream import Stream
@@ -68,7 +69,8 @@ class Storage:
     An empty storage has address 0 and no owner. Other memory without an owner is kept alive by its creator.
     """
 
-    __slots__ = ("__weakref__", "address", "nbytes", "opened", "owner")
+    __slots__ = ("__weakref__", "_versions", "address", "nbytes", "opened", "owner")
+    _versions: VersionCounter
 
     def __init__(self, opened: OpenDevice, nbytes: int, address: int, owner: object) -> None:
         self.opened = opened
@@ -93,6 +95,14 @@ class Storage:
 
     def permit_access(self) -> None:
         self.__class__ = Storage
+
+    def version_counter(self) -> VersionCounter:
+        """Return the counter of the tensors over this memory that have no other."""
+        try:
+            return self._versions
+        except AttributeError:  # the slot is empty at first, because most memory needs no counter
+            self._versions = VersionCounter()
+            return self._versions
 
     @property
     def block(self) -> AnyBlock | None:

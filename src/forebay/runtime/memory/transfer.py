@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from forebay.runtime.base.queue_capabilities import LaunchingQueue
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item"]
+__all__ = ["copy_array", "copy_tensor", "ensure_backed", "fill", "keep_alive", "read", "read_item", "zero"]
 
 _NOTHING = nullcontext()
 _complex_cast_reported = False
@@ -350,6 +350,11 @@ def fill(target: Tensor, value: Any) -> None:
             tracer.queued(queue, token, "fill", "fill_", target.nbytes)
     for listener in observers.launch_observers:
         listener.launched(stream, "fill_", (), (target,))
+
+
+def zero(target: Tensor) -> None:
+    """Queue a fill of every element with zero, which exists for each dtype."""
+    fill(target, np.zeros((), target.numpy_dtype)[()])
 
 
 def read_item(source: Tensor) -> Any:

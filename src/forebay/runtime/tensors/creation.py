@@ -19,6 +19,7 @@ from forebay.runtime.allocator.oom_message import MAX_REQUEST_BYTES
 from forebay.runtime.devices import current
 from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory.storage import AnyBlock, Storage, allocate_block
+from forebay.runtime.memory.transfer import copy_array, copy_tensor, fill, zero
 from forebay.runtime.streams.stream import default_stream_for
 from forebay.runtime.tensors.memory_formats import inverse, order_in
 from forebay.runtime.tensors.options import DeviceLike, check_options, check_out, shape_of
@@ -194,7 +195,11 @@ def empty_for(
     if out is not None:
         wanted = None if device is None else current.resolve(device)
         check_out(function, out, None if dtype is None else kind, wanted)
-        return out.resize_(shape)
+        before = out.shape
+        out.resize_(shape)
+        if function == "randn" or (function != "empty" and shape == before):  # as PyTorch counts changes
+            out.count_change()
+        return out
     if pin_memory:
         return _pinned(shape, kind, device)
     return new_tensor(shape, kind, device)
@@ -252,7 +257,9 @@ def zeros(
     tensor([0., 0., 0.])
     """
     check_options("zeros", layout, requires_grad)
-    return empty_for("zeros", sizes, size, out, dtype, device, pin_memory=pin_memory).zero_()
+    made = empty_for("zeros", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    zero(made)
+    return made
 
 
 def ones(
@@ -308,7 +315,9 @@ def ones(
             [1, 1]])
     """
     check_options("ones", layout, requires_grad)
-    return empty_for("ones", sizes, size, out, dtype, device, pin_memory=pin_memory).fill_(1)
+    made = empty_for("ones", sizes, size, out, dtype, device, pin_memory=pin_memory)
+    fill(made, 1)
+    return made
 
 
 def full(
@@ -375,7 +384,8 @@ def full(
     elif dtype is None and out is None:
         kind = array_of(fill_value, None).dtype
     made = empty_for("full", (size,), None, out, kind if dtype is None else dtype, device, pin_memory=pin_memory)
-    return made.fill_(fill_value)
+    fill(made, fill_value)
+    return made
 
 
 def arange(
@@ -455,7 +465,10 @@ def arange(
         if out.numel() != count:
             _warn_of_resizing(out, count)
             out.resize_(count)
-    return made.copy_(values.reshape(made.shape))
+        else:
+            out.count_change()
+    copy_array(made, values.reshape(made.shape), non_blocking=False)
+    return made
 
 
 def _warn_of_resizing(out: Tensor, count: int) -> None:
@@ -522,10 +535,13 @@ def tensor(
         if pin_memory is False:
             return data.to(dtype=dtype, device=place, copy=True)
         kind = data.numpy_dtype if dtype is None else dtype
-        return empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory=pin_memory).copy_(data)
+        made = empty_for("tensor", (data.shape,), None, None, kind, place, pin_memory=pin_memory)
+        copy_tensor(made, data, non_blocking=False)
+        return made
     array = array_of(data, None if dtype is None else as_dtype(dtype))
     made = empty_for("tensor", (array.shape,), None, None, array.dtype, device, pin_memory=pin_memory)
-    return made.copy_(array)
+    copy_array(made, array, non_blocking=False)
+    return made
 
 
 def as_tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:

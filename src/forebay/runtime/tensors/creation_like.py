@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay.dtypes import DTypeLike
 from forebay.layouts import layout, memory_format, preserve_format
+from forebay.runtime.memory.transfer import fill, zero
 from forebay.runtime.tensors.creation import empty_for
 from forebay.runtime.tensors.memory_formats import inverse, order_of_copy
 from forebay.runtime.tensors.options import DeviceLike, check_options
@@ -94,7 +95,8 @@ def zeros_like(
     """
     check_options("zeros_like", layout, requires_grad, memory_format)
     made = new_like("zeros_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.zero_()
+    zero(made)
+    return made
 
 
 def ones_like(
@@ -137,7 +139,8 @@ def ones_like(
     """
     check_options("ones_like", layout, requires_grad, memory_format)
     made = new_like("ones_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.fill_(1)
+    fill(made, 1)
+    return made
 
 
 def full_like(
@@ -183,7 +186,8 @@ def full_like(
     """
     check_options("full_like", layout, requires_grad, memory_format)
     made = new_like("full_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.fill_(fill_value)
+    fill(made, fill_value)
+    return made
 
 
 def new_like(

@@ -58,7 +58,7 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
     """
     if isinstance(ext_tensor, Tensor):
         _check_current(ext_tensor.device)
-        found = ext_tensor.detach()
+        found = ext_tensor.data
     elif hasattr(ext_tensor, "__dlpack__"):
         array = np.from_dlpack(ext_tensor)
         found = tensor_over(array) if copy else from_numpy(array)  # the latter warns of read-only memory

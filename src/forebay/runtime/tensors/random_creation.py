@@ -1,4 +1,7 @@
-"""Functions that create tensors of random numbers, equal to those that PyTorch draws on a GPU."""
+"""Creation of tensors of random numbers, equal to those that PyTorch draws on a GPU.
+
+Over 400 lines because each factory documents its parameters.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 
 from forebay.dtypes import DTypeLike
 from forebay.layouts import layout, memory_format, preserve_format, strided
+from forebay.runtime.random import fill
 from forebay.runtime.random.generator import Generator
 from forebay.runtime.tensors.creation import empty, empty_for
 from forebay.runtime.tensors.creation_like import new_like
@@ -69,7 +73,8 @@ def rand(
     """
     check_options("rand", layout, requires_grad)
     made = empty_for("rand", sizes, size, out, dtype, device, pin_memory=pin_memory)
-    return made.uniform_(generator=generator)
+    fill.uniform(made, 0, 1, generator)
+    return made
 
 
 def randn(
@@ -117,7 +122,8 @@ def randn(
     """
     check_options("randn", layout, requires_grad)
     made = empty_for("randn", sizes, size, out, dtype, device, pin_memory=pin_memory)
-    return made.normal_(generator=generator)
+    fill.normal(made, 0, 1, generator)
+    return made
 
 
 def exponential(
@@ -147,7 +153,9 @@ def exponential(
     Tensor
         The tensor; its fill is queued on the current stream of its device.
     """
-    return empty(*size, dtype=dtype, device=device).exponential_(lambd, generator=generator)
+    made = empty(*size, dtype=dtype, device=device)
+    fill.exponential(made, lambd, generator)
+    return made
 
 
 def randint(
@@ -208,7 +216,8 @@ def randint(
         low, high = 0, low
     kind = np.int64 if dtype is None and out is None else dtype
     made = empty_for("randint", (tuple(size),), None, out, kind, device, pin_memory=pin_memory)
-    return made.random_(low, high, generator=generator)
+    fill.integers(made, low, high, generator)
+    return made
 
 
 def bernoulli(
@@ -240,8 +249,10 @@ def bernoulli(
     -----
     As `torch.bernoulli` on a GPU. A probability outside [0, 1] fails when the work is synchronised.
     """
-    made = empty(input.shape, out=out, dtype=input.numpy_dtype if out is None else None, device=input.device)
-    return made.bernoulli_(input if p is None else p, generator=generator)
+    kind = input.numpy_dtype if out is None else None
+    made = empty_for("bernoulli", (input.shape,), None, out, kind, input.device, pin_memory=False)
+    fill.bernoulli(made, input if p is None else p, generator)
+    return made
 
 
 def rand_like(
@@ -288,7 +299,8 @@ def rand_like(
     """
     check_options("rand_like", layout, requires_grad, memory_format)
     made = new_like("rand_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.uniform_(generator=generator)
+    fill.uniform(made, 0, 1, generator)
+    return made
 
 
 def randn_like(
@@ -334,7 +346,8 @@ def randn_like(
     """
     check_options("randn_like", layout, requires_grad, memory_format)
     made = new_like("randn_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.normal_(generator=generator)
+    fill.normal(made, 0, 1, generator)
+    return made
 
 
 def randint_like(
@@ -390,4 +403,5 @@ def randint_like(
     if high is None:
         raise TypeError("randint_like() missing 1 required positional argument: 'high'")
     made = new_like("randint_like", input, dtype, device, pin_memory, memory_format=memory_format)
-    return made.random_(low or 0, high, generator=generator)
+    fill.integers(made, low or 0, high, generator)
+    return made

@@ -110,7 +110,8 @@ def normal(
     if not isinstance(mean, Tensor) and len(numbers) == 2 and isinstance(size, (tuple, list)):
         check_options("normal", strided if layout is None else layout, requires_grad)
         made = empty_for("normal", (tuple(size),), None, out, dtype, device, pin_memory=pin_memory)
-        return made.normal_(*numbers, generator=generator)
+        fill.normal(made, numbers[0], numbers[1], generator)
+        return made
     positional = [mean, *(each for each in (std, size) if each is not None)]
     named = {"generator": generator, "out": out} | given
     got = [type(each).__name__ for each in positional]
@@ -180,8 +181,9 @@ def _with_parameters(mean: Any, std: Any, generator: Generator | None, out: Tens
         shape = tuple(first.shape)
     if out is not None and isinstance(mean, Tensor) != isinstance(std, Tensor):
         shape = _broadcast(shape, out.shape)
-    made = empty(shape, out=out, dtype=first.numpy_dtype if out is None else None, device=first.device)
-    made.normal_(0, 1 if isinstance(std, Tensor) else std, generator=generator)
+    dtype = first.numpy_dtype if out is None else None
+    made = empty_for("normal", (shape,), None, out, dtype, first.device, pin_memory=False)
+    fill.normal(made, 0, 1 if isinstance(std, Tensor) else std, generator)
     if not made.numel():
         return made
     inputs = [each for each in (std, mean) if isinstance(each, Tensor)]

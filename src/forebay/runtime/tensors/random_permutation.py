@@ -145,7 +145,7 @@ def _shuffle(target: Tensor, generator: Generator | None) -> None:
 
         run_on_arrays([stream], [keys], [target], sort, name="randperm")
     else:
-        target.copy_(permutation(transfer.read(keys), bits, seed, offset))
+        transfer.copy_array(target, permutation(transfer.read(keys), bits, seed, offset), non_blocking=False)
 
 
 def key_bits(count: int) -> int:

@@ -46,6 +46,7 @@ def set_storage(
     last = offset + sum((length - 1) * step for length, step in zip(size, steps, strict=True))
     if math.prod(size) and (last + 1) * tensor.itemsize > source.nbytes():
         source.resize_((last + 1) * tensor.itemsize)
+    tensor.version_counter()  # that of the previous memory, which the tensor and its views keep
     tensor.raw_storage = source.for_tensor()
     tensor.shape = Size(size)
     tensor.byte_strides = tuple(step * tensor.itemsize for step in steps)

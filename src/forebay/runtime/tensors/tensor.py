@@ -25,6 +25,7 @@ from forebay.runtime.devices.open_device import pinned_allocator
 from forebay.runtime.memory import transfer
 from forebay.runtime.memory.storage import Storage, array_at, pinned_block, record_use
 from forebay.runtime.memory.strided_copy import is_c_contiguous
+from forebay.runtime.memory.version_counter import VersionCounter
 from forebay.runtime.pinned import registered_memory
 from forebay.runtime.random import fill as random_fill
 from forebay.runtime.random.generator import Generator
@@ -87,6 +88,7 @@ class Tensor(Exporter):
     is_meta = is_nested = is_quantized = is_sparse = is_sparse_csr = False
     grad: Tensor | None = None
     grad_fn = None
+    versions: VersionCounter | None = None  # internal to the runtime; None until it is needed
 
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
@@ -148,6 +150,30 @@ class Tensor(Exporter):
     def layout(self) -> layout:
         """The layout, which is `forebay.strided`."""
         return strided
+
+    @property
+    def _version(self) -> int:
+        """The number of in-place changes to this tensor, its views and the tensors that it is a view of."""
+        return self.version_counter().value
+
+    def version_counter(self) -> VersionCounter:
+        """Return the counter of in-place changes, which this tensor keeps from now on. Used by the runtime.
+
+        Returns
+        -------
+        VersionCounter
+            The counter: that of the memory, unless this tensor or the one that it is a view of has another.
+        """
+        if self.versions is None:
+            self.versions = self.raw_storage.version_counter()
+        return self.versions
+
+    def count_change(self) -> None:
+        """Count an in-place change of this tensor. Used by the runtime."""
+        versions = self.versions
+        if versions is None:
+            versions = self.version_counter()
+        versions.value += 1
 
     def get_device(self) -> int:
         """Return the index of the device; -1 for the CPU."""
@@ -301,6 +327,7 @@ class Tensor(Exporter):
                 raise TypeError("set_() expects size after storage_offset")
             size = (source.nbytes() // max(self.itemsize, 1),)
         set_storage(self, source, storage_offset, size, stride)
+        self.count_change()
         return self
 
     def resize_(self, *sizes: int | Sequence[int], memory_format: memory_format | None = None) -> Tensor:
@@ -341,6 +368,7 @@ class Tensor(Exporter):
             raise ForebayError(f"Storage size calculation overflowed with sizes={[*size]}")
         if size != self.shape:
             set_storage(self, self.untyped_storage(), self.storage_offset(), size, None)
+            self.count_change()
         if memory_format is preserve_format:
             raise ForebayError("Unsupported memory formatPreserve")
         if memory_format is not None:
@@ -472,24 +500,31 @@ class Tensor(Exporter):
 
     def _elements(self, dtype: np.dtype[Any]) -> Tensor:
         memory = self.raw_storage
-        return Tensor(memory, dtype, (memory.nbytes // dtype.itemsize,), (dtype.itemsize,))
+        return Tensor(memory, dtype, (memory.nbytes // dtype.itemsize,), (dtype.itemsize,)).data
 
     def detach(self) -> Tensor:
         """Return another tensor over the same memory."""
-        return Tensor(self.raw_storage, self.numpy_dtype, self.shape, self.byte_strides, self.byte_offset)
+        made = Tensor(self.raw_storage, self.numpy_dtype, self.shape, self.byte_strides, self.byte_offset)
+        if self.versions is not None:
+            made.versions = self.versions
+        return made
 
     @property
     def data(self) -> Tensor:
         """Another tensor over the same memory. Assignment gives this tensor the memory and shape of the assigned one.
 
-        The previous memory is freed if no other tensor uses it. Device and dtype may change.
+        The previous memory is freed if no other tensor uses it. Device and dtype may change. This tensor's version does
+        not count changes to the other one.
         """
-        return self.detach()
+        made = self.detach()
+        made.versions = VersionCounter()
+        return made
 
     @data.setter
     def data(self, other: Tensor) -> None:
         if not isinstance(other, Tensor):
             raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
+        self.version_counter()  # it remains this tensor's own
         self.raw_storage, self.byte_offset = other.raw_storage, other.byte_offset
         self.numpy_dtype, self.shape, self.byte_strides = other.numpy_dtype, other.shape, other.byte_strides
 
@@ -555,7 +590,10 @@ class Tensor(Exporter):
         """Return a tensor over a view of `raw_array`; `offset` is that of an empty view from this one, in bytes."""
         storage = self.raw_storage
         start = array.__array_interface__["data"][0] - storage.address if array.size else self.byte_offset + offset
-        return Tensor(storage, array.dtype, array.shape, array.strides, start)
+        made = Tensor(storage, array.dtype, array.shape, array.strides, start)
+        if self.versions is not None:
+            made.versions = self.versions
+        return made
 
     def __getitem__(self, index: Any) -> Tensor:
         """Return a view for ints, slices, None and Ellipsis; IndexError for others, which would need a gather."""
@@ -700,9 +738,11 @@ class Tensor(Exporter):
             The view.
         """
         strides = tuple(self.byte_strides[dim] for dim in dims)
-        return Tensor(
-            self.raw_storage, self.numpy_dtype, tuple(self.shape[dim] for dim in dims), strides, self.byte_offset
-        )
+        shape = tuple(self.shape[dim] for dim in dims)
+        made = Tensor(self.raw_storage, self.numpy_dtype, shape, strides, self.byte_offset)
+        if self.versions is not None:
+            made.versions = self.versions
+        return made
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
         """Return a view with two dimensions swapped.
@@ -851,6 +891,7 @@ class Tensor(Exporter):
                 transfer.copy_tensor(self, src, non_blocking=non_blocking)
         else:
             transfer.copy_array(self, np.asarray(src), non_blocking=non_blocking)
+        self.count_change()
         return self
 
     def fill_(self, value: complex) -> Tensor:
@@ -867,11 +908,13 @@ class Tensor(Exporter):
             This tensor.
         """
         transfer.fill(self, value)
+        self.count_change()
         return self
 
     def zero_(self) -> Tensor:
         """Set every element to zero and return this tensor."""
-        transfer.fill(self, np.zeros((), self.numpy_dtype)[()])
+        transfer.zero(self)
+        self.count_change()
         return self
 
     # Random fills.
@@ -892,6 +935,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.uniform(self, from_, to, generator)
+        self.count_change()
         return self
 
     def normal_(self, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -910,6 +954,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.normal(self, mean, std, generator)
+        self.count_change()
         return self
 
     def exponential_(self, lambd: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -928,6 +973,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.exponential(self, lambd, generator)
+        self.count_change()
         return self
 
     def cauchy_(self, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -946,6 +992,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.cauchy(self, median, sigma, generator)
+        self.count_change()
         return self
 
     def log_normal_(self, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
@@ -964,6 +1011,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.log_normal(self, mean, std, generator)
+        self.count_change()
         return self
 
     def geometric_(self, p: float, *, generator: Generator | None = None) -> Tensor:
@@ -982,6 +1030,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.geometric(self, p, generator)
+        self.count_change()
         return self
 
     def bernoulli_(self, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
@@ -1000,6 +1049,7 @@ class Tensor(Exporter):
             This tensor.
         """
         random_fill.bernoulli(self, p, generator)
+        self.count_change()
         return self
 
     def random_(self, *bounds: int | None, generator: Generator | None = None) -> Tensor:
@@ -1025,6 +1075,7 @@ class Tensor(Exporter):
             random_fill.integers(self, low or 0, high, generator)
         else:
             random_fill.integers_below(self, generator)
+        self.count_change()
         return self
 
     def clone(self, *, memory_format: memory_format = preserve_format) -> Tensor:
@@ -1053,7 +1104,7 @@ class Tensor(Exporter):
             check_format("clone", memory_format)
         order = order_of_copy(self, memory_format)
         if order is None:
-            return new_tensor(self.shape, self.numpy_dtype, self.device).copy_(self)
+            return _copied_to(new_tensor(self.shape, self.numpy_dtype, self.device), self)
         return self.in_order(order).clone(memory_format=contiguous_format).in_order(inverse(order))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -1061,10 +1112,14 @@ class Tensor(Exporter):
         return _from_elements, (transfer.read(self), self.device)
 
     def __copy__(self) -> Tensor:
-        return self[...]
+        made = self.data
+        made.count_change()  # as PyTorch, which sets the memory of an empty tensor, also for the other two
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.clone()
+        made = self.clone()
+        made.count_change()
+        return made
 
     def contiguous(self, *, memory_format: memory_format = contiguous_format) -> Tensor:
         """Return this tensor if it is contiguous, else a contiguous copy.
@@ -1173,9 +1228,9 @@ class Tensor(Exporter):
         ):  # convert where it can be done
             moved = moved.copied(moved.device, kind, non_blocking=False)
         if place != self.device:
-            moved = _new_on(place, moved, kind, pinned=non_blocking).copy_(moved, non_blocking)
+            moved = _copied_to(_new_on(place, moved, kind, pinned=non_blocking), moved, non_blocking=non_blocking)
         if moved is self or moved.numpy_dtype != kind:
-            return new_tensor(self.shape, kind, place).copy_(moved)
+            return _copied_to(new_tensor(self.shape, kind, place), moved)
         return moved
 
     def cpu(self, *, memory_format: memory_format = preserve_format) -> Tensor:
@@ -1308,7 +1363,7 @@ class Tensor(Exporter):
         if kind is None:
             raise RuntimeError(NO_ACCELERATOR)
         array = pinned_array(tuple(self.shape), self.numpy_dtype, pinned_allocator(current.resolve(kind)))
-        return borrowed_tensor(array, self.device).copy_(self)
+        return _copied_to(borrowed_tensor(array, self.device), self)
 
     def record_stream(self, stream: Stream) -> None:
         """Report to the allocator that a stream uses this memory, so that a free is deferred until it is done.
@@ -1599,6 +1654,12 @@ def _warn_of_device(method: str) -> None:
         DeprecationWarning,
         stacklevel=3,
     )
+
+
+def _copied_to(made: Tensor, source: Tensor, *, non_blocking: bool = False) -> Tensor:
+    """Return a new tensor, to which a copy is queued. Its version remains 0."""
+    transfer.copy_tensor(made, source, non_blocking=non_blocking)
+    return made
 
 
 def _from_elements(array: NDArray[Any], device: Device) -> Tensor:

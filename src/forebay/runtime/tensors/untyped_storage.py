@@ -57,8 +57,8 @@ class UntypedStorage(StorageConversions, StorageBase):
 
     @property
     def elements(self) -> Tensor:
-        """All bytes, as a tensor of uint8."""
-        return self.tensor_type(self.for_tensor(), _BYTE, (self.nbytes(),), (1,))
+        """All bytes, as a tensor of uint8 whose changes no version counts."""
+        return self.tensor_type(self.for_tensor(), _BYTE, (self.nbytes(),), (1,)).data
 
     def new(self) -> UntypedStorage:
         """Return an empty storage on the current device of the same kind."""
