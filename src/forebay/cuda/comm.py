@@ -19,11 +19,19 @@ from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
+from forebay.layouts import preserve_format
 from forebay.runtime.memory.transfer import copy_tensor
+from forebay.runtime.random.launch_geometry import slowest_first
 from forebay.runtime.streams.stream import Stream, current_stream_for
 from forebay.runtime.tensors import collectives
 from forebay.runtime.tensors.collectives import Op
-from forebay.runtime.tensors.memory_formats import inverse, order_in, suggested_format
+from forebay.runtime.tensors.memory_formats import (
+    inverse,
+    order_in,
+    order_of_copy,
+    packed_strides,
+    suggested_format,
+)
 from forebay.runtime.tensors.tensor import Tensor, new_tensor
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
@@ -200,13 +208,24 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
 def _sum_without_nccl(inputs: Sequence[Tensor], root: int) -> Tensor:
     """Return the sum of tensors that NCCL rejects: two on one device, different dtypes, or non-contiguous tensors."""
     dtype = np.result_type(*(each.numpy_dtype for each in inputs))
-    converted = [each.to(dtype=dtype).contiguous() for each in inputs]
-    result = new_tensor(inputs[root].shape, dtype, inputs[root].device)
+    order = _order_of_sum(inputs[root], inputs[1 if root == 0 else 0])
+    converted = [each.in_order(order).to(dtype=dtype).contiguous() for each in inputs]
+    result = new_tensor(converted[root].shape, dtype, inputs[root].device)
     streams = [current_stream_for(each.raw_storage.opened) for each in converted]
     collectives.reduce(converted, result, root, Op.SUM, streams)
     for _ in inputs[2:]:  # PyTorch makes a sum of two inputs, and adds the others in place
         result.count_change()
-    return result
+    return result.in_order(inverse(order))
+
+
+def _order_of_sum(first: Tensor, second: Tensor) -> Sequence[int]:
+    """Return the dimensions of a sum on the device of `first`, slowest first, as PyTorch orders them."""
+    if first.is_contiguous() and second.is_contiguous():
+        return range(first.ndim)
+    strides = second.byte_strides
+    if first.device != second.device:  # those of a copy
+        strides = packed_strides(second.shape, 1, order_of_copy(second, preserve_format))
+    return slowest_first(first.shape, first.byte_strides, strides)
 
 
 def reduce_add_coalesced(
@@ -240,10 +259,11 @@ def reduce_add_coalesced(
     As `torch.cuda.comm.reduce_add_coalesced`. Does not wait.
     """
     _check_buffer_size(buffer_size)
-    return tuple(
-        reduce_add(group, destination) if len(group) > 1 else reduce_add(group, destination).clone()
-        for group in zip(*inputs, strict=True)
-    )
+    found = []
+    for group in zip(*inputs, strict=True):
+        total = reduce_add([each.contiguous() for each in group], destination)
+        found.append(total.clone() if total is group[0] else total.data)
+    return tuple(found)
 
 
 def scatter(

@@ -192,3 +192,38 @@ def invalid_additions(cuda, torch_like):
         comm.reduce_add_coalesced([[], []]),
         [placement(each) for each in comm.reduce_add_coalesced([[tensor, tensor[:2]]])],
     ]
+
+
+def strides_of_sums_without_nccl(cuda, torch_like):
+    """Sums of tensors that are not all contiguous: the strides of the result are those of the inputs, without gaps."""
+    comm = comm_of(cuda)
+    layouts = {
+        "transposed": ((3, 4), (1, 3), (1, 3)),
+        "transposed and contiguous": ((3, 4), (1, 3), (4, 1)),
+        "contiguous and transposed": ((3, 4), (4, 1), (1, 3)),
+        "with gaps": ((3, 4), (8, 1), (8, 1)),
+        "transposed with gaps": ((3, 4), (1, 8), (1, 8)),
+        "expanded": ((3, 4), (1, 0), (1, 0)),
+        "expanded and transposed": ((3, 4), (1, 0), (1, 3)),
+        "expanded and contiguous": ((3, 4), (0, 1), (4, 1)),
+        "scalars expanded": ((3, 4), (0, 0), (1, 3)),
+        "channels last": ((2, 3, 4, 5), (60, 1, 15, 3), (60, 1, 15, 3)),
+        "channels last and contiguous": ((2, 3, 4, 5), (60, 1, 15, 3), (60, 20, 5, 1)),
+        "three dimensions": ((2, 3, 4), (1, 8, 2), (12, 4, 1)),
+        "three dimensions expanded": ((2, 3, 4), (0, 1, 3), (1, 2, 0)),
+    }
+    found = {}
+    for name, (shape, *strides) in layouts.items():
+        for devices in ((0, 1), (1, 0), (0, 0)):
+            inputs = []
+            for device, steps in zip(devices, strides, strict=True):
+                memory = torch_like.empty(200, device=f"cuda:{device}").untyped_storage()
+                inputs.append(torch_like.empty(0, device=f"cuda:{device}").set_(memory, 0, shape, steps))
+            found[f"{name} {devices}"] = placement(comm.reduce_add(inputs, 0))
+    return found
+
+
+def sums_of_one_list_are_contiguous(cuda, torch_like):
+    tensor = torch_like.empty(4, 3, device="cuda").transpose(0, 1)
+    comm = comm_of(cuda)
+    return placement(comm.reduce_add([tensor])), [placement(each) for each in comm.reduce_add_coalesced([[tensor]])]
