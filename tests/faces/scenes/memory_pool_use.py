@@ -248,3 +248,10 @@ def pool_on_another_device(cuda, torch_like):
 def pool_on_another_device_again(cuda, torch_like):
     pool = cuda.MemPool()
     return [outcome(cuda, use_on, cuda, torch_like, pool, 1).get("error") for _ in range(2)]
+
+
+def public_attributes_of_a_pool(cuda, torch_like):
+    """PyTorch 2.15 has three; `allocator` was removed before it."""
+    pool = cuda.MemPool()
+    found = {name: hasattr(pool, name) for name in ("allocator", "device", "id", "snapshot", "use_count", "use_on_oom")}
+    return found, outcome(cuda, getattr, pool, "allocator"), cuda.is_initialized()
