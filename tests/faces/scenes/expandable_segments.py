@@ -100,3 +100,22 @@ def a_checkpoint_without_memory(cuda, torch_like):
     c._cuda_setCheckpointPoolState(0, state, [], [])
     c._cuda_endAllocateToPool(0, pool)
     return segments(cuda)
+
+
+def nested_pools_have_one_segment_each(cuda, torch_like):
+    pools, made = [cuda.MemPool() for _ in range(3)], []
+
+    def allocate(inner):
+        with cuda.use_mem_pool(inner[0]):
+            made.append(empty(torch_like, 20 * MIB))
+            if inner[1:]:
+                allocate(inner[1:])
+                made.append(empty(torch_like, 20 * MIB))
+
+    allocate(pools)
+    rows = [cuda.memory.memory_snapshot(pool.id) for pool in pools]
+    found = [[[row["total_size"], len(row["blocks"]), row["is_expandable"]] for row in each] for each in rows]
+    torch_like._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    with cuda.use_mem_pool(pools[2]):
+        made.append(empty(torch_like, 20 * MIB))
+    return found, sorted([row["total_size"], row["is_expandable"]] for row in cuda.memory.memory_snapshot(pools[2].id))
