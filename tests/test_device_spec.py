@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.markup import check_markup
 
 import forebay
 from forebay.device_spec import Device
@@ -204,3 +205,25 @@ def test_missing_device_raises(fake, name, words):
         forebay.empty(1, device=name)
     assert words in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert Device(name) not in open_device._opened
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fake:1", "not open"),
+        ("fake:2", "does not exist; devices of this kind: 2"),
+        ("cpu", "allocated"),
+        ("meta", "is not a kind of device"),
+        ("mtia", "has no backend"),
+    ],
+)
+def test_html_describes_the_device_without_opening_it(fake, name, words):
+    markup = Device(name)._repr_html_()
+    check_markup(markup)
+    assert words in markup
+    assert fake.ports == []
+
+
+def test_html_of_a_broken_backend_shows_the_reason(fake, monkeypatch):
+    monkeypatch.setattr(type(fake), "count", lambda _: 1 / 0)
+    assert "ZeroDivisionError" in Device("fake")._repr_html_()

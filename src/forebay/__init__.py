@@ -72,6 +72,7 @@ else:
         preserve_format,
         strided,
     )
+    from forebay.runtime.devices import description as _description  # noqa: F401 - registers itself
     from forebay.runtime.devices.current import (
         current_device,
         get_default_device,

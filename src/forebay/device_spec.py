@@ -130,6 +130,15 @@ class Device:
             f"device(type={self.kind!r})" if self.index is None else f"device(type={self.kind!r}, index={self.index})"
         )
 
+    def _repr_html_(self) -> str:
+        from forebay.html_repr import box, facts
+
+        try:
+            described = _hooks.describe(self)
+        except Exception as error:  # noqa: BLE001 - of a backend; a name is displayed in any case
+            described = [("state", f"{type(error).__name__}: {error}")]
+        return box(repr(self), facts(described))
+
     def __enter__(self) -> Self:
         _thread.entered.append(self)
         return self
@@ -144,10 +153,11 @@ Device.__module__, Device.__name__, Device.__qualname__ = "forebay", "device", "
 
 
 class _Hooks:
-    """Functions of the packages above: kinds of installed backends, and the kind of the current accelerator."""
+    """Functions of the packages above: kinds of installed backends, the kind of the current accelerator, facts."""
 
     installed: Callable[[], Collection[str]] = staticmethod(tuple)
     accelerator: Callable[[], str | None] = staticmethod(lambda: None)
+    describe: Callable[[Device], list[tuple[str, str]]] = staticmethod(lambda _: [])
 
 
 _hooks = _Hooks

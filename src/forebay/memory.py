@@ -14,6 +14,7 @@ from forebay.byte_sizes import parse_bytes
 from forebay.device_spec import Device
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.caching_allocator import OutOfMemoryObserver
+from forebay.runtime.allocator.displayed import Statistics, SummaryText
 from forebay.runtime.allocator.summary import memory_summary as summary_of
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import annotations as history_annotations
@@ -177,7 +178,7 @@ def memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
     >>> forebay.memory.memory_stats("cpu")["requested_bytes.all.current"] >= 1000
     True
     """
-    return statistics.flat_stats(opened_for(device).allocator)
+    return Statistics(statistics.flat_stats(opened_for(device).allocator))
 
 
 def memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def memory_summary(device: Device | str | int | None = None, abbreviated: bool =
     """
     opened = opened_for(device)
     numbers, (kind, index) = statistics.flat_stats(opened.allocator), (opened.device.kind, opened.device.index or 0)
-    return summary_of(numbers, index, kind=kind, abbreviated=abbreviated)
+    return SummaryText(summary_of(numbers, index, kind=kind, abbreviated=abbreviated))
 
 
 def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:
@@ -335,7 +336,7 @@ def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int
     >>> forebay.memory.host_memory_stats("cpu")["active_bytes.current"] >= 1024
     True
     """
-    return opened_for(device).pinned.stats()
+    return Statistics(opened_for(device).pinned.stats())
 
 
 def host_memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
 _FILES = "config profiles atomic_write untrusted snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes spi suggestions watermarks signal_mask"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions watermarks"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),
@@ -80,7 +80,8 @@ TYPING_CYCLES = {
 # Snapshots open no device and are read where only these are installed.
 DEVICE_FREE = "snapshot"
 DEVICE_FREE_IMPORTS = {
-    *("snapshot", "simulate", "errors", "byte_sizes", "config", "spi", "watermarks", "atomic_write", "untrusted"),
+    *("snapshot", "simulate", "errors", "byte_sizes", "html_repr", "config", "spi", "watermarks", "atomic_write"),
+    "untrusted",
     *("numpy", "rich"),
 }
 

@@ -7,7 +7,6 @@ Over 400 lines because most of it is the docstrings of 25 public functions.
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
 from forebay.faces.pybind_arguments import STR, Signature
 from forebay.runtime.allocator import pluggable_allocator, statistics
+from forebay.runtime.allocator.displayed import OrderedStatistics, SummaryText
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index, local
@@ -96,14 +96,14 @@ class MemoryStatistics:
             If the kind uses a pluggable allocator.
         """
         if not self._kind.initialised:
-            return OrderedDict()
+            return OrderedStatistics()
         opened = self.find_device(device)
         if opened is None:
             place = self._kind.device_at(self._kind.index(device, optional=True))
-            return OrderedDict(
+            return OrderedStatistics(
                 statistics.zero_stats(process_settings.at_first_use(self._name), open_device.emptied(place))
             )
-        return OrderedDict(statistics.flat_stats(opened.allocator))
+        return OrderedStatistics(statistics.flat_stats(opened.allocator))
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
         """Return all statistics of the allocator as nested dicts.
@@ -290,7 +290,7 @@ class MemoryStatistics:
         index = self._kind.explicit_index(device)
         if index is None:
             index = current_index(self._name)
-        return memory_summary(self.memory_stats(index), index, abbreviated=abbreviated)
+        return SummaryText(memory_summary(self.memory_stats(index), index, abbreviated=abbreviated))
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         """Set every peak to the current value.
@@ -442,7 +442,7 @@ class MemoryStatistics:
         """
         rows: list[tuple[str, Any]] = []
         flatten(rows, "", self.host_memory_stats_as_nested_dict(), str)
-        return OrderedDict(sorted(rows))
+        return OrderedStatistics(sorted(rows))
 
     def reset_peak_host_memory_stats(self) -> None:
         """Set every peak of pinned host memory to the current value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from forebay.snapshot import model
 from forebay.snapshot.model import Action, Frame, Snapshot, State
 
 __all__ = ["Action", "Frame", "Snapshot", "State", "load"]
@@ -49,3 +50,12 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
         return torch_pickle.parse(data)
     except native.BadSnapshot as error:
         raise native.BadSnapshot(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def _html(snapshot: Snapshot) -> str:
+    from forebay.snapshot.report.notebook import snapshot_html
+
+    return snapshot_html(snapshot)
+
+
+model._hooks.html = _html  # noqa: SLF001 - the model has no access to the analysis

@@ -7,7 +7,7 @@ and `name` of a frame are indices into `strings`. A million entries from a few h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
@@ -172,3 +172,15 @@ class Snapshot:
             frame = self.frames[node["frame"]]
             yield Frame(self.strings[frame["file"]], self.strings[frame["name"]], int(frame["line"]))
             index = int(node["parent"])
+
+    def _repr_html_(self) -> str:
+        return _hooks.html(self)
+
+
+class _Hooks:
+    """Functions of the packages above: the display of a snapshot in a notebook."""
+
+    html: Callable[[Snapshot], str] = staticmethod(repr)
+
+
+_hooks = _Hooks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.markup import check_markup
 
 import forebay
 
@@ -61,3 +62,34 @@ def test_repr_after_the_end_of_an_emulation_reads_no_values():
     with forebay.emulate("cuda"):
         numbers = forebay.ones(3, device="cuda")
     assert repr(numbers) == "<forebay.Tensor shape=(3,) dtype=forebay.float32 device=cuda:0>"
+
+
+def test_html_has_properties_and_text():
+    markup = forebay.tensor([[1, 2], [3, 4]])[:, :1]._repr_html_()
+    check_markup(markup)
+    for text in ("2 by 1", "forebay.int64", "16 B", "2, 1", "tensor([[1],\n        [3]])"):
+        assert text in markup
+
+
+def test_html_of_a_large_tensor_reads_only_its_ends():
+    with forebay.emulate("cuda", profile="h200"):
+        large = forebay.empty(1 << 17, 1 << 17, device="cuda", dtype=forebay.uint8)[::2, ::2]
+        assert "tensor([[0, 0, 0,  ..., 0, 0, 0]," in large._repr_html_()
+
+
+def test_html_without_values():
+    with forebay.emulate("cuda"):
+        numbers = forebay.ones(3, device="cuda")
+        with forebay.cuda.graph(forebay.cuda.CUDAGraph()):
+            numbers.fill_(2)
+            assert "&lt;forebay.Tensor shape=(3,)" in numbers._repr_html_()
+    check_markup(numbers._repr_html_())  # the emulation has ended
+
+
+def test_html_shows_a_failure_of_queued_work(fake):
+    numbers = forebay.ones(3, device="fake:0")
+    forebay.synchronize("fake:0")
+    fake.ports[0].fail_work("copy")
+    markup = numbers._repr_html_()
+    check_markup(markup)
+    assert "The values cannot be read: DeviceError: " in markup

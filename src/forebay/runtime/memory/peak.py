@@ -85,3 +85,14 @@ class Peak:
         if not self._meter:
             return f"<Peak of {self.device}, not measured yet>"
         return f"<Peak of {self.device}: {format_bytes(self.allocated)} in {format_bytes(self.reserved)}>"
+
+    def _repr_html_(self) -> str:
+        from forebay.html_repr import box, note, table
+
+        if not self._meter:
+            return box(f"Peak memory of {self.device}", note("Not measured yet."))
+        rows = [
+            ("allocated", format_bytes(self.allocated), format_bytes(self.allocated_above)),
+            ("reserved", format_bytes(self.reserved), format_bytes(self.reserved_above)),
+        ]
+        return box(f"Peak memory of {self.device}", table(("", "peak", "above the start"), rows))

@@ -459,6 +459,11 @@ class Tensor(Exporter):
 
         return tensor_text(self)
 
+    def _repr_html_(self) -> str:
+        from forebay.runtime.tensors.tensor_repr import tensor_html
+
+        return tensor_html(self)
+
     # Memory.
 
     def untyped_storage(self) -> UntypedStorage:

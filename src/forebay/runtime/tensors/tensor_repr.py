@@ -1,4 +1,4 @@
-"""The text of a tensor: its values, shortened as NumPy shortens arrays."""
+"""The text of a tensor: its values, shortened as NumPy shortens arrays. In a notebook: beside its properties."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.byte_sizes import format_bytes
+from forebay.html_repr import box, facts, preformatted
 from forebay.runtime.memory import transfer
 from forebay.runtime.streams.stream import current_stream_for
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.tensor import Tensor
 
-__all__ = ["tensor_text"]
+__all__ = ["tensor_html", "tensor_text"]
 
 _THRESHOLD, _EDGE = 1000, 3  # elements shown in full; elements at each end of a shortened dimension
 _PREFIX = "tensor("
@@ -50,6 +52,20 @@ def tensor_text(tensor: Tensor) -> str:
     if name not in _IMPLIED or (not tensor.numel() and name != "float32"):
         parts.append(f"dtype=forebay.{name}")
     return f"{_PREFIX}{', '.join(parts)})"
+
+
+def tensor_html(tensor: Tensor) -> str:
+    """Return the shape, dtype, device and size of a tensor, and its text, or the reason why that cannot be read."""
+    try:
+        text = tensor_text(tensor)
+    except Exception as error:  # noqa: BLE001 - a failure of the stream's work must not be lost, nor the display fail
+        text = f"The values cannot be read: {type(error).__name__}: {error}"
+    shape = " by ".join(f"{length:,}" for length in tensor.shape) or "scalar"
+    properties = [("shape", shape), ("dtype", str(tensor.dtype)), ("device", str(tensor.device))]
+    properties.append(("bytes", format_bytes(tensor.numel() * tensor.itemsize)))
+    if not tensor.is_contiguous():
+        properties.append(("strides", ", ".join(map(str, tensor.stride()))))
+    return box("Tensor", facts(properties), preformatted(text))
 
 
 def _are_short_integers(values: NDArray[Any]) -> bool:

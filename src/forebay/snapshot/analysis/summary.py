@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.byte_sizes import format_bytes
+from forebay.html_repr import Html, box, facts, note, table
 from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Action, Frame, Snapshot, State
 from forebay.snapshot.sites import find_sites, label_of
@@ -17,6 +19,7 @@ __all__ = [
     "SiteTotal",
     "SiteUse",
     "Summary",
+    "figures_html",
     "layout",
     "ooms",
     "sites",
@@ -150,6 +153,9 @@ class Summary:
     fragmentation: float
     ooms: int
     lost: int
+
+    def _repr_html_(self) -> str:
+        return box("Memory summary", figures_html(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +313,27 @@ def summary(snapshot: Snapshot, *, timeline: Timeline | None = None) -> Summary:
         ooms=max(int(counts[Action.OOM]), stats.get("num_ooms", 0)),
         lost=snapshot.lost,
     )
+
+
+def figures_html(numbers: Summary) -> Html:
+    """Return the key figures as two tables, of the bytes and of the counts, for a notebook."""
+    sizes = [
+        ("allocated", format_bytes(numbers.peak), format_bytes(numbers.current)),
+        ("reserved", format_bytes(numbers.peak_reserved), format_bytes(numbers.reserved)),
+    ]
+    counts = [
+        ("allocations", f"{numbers.allocations:,}"),
+        ("frees", f"{numbers.frees:,}"),
+        ("largest free block", format_bytes(numbers.largest_free)),
+        ("fragmentation", f"{numbers.fragmentation:.0%}" if numbers.current else "-"),
+        ("out of memory", f"{numbers.ooms:,}"),
+    ]
+    remarks = []
+    if numbers.lost:
+        remarks.append(note(f"The ring buffer dropped the first {numbers.lost:,} entries of the history."))
+    if numbers.peak_ever > numbers.peak:
+        remarks.append(note(f"The highest peak, {format_bytes(numbers.peak_ever)}, was before the recorded history."))
+    return Html("".join([table(("", "peak", "now"), sizes), facts(counts), *remarks]))
 
 
 def layout(snapshot: Snapshot) -> list[Layout]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.byte_sizes import format_bytes
+from forebay.html_repr import escape_text
 from forebay.snapshot.formats.budget import BadSnapshot
-from forebay.snapshot.report.page.view import escape_text
 
 __all__ = [
     "block_frames",

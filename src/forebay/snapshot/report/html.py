@@ -19,10 +19,11 @@ from string import Template
 from typing import TextIO
 
 from forebay.byte_sizes import format_bytes
+from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.page import plot, segments, tables
-from forebay.snapshot.report.page.view import View, escape_text, make_view, percentage
+from forebay.snapshot.report.page.view import View, make_view, percentage
 from forebay.snapshot.report.text import format_duration, format_rate
 from forebay.snapshot.sites import LIBRARY_PACKAGES
 

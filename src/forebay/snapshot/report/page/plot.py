@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forebay.byte_sizes import format_bytes
+from forebay.html_repr import escape_text
 from forebay.snapshot.analysis import summary
 from forebay.snapshot.report.page import axes, chart
-from forebay.snapshot.report.page.view import TOP, View, escape_text
+from forebay.snapshot.report.page.view import TOP, View
 
 __all__ = ["section"]
 

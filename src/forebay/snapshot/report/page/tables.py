@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from forebay.byte_sizes import format_bytes
+from forebay.html_repr import escape_text
 from forebay.snapshot.model import Frame
-from forebay.snapshot.report.page.view import TOP, View, color_class, escape_text
+from forebay.snapshot.report.page.view import TOP, View, color_class
 from forebay.snapshot.report.text import format_duration
 from forebay.snapshot.sites import label_of
 

@@ -1,9 +1,8 @@
-"""Data shared by all sections of the page, and the escaping of text from snapshots."""
+"""Data shared by all sections of the page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +12,9 @@ from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.text import NO_ALLOCATIONS
 from forebay.snapshot.sites import Sites, find_sites, label_of, strip_common_folder
-from forebay.untrusted import printable, shortened
 
-__all__ = ["TOP", "View", "color_class", "escape_text", "make_view", "percentage"]
+__all__ = ["TOP", "View", "color_class", "make_view", "percentage"]
 
-_MAX_TEXT = 2000  # characters; names from programs and files may have millions
 TOP = 9  # sites with their own color; a tenth could not be distinguished with color blindness
 
 
@@ -66,11 +63,6 @@ def make_view(snapshot: Snapshot) -> View:
     folder, _ = strip_common_folder(top)
     numbers = analysis_summary.summary(snapshot, timeline=timeline)
     return View(snapshot, timeline, numbers, uses, totals, sites, rank, top, folder)
-
-
-def escape_text(text: str) -> str:
-    """Escape text for HTML, with unprintable characters as escape sequences. The middle of a long text is left out."""
-    return escape(printable(shortened(text, _MAX_TEXT)))
 
 
 def color_class(view: View, label: str) -> str:

@@ -1,0 +1,42 @@
+"""What is known of a device without opening it, for its display in a notebook."""
+
+from __future__ import annotations
+
+from forebay import backends, device_spec
+from forebay.byte_sizes import format_bytes
+from forebay.device_spec import Device, canonical
+from forebay.runtime.allocator import statistics
+from forebay.runtime.devices import open_device
+from forebay.runtime.devices.current import current_index
+from forebay.spi import Describes
+from forebay.system_memory import UNLIMITED
+
+__all__ = ["describe"]
+
+
+def describe(device: Device) -> list[tuple[str, str]]:
+    """Return names and values: hardware, memory, and what is allocated if the device is open. Does not open it."""
+    index = current_index(device.kind) if device.index is None else device.index
+    driver = backends.driver(device.kind)
+    count = driver.count()
+    if index not in range(count):
+        return [("state", driver.why_not() or f"does not exist; devices of this kind: {count}")]
+    opened = open_device.get_open_device(canonical(Device(device.kind, index)))
+    found: list[tuple[str, str]] = []
+    if opened is not None:
+        props, capacity = opened.port.props, opened.port.memory_info()[1]
+    elif isinstance(driver, Describes):
+        props = driver.describe(index)
+        capacity = props.total_bytes
+    else:
+        return [("state", "not open")]
+    found += [("name", props.name), ("memory", "unlimited" if capacity >= UNLIMITED else format_bytes(capacity))]
+    if opened is None:
+        return [*found, ("state", "not open")]
+    if opened.unusable or opened.pluggable is not None:
+        return [*found, ("state", opened.unusable or f"uses {opened.pluggable}")]
+    used = (format_bytes(opened.allocator.current(n)) for n in (statistics.ALLOCATED_BYTES, statistics.RESERVED_BYTES))
+    return [*found, *zip(("allocated", "reserved"), used, strict=True)]
+
+
+device_spec._hooks.describe = describe  # noqa: SLF001 -- layer 1 has no access to the runtime
