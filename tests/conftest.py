@@ -38,6 +38,7 @@ SLOW = (
     "golden",  # long recorded traces
     "house/test_docstrings.py",  # all docstrings through numpydoc
     "house/test_stubs.py",  # runs of stubtest
+    "interop/test_ipython.py",  # a kernel that executes a notebook
     "native/test_sanitizers.py",  # builds with sanitizers
     "process",  # child processes
     "property",  # random programs

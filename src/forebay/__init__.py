@@ -249,6 +249,7 @@ __all__ = [
 
 # Imported at their first use.
 _MODULES = ("_C", "_utils", "accelerator", "cuda", "distributed", "mps", "mtia", "storage", "types", "version", "xpu")
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")  # `%load_ext forebay` in a notebook
 
 
 def __getattr__(name: str) -> _Any:
@@ -269,12 +270,14 @@ def __getattr__(name: str) -> _Any:
     from importlib import import_module
 
     dtypes = import_module("forebay.dtypes")  # an import from the package would call this function again
-    if _why_no_core is not None and name in {*__all__, *dtypes.NAMES}:
+    if _why_no_core is not None and name in {*__all__, *_EXTENSION, *dtypes.NAMES}:
         reason = f"{type(_why_no_core).__name__}: {_why_no_core}".partition("\n")[0]
         message = f"forebay's compiled core does not load ({reason}); `forebay doctor` reports the remedy"
         raise ImportError(message, name="forebay._core") from _why_no_core
     if name in _MODULES:
         return import_module(f"forebay.{name}")
+    if name in _EXTENSION:
+        return getattr(import_module("forebay.interop.ipython"), name)
     if name in dtypes.NAMES:
         return dtypes.named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

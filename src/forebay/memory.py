@@ -18,9 +18,9 @@ from forebay.runtime.allocator.displayed import Statistics, SummaryText
 from forebay.runtime.allocator.summary import memory_summary as summary_of
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import annotations as history_annotations
-from forebay.runtime.history import memory_snapshot as history_memory_snapshot
 from forebay.runtime.history import recording, torch_schema
 from forebay.runtime.history.annotations import annotate, compile_context, metadata, set_metadata
+from forebay.runtime.memory.device_snapshot import take_snapshot
 from forebay.runtime.memory.mem_pool import MemPool, use_mem_pool
 from forebay.runtime.memory.peak import Peak
 from forebay.runtime.settings import process_settings
@@ -558,17 +558,7 @@ def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, An
     -----
     Opens the device.
     """
-    opened = opened_for(device)
-    _, total = opened.port.memory_info()
-    allocator = opened.allocator
-    return history_memory_snapshot.snapshot(
-        allocator,
-        str(opened.device),
-        total,
-        stats=statistics.flat_stats(allocator),
-        notes={**allocator.snapshot_notes(), **(notes or {})},
-        labels=allocator.labels.table,
-    )
+    return take_snapshot(opened_for(device), notes)
 
 
 def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 # One line for each group of modules. A group may import all lower layers, and its own modules.
-_FILES = "config profiles atomic_write untrusted snapshot.model snapshot.sites"
-_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions watermarks"
+_FILES = "config profiles atomic_write untrusted watermarks snapshot.model snapshot.sites"
+_WORDS = "address_allocator errors device_spec dtypes layouts byte_sizes html_repr signal_mask spi suggestions"
 LAYERS: list[tuple[float, str]] = [
     (0, "_core"),
     (0.5, "system_memory"),

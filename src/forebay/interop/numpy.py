@@ -28,6 +28,7 @@ __all__ = [
     "OtherArrays",
     "install",
     "installed",
+    "installed_on",
     "other_arrays",
     "serving",
     "uninstall",
@@ -40,6 +41,15 @@ SMALLEST = 128 * 1024  # bytes; below, malloc is faster and wastes less memory (
 _NUMPY_QUEUE = 1 << 62
 
 _installed: dict[Device, NumpyHook] = {}  # hooks in NumPy's default handler, which are permanent
+
+
+class _Calls:
+    """Number of calls of `install` and `uninstall`."""
+
+    count = 0
+
+
+_calls = _Calls()
 
 
 class ArrayOutOfMemory(OutOfMemory, _ArrayMemoryError):
@@ -134,10 +144,12 @@ def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> 
         hook.everywhere()
     hook.smallest = smallest
     hook.serving = True
+    _calls.count += 1
 
 
 def uninstall() -> None:
     """Allocate new arrays from NumPy's previous allocator again. Existing arrays keep their memory. Idempotent."""
+    _calls.count += 1
     for hook in _installed.values():
         hook.serving = False
 
@@ -151,6 +163,41 @@ def installed() -> Device | None:
         The device passed to `install`; None after `uninstall`.
     """
     return next((device for device, hook in _installed.items() if hook.serving), None)
+
+
+@contextmanager
+def installed_on(device: Device | str | int = "cpu") -> Iterator[None]:
+    """Allocate new NumPy arrays of all threads from the device inside the context.
+
+    Parameters
+    ----------
+    device : Device or str or int, optional
+        A device whose memory the host can access; "cpu" by default.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    Unsupported
+        If the host cannot access the device's memory.
+
+    Notes
+    -----
+    Changes nothing if arrays are allocated on a device already. What the program installs or uninstalls inside the
+    context remains so after it.
+    """
+    if installed() is not None:
+        yield
+        return
+    install(device)
+    ours = _calls.count
+    try:
+        yield
+    finally:
+        if _calls.count == ours:
+            uninstall()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Labels:
     """Labels of one recording: pairs of compile context and metadata by number, and the list of span annotations."""
 
     def __init__(self, *, contexts: bool = False, annotations: bool = False, most: int = 0) -> None:
+        self.starts = 0  # how often the recording was started or changed
         self._contexts = contexts
         self._table: list[tuple[str, str]] = [("", "")]
         self._numbers = {("", ""): 0}

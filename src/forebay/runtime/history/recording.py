@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_actions",
     "first_frames_outside",
     "get_default",
+    "recording_of",
     "reset_kind",
     "set_default",
     "start",
@@ -95,6 +97,7 @@ def start(
         allocator.labels = history_annotations.Labels(
             contexts=compile_context, annotations=global_record_annotations, most=min(capacity, 1 << 20)
         )
+    allocator.labels.starts += 1
     allocator.record_history(
         capacity,
         0 if context is None else depth,
@@ -105,6 +108,25 @@ def start(
         outside=first_frames_outside(stacks),
     )
     history_annotations.register(allocator)
+
+
+@contextmanager
+def recording_of(allocator: Allocator, max_entries: int) -> Iterator[None]:
+    """Record the history inside the context, with the stacks of allocations.
+
+    A recording that was running before continues with its own arguments, and one that the program starts or changes
+    inside the context continues after it.
+    """
+    if allocator.recording:
+        yield
+        return
+    start(allocator, context="alloc", stacks="python", max_entries=max_entries, clear_history=True)
+    ours = allocator.labels
+    try:
+        yield
+    finally:
+        if allocator.labels is ours and ours.starts == 1:
+            start(allocator, None)
 
 
 def set_default(

@@ -1,0 +1,27 @@
+"""Snapshot of an open device: its blocks, history, statistics and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.runtime.allocator import statistics
+from forebay.runtime.devices.open_device import OpenDevice
+from forebay.runtime.history import memory_snapshot
+from forebay.snapshot.model import Snapshot
+
+__all__ = ["take_snapshot"]
+
+
+def take_snapshot(opened: OpenDevice, notes: Mapping[str, Any] | None = None) -> Snapshot:
+    """Return the snapshot of `forebay.memory.snapshot`."""
+    _, total = opened.port.memory_info()
+    allocator = opened.allocator
+    return memory_snapshot.snapshot(
+        allocator,
+        str(opened.device),
+        total,
+        stats=statistics.flat_stats(allocator),
+        notes={**allocator.snapshot_notes(), **(notes or {})},
+        labels=allocator.labels.table,
+    )
