@@ -122,7 +122,8 @@ else:
     from forebay.runtime.tensors.tensor import Tensor
     from forebay.storage import TypedStorage, UntypedStorage
 
-    AcceleratorError, OutOfMemoryError = DeviceError, OutOfMemory
+    AcceleratorError = DeviceError
+    OutOfMemoryError = OutOfMemory
 
     # A traceback shows the name that a program catches.
     for _error in (DeviceError, Forked, OutOfMemory, ForebayError, ForebayWarning, Unsupported, WrongState):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -182,7 +182,16 @@ def as_dtype(like: DTypeLike | None) -> np.dtype[Any]:
 
 
 _FLOAT32 = np.dtype("f4")
-uint8, uint16, uint32, uint64 = (of(np.dtype(f"uint{bits}")) for bits in (8, 16, 32, 64))
-int8, int16, int32, int64 = (of(np.dtype(f"int{bits}")) for bits in (8, 16, 32, 64))
-float16, float32, float64 = (of(np.dtype(f"float{bits}")) for bits in (16, 32, 64))
-complex64, complex128 = of(np.dtype("complex64")), of(np.dtype("complex128"))
+uint8: Final = of(np.dtype("uint8"))
+uint16: Final = of(np.dtype("uint16"))
+uint32: Final = of(np.dtype("uint32"))
+uint64: Final = of(np.dtype("uint64"))
+int8: Final = of(np.dtype("int8"))
+int16: Final = of(np.dtype("int16"))
+int32: Final = of(np.dtype("int32"))
+int64: Final = of(np.dtype("int64"))
+float16: Final = of(np.dtype("float16"))
+float32: Final = of(np.dtype("float32"))
+float64: Final = of(np.dtype("float64"))
+complex64: Final = of(np.dtype("complex64"))
+complex128: Final = of(np.dtype("complex128"))

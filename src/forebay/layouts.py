@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any, Self, SupportsIndex, overload
+from typing import Any, Final, Self, SupportsIndex, overload
 
 __all__ = [
     "Size",
@@ -77,7 +77,8 @@ class Size(tuple[int, ...]):
     def __mul__(self, count: SupportsIndex) -> Size:
         return Size(tuple.__mul__(self, count))
 
-    __rmul__ = __mul__
+    def __rmul__(self, count: SupportsIndex) -> Size:
+        return Size(tuple.__mul__(self, count))
 
     def __repr__(self) -> str:
         return f"forebay.Size([{', '.join(map(str, self))}])"
@@ -131,11 +132,11 @@ class memory_format(_Constant):  # noqa: N801 - PyTorch's name
     """
 
 
-strided = layout("strided")
-contiguous_format = memory_format("contiguous_format")
-preserve_format = memory_format("preserve_format")
-channels_last = memory_format("channels_last")
-channels_last_3d = memory_format("channels_last_3d")
+strided: Final = layout("strided")
+contiguous_format: Final = memory_format("contiguous_format")
+preserve_format: Final = memory_format("preserve_format")
+channels_last: Final = memory_format("channels_last")
+channels_last_3d: Final = memory_format("channels_last_3d")
 
 for _type in (Size, layout, memory_format):
     _type.__module__ = "forebay"

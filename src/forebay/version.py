@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["TorchVersion", "cuda", "debug", "git_version", "hip", "rocm", "xpu"]
 
@@ -24,7 +24,7 @@ class TorchVersion(str):
     """
 
     __slots__ = ()
-    __hash__ = str.__hash__
+    __hash__: Final = str.__hash__
 
     def __eq__(self, other: object) -> bool:
         keys = _keys(self, other)

@@ -198,8 +198,8 @@ class device_index:  # noqa: N801 -- PyTorch's name
     def __init__(self, device: int | None, /) -> None:
         if device is not None and not isinstance(device, int):
             raise TypeError(f"device_index takes an index or None, not {device!r}")
-        self.idx = None if device is None else int(device)  # True is 1, as in PyTorch
-        self.prev_idx = -1
+        self.idx: int | None = None if device is None else int(device)  # True is 1, as in PyTorch
+        self.prev_idx: int = -1
         self._kind: _DeviceKind | None = None
 
     def __enter__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from forebay.accelerator._kind import accelerator
 from forebay.faces.graphs import free_cached_memory
 from forebay.runtime.allocator.private_pools import PoolId
@@ -46,7 +48,7 @@ class Graph(graph.Graph):
     [7.0, 7.0]
     """
 
-    capture_modes = ("default", "global", "thread_local", "relaxed")
+    capture_modes: ClassVar[tuple[str, ...]] = ("default", "global", "thread_local", "relaxed")
 
     def __init__(
         self, keep_graph: bool = False, *, pool: PoolId | None = None, capture_error_mode: str = "default"

@@ -24,10 +24,12 @@ _kept: list[ModuleType] = []  # original main module: CPython crashes if it is f
 class Program:
     """The program to run. A script is read here; a module is located by `execute`, as that imports its packages."""
 
+    source: bytes
+
     def __init__(self, argv: list[str], form: str | None = None) -> None:
-        self.argv = argv
-        self.name = argv[0]
-        self.form = form or _form_of(self.name)
+        self.argv: list[str] = argv
+        self.name: str = argv[0]
+        self.form: str = form or _form_of(self.name)
         if self.form in ("script", "input"):
             self.source = _read(self.name) if self.form == "script" else _read_input()
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from forebay.dtypes import as_dtype, float16
@@ -70,6 +71,9 @@ class autocast(ContextDecorator):  # noqa: N801 -- PyTorch's name
     >>> with amp.autocast(enabled=False):
     ...     pass
     """
+
+    cache_enabled: bool
+    fast_dtype: np.dtype[Any]
 
     def __init__(self, enabled: bool = True, dtype: DTypeLike = float16, cache_enabled: bool = True) -> None:
         if enabled:
@@ -282,5 +286,5 @@ class GradScaler:
         """
 
 
-custom_fwd = unsupported(__name__, "custom_fwd(fwd=None, *, cast_inputs=None)")
-custom_bwd = unsupported(__name__, "custom_bwd(bwd)")
+custom_fwd: Final = unsupported(__name__, "custom_fwd(fwd=None, *, cast_inputs=None)")
+custom_bwd: Final = unsupported(__name__, "custom_bwd(bwd)")

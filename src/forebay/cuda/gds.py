@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.faces.unsupported import unsupported, unsupported_class
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
@@ -28,9 +30,9 @@ def is_available() -> bool:
     return False
 
 
-gds_register_buffer = unsupported(__name__, "gds_register_buffer(s)")
-gds_deregister_buffer = unsupported(__name__, "gds_deregister_buffer(s)")
-GdsFile = unsupported_class(  # neither opens nor creates the file
+gds_register_buffer: Final = unsupported(__name__, "gds_register_buffer(s)")
+gds_deregister_buffer: Final = unsupported(__name__, "gds_deregister_buffer(s)")
+GdsFile: Final = unsupported_class(  # neither opens nor creates the file
     __name__,
     "GdsFile",
     "__init__(self, filename, flags)",

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay.cuda import streams
 from forebay.cuda._kind import CUDA
@@ -60,7 +60,7 @@ class CUDAGraph(Graph):
     ([0.0, 0.0], [7.0, 7.0])
     """
 
-    kind = "cuda"
+    kind: ClassVar[str] = "cuda"
     name = "CUDAGraph"
 
     @staticmethod

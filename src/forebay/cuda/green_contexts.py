@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.faces.unsupported import unsupported_class
 
 __all__ = ["GreenContext", "SMPartition", "get_num_locality_domains", "is_localization_supported"]
@@ -64,7 +66,7 @@ def is_localization_supported(device_id: int | None = None) -> bool:  # noqa: AR
     return False
 
 
-SMPartition = unsupported_class(
+SMPartition: Final = unsupported_class(
     __name__,
     "SMPartition",
     "__init__(self, _resource, _device_id, _owner=None)",
@@ -75,7 +77,7 @@ SMPartition = unsupported_class(
     "@property coscheduled_sm_count(self)",
     "@property locality_domain_id(self)",
 )
-GreenContext = unsupported_class(
+GreenContext: Final = unsupported_class(
     __name__,
     "GreenContext",
     f"__init__(self, *, num_sms=None, sm_partition=None, {_QUEUES})",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from forebay.cuda._kind import CUDA
 from forebay.cuda.streams import current_stream
@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 _devices = DeviceFunctions(CUDA)
-init = _devices.init
-is_initialized = _devices.is_initialized
-is_available = _devices.is_available
-device_count = _devices.device_count
-current_device = CUDA.current_index
-synchronize = _devices.synchronize
-set_sync_debug_mode = _devices.set_sync_debug_mode
-get_sync_debug_mode = _devices.get_sync_debug_mode
+init: Final = _devices.init
+is_initialized: Final = _devices.is_initialized
+is_available: Final = _devices.is_available
+device_count: Final = _devices.device_count
+current_device: Final = CUDA.current_index
+synchronize: Final = _devices.synchronize
+set_sync_debug_mode: Final = _devices.set_sync_debug_mode
+get_sync_debug_mode: Final = _devices.get_sync_debug_mode
 _is_in_bad_fork = _devices.is_in_bad_fork
 _exchange_device = _maybe_exchange_device = _devices.exchange_device
 _lazy_init = _devices.init

@@ -7,7 +7,7 @@ device, its name, or None for the current one.
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from forebay.cuda._kind import CUDA
 from forebay.cuda.telemetry import list_gpu_processes
@@ -103,38 +103,38 @@ class CUDAPluggableAllocator(PluggableAllocator, _CUDAAllocator):
 
 
 _STATISTICS = MemoryStatistics(CUDA)
-memory_stats = _STATISTICS.memory_stats
-memory_stats_as_nested_dict = _STATISTICS.memory_stats_as_nested_dict
-memory_allocated = _STATISTICS.memory_allocated
-max_memory_allocated = _STATISTICS.max_memory_allocated
-memory_reserved = _STATISTICS.memory_reserved
-max_memory_reserved = _STATISTICS.max_memory_reserved
-memory_cached = _STATISTICS.memory_cached
-max_memory_cached = _STATISTICS.max_memory_cached
-memory_summary = _STATISTICS.memory_summary
-reset_peak_memory_stats = _STATISTICS.reset_peak_memory_stats
-reset_accumulated_memory_stats = _STATISTICS.reset_accumulated_memory_stats
-reset_max_memory_allocated = _STATISTICS.reset_max_memory_allocated
-reset_max_memory_cached = _STATISTICS.reset_max_memory_cached
-host_memory_stats = _STATISTICS.host_memory_stats
-host_memory_stats_as_nested_dict = _STATISTICS.host_memory_stats_as_nested_dict
-reset_peak_host_memory_stats = _STATISTICS.reset_peak_host_memory_stats
-reset_accumulated_host_memory_stats = _STATISTICS.reset_accumulated_host_memory_stats
-peak = _STATISTICS.peak
-mem_get_info = _STATISTICS.mem_get_info
-empty_cache = _STATISTICS.empty_cache
-set_per_process_memory_fraction = _STATISTICS.set_per_process_memory_fraction
-get_per_process_memory_fraction = _STATISTICS.get_per_process_memory_fraction
+memory_stats: Final = _STATISTICS.memory_stats
+memory_stats_as_nested_dict: Final = _STATISTICS.memory_stats_as_nested_dict
+memory_allocated: Final = _STATISTICS.memory_allocated
+max_memory_allocated: Final = _STATISTICS.max_memory_allocated
+memory_reserved: Final = _STATISTICS.memory_reserved
+max_memory_reserved: Final = _STATISTICS.max_memory_reserved
+memory_cached: Final = _STATISTICS.memory_cached
+max_memory_cached: Final = _STATISTICS.max_memory_cached
+memory_summary: Final = _STATISTICS.memory_summary
+reset_peak_memory_stats: Final = _STATISTICS.reset_peak_memory_stats
+reset_accumulated_memory_stats: Final = _STATISTICS.reset_accumulated_memory_stats
+reset_max_memory_allocated: Final = _STATISTICS.reset_max_memory_allocated
+reset_max_memory_cached: Final = _STATISTICS.reset_max_memory_cached
+host_memory_stats: Final = _STATISTICS.host_memory_stats
+host_memory_stats_as_nested_dict: Final = _STATISTICS.host_memory_stats_as_nested_dict
+reset_peak_host_memory_stats: Final = _STATISTICS.reset_peak_host_memory_stats
+reset_accumulated_host_memory_stats: Final = _STATISTICS.reset_accumulated_host_memory_stats
+peak: Final = _STATISTICS.peak
+mem_get_info: Final = _STATISTICS.mem_get_info
+empty_cache: Final = _STATISTICS.empty_cache
+set_per_process_memory_fraction: Final = _STATISTICS.set_per_process_memory_fraction
+get_per_process_memory_fraction: Final = _STATISTICS.get_per_process_memory_fraction
 _set_allocator_settings = _STATISTICS.set_allocator_settings
 
 _BLOCKS = CachingAllocatorFunctions(CUDA, MemPool, _CUDAAllocator)
-caching_allocator_alloc = _BLOCKS.caching_allocator_alloc
-caching_allocator_delete = _BLOCKS.caching_allocator_delete
-caching_allocator_enable = _BLOCKS.caching_allocator_enable
-caching_allocator_disabled = _BLOCKS.caching_allocator_disabled
-use_mem_pool = _BLOCKS.use_mem_pool
-get_allocator_backend = _BLOCKS.get_allocator_backend
-change_current_allocator = _BLOCKS.change_current_allocator
+caching_allocator_alloc: Final = _BLOCKS.caching_allocator_alloc
+caching_allocator_delete: Final = _BLOCKS.caching_allocator_delete
+caching_allocator_enable: Final = _BLOCKS.caching_allocator_enable
+caching_allocator_disabled: Final = _BLOCKS.caching_allocator_disabled
+use_mem_pool: Final = _BLOCKS.use_mem_pool
+get_allocator_backend: Final = _BLOCKS.get_allocator_backend
+change_current_allocator: Final = _BLOCKS.change_current_allocator
 _get_current_allocator = _BLOCKS.current_allocator
 _use_uvm = _BLOCKS.use_uvm
 _host_allocator = _BLOCKS.host_allocator
@@ -148,7 +148,7 @@ _cuda_endAllocateToPool = _POOLS.end_allocate_to_pool
 _cuda_releasePool = _POOLS.release_pool
 
 _HISTORY = MemoryHistory(CUDA)
-memory_snapshot = _HISTORY.memory_snapshot
+memory_snapshot: Final = _HISTORY.memory_snapshot
 _record_memory_history_impl = _HISTORY.record
 _record_memory_history_legacy = _HISTORY.record_legacy
 _snapshot = _HISTORY.snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 _RANDOMS = RandomFunctions(CUDA)
-get_rng_state_all = _RANDOMS.get_rng_state_all
-set_rng_state_all = _RANDOMS.set_rng_state_all
-manual_seed = _RANDOMS.manual_seed
-manual_seed_all = _RANDOMS.manual_seed_all
-seed = _RANDOMS.seed
-seed_all = _RANDOMS.seed_all
-initial_seed = _RANDOMS.initial_seed
+get_rng_state_all: Final = _RANDOMS.get_rng_state_all
+set_rng_state_all: Final = _RANDOMS.set_rng_state_all
+manual_seed: Final = _RANDOMS.manual_seed
+manual_seed_all: Final = _RANDOMS.manual_seed_all
+seed: Final = _RANDOMS.seed
+seed_all: Final = _RANDOMS.seed_all
+initial_seed: Final = _RANDOMS.initial_seed
 
 
 def get_rng_state(device: Any = "cuda") -> Tensor:

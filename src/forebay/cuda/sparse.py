@@ -25,7 +25,7 @@ class _WrappedTritonKernel:
 
     def __init__(self, kernel: Callable[..., Any]) -> None:
         self.kernel = kernel
-        self.kernel_invoked = False
+        self.kernel_invoked: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.kernel(*args, **kwargs)

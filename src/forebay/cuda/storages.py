@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from forebay.cuda._kind import CUDA
 from forebay.faces.legacy_storage import LegacyStorage
@@ -123,16 +123,16 @@ class ComplexFloatStorage(_CudaStorage):
     element = "complex64"
 
 
-BFloat16Tensor = TensorType(CUDA, "BFloat16Tensor", "bfloat16")
-BoolTensor = TensorType(CUDA, "BoolTensor", "bool")
-ByteTensor = TensorType(CUDA, "ByteTensor", "uint8")
-CharTensor = TensorType(CUDA, "CharTensor", "int8")
-DoubleTensor = TensorType(CUDA, "DoubleTensor", "float64")
-FloatTensor = TensorType(CUDA, "FloatTensor", "float32")
-HalfTensor = TensorType(CUDA, "HalfTensor", "float16")
-IntTensor = TensorType(CUDA, "IntTensor", "int32")
-LongTensor = TensorType(CUDA, "LongTensor", "int64")
-ShortTensor = TensorType(CUDA, "ShortTensor", "int16")
+BFloat16Tensor: Final = TensorType(CUDA, "BFloat16Tensor", "bfloat16")
+BoolTensor: Final = TensorType(CUDA, "BoolTensor", "bool")
+ByteTensor: Final = TensorType(CUDA, "ByteTensor", "uint8")
+CharTensor: Final = TensorType(CUDA, "CharTensor", "int8")
+DoubleTensor: Final = TensorType(CUDA, "DoubleTensor", "float64")
+FloatTensor: Final = TensorType(CUDA, "FloatTensor", "float32")
+HalfTensor: Final = TensorType(CUDA, "HalfTensor", "float16")
+IntTensor: Final = TensorType(CUDA, "IntTensor", "int32")
+LongTensor: Final = TensorType(CUDA, "LongTensor", "int64")
+ShortTensor: Final = TensorType(CUDA, "ShortTensor", "int16")
 
 
 def _lazy_new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self
 
 from forebay.cuda._kind import CUDA
 from forebay.device_spec import Device
@@ -195,7 +195,7 @@ class Stream(streams.Stream):
     def __eq__(self, o: object) -> bool:
         return isinstance(o, Stream) and o.opened is self.opened and o.stream_id == self.stream_id
 
-    __hash__ = streams.Stream.__hash__
+    __hash__: Final = streams.Stream.__hash__
 
     def __repr__(self) -> str:
         return f"<forebay.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
@@ -428,13 +428,14 @@ class StreamContext(StreamContextOfKind):
     """
 
     kind = CUDA
-    stream_class = Stream
+    stream_class: ClassVar[type[Stream]] = Stream
 
     def __init__(self, stream: streams.Stream | None) -> None:
         self.stream = stream
         if not _lazy_init.done and (_lazy_init.bad_fork or CUDA.count()):
             _lazy_init.ensure()
-        self.idx = local.state.indices.get("cuda", 0) if _lazy_init.done else -1  # without a device nothing is done
+        # Without a device nothing is done.
+        self.idx: int = local.state.indices.get("cuda", 0) if _lazy_init.done else -1
         self.src_prev_stream: streams.Stream | None = None
         self.dst_prev_stream: streams.Stream | None = None
         self._before = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from forebay.faces.unsupported import unsupported
 from forebay.runtime.devices.current import opened_for, resolve
@@ -547,6 +547,6 @@ def write_file_on_exit(val: bool) -> None:
     _checked("tunableop_write_file_on_exit", val, bool)
 
 
-write_file = unsupported(__name__, "write_file(filename=None)")
-tune_gemm_in_file = unsupported(__name__, "tune_gemm_in_file(filename)")
-mgpu_tune_gemm_in_file = unsupported(__name__, "mgpu_tune_gemm_in_file(filename_pattern, num_gpus)")
+write_file: Final = unsupported(__name__, "write_file(filename=None)")
+tune_gemm_in_file: Final = unsupported(__name__, "tune_gemm_in_file(filename)")
+mgpu_tune_gemm_in_file: Final = unsupported(__name__, "mgpu_tune_gemm_in_file(filename_pattern, num_gpus)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.faces.kind import DeviceKind
 from forebay.faces.tensor_types import TensorType
 
@@ -19,13 +21,13 @@ __all__ = [
 ]
 
 _CPU = DeviceKind("cpu")
-BFloat16Tensor = TensorType(_CPU, "BFloat16Tensor", "bfloat16")
-BoolTensor = TensorType(_CPU, "BoolTensor", "bool")
-ByteTensor = TensorType(_CPU, "ByteTensor", "uint8")
-CharTensor = TensorType(_CPU, "CharTensor", "int8")
-DoubleTensor = TensorType(_CPU, "DoubleTensor", "float64")
-FloatTensor = TensorType(_CPU, "FloatTensor", "float32")
-HalfTensor = TensorType(_CPU, "HalfTensor", "float16")
-IntTensor = TensorType(_CPU, "IntTensor", "int32")
-LongTensor = TensorType(_CPU, "LongTensor", "int64")
-ShortTensor = TensorType(_CPU, "ShortTensor", "int16")
+BFloat16Tensor: Final = TensorType(_CPU, "BFloat16Tensor", "bfloat16")
+BoolTensor: Final = TensorType(_CPU, "BoolTensor", "bool")
+ByteTensor: Final = TensorType(_CPU, "ByteTensor", "uint8")
+CharTensor: Final = TensorType(_CPU, "CharTensor", "int8")
+DoubleTensor: Final = TensorType(_CPU, "DoubleTensor", "float64")
+FloatTensor: Final = TensorType(_CPU, "FloatTensor", "float32")
+HalfTensor: Final = TensorType(_CPU, "HalfTensor", "float16")
+IntTensor: Final = TensorType(_CPU, "IntTensor", "int32")
+LongTensor: Final = TensorType(_CPU, "LongTensor", "int64")
+ShortTensor: Final = TensorType(_CPU, "ShortTensor", "int16")

@@ -74,8 +74,8 @@ class DeviceGuard(DeviceContext):
     """
 
     def __init__(self, index: int) -> None:
-        self.idx = index
-        self.prev_idx = -1
+        self.idx: int | None = index
+        self.prev_idx: int | None = -1
         self._before = None
 
 

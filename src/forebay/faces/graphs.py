@@ -110,9 +110,9 @@ class CaptureContext(ABC):
         capture_stream = cls.default_capture_stream if stream is None else stream
         if capture_stream is None:
             raise AssertionError("capture_stream must not be None")
-        self.pool = () if pool is None else (pool,)
+        self.pool: tuple[()] | tuple[PoolId | MemPool] = () if pool is None else (pool,)
         self.capture_stream = capture_stream
-        self.stream_ctx = cls.stream_context(capture_stream)
+        self.stream_ctx: AbstractContextManager[Any, bool | None] = cls.stream_context(capture_stream)
 
     def __enter__(self) -> None:
         free_cached_memory(self.kind.open_device())

@@ -10,6 +10,7 @@ from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_erro
 from forebay.device_spec import Device
 from forebay.errors import ForebayError
 from forebay.runtime.base import lazy_init
+from forebay.runtime.base.lazy_init import LazyInit
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.devices.current import local
 from forebay.runtime.devices.open_device import OpenDevice
@@ -48,7 +49,7 @@ class DeviceKind:
     ) -> None:
         self.name = name
         self._messages = DeviceErrorMessages() if messages is None else messages
-        self.initialisation = lazy_init.get(name)
+        self.initialisation: LazyInit = lazy_init.get(name)
         self._devices: dict[int, Device] = {}
         if deferred_error is not None:
             self.initialisation.deferred_error = deferred_error

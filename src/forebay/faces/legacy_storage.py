@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import numpy as np
 
@@ -70,10 +70,12 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
     As `torch.TypedStorage`. Deprecated: use tensors. Initialises the kind.
     """
 
+    elements: Tensor
+
     kind: ClassVar[DeviceKind]
     element: ClassVar[str]
     classes_by_element: ClassVar[dict[str, type[LegacyStorage]]]  # the storage classes of the kind, by element type
-    dtype = _ElementType(silent=False)
+    dtype: Final = _ElementType(silent=False)
     _dtype = _ElementType(silent=True)
 
     def __init__(

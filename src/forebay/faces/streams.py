@@ -44,7 +44,7 @@ class StreamContext:
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
-        self.idx = self.kind.current_index()
+        self.idx: int = self.kind.current_index()
         self.src_prev_stream: Stream | None = None
         self.dst_prev_stream: Stream | None = None
         self._previous_device: Device | None = None  # the current device, if it is of another kind

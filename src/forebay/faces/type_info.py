@@ -77,7 +77,7 @@ class finfo(_TypeInfo):  # noqa: N801 -- PyTorch's name
             raise TypeError(
                 "forebay.finfo() requires a floating point input type. Use forebay.iinfo to handle 'forebay.finfo'"
             )
-        self.type = found.to_real()
+        self.type: DType = found.to_real()
         self._limits: Any = _finfo(self.type.dtype)
 
     @property
@@ -128,7 +128,7 @@ class iinfo(_TypeInfo):  # noqa: N801 -- PyTorch's name
     """
 
     def __init__(self, type: DType) -> None:  # noqa: A002 -- PyTorch's name
-        self.type = _checked("iinfo", type)
+        self.type: DType = _checked("iinfo", type)
         if self.type.is_floating_point or self.type.is_complex:
             raise TypeError(
                 "forebay.iinfo() requires an integer input type. Use forebay.finfo to handle 'forebay.iinfo'"

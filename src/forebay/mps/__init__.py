@@ -12,7 +12,7 @@ Examples
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from forebay.faces.devices import DeviceFunctions as _Devices
 from forebay.mps import profiler
@@ -59,8 +59,8 @@ __all__ = [
 ]
 
 _devices = _Devices(_MPS)
-device_count = _devices.device_count
-is_available = _devices.is_available
+device_count: Final = _devices.device_count
+is_available: Final = _devices.is_available
 _is_in_bad_fork = _devices.is_in_bad_fork
 
 

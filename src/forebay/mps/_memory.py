@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from forebay import backends
@@ -24,7 +26,7 @@ __all__ = [
     "set_per_process_memory_fraction",
 ]
 
-empty_cache = MemoryStatistics(MPS).empty_cache
+empty_cache: Final = MemoryStatistics(MPS).empty_cache
 
 _BYTE = np.dtype(np.uint8)
 

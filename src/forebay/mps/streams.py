@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import ContextDecorator
+from typing import ClassVar
 
 from forebay.faces.streams import StreamContext, current_stream_on
 from forebay.mps._kind import MPS, open_device, require_backend
@@ -175,7 +176,7 @@ class _StreamContext(StreamContext, ContextDecorator):
     """Stream context manager that also works as a decorator, as PyTorch's: each call enters a new context."""
 
     kind = MPS
-    stream_class = Stream
+    stream_class: ClassVar[type[Stream]] = Stream
 
     def __init__(self, stream: streams.Stream | None) -> None:
         require_backend("getCurrentStream")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from forebay.faces.devices import DeviceFunctions
 from forebay.mtia._kind import MTIA
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 _DEVICES = DeviceFunctions(MTIA)
-is_initialized = _DEVICES.is_initialized
-is_available = _DEVICES.is_available
-device_count = _DEVICES.device_count
-current_device = MTIA.current_index
-synchronize = _DEVICES.synchronize
+is_initialized: Final = _DEVICES.is_initialized
+is_available: Final = _DEVICES.is_available
+device_count: Final = _DEVICES.device_count
+current_device: Final = MTIA.current_index
+synchronize: Final = _DEVICES.synchronize
 _is_in_bad_fork = _DEVICES.is_in_bad_fork
 _lazy_call = _DEVICES.lazy_call
 _queued_calls = MTIA.initialisation.queued

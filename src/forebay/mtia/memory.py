@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from forebay.faces import oom_observers
 from forebay.faces.memory_history import MemoryHistory
@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 _STATISTICS = MemoryStatistics(MTIA)
-memory_allocated = _STATISTICS.memory_allocated
-max_memory_allocated = _STATISTICS.max_memory_allocated
-empty_cache = _STATISTICS.empty_cache
+memory_allocated: Final = _STATISTICS.memory_allocated
+max_memory_allocated: Final = _STATISTICS.max_memory_allocated
+empty_cache: Final = _STATISTICS.empty_cache
 
 _COUNTED = ("allocated_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_bytes", "num_ooms", "num_alloc_retries")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay.faces.graphs import CaptureContext, is_capturing
 from forebay.mtia import streams
@@ -45,7 +45,7 @@ class MTIAGraph(Graph):
     ([0.0, 0.0], [7.0, 7.0])
     """
 
-    kind = "mtia"
+    kind: ClassVar[str] = "mtia"
     name = "MTIAGraph"
     allows_default_stream = True  # `graph` below captures the current stream
 

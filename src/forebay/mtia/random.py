@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from forebay.faces.random import RandomFunctions
 from forebay.mtia._kind import MTIA
@@ -21,12 +21,12 @@ __all__ = [
 ]
 
 _RANDOMS = RandomFunctions(MTIA)
-get_rng_state_all = _RANDOMS.get_rng_state_all
-set_rng_state_all = _RANDOMS.set_rng_state_all
-manual_seed = _RANDOMS.manual_seed
-manual_seed_all = _RANDOMS.manual_seed_all
-seed = _RANDOMS.seed_and_return  # CUDA's functions return None
-seed_all = _RANDOMS.seed_all_and_return
+get_rng_state_all: Final = _RANDOMS.get_rng_state_all
+set_rng_state_all: Final = _RANDOMS.set_rng_state_all
+manual_seed: Final = _RANDOMS.manual_seed
+manual_seed_all: Final = _RANDOMS.manual_seed_all
+seed: Final = _RANDOMS.seed_and_return  # CUDA's functions return None
+seed_all: Final = _RANDOMS.seed_all_and_return
 
 
 def initial_seed() -> int:

@@ -26,9 +26,9 @@ class World:
     def __init__(self) -> None:
         self.now = 1  # the last tick
         self.failures = 0  # requests to devices that will fail
-        self.pools = count(1)
-        self.graphs = count(1)
-        self.expandable_addresses = AddressAllocator(_EXPANDABLE_BASE, _EXPANDABLE_SIZE)
+        self.pools: count[int] = count(1)
+        self.graphs: count[int] = count(1)
+        self.expandable_addresses: AddressAllocator = AddressAllocator(_EXPANDABLE_BASE, _EXPANDABLE_SIZE)
         self._hold_level = 0
         self._held_from = 0
         self._queues: list[SimulatedQueue] = []
@@ -88,7 +88,7 @@ class SimulatedQueue:
 
     def __init__(self, world: World, handle: int) -> None:
         self.handle = handle
-        self.done = 0
+        self.done: int = 0
         self._world = world
         self._last = 0
         world.join(self)

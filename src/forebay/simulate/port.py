@@ -23,6 +23,10 @@ _LARGE_BASE, _MAX_MEMORY = 1 << 58, 1 << 52  # the same for devices with more me
 class SimulatedPort:
     """Port that counts memory and allocates addresses, which no memory backs."""
 
+    other_used: int
+    total: int
+    used: int
+
     def __init__(
         self, world: World, total_memory: int, other_used: int, index: int, fine_segments: bool, heaps: Heaps | None
     ) -> None:
@@ -30,7 +34,9 @@ class SimulatedPort:
         if total > _MAX_MEMORY:
             raise ValueError(f"a simulated device has at most {format_bytes(_MAX_MEMORY)}, not {format_bytes(total)}")
         kind = "cuda" if heaps is None else "mps"
-        self.props = DeviceProps(kind, index, "simulated device", total, fine_segments=fine_segments, heaps=heaps)
+        self.props: DeviceProps = DeviceProps(
+            kind, index, "simulated device", total, fine_segments=fine_segments, heaps=heaps
+        )
         self._step = _FINE_STEP if fine_segments else _STEP
         self.total, self.other_used, self.used = total, other_used, 0
         self._world = world

@@ -77,7 +77,7 @@ class CaptureRecorder(ABC, Generic[_Q]):
         self.queues = queues
         self.work: list[CapturedNode] = []
         self.retained: list[object] = []
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._first = first
         self._thread = None if mode == "relaxed" else threading.get_ident()  # the thread that must end the capture
         self._members: dict[int, _Q] = {}

@@ -61,7 +61,7 @@ class AddressSpace:
         self.address = address
         self.nbytes = nbytes
         self.page = page
-        self.marks = bytearray(nbytes // page)
+        self.marks: bytearray = bytearray(nbytes // page)
 
     @property
     def held(self) -> int:
@@ -168,7 +168,7 @@ class PageLedger:
     """
 
     def __init__(self, name: str) -> None:
-        self.held = 0  # committed bytes
+        self.held: int = 0  # committed bytes
         self._name = name
         self._spaces: dict[int, AddressSpace] = {}
 

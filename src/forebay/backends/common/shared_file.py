@@ -55,10 +55,12 @@ def invalid_handle(why: str, device: str) -> DeviceError:
 class SharedFile:
     """A mapped memory file: a new one (`create`), which keeps its descriptor open, or another process's (`open`)."""
 
+    address: int
+
     def __init__(self, number: int, nbytes: int, name: bytes) -> None:
         self.nbytes = nbytes
         self.name = name
-        self.process = os.getpid()
+        self.process: int = os.getpid()
         self._number = number  # file descriptor; -1 when closed
         try:
             self.address = map_shared(number, nbytes)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from functools import cache
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from weakref import WeakValueDictionary
 
 from forebay import _core
@@ -76,7 +76,7 @@ class _Page:
 
     def __init__(self, file: SharedFile) -> None:
         self.file = file
-        self.free = deque(range(0, file.nbytes, _SLOT) if file.is_own else ())
+        self.free: deque[int] = deque(range(0, file.nbytes, _SLOT) if file.is_own else ())
         self.dropped: deque[int] = deque()  # without an owner, but some process may still wait for them
 
     def sweep(self) -> None:
@@ -141,14 +141,16 @@ _pages = _Pages()
 class _Slot:
     """A slot of this process or another one. This process's slots are freed with the last reference."""
 
+    base: Any
+
     _finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, page: _Page, offset: int, *, own: bool) -> None:
         self.page = page
         self._offset = offset
         self._own = own
-        self.process = os.getpid()
-        self.address = page.file.address + offset
+        self.process: int = os.getpid()
+        self.address: int = page.file.address + offset
         if own:  # the numbers continue, so that handles of the slot's previous use are stale
             self.base = _native.forebay_record(self.address, 0)
             _native.forebay_reach(_native.forebay_new_request(self.address, self.base))

@@ -42,7 +42,7 @@ class EmulatedDriver(EmulatedTelemetry):
 
     def __init__(self, kind: str, count: int, profile: str, memory: int | None = None, *, guard: bool = False) -> None:
         self.kind = kind
-        self.profile = _profile(kind, profile)
+        self.profile: profiles.Profile = _profile(kind, profile)
         self._memory = memory or self.profile.properties["total_memory"]
         self.guard = guard
         self._final_visible: list[int] | None = None

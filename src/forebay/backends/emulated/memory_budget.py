@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from forebay import _core, system_memory
@@ -157,7 +157,7 @@ class MemoryBudget:
         )
 
 
-budget = MemoryBudget()
+budget: Final = MemoryBudget()
 
 
 def _whole_units(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -231,7 +231,7 @@ class GuardReporter:
                 self._enabled = False
 
 
-guard_reporter = GuardReporter()
+guard_reporter: Final = GuardReporter()
 
 for _each in (budget, guard_reporter):
     os.register_at_fork(after_in_child=_each.reset_lock)

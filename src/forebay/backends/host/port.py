@@ -31,10 +31,12 @@ class BaseHostPort(HostSegments):
     A port that is dropped without being closed keeps its memory mapped, as queued work may still use it.
     """
 
+    release_count: int
+
     def __init__(self, props: DeviceProps, *, charged: bool = True) -> None:
         self.props = props
         self.charged = charged
-        self.name = str(canonical(Device(props.kind, props.index)))
+        self.name: str = str(canonical(Device(props.kind, props.index)))
         self._capacity = size_of(props.total_bytes, "total_bytes")
         self._pinned: dict[int, int] = {}
         self._managed: dict[int, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.faces.float32_precision import get_float32_matmul_precision, set_float32_matmul_precision
 
 __all__ = ["is_built", "matmul"]
@@ -16,9 +18,11 @@ class _Matmul:
     """Settings of matrix products, which have no effect."""
 
     __slots__ = ("allow_fp16_accumulation", "bf16_reduction", "fp16_reduction")
+    bf16_reduction: tuple[bool, bool]
+    fp16_reduction: tuple[bool, bool]
 
     def __init__(self) -> None:
-        self.allow_fp16_accumulation = False
+        self.allow_fp16_accumulation: bool = False
         # Whether sums may have reduced precision, and whether they may be split.
         self.fp16_reduction = self.bf16_reduction = (True, True)
 
@@ -50,4 +54,4 @@ class _Matmul:
         self.bf16_reduction = value, True
 
 
-matmul = _Matmul()
+matmul: Final = _Matmul()

@@ -101,9 +101,9 @@ class EventHandler:
     """
 
     def __init__(self) -> None:
-        self.tensors_accessed = TensorsAccessed()
+        self.tensors_accessed: TensorsAccessed = TensorsAccessed()
         self.syncs: StreamSynchronizations[int, int] = StreamSynchronizations()
-        self.seq_num = 0
+        self.seq_num: int = 0
 
     def _handle_kernel_launch(
         self,

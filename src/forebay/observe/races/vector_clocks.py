@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 __all__ = ["DEFAULT_STREAM_ID", "LATE_START", "UNKNOWN", "StreamSynchronizations", "logger"]
 
 DEFAULT_STREAM_ID = 0
 
-logger = logging.getLogger("forebay.cuda._sanitizer")
+logger: Final = logging.getLogger("forebay.cuda._sanitizer")
 LATE_START = "Perhaps the sanitizer was enabled after some forebay operations?"
 UNKNOWN = f"Found %s: %s, but no matching %s in the trace. Backfilling the trace now. {LATE_START}"
 

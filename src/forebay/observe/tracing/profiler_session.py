@@ -12,7 +12,7 @@ from forebay.observe.tracing.session import Trace
 
 __all__ = ["begin", "default_file", "end", "is_active", "lock", "requested_file"]
 
-lock = threading.RLock()  # also held by profilers that start more than the trace
+lock: threading.RLock = threading.RLock()  # also held by profilers that start more than the trace
 _current: list[tuple[str, Trace]] = []  # the active trace, if any, and the kind that started it
 
 

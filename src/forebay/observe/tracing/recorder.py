@@ -45,11 +45,13 @@ class ThreadInfo:
     """A thread that made an entry. A later thread may get its `ident`, but never its `key`."""
 
     def __init__(self) -> None:
-        self.key = next(_keys)
+        self.key: int = next(_keys)
         ident = threading.get_ident()
-        self.native_id = threading.get_native_id()
+        self.native_id: int = threading.get_native_id()
         # Not threading.current_thread(): for a queue's own thread it creates a Thread object that is never deleted.
-        self.thread = next((each for each in threading.enumerate() if each.ident == ident), None)
+        self.thread: threading.Thread | None = next(
+            (each for each in threading.enumerate() if each.ident == ident), None
+        )
 
     @property
     def name(self) -> str:
@@ -78,12 +80,17 @@ class ObservedTick:
     __slots__ = ("at", "tick")
 
     def __init__(self, tick: int) -> None:
-        self.tick = tick
-        self.at = 0
+        self.tick: int = tick
+        self.at: int = 0
 
 
 class QueueTrack(_entries.QueueTrack):
     """A queue, as the recorder sees it. Errors of a faulty backend are kept in `error`: they must not fail a trace."""
+
+    logs: bool
+    mark: Callable[[], Any]
+    opened: OpenDevice | None
+    timed: bool
 
     def __init__(self, key: int, queue: Queue, counters: dict[OpenDevice, MemoryCounters], most: int) -> None:
         self.opened = opened = _device_of(queue)
@@ -96,8 +103,10 @@ class QueueTrack(_entries.QueueTrack):
         else:
             self.mark = queue.mark if isinstance(queue, Timing) else self._observe_next
         self.reached = 0  # `last_reached` at the end of the recording
-        self.error = ""
-        self.log = _start_log(self, queue, most) if isinstance(queue, ExecutionLog) else None
+        self.error: str = ""
+        self.log: Callable[[int], tuple[int, int]] | None = (
+            _start_log(self, queue, most) if isinstance(queue, ExecutionLog) else None
+        )
         self._unobserved: deque[ObservedTick] = deque()
 
     def is_done(self) -> bool:
@@ -156,6 +165,9 @@ class QueueTrack(_entries.QueueTrack):
 
 class Recorder(_entries.Entries, observers.Observer, observers.Tracer):
     """Keeps the last `most` entries from `begin` to `finish`. Each entry is added by the thread that it describes."""
+
+    began: int
+    ended: int
 
     tracks_deletions = False
 

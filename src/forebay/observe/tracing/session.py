@@ -55,6 +55,10 @@ class Trace:
     Does not initialise a device.
     """
 
+    lost: int
+    operations: int
+    unfinished: int
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -69,7 +73,7 @@ class Trace:
             raise ValueError(f"most must be a number of entries from 1 to 2**63 - 1, not {most!r}")
         if not limit >= 0:
             raise ValueError(f"limit must be a non-negative number of seconds, not {limit!r}")
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self.operations = self.unfinished = self.lost = 0
         self._limit = limit
         self._included = {"intervals": intervals, "events": events}

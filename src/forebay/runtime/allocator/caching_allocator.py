@@ -68,23 +68,23 @@ class Allocator(Pool, ABC):
         self.name = name
         self.port = port
         self.failures: dict[int, DeviceError] = {}  # of queued work, by queue; the next synchronize raises them
-        self.settings = settings
-        self.shown_max_split = settings.max_split_size  # PyTorch's statistics keep reporting the initial value
+        self.settings: AllocatorSettings = settings
+        self.shown_max_split: int = settings.max_split_size  # PyTorch's statistics keep reporting the initial value
         self.limit: int | None = None  # of reserved bytes
         self.idle: IdleMemory | None = None  # if reserving memory is cheap
-        self.private = PrivatePools(self, orders[1])
+        self.private: PrivatePools = PrivatePools(self, orders[1])
         self.explains_oom = True  # False: OutOfMemory carries PyTorch's text only
         self.oom_observers: list[OutOfMemoryObserver] = []  # called before each OutOfMemory is raised
         self.free_memory_callbacks: list[Callable[[], bool]] = []  # may free memory; True: search the pool again
         self._threads_in_callbacks: set[int] = set()
-        self.labels = Labels()  # of the memory history, if it is recorded
-        self.capturing = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
+        self.labels: Labels = Labels()  # of the memory history, if it is recorded
+        self.capturing: ChainMap[int, int] = ChainMap[int, int]()  # queues under graph capture; see `begin_capture`
         self._queues = queues
         self._queue_order = orders[0]
         self._deferred_frees = DeferredFrees[int](orders[0])  # tokens of freed blocks
         self._captured_frees = CapturedFrees()  # of blocks freed while a graph is captured
-        self.sources = SegmentSources(self)
-        self.pending_releases = PendingReleases(self.evict, self.sources.release_of)
+        self.sources: SegmentSources = SegmentSources(self)
+        self.pending_releases: PendingReleases = PendingReleases(self.evict, self.sources.release_of)
         self._device_error: OutOfMemory | None = None  # raised by the port for the current request
         self.retired = False  # True: the device may be closed at any time, as no block of new memory is returned
         self.reset_accumulated()
@@ -124,8 +124,8 @@ class Allocator(Pool, ABC):
     def reset_accumulated(self) -> None:
         super().reset_accumulated()
         self.num_alloc_retries = 0
-        self.num_ooms = 0
-        self.num_sync_all_streams = 0
+        self.num_ooms: int = 0
+        self.num_sync_all_streams: int = 0
         self._num_device_alloc = 0  # segments reserved
         self._num_device_free = 0
         self.pending_releases.num_released = 0
@@ -164,7 +164,7 @@ class Allocator(Pool, ABC):
                 self.complete_free(token)
             return
         self._collect_deferred()
-        self.has_pending_frees = True
+        self.has_pending_frees: bool = True
         try:
             for token in self._deferred_frees.mark():
                 self.complete_free(token)

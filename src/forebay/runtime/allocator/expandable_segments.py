@@ -42,8 +42,8 @@ class ExpandableSegments:
         self._spaces_to_release: deque[int] = deque()  # no longer in `_spaces`, still reserved from the port
         self._space_lock = threading.RLock()  # held to reserve and release spaces, never while waiting for a queue
         self.last_error: OutOfMemory | None = None  # the port's
-        self.num_committed = 0  # calls that committed pages
-        self.num_decommitted = 0
+        self.num_committed: int = 0  # calls that committed pages
+        self.num_decommitted: int = 0
 
     def grow(self, request: AllocRequest, space: int, page: int) -> Block | None:
         """Return a block in newly committed pages, or None if the port has no memory.

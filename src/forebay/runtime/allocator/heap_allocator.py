@@ -64,6 +64,8 @@ class HeapAllocator(Allocator):
     Buffers and heaps are reused by their own queue only. (PyTorch's allocator of that time had one queue.)
     """
 
+    limit: int | None
+
     def __init__(
         self,
         name: str,

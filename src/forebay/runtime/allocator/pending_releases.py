@@ -22,12 +22,12 @@ class PendingReleases:
     """
 
     def __init__(self, evict: Callable[[int, int], bool], release_of: Callable[[int], Callable[[int], object]]) -> None:
-        self.num_released = 0
+        self.num_released: int = 0
         self._evict = evict
         self._release_of = release_of
         self._serial = count()
         self._entries: list[tuple[int, int]] = []  # address and serial, as an address may occur twice
-        self.lock = threading.RLock()  # held during `release` only, never while waiting for a queue
+        self.lock: threading.RLock = threading.RLock()  # held during `release` only, never while waiting for a queue
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.errors import Unsupported, WrongState
 from forebay.runtime.allocator.segment_sources import reserve_from
@@ -132,7 +132,8 @@ class AllocatorFunctions:
         """
         raise Unsupported("a pluggable allocator has no pools of its own: pass it to a MemPool instead")
 
-    set_end_allocate_to_pool_fn = set_release_pool = set_begin_allocate_to_pool
+    set_end_allocate_to_pool_fn: Final = set_begin_allocate_to_pool
+    set_release_pool: Final = set_begin_allocate_to_pool
 
     def __repr__(self) -> str:
         return self._name

@@ -46,7 +46,7 @@ class PrivatePools:
         self._routes: tuple[tuple[PrivatePool, RoutePredicate], ...] = ()
         self._lock = threading.RLock()  # held only to change these tables; reentrant, as a destructor may run within
         self.ever_used: set[int] = set()  # numbers of pools that ever had memory
-        self.ended = False  # `end` removed all users; their later releases have no effect
+        self.ended: bool = False  # `end` removed all users; their later releases have no effect
 
     def __iter__(self) -> Iterator[PrivatePool]:
         return iter(tuple(self._pools.values()))

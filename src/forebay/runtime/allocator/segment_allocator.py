@@ -28,6 +28,8 @@ _MAX_RETRIES = 3  # of emptying the cache for one request, as other threads may 
 class SegmentAllocator(Allocator):
     """An allocator with the policy and settings of `torch.cuda`."""
 
+    limit: int | None
+
     def __init__(
         self,
         name: str,

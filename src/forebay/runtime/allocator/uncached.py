@@ -17,12 +17,15 @@ __all__ = ["UncachedBlock"]
 class UncachedBlock:
     """A Block without a cache: `free` waits for all work on the device, then releases the memory to the port."""
 
+    nbytes: int
+    queue: int
+
     __slots__ = ("__weakref__", "_allocator", "_port", "address", "freed", "nbytes", "queue")
 
     address: int
 
     def __init__(self, allocator: Allocator, nbytes: int, queue: int) -> None:
-        self.freed = True
+        self.freed: bool = True
         if nbytes <= 0:
             raise ValueError(f"cannot take {nbytes} bytes: a block has at least 1")
         self._allocator, self._port = allocator, allocator.port

@@ -37,15 +37,18 @@ class _Entry(Generic[_T]):
     __slots__ = ("item", "partition", "queue", "remaining", "tick")
 
     def __init__(self, item: _T, queue: Queue, tick: int | None, remaining: set[int], partition: int = 0) -> None:
-        self.item = item
-        self.queue = queue
-        self.tick = tick  # None while work that uses the item is being queued
-        self.remaining = remaining  # identities of the queues that the item waits for; shared by all of its entries
-        self.partition = partition
+        self.item: _T = item
+        self.queue: Queue = queue
+        self.tick: int | None = tick  # None while work that uses the item is being queued
+        # Identities of the queues that the item waits for; shared by all of its entries.
+        self.remaining: set[int] = remaining
+        self.partition: int = partition
 
 
 class KeepAlive(_Entry[tuple[object, ...]]):
     """Context manager: objects stay alive until the work that is queued inside it has completed."""
+
+    tick: int
 
     __slots__ = ()
 

@@ -53,16 +53,16 @@ class LazyInit:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.done = False  # in this process
-        self.prepared = False
-        self.count = 0  # devices at initialisation; as in PyTorch, not counted again
+        self.done: bool = False  # in this process
+        self.prepared: bool = False
+        self.count: int = 0  # devices at initialisation; as in PyTorch, not counted again
         self.bad_fork = False  # forked from a process that had initialised the kind
         self.queued: list[_Call] = []
         self.deferred_error: type[Exception] = DeferredCallError
         self.no_backend = ""  # text of the AssertionError that PyTorch raises without a backend
-        self.lock = threading.RLock()
-        self.thread_state = _ThreadState()
-        self.seeds = SeedTracker()
+        self.lock: threading.RLock = threading.RLock()
+        self.thread_state: _ThreadState = _ThreadState()
+        self.seeds: SeedTracker = SeedTracker()
         self._where = ""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from forebay import backends, device_spec
@@ -56,7 +56,7 @@ class ThreadState:
 
     def __init__(self) -> None:
         self.device: Device | None = None
-        self.explicit = False  # True if the program set `device`, False if it is the preferred accelerator
+        self.explicit: bool = False  # True if the program set `device`, False if it is the preferred accelerator
         self.indices: dict[str, int] = {}  # by kind: the index that was last current
         self.streams: dict[OpenDevice, Stream] = {}
         self.stream_stack: list[tuple[Stream, _SavedState]] = []  # active `with stream:` blocks and saved states
@@ -75,11 +75,11 @@ class ThreadState:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.state = ThreadState()
+        self.state: ThreadState = ThreadState()
 
 
 _thread_states: WeakSet[ThreadState] = WeakSet()
-local = _Local()
+local: Final = _Local()
 
 
 def thread_state() -> ThreadState:

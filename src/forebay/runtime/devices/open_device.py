@@ -68,20 +68,25 @@ _opening = threading.RLock()
 class OpenDevice:
     """One open device. Its queues live as long as it does: a destroyed stream's queue is reused by a new stream."""
 
+    device: Device
+    port: Port
+
     def __init__(self, device: Device, port: Port, settings: AllocatorSettings = DEFAULT) -> None:
         self.device, self.port = device, port
-        self.kind = device.kind  # "" once the device is unusable
-        self.unusable = ""  # why the device is unusable: "forked", or "ended" with its emulation; "" while usable
+        self.kind: str = device.kind  # "" once the device is unusable
+        self.unusable: str = ""  # why the device is unusable: "forked", or "ended" with its emulation; "" while usable
         self._spare: dict[int, list[Queue]] = {}
         self.queues: dict[int, Queue] = {}
-        self.default_queue = self.new_queue(0)
+        self.default_queue: Queue = self.new_queue(0)
         self._kept_alive = DeferredFrees[tuple[object, ...]]()
         self.default_stream: Stream | None = None
         self.own_pinned: PinnedAllocator | None = None  # the kind's pinned allocator, if it uses this port
-        self.stream_pool = StreamPool.for_device(port.props, self.new_queue)
-        self.allocator = self._make_allocator(settings)
-        self.idle_release = self._watch_idle_memory()
-        self.pluggable = pluggable_allocator.current(device.kind)  # replaces the allocator, if any
+        self.stream_pool: StreamPool | None = StreamPool.for_device(port.props, self.new_queue)
+        self.allocator: Allocator = self._make_allocator(settings)
+        self.idle_release: IdleRelease | None = self._watch_idle_memory()
+        self.pluggable: pluggable_allocator.AllocatorFunctions | None = pluggable_allocator.current(
+            device.kind
+        )  # replaces the allocator, if any
         self.raw_blocks: dict[
             int, Block | UncachedBlock
         ] = {}  # by address: blocks that the program knows only by address

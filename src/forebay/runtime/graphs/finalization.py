@@ -25,7 +25,7 @@ class GraphFinalizer:
         self.callbacks: HookTable[Callable[[], object]] = HookTable()
         self.objects: HookTable[object] = HookTable()
         self.streams: set[Stream] = set()  # the streams of the graph's replays
-        self.synchronizes = False  # wait for `streams` before the callbacks
+        self.synchronizes: bool = False  # wait for `streams` before the callbacks
         self._ids = ids
         self._process = os.getpid()
         self._done = False

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
-from weakref import ref
+from weakref import ReferenceType, ref
 
 from forebay.errors import warn_unraisable
 
@@ -37,8 +37,8 @@ class RemovableHandle:
     """
 
     def __init__(self, hooks_dict: HookTable[Any]) -> None:
-        self.hooks_dict_ref = ref(hooks_dict)
-        self.id = next(_numbers)
+        self.hooks_dict_ref: ReferenceType[HookTable[Any]] = ref(hooks_dict)
+        self.id: int = next(_numbers)
 
     def remove(self) -> None:
         """Remove the registration; does nothing if it was removed before."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from forebay.byte_sizes import format_bytes
+from forebay.device_spec import Device
 from forebay.errors import Unsupported, WrongState
 from forebay.runtime.devices.open_device import OpenDevice
 
@@ -35,7 +36,7 @@ class Peak:
     def __init__(self, opened: OpenDevice) -> None:
         if opened.pluggable is not None:
             raise Unsupported(f"{opened.device} uses {opened.pluggable}, which keeps no statistics")
-        self.device = opened.device
+        self.device: Device = opened.device
         self._allocator = opened.allocator
         self._meter = 0  # number of the allocator's meter; 0 before the block is entered
         self._final: list[int] | None = None

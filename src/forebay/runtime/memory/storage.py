@@ -73,10 +73,10 @@ class Storage:
     _versions: VersionCounter
 
     def __init__(self, opened: OpenDevice, nbytes: int, address: int, owner: object) -> None:
-        self.opened = opened
-        self.nbytes = nbytes
-        self.address = address
-        self.owner = owner
+        self.opened: OpenDevice = opened
+        self.nbytes: int = nbytes
+        self.address: int = address
+        self.owner: object = owner
 
     @classmethod
     def allocate(cls, opened: OpenDevice, nbytes: int, queue: int) -> Storage:

@@ -41,6 +41,8 @@ class StorageBase:
     As `torch._C.StorageBase`.
     """
 
+    owned: bool
+
     __slots__ = ("__weakref__", "_address", "_cdata", "_in_use", "_message", "_nbytes", "_opened", "_owner", "owned")
 
     def __init__(self, size: int = 0, *, device: Device | str | int | None = None) -> None:

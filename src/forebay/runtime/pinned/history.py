@@ -35,7 +35,7 @@ class PinnedHistory:
     """Ring of pinned-memory events that keeps the newest entries. Off until `start`."""
 
     def __init__(self) -> None:
-        self.recording = False
+        self.recording: bool = False
         self._level = _NEVER
         self._depth = _MAX_DEPTH
         self._outside: str | None = None

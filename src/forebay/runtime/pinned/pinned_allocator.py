@@ -90,7 +90,7 @@ class PinnedAllocator:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.name = name
-        self.history = PinnedHistory()
+        self.history: PinnedHistory = PinnedHistory()
         self._port: PinnedHost | None = port  # None in a forked child
         self._settings = settings
         self._clock = clock

@@ -33,7 +33,7 @@ class Poller:
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._claims: dict[str, object] = {}  # the caller whose claim is stored starts the thread
         self._allocator = weakref.ref(allocator, lambda _: requests.put(False))
-        self.running = False
+        self.running: bool = False
 
     def start(self) -> bool:
         """Start the thread if necessary. Return False if the system cannot create one."""

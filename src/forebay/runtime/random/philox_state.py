@@ -17,7 +17,7 @@ class PhiloxState:
     __slots__ = ("position",)
 
     def __init__(self, seed: int, offset: int = 0) -> None:
-        self.position = seed, offset  # one tuple, so that reading it needs no lock
+        self.position: tuple[int, int] = seed, offset  # one tuple, so that reading it needs no lock
 
     def set(self, seed: int, offset: int) -> None:
         with _lock:

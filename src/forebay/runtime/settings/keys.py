@@ -40,8 +40,8 @@ class SettingsReader:
 
     def __init__(self, text: str, before: AllocatorSettings) -> None:
         self.text = text
-        self.tokens = Tokens(text)
-        self.settings = before
+        self.tokens: Tokens = Tokens(text)
+        self.settings: AllocatorSettings = before
         self.seen: set[str] = set()
         self.warnings: list[str] = []
 

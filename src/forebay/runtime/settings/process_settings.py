@@ -21,7 +21,7 @@ _followers: WeakSet[Allocator] = WeakSet()
 _current: AllocatorSettings | None = None
 _at_first_use: dict[str, AllocatorSettings] = {}  # by kind
 _NO_CACHE = ("FOREBAY_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-caching = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether freed memory is cached
+caching: bool = all(os.environ.get(name, "") != "1" for name in _NO_CACHE)  # whether freed memory is cached
 
 
 def current(*, common_first: bool = False) -> AllocatorSettings:

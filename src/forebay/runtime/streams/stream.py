@@ -80,6 +80,8 @@ class Stream:
     array([1., 1., 1., 1.], dtype=float32)
     """
 
+    handle: int
+
     _event_class: ClassVar[type[Event]]  # set by the module of Event, which imports this one
 
     def __init__(

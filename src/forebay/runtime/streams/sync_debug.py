@@ -15,7 +15,7 @@ __all__ = ["ERROR", "OFF", "WARN", "check_wait", "mode", "set_mode", "warn_once"
 OFF, WARN, ERROR = 0, 1, 2
 _MESSAGE = "called a synchronizing CUDA operation"
 
-mode = OFF
+mode: int = OFF
 _warned = False
 
 

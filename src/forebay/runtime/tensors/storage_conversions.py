@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from forebay.runtime.tensors.typed_storage import TypedStorage
@@ -35,15 +35,15 @@ class StorageConversions:
     def _converted(self, element: str) -> TypedStorage:
         """Return a copy with elements of the named type."""
 
-    double = _converter("double", "float64")
-    float = _converter("float", "float32")
-    half = _converter("half", "float16")
-    bfloat16 = _converter("bfloat16", "bfloat16")
-    long = _converter("long", "int64")
-    int = _converter("int", "int32")
-    short = _converter("short", "int16")
-    char = _converter("char", "int8")
-    byte = _converter("byte", "uint8")
-    bool = _converter("bool", "bool")
-    complex_double = _converter("complex_double", "complex128")
-    complex_float = _converter("complex_float", "complex64")
+    double: Final = _converter("double", "float64")
+    float: Final = _converter("float", "float32")
+    half: Final = _converter("half", "float16")
+    bfloat16: Final = _converter("bfloat16", "bfloat16")
+    long: Final = _converter("long", "int64")
+    int: Final = _converter("int", "int32")
+    short: Final = _converter("short", "int16")
+    char: Final = _converter("char", "int8")
+    byte: Final = _converter("byte", "uint8")
+    bool: Final = _converter("bool", "bool")
+    complex_double: Final = _converter("complex_double", "complex128")
+    complex_float: Final = _converter("complex_float", "complex64")

@@ -6,7 +6,7 @@ import math
 import operator
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, Final, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,7 +82,7 @@ class Tensor(Exporter):
     [2.0, 4.0]
     """
 
-    __hash__ = object.__hash__
+    __hash__: Final = object.__hash__
     # There are only dense tensors, which no operation computed. A program may set `grad`.
     is_leaf = True
     is_meta = is_nested = is_quantized = is_sparse = is_sparse_csr = False
@@ -93,10 +93,10 @@ class Tensor(Exporter):
     def __init__(
         self, storage: Storage, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
     ) -> None:
-        self.raw_storage = storage  # internal to the runtime, like `raw_array`
-        self.byte_strides = strides
-        self.byte_offset = offset
-        self.numpy_dtype = dtype
+        self.raw_storage: Storage = storage  # internal to the runtime, like `raw_array`
+        self.byte_strides: tuple[int, ...] = strides
+        self.byte_offset: int = offset
+        self.numpy_dtype: np.dtype[Any] = dtype
         self.shape = shape if shape.__class__ is Size else size_of(shape)
 
     # Properties.
@@ -1594,18 +1594,18 @@ class Tensor(Exporter):
         """
         return type_name(self) if dtype is None else as_type(self, dtype, non_blocking)
 
-    double = converter("double", "float64")
-    float = converter("float", "float32")
-    half = converter("half", "float16")
-    bfloat16 = converter("bfloat16", "bfloat16")
-    long = converter("long", "int64")
-    int = converter("int", "int32")
-    short = converter("short", "int16")
-    char = converter("char", "int8")
-    byte = converter("byte", "uint8")
-    bool = converter("bool", "bool")
-    cfloat = converter("cfloat", "complex64")
-    cdouble = converter("cdouble", "complex128")
+    double: Final = converter("double", "float64")
+    float: Final = converter("float", "float32")
+    half: Final = converter("half", "float16")
+    bfloat16: Final = converter("bfloat16", "bfloat16")
+    long: Final = converter("long", "int64")
+    int: Final = converter("int", "int32")
+    short: Final = converter("short", "int16")
+    char: Final = converter("char", "int8")
+    byte: Final = converter("byte", "uint8")
+    bool: Final = converter("bool", "bool")
+    cfloat: Final = converter("cfloat", "complex64")
+    cdouble: Final = converter("cdouble", "complex128")
 
 
 _OVERFLOW = 1 << 63

@@ -56,7 +56,7 @@ class TypedStorage(StorageConversions):
     is_sparse = is_hpu = False
 
     def __init__(self, elements: Tensor) -> None:
-        self.elements = elements
+        self.elements: Tensor = elements
 
     @classmethod
     def from_tensor(cls, elements: Tensor) -> Self:

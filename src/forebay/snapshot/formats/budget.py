@@ -34,7 +34,7 @@ class Budget:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.left = 1 << 62 if limit is None else limit
+        self.left: int = 1 << 62 if limit is None else limit
 
     @classmethod
     def of_file(cls, size: int) -> Budget:

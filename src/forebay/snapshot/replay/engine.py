@@ -179,18 +179,19 @@ class History:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.recorded = recorded = recorded_settings_of(snapshot)
+        recorded = recorded_settings_of(snapshot)
+        self.recorded: RecordedSettings = recorded
         self._trace = trace = snapshot.trace
-        self.entries = len(trace)
+        self.entries: int = len(trace)
         self._reserved = _reserved(snapshot)
-        self.peak_reserved = int(self._reserved.max())
-        self.peak_allocated = int(_allocated(snapshot, recorded).max())
-        self.device_allocs = int(np.isin(trace["action"], _GROW).sum())
-        self.device_frees = int(np.isin(trace["action"], _SHRINK).sum())
-        self.memory = snapshot.capacity or self._memory_at_last_oom() or None
+        self.peak_reserved: int = int(self._reserved.max())
+        self.peak_allocated: int = int(_allocated(snapshot, recorded).max())
+        self.device_allocs: int = int(np.isin(trace["action"], _GROW).sum())
+        self.device_frees: int = int(np.isin(trace["action"], _SHRINK).sum())
+        self.memory: int | None = snapshot.capacity or self._memory_at_last_oom() or None
         self._initial_blocks = reconstruct_initial_state(snapshot, recorded).blocks
         self._columns = self._prepare()
-        self.events = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
+        self.events: int = int(np.isin(trace["action"], (Action.ALLOC, Action.FREE_COMPLETED)).sum())
 
     def _memory_at_last_oom(self) -> int:
         """Return reserved plus free bytes at the last out-of-memory event; 0 if there was none."""

@@ -40,13 +40,17 @@ def recorded_settings_of(snapshot: Snapshot) -> RecordedSettings:
 class RecordedHeapSettings(RecordedSettings):
     """Settings of a heap allocator. `text` is in the format of `Watermarks.from_text`: "high_watermark_ratio:1.7"."""
 
+    large_segment: int
+    max_split: int
+    text: str
+
     heaps = True
     _small_segment = 8 << 20
 
     def __init__(self, snapshot: Snapshot, heaps: Heaps) -> None:
         self._heaps = heaps
         noted = snapshot.notes.get("watermarks")
-        self.known = isinstance(noted, str)
+        self.known: bool = isinstance(noted, str)
         try:
             marks = Watermarks.from_text(heaps, noted if isinstance(noted, str) else "")
         except (ValueError, ForebayError):

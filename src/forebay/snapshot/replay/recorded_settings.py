@@ -42,9 +42,9 @@ class RecordedSettings:
     def __init__(self, snapshot: Snapshot) -> None:
         notes = snapshot.notes
         noted = notes.get("allocator_settings")
-        self.known = isinstance(noted, Mapping)
+        self.known: bool = isinstance(noted, Mapping)
         expandable = bool((snapshot.segments["growing"] != 0).any() or (snapshot.trace["action"] == Action.MAP).any())
-        self.text = _text(noted if isinstance(noted, Mapping) else {}, expandable)
+        self.text: str = _text(noted if isinstance(noted, Mapping) else {}, expandable)
         try:
             self._pool = Device(_CAPACITY, self.text).allocator
         except ValueError:  # a number out of range
@@ -52,12 +52,12 @@ class RecordedSettings:
             self._pool = Device(_CAPACITY, self.text).allocator
         if isinstance(noted, Mapping):
             self.text = self._as_written(str(noted.get("PYTORCH_CUDA_ALLOC_CONF", "")))
-        self.expandable = self._pool.settings.expandable_segments
-        self.max_split = self._pool.settings.max_split_size
-        self.large_segment = self._pool.settings.large_segment_size
-        self.collects_garbage = self._pool.settings.garbage_collection_threshold > 0
-        self.fine_segments = notes.get("fine_segments") is True
-        self.by_arrival = notes.get("from") != "PyTorch" or notes.get("order") == "arrival"
+        self.expandable: bool = self._pool.settings.expandable_segments
+        self.max_split: int = self._pool.settings.max_split_size
+        self.large_segment: int = self._pool.settings.large_segment_size
+        self.collects_garbage: bool = self._pool.settings.garbage_collection_threshold > 0
+        self.fine_segments: bool = notes.get("fine_segments") is True
+        self.by_arrival: Any = notes.get("from") != "PyTorch" or notes.get("order") == "arrival"
         self._trace = snapshot.trace
 
     def _as_written(self, text: str) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forebay.byte_sizes import format_bytes
 from forebay.html_repr import Html, box, facts, note
 from forebay.snapshot.analysis import summary
-from forebay.snapshot.analysis.timeline import reconstruct
+from forebay.snapshot.analysis.timeline import Timeline, reconstruct
 from forebay.snapshot.model import Action, Frame, Snapshot
 from forebay.snapshot.report.notebook import site_table, timeline_figure
 from forebay.snapshot.report.text import format_duration
@@ -43,22 +43,27 @@ class CellMeasurement:
 class CellReport:
     """The memory use of a cell. Displayed by a notebook as HTML, by a terminal as text."""
 
+    measured: CellMeasurement
+    remained: int
+    remained_count: int
+    rows: int
+
     def __init__(
         self, snapshot: Snapshot, measured: CellMeasurement, rows: int, cell_of: Callable[[str], int | None]
     ) -> None:
         in_cell = snapshot.trace["time_ns"] >= measured.start_ns
-        self.trace_is_complete = bool(len(in_cell)) and (not snapshot.lost or not bool(in_cell[0]))
+        self.trace_is_complete: bool = bool(len(in_cell)) and (not snapshot.lost or not bool(in_cell[0]))
         cells = {name: cell_of(name) for name in snapshot.strings}
         strings = tuple(name if (n := cells[name]) is None else f"cell [{n}]" for name in snapshot.strings)
-        self.snapshot = replace(snapshot, trace=snapshot.trace[in_cell], strings=strings)
+        self.snapshot: Snapshot = replace(snapshot, trace=snapshot.trace[in_cell], strings=strings)
         self.measured, self.rows = measured, rows
-        self.timeline = reconstruct(self.snapshot)
-        self.recorded = len(self.snapshot.trace) > 0
-        self.uses = summary.sites(self.snapshot, timeline=self.timeline) if self.recorded else []
+        self.timeline: Timeline = reconstruct(self.snapshot)
+        self.recorded: bool = len(self.snapshot.trace) > 0
+        self.uses: list[summary.SiteUse] = summary.sites(self.snapshot, timeline=self.timeline) if self.recorded else []
         kept = self.timeline.allocations
         remained = (kept.start > 0) & (kept.end == self.timeline.moments)
         self.remained, self.remained_count = int(kept.nbytes[remained].sum()), int(remained.sum())
-        self.remaining_uses = self._remaining(remained) if self.remained_count else []
+        self.remaining_uses: list[summary.SiteUse] = self._remaining(remained) if self.remained_count else []
 
     def _remaining(self, rows: NDArray[np.bool_]) -> list[summary.SiteUse]:
         held = self.timeline.allocations

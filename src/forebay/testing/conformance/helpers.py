@@ -181,8 +181,8 @@ class Scratch:
     """
 
     def __init__(self, port: Port, data: bytes) -> None:
-        self.nbytes = len(data)
-        self.address = port.reserve(self.nbytes)
+        self.nbytes: int = len(data)
+        self.address: int = port.reserve(self.nbytes)
         source = ctypes.create_string_buffer(data, self.nbytes)
         queue = port.queue()
         queue.copy(self.address, ctypes.addressof(source), self.nbytes)
@@ -252,8 +252,8 @@ class NativeGate:
         assert libc.pthread_mutex_init(self._mutex, None) == 0
         assert libc.pthread_mutex_lock(self._mutex) == 0
         self._unlock = libc.pthread_mutex_unlock
-        self.function = libc_address("pthread_mutex_lock")
-        self.argument = ctypes.addressof(self._mutex)
+        self.function: int = libc_address("pthread_mutex_lock")
+        self.argument: int = ctypes.addressof(self._mutex)
 
     def open(self) -> None:
         """Let the queue continue."""

@@ -52,7 +52,7 @@ class FakeDriver:
 
     def __init__(self, count: int = 1, total: int = 1 << 30, *, kind: str = "fake") -> None:
         self.kind = kind
-        self.clock = FakeClock()
+        self.clock: FakeClock = FakeClock()
         self.ports: list[FakePort] = []  # all opened ports, in order
         self._count = count
         self._total = total
@@ -104,9 +104,9 @@ class FakePort:
     def __init__(
         self, total: int = 1 << 30, index: int = 0, *, kind: str = "fake", clock: FakeClock | None = None
     ) -> None:
-        self.props = DeviceProps(kind, index, "fake device", size_of(total, "total"))
-        self.name = f"{kind}:{index}"
-        self.clock = clock or FakeClock()
+        self.props: DeviceProps = DeviceProps(kind, index, "fake device", size_of(total, "total"))
+        self.name: str = f"{kind}:{index}"
+        self.clock: FakeClock = clock or FakeClock()
         self.command_ns = 1000
         self.calls: list[tuple[object, ...]] = []
         self._faults = Faults()

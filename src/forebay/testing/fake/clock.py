@@ -20,8 +20,8 @@ class FakeClock:
     """
 
     def __init__(self) -> None:
-        self.now = 0
-        self.lock = threading.RLock()
+        self.now: int = 0
+        self.lock: threading.RLock = threading.RLock()
         self.timelines: list[Timeline] = []
 
     def advance(self, ns: int) -> None:
@@ -88,7 +88,7 @@ class Timeline:
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.pending: deque[Command] = deque()
-        self.signalled = 0
+        self.signalled: int = 0
         self.failure: BaseException | None = None
         self._tick_times: list[int] = []  # time at which each tick was reached
         self._idle_since = 0  # end of the last completed work

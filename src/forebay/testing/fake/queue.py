@@ -48,8 +48,8 @@ class FakeQueue:
         self.port = port
         self.handle = handle
         self.priority = priority
-        self.closed = False
-        self.timeline = Timeline(port.clock)
+        self.closed: bool = False
+        self.timeline: Timeline = Timeline(port.clock)
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         dst, src, nbytes = address_of(dst, "dst"), address_of(src, "src"), size_of(nbytes)
