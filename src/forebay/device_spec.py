@@ -6,9 +6,9 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, TypeAlias
 
-__all__ = ["CPU", "NO_ACCELERATOR", "Device", "canonical", "default_device", "set_default"]
+__all__ = ["CPU", "NO_ACCELERATOR", "Device", "DeviceLike", "canonical", "default_device", "set_default"]
 
 _SPELLING = re.compile(r"([a-zA-Z_]+)(?::(0|[1-9][0-9]*))?")
 _TORCH_KINDS = (
@@ -65,9 +65,9 @@ class Device:
         type: str | Device | int | None = None,  # noqa: A002 - PyTorch's name
         index: int | None = None,
         *,
-        device: Any = None,
+        device: Device | str | int | None = None,
     ) -> None:
-        spec = device if type is None and device is not None else type
+        spec: Any = device if type is None and device is not None else type
         if spec.__class__ is bytes:
             spec = spec.decode()
         if spec.__class__ is str:
@@ -237,4 +237,5 @@ def _type_with_elements(value: object) -> str:
     return f"tuple of ({names}{',' if len(value) == 1 else ''})"
 
 
-CPU = Device("cpu")
+DeviceLike: TypeAlias = Device | str | int  # what an argument `device` accepts
+CPU: Final = Device("cpu")

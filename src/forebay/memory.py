@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay._core import Block
 from forebay.byte_sizes import parse_bytes
-from forebay.device_spec import Device
+from forebay.device_spec import DeviceLike
 from forebay.runtime.allocator import statistics
 from forebay.runtime.allocator.caching_allocator import OutOfMemoryObserver
 from forebay.runtime.allocator.displayed import Statistics, SummaryText
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-def memory_allocated(device: Device | str | int | None = None) -> int:
+def memory_allocated(device: DeviceLike | None = None) -> int:
     """Return the bytes of memory in use by live blocks.
 
     Parameters
@@ -94,7 +94,7 @@ def memory_allocated(device: Device | str | int | None = None) -> int:
     return opened_for(device).allocator.current(statistics.ALLOCATED_BYTES)
 
 
-def max_memory_allocated(device: Device | str | int | None = None) -> int:
+def max_memory_allocated(device: DeviceLike | None = None) -> int:
     """Return the peak of `memory_allocated`.
 
     Parameters
@@ -114,7 +114,7 @@ def max_memory_allocated(device: Device | str | int | None = None) -> int:
     return opened_for(device).allocator.peak(statistics.ALLOCATED_BYTES)
 
 
-def memory_reserved(device: Device | str | int | None = None) -> int:
+def memory_reserved(device: DeviceLike | None = None) -> int:
     """Return the bytes of memory in segments, live or cached.
 
     Parameters
@@ -134,7 +134,7 @@ def memory_reserved(device: Device | str | int | None = None) -> int:
     return opened_for(device).allocator.current(statistics.RESERVED_BYTES)
 
 
-def max_memory_reserved(device: Device | str | int | None = None) -> int:
+def max_memory_reserved(device: DeviceLike | None = None) -> int:
     """Return the peak of `memory_reserved`.
 
     Parameters
@@ -154,7 +154,7 @@ def max_memory_reserved(device: Device | str | int | None = None) -> int:
     return opened_for(device).allocator.peak(statistics.RESERVED_BYTES)
 
 
-def memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
+def memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     """Return all statistics of the allocator under PyTorch's flat keys.
 
     Parameters
@@ -181,7 +181,7 @@ def memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
     return Statistics(statistics.flat_stats(opened_for(device).allocator))
 
 
-def memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return all statistics of the allocator as nested dicts.
 
     Parameters
@@ -201,7 +201,7 @@ def memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dic
     return statistics.nested_stats(memory_stats(device))
 
 
-def memory_summary(device: Device | str | int | None = None, abbreviated: bool = False) -> str:
+def memory_summary(device: DeviceLike | None = None, abbreviated: bool = False) -> str:
     """Return the statistics of the allocator as a readable table.
 
     Parameters
@@ -225,7 +225,7 @@ def memory_summary(device: Device | str | int | None = None, abbreviated: bool =
     return SummaryText(summary_of(numbers, index, kind=kind, abbreviated=abbreviated))
 
 
-def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:
+def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all peak statistics of the allocator to the current values.
 
     Parameters
@@ -240,7 +240,7 @@ def reset_peak_memory_stats(device: Device | str | int | None = None) -> None:
     opened_for(device).allocator.reset_peaks()
 
 
-def reset_accumulated_memory_stats(device: Device | str | int | None = None) -> None:
+def reset_accumulated_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all accumulated statistics of the allocator to 0: "allocated", "freed", retries and ooms.
 
     Parameters
@@ -255,7 +255,7 @@ def reset_accumulated_memory_stats(device: Device | str | int | None = None) -> 
     opened_for(device).allocator.reset_accumulated()
 
 
-def peak(device: Device | str | int | None = None) -> Peak:
+def peak(device: DeviceLike | None = None) -> Peak:
     """Measure the peak memory of a part of the program.
 
     Parameters
@@ -291,7 +291,7 @@ def peak(device: Device | str | int | None = None) -> Peak:
     return Peak(opened_for(device))
 
 
-def empty_cache(device: Device | str | int | None = None) -> None:
+def empty_cache(device: DeviceLike | None = None) -> None:
     """Release all segments without live blocks to the device.
 
     Parameters
@@ -306,7 +306,7 @@ def empty_cache(device: Device | str | int | None = None) -> None:
     opened_for(device).allocator.empty()
 
 
-def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int]:
+def host_memory_stats(device: DeviceLike | None = None) -> dict[str, int]:
     """Return all statistics of pinned host memory under PyTorch's flat keys.
 
     Parameters
@@ -339,7 +339,7 @@ def host_memory_stats(device: Device | str | int | None = None) -> dict[str, int
     return Statistics(opened_for(device).pinned.stats())
 
 
-def host_memory_stats_as_nested_dict(device: Device | str | int | None = None) -> dict[str, Any]:
+def host_memory_stats_as_nested_dict(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return all statistics of pinned host memory as nested dicts.
 
     Parameters
@@ -364,7 +364,7 @@ def host_memory_stats_as_nested_dict(device: Device | str | int | None = None) -
     return opened_for(device).pinned.stats_as_nested_dict()
 
 
-def reset_peak_host_memory_stats(device: Device | str | int | None = None) -> None:
+def reset_peak_host_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all peak statistics of pinned host memory to the current values, and the longest and shortest times to 0.
 
     Parameters
@@ -384,7 +384,7 @@ def reset_peak_host_memory_stats(device: Device | str | int | None = None) -> No
     opened_for(device).pinned.reset_peaks()
 
 
-def reset_accumulated_host_memory_stats(device: Device | str | int | None = None) -> None:
+def reset_accumulated_host_memory_stats(device: DeviceLike | None = None) -> None:
     """Reset all accumulated statistics of pinned host memory to 0: "allocated", "freed", calls and their total time.
 
     Parameters
@@ -404,7 +404,7 @@ def reset_accumulated_host_memory_stats(device: Device | str | int | None = None
     opened_for(device).pinned.reset_accumulated()
 
 
-def empty_host_cache(device: Device | str | int | None = None) -> None:
+def empty_host_cache(device: DeviceLike | None = None) -> None:
     """Unpin all cached pinned host memory.
 
     Parameters
@@ -424,7 +424,7 @@ def empty_host_cache(device: Device | str | int | None = None) -> None:
     opened_for(device).pinned.empty()
 
 
-def mem_get_info(device: Device | str | int | None = None) -> tuple[int, int]:
+def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return the free and the total memory of the device.
 
     Parameters
@@ -444,7 +444,7 @@ def mem_get_info(device: Device | str | int | None = None) -> tuple[int, int]:
     return opened_for(device).port.memory_info()
 
 
-def set_capacity(capacity: int | str, device: Device | str | int | None = None) -> None:
+def set_capacity(capacity: int | str, device: DeviceLike | None = None) -> None:
     """Set the total memory of the device.
 
     Parameters
@@ -479,7 +479,7 @@ def record_history(
     annotations: bool = False,
     compile_context: bool = False,
     pinned: bool = False,
-    device: Device | str | int | None = None,
+    device: DeviceLike | None = None,
 ) -> None:
     """Start or stop recording every allocation and free.
 
@@ -538,7 +538,7 @@ def record_history(
         opened.pinned.history.start(enabled, context, max_entries or 0, clear_history=not keep, depth=depth)
 
 
-def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
+def snapshot(device: DeviceLike | None = None, *, notes: Mapping[str, Any] | None = None) -> Snapshot:
     """Return the segments, blocks, statistics and recorded history of the device.
 
     Parameters
@@ -561,7 +561,7 @@ def snapshot(device: Device | str | int | None = None, *, notes: Mapping[str, An
     return take_snapshot(opened_for(device), notes)
 
 
-def memory_snapshot(device: Device | str | int | None = None) -> dict[str, Any]:
+def memory_snapshot(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return the segments, blocks, history and settings in PyTorch's schema.
 
     Parameters
@@ -636,7 +636,7 @@ def set_allocator_settings(settings: str) -> None:
     process_settings.apply(settings)
 
 
-def set_per_process_memory_fraction(fraction: float, device: Device | str | int | None = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike | None = None) -> None:
     """Limit the reserved memory to a fraction of the device's memory.
 
     Parameters
@@ -659,7 +659,7 @@ def set_per_process_memory_fraction(fraction: float, device: Device | str | int 
     opened_for(device).allocator.set_memory_fraction(fraction)
 
 
-def get_per_process_memory_fraction(device: Device | str | int | None = None) -> float:
+def get_per_process_memory_fraction(device: DeviceLike | None = None) -> float:
     """Return the limit of the reserved memory as a fraction of the device's memory.
 
     Parameters
@@ -726,7 +726,7 @@ def caching_allocator_disabled() -> Iterator[None]:
 
 
 def attach_out_of_memory_observer(
-    observer: OutOfMemoryObserver, device: Device | str | int | None = None
+    observer: OutOfMemoryObserver, device: DeviceLike | None = None
 ) -> Callable[[], None]:
     """Register a function that is called before OutOfMemory is raised.
 

@@ -10,7 +10,7 @@ from forebay.storage import TypedStorage, UntypedStorage
 
 __all__ = ["Device", "Number", "Storage", "Tensor"]
 
-Device = device_spec.Device | str | int | None
+Device = device_spec.DeviceLike | None
 Number = int | float | bool
 Storage = TypedStorage | UntypedStorage
 _device, _dtype, _layout, _size = device_spec.Device, dtypes.DType, layouts.layout, layouts.Size

@@ -36,7 +36,7 @@ from forebay.accelerator.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from forebay.device_spec import NO_ACCELERATOR, Device
+from forebay.device_spec import NO_ACCELERATOR, Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces.devices import DeviceFunctions as _Devices
 from forebay.faces.kind import DeviceKind as _DeviceKind
@@ -105,7 +105,7 @@ def is_available() -> bool:
     return device_count() > 0
 
 
-def get_device_capability(device: Any = None, /) -> dict[str, Any]:
+def get_device_capability(device: DeviceLike | None = None, /) -> dict[str, Any]:
     """Raise, as PyTorch does for CUDA: no list of supported dtypes exists.
 
     Parameters
@@ -139,7 +139,7 @@ def current_device_idx() -> int:
     return current_device_index()
 
 
-def set_device_index(device: Any, /) -> None:
+def set_device_index(device: DeviceLike, /) -> None:
     """Make a device this thread's current one.
 
     Parameters
@@ -163,7 +163,7 @@ def set_device_index(device: Any, /) -> None:
         _accelerator().exchange(index)
 
 
-def set_device_idx(device: Any, /) -> None:
+def set_device_idx(device: DeviceLike, /) -> None:
     """Call `set_device_index`, with a deprecation warning.
 
     Parameters
@@ -213,7 +213,7 @@ class device_index:  # noqa: N801 -- PyTorch's name
             self._kind.exchange(self.prev_idx)
 
 
-def current_stream(device: Any = None, /) -> _streams.Stream:
+def current_stream(device: DeviceLike | None = None, /) -> _streams.Stream:
     """Return this thread's current stream on a device.
 
     Parameters
@@ -252,7 +252,7 @@ def set_stream(stream: _streams.Stream) -> None:
     _streams.set_stream(stream)
 
 
-def synchronize(device: Any = None, /) -> None:
+def synchronize(device: DeviceLike | None = None, /) -> None:
     """Wait until all work on all streams of a device has completed.
 
     Parameters

@@ -6,6 +6,7 @@ from typing import Any
 
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _get_device_index
+from forebay.device_spec import DeviceLike
 from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import MemoryStatistics
 from forebay.runtime.devices import open_device
@@ -51,7 +52,7 @@ def empty_host_cache() -> None:
         pinned.empty()
 
 
-def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
+def get_memory_info(device_index: DeviceLike | None = None, /) -> tuple[int, int]:
     """Return free and total memory of a device.
 
     Parameters
@@ -72,7 +73,7 @@ def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
     return _statistics().mem_get_info(index)
 
 
-def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
+def memory_stats(device_index: DeviceLike | None = None, /) -> dict[str, Any]:
     """Return all statistics of the allocator under flat keys.
 
     Parameters
@@ -94,7 +95,7 @@ def memory_stats(device_index: Any = None, /) -> dict[str, Any]:
     return stats
 
 
-def memory_allocated(device_index: Any = None, /) -> int:
+def memory_allocated(device_index: DeviceLike | None = None, /) -> int:
     """Return the memory in use by live blocks.
 
     Parameters
@@ -114,7 +115,7 @@ def memory_allocated(device_index: Any = None, /) -> int:
     return _statistics().memory_allocated(_index(device_index))
 
 
-def max_memory_allocated(device_index: Any = None, /) -> int:
+def max_memory_allocated(device_index: DeviceLike | None = None, /) -> int:
     """Return the peak of memory in use by live blocks.
 
     Parameters
@@ -134,7 +135,7 @@ def max_memory_allocated(device_index: Any = None, /) -> int:
     return _statistics().max_memory_allocated(_index(device_index))
 
 
-def memory_reserved(device_index: Any = None, /) -> int:
+def memory_reserved(device_index: DeviceLike | None = None, /) -> int:
     """Return the memory reserved in segments, used or cached.
 
     Parameters
@@ -154,7 +155,7 @@ def memory_reserved(device_index: Any = None, /) -> int:
     return _statistics().memory_reserved(_index(device_index))
 
 
-def max_memory_reserved(device_index: Any = None, /) -> int:
+def max_memory_reserved(device_index: DeviceLike | None = None, /) -> int:
     """Return the peak of memory reserved in segments.
 
     Parameters
@@ -174,7 +175,7 @@ def max_memory_reserved(device_index: Any = None, /) -> int:
     return _statistics().max_memory_reserved(_index(device_index))
 
 
-def reset_peak_memory_stats(device_index: Any = None, /) -> None:
+def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:
     """Reset every peak to the current value.
 
     Parameters
@@ -190,7 +191,7 @@ def reset_peak_memory_stats(device_index: Any = None, /) -> None:
         _statistics().reset_peak_memory_stats(_index(device_index))
 
 
-def reset_accumulated_memory_stats(device_index: Any = None, /) -> None:
+def reset_accumulated_memory_stats(device_index: DeviceLike | None = None, /) -> None:
     """Reset all sums ("allocated", "freed") and counters to 0.
 
     Parameters

@@ -6,13 +6,14 @@ from typing import Any
 
 from forebay.accelerator._kind import accelerator
 from forebay.accelerator._utils import _index_or_current
+from forebay.device_spec import DeviceLike
 from forebay.faces.random import RandomFunctions
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["get_rng_state", "get_rng_state_all", "initial_seed"]
 
 
-def initial_seed(device: Any = None, /) -> int:
+def initial_seed(device: DeviceLike | None = None, /) -> int:
     """Return the seed of the device's generator.
 
     Parameters
@@ -32,7 +33,7 @@ def initial_seed(device: Any = None, /) -> int:
     return RandomFunctions(accelerator()).generator(_index_or_current(device)).initial_seed()
 
 
-def get_rng_state(device: Any = None, /) -> Tensor:
+def get_rng_state(device: DeviceLike | None = None, /) -> Tensor:
     """Return the state of the device's generator.
 
     Parameters

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 
 __all__ = ["_device_t", "_get_device_index"]
 
-_device_t = Device | str | int | None
+_device_t = DeviceLike | None
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from forebay.cuda import nccl
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.layouts import preserve_format
 from forebay.runtime.memory.transfer import copy_tensor
@@ -38,7 +38,7 @@ __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_a
 
 
 def broadcast(
-    tensor: Tensor, devices: Iterable[Any] | None = None, *, out: Sequence[Tensor] | None = None
+    tensor: Tensor, devices: Iterable[DeviceLike] | None = None, *, out: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, ...]:
     """Copy a tensor to several devices.
 
@@ -108,7 +108,7 @@ def _copy_into(tensor: Tensor, outs: Sequence[Tensor]) -> None:
 
 
 def broadcast_coalesced(
-    tensors: Iterable[Tensor], devices: Iterable[Any], buffer_size: int = 10485760
+    tensors: Iterable[Tensor], devices: Iterable[DeviceLike], buffer_size: int = 10485760
 ) -> list[list[Tensor]]:
     """Copy several tensors to several devices.
 
@@ -145,7 +145,7 @@ def broadcast_coalesced(
     return [sources, *([_copy_to(each, target) for each in sources] for target in targets[1:])]
 
 
-def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
+def reduce_add(inputs: Sequence[Tensor], destination: DeviceLike | None = None) -> Tensor:
     """Return the sum of tensors on several devices.
 
     Parameters
@@ -229,7 +229,7 @@ def _order_of_sum(first: Tensor, second: Tensor) -> Sequence[int]:
 
 
 def reduce_add_coalesced(
-    inputs: Sequence[Sequence[Tensor]], destination: Any = None, buffer_size: int = 10485760
+    inputs: Sequence[Sequence[Tensor]], destination: DeviceLike | None = None, buffer_size: int = 10485760
 ) -> tuple[Tensor, ...]:
     """Return the sums of several lists of tensors, one list for each device.
 
@@ -268,7 +268,7 @@ def reduce_add_coalesced(
 
 def scatter(
     tensor: Tensor,
-    devices: Iterable[Any] | None = None,
+    devices: Iterable[DeviceLike] | None = None,
     chunk_sizes: Sequence[int] | None = None,
     dim: int = 0,
     streams: Sequence[Stream | None] | None = None,
@@ -370,7 +370,9 @@ def _scatter_out(
     return tuple(outs)
 
 
-def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, out: Tensor | None = None) -> Tensor:
+def gather(
+    tensors: Iterable[Tensor], dim: int = 0, destination: DeviceLike | None = None, *, out: Tensor | None = None
+) -> Tensor:
     """Concatenate tensors of several devices on one device.
 
     Parameters

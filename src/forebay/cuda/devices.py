@@ -9,9 +9,11 @@ from typing import Any
 
 from forebay import backends, config
 from forebay.cuda._kind import CUDA
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError, ForebayWarning
 from forebay.faces.devices import DeviceContext, DeviceFunctions, DeviceGuard
 from forebay.runtime.devices.open_device import open_device_indices
+from forebay.runtime.tensors.tensor import Tensor
 from forebay.spi import DeviceProps, Peers
 
 __all__ = [
@@ -81,7 +83,7 @@ class device_of(device):  # noqa: N801 -- PyTorch's name
     As `torch.cuda.device_of`.
     """
 
-    def __init__(self, obj: Any) -> None:
+    def __init__(self, obj: Tensor) -> None:
         super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
@@ -148,7 +150,7 @@ class _CudaDeviceProperties:
         return repr(value) if name == "name" else str(value)
 
 
-def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
+def get_device_properties(device: DeviceLike | None = None) -> _CudaDeviceProperties:
     """Return a device's properties.
 
     Parameters
@@ -189,7 +191,7 @@ def _properties_of(props: DeviceProps) -> _CudaDeviceProperties:
     return _CudaDeviceProperties(**{**known, "name": props.name, "total_memory": props.total_bytes, "uuid": uuid})
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: DeviceLike | None = None) -> str:
     """Return a device's name.
 
     Parameters
@@ -221,7 +223,7 @@ def get_device_name(device: Any = None) -> str:
     return CUDA.describe(_checked_index(device, "Invalid device id")).name
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return a device's compute capability.
 
     Parameters
@@ -254,7 +256,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return details["major"], details["minor"]
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """Return True if a device can access another device's memory directly.
 
     Parameters
@@ -296,7 +298,7 @@ def _checked_index(device: Any, message: str) -> int:
     return index
 
 
-def set_device(device: Any) -> None:
+def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
 
     Parameters

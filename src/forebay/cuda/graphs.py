@@ -268,7 +268,7 @@ def _write_graph_data(path: str, graph: Graph) -> None:
     Path(path).write_bytes(pickle.dumps(graph.get_graph_data()))
 
 
-def register_graph_capture_start_hook(fn: Callable[[Any], object]) -> RemovableHandle:
+def register_graph_capture_start_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for the start of every graph capture.
 
     Parameters
@@ -288,7 +288,7 @@ def register_graph_capture_start_hook(fn: Callable[[Any], object]) -> RemovableH
     return graph_hooks.capture_began.add(fn)
 
 
-def register_graph_capture_end_hook(fn: Callable[[Any], object]) -> RemovableHandle:
+def register_graph_capture_end_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for the end of every graph capture.
 
     Parameters
@@ -308,7 +308,7 @@ def register_graph_capture_end_hook(fn: Callable[[Any], object]) -> RemovableHan
     return graph_hooks.captured.add(fn)
 
 
-def register_graph_instantiate_hook(fn: Callable[[Any], object]) -> RemovableHandle:
+def register_graph_instantiate_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback for every instantiation of a graph.
 
     Parameters
@@ -328,7 +328,7 @@ def register_graph_instantiate_hook(fn: Callable[[Any], object]) -> RemovableHan
     return graph_hooks.instantiated.add(fn)
 
 
-def register_graph_replay_start_hook(fn: Callable[[Any], object]) -> RemovableHandle:
+def register_graph_replay_start_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback that precedes every replay of a graph.
 
     Parameters
@@ -348,7 +348,7 @@ def register_graph_replay_start_hook(fn: Callable[[Any], object]) -> RemovableHa
     return graph_hooks.replay_began.add(fn)
 
 
-def register_graph_replay_end_hook(fn: Callable[[Any], object]) -> RemovableHandle:
+def register_graph_replay_end_hook(fn: Callable[[CUDAGraph], object]) -> RemovableHandle:
     """Register a callback that follows every replay of a graph, once it is queued or has failed to be queued.
 
     Parameters

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.faces.random import RandomFunctions
-from forebay.runtime.random.generator import Generator
+from forebay.runtime.random.generator import Generator, RngState
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
@@ -36,7 +36,7 @@ seed_all: Final = _RANDOMS.seed_all
 initial_seed: Final = _RANDOMS.initial_seed
 
 
-def get_rng_state(device: Any = "cuda") -> Tensor:
+def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
     """Return the state of a device's generator.
 
     Parameters
@@ -71,7 +71,7 @@ def get_rng_state(device: Any = "cuda") -> Tensor:
     return _RANDOMS.get_rng_state(_checked(device))
 
 
-def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+def set_rng_state(new_state: RngState, device: DeviceLike = "cuda") -> None:
     """Set the state of a device's generator.
 
     Parameters
@@ -93,7 +93,7 @@ def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
     _RANDOMS.set_rng_state(new_state, _checked(device))
 
 
-def get_rng_state_offset(device: Any = "cuda") -> int:
+def get_rng_state_offset(device: DeviceLike = "cuda") -> int:
     """Return the offset of a device's generator.
 
     Parameters
@@ -118,7 +118,7 @@ def get_rng_state_offset(device: Any = "cuda") -> int:
     return _RANDOMS.get_offset(_checked(device))
 
 
-def set_rng_state_offset(offset: int, device: Any = "cuda") -> None:
+def set_rng_state_offset(offset: int, device: DeviceLike = "cuda") -> None:
     """Set the offset of a device's generator.
 
     Parameters
@@ -140,7 +140,7 @@ def set_rng_state_offset(offset: int, device: Any = "cuda") -> None:
     _RANDOMS.set_offset(offset, _checked(device))
 
 
-def get_generator(device: Any) -> Generator:
+def get_generator(device: DeviceLike) -> Generator:
     """Return a device's default generator.
 
     Parameters
@@ -165,7 +165,7 @@ def get_generator(device: Any) -> Generator:
     return _RANDOMS.generator(_checked(device))
 
 
-def as_device(device: Any) -> Device:
+def as_device(device: DeviceLike) -> Device:
     """Return the device that an argument specifies.
 
     Parameters

@@ -9,7 +9,7 @@ import operator
 from typing import Any, ClassVar, Final, Self
 
 from forebay.cuda._kind import CUDA
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces.streams import StreamContext as StreamContextOfKind
 from forebay.faces.streams import current_stream_on
@@ -82,7 +82,7 @@ class Stream(streams.Stream):
 
     _external = False  # True if the stream was wrapped by its handle
 
-    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+    def __init__(self, device: DeviceLike | None = None, priority: int = 0, **kwargs: Any) -> None:
         if kwargs and self._wrap(device, kwargs):
             return
         opened = _open_current_or(device)
@@ -226,7 +226,7 @@ class ExternalStream(Stream):
     Initialises CUDA and opens the device.
     """
 
-    def __init__(self, stream_ptr: int | None, device: Any = None, **kwargs: Any) -> None:
+    def __init__(self, stream_ptr: int | None, device: DeviceLike | None = None, **kwargs: Any) -> None:
         super().__init__(device, stream_ptr=stream_ptr, **kwargs)
 
 
@@ -266,7 +266,7 @@ def as_cuda_stream(stream: streams.Stream) -> Stream:
     return streams.cast_to_face(Stream, stream)
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream on a device.
 
     Parameters
@@ -302,7 +302,7 @@ def current_stream(device: Any = None) -> Stream:
     return current_stream_on(CUDA.open_device_for_stream(device, "getCurrentStream"), Stream)
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: DeviceLike | None = None) -> Stream:
     """Return a device's default stream, which has the handle 0.
 
     Parameters
@@ -377,7 +377,7 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
     set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
 
-def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+def get_stream_from_external(data_ptr: int, device: DeviceLike | None = None) -> Stream:
     """Return a stream created elsewhere, wrapped by its handle.
 
     Parameters
@@ -583,7 +583,7 @@ class Event(events.Event):
         return super().ipc_handle()
 
     @classmethod
-    def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
+    def from_ipc_handle(cls, device: DeviceLike, handle: bytes) -> Self:
         """Return the event that another process exported.
 
         Parameters

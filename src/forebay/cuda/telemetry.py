@@ -12,6 +12,7 @@ from typing import Any
 
 from forebay.backends.emulated.visible_devices import match_uuids
 from forebay.cuda._kind import CUDA
+from forebay.device_spec import DeviceLike
 from forebay.faces import telemetry
 from forebay.observe.telemetry import amdsmi, nvml
 
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-def device_memory_used(device: Any = None) -> int:
+def device_memory_used(device: DeviceLike | None = None) -> int:
     """Return the device memory in use by all processes.
 
     Parameters
@@ -56,7 +57,7 @@ def device_memory_used(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).memory()[0]
 
 
-def memory_usage(device: Any = None) -> int:
+def memory_usage(device: DeviceLike | None = None) -> int:
     """Return the share of the last second in which device memory was read or written.
 
     Parameters
@@ -85,7 +86,7 @@ def memory_usage(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).busy()[1]
 
 
-def utilization(device: Any = None) -> int:
+def utilization(device: DeviceLike | None = None) -> int:
     """Return the share of the last second in which the device was busy.
 
     Parameters
@@ -114,7 +115,7 @@ def utilization(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).busy()[0]
 
 
-def temperature(device: Any = None) -> int:
+def temperature(device: DeviceLike | None = None) -> int:
     """Return the device's temperature.
 
     Parameters
@@ -143,7 +144,7 @@ def temperature(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).temperature()
 
 
-def power_draw(device: Any = None) -> int:
+def power_draw(device: DeviceLike | None = None) -> int:
     """Return the device's power draw.
 
     Parameters
@@ -172,7 +173,7 @@ def power_draw(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).power()
 
 
-def clock_rate(device: Any = None) -> int:
+def clock_rate(device: DeviceLike | None = None) -> int:
     """Return the clock rate of the multiprocessors.
 
     Parameters
@@ -201,7 +202,7 @@ def clock_rate(device: Any = None) -> int:
     return telemetry.sensors(CUDA, device).clock()
 
 
-def list_gpu_processes(device: Any = None) -> str:
+def list_gpu_processes(device: DeviceLike | None = None) -> str:
     """Return a table of the processes that use the device.
 
     Parameters
@@ -252,7 +253,7 @@ def _get_nvml_device_index(device: Any) -> int:
     return telemetry.machine_index(CUDA, device)
 
 
-def _get_pynvml_handler(device: Any = None) -> Any:
+def _get_pynvml_handler(device: DeviceLike | None = None) -> Any:
     return telemetry.nvidia_handle(CUDA, device)
 
 
@@ -272,31 +273,31 @@ def _get_amdsmi_device_index(device: Any) -> int:
     return telemetry.amd_device_index(CUDA, device)
 
 
-def _get_amdsmi_handler(device: Any = None) -> Any:
+def _get_amdsmi_handler(device: DeviceLike | None = None) -> Any:
     return telemetry.amd_sensors(CUDA, device).handle
 
 
-def _get_amdsmi_device_memory_used(device: Any = None) -> int:
+def _get_amdsmi_device_memory_used(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).memory()[0]
 
 
-def _get_amdsmi_memory_usage(device: Any = None) -> int:
+def _get_amdsmi_memory_usage(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).busy()[1]
 
 
-def _get_amdsmi_utilization(device: Any = None) -> int:
+def _get_amdsmi_utilization(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).busy()[0]
 
 
-def _get_amdsmi_temperature(device: Any = None) -> int:
+def _get_amdsmi_temperature(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).temperature()
 
 
-def _get_amdsmi_power_draw(device: Any = None) -> int:
+def _get_amdsmi_power_draw(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).power()
 
 
-def _get_amdsmi_clock_rate(device: Any = None) -> int:
+def _get_amdsmi_clock_rate(device: DeviceLike | None = None) -> int:
     return telemetry.amd_sensors(CUDA, device).clock()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import current_device, local
@@ -147,7 +147,7 @@ class DeviceFunctions:
         """
         return self._kind.count()
 
-    def set_device(self, device: Any) -> None:
+    def set_device(self, device: DeviceLike) -> None:
         """Make a device this thread's current one.
 
         Parameters
@@ -194,7 +194,7 @@ class DeviceFunctions:
         """
         return self._kind.exchange(device)
 
-    def synchronize(self, device: Any = None) -> None:
+    def synchronize(self, device: DeviceLike | None = None) -> None:
         """Wait until all work on all streams of a device has completed.
 
         Parameters

@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay import backends
 from forebay.backends.common.cuda_errors import INVALID_DEVICE, accelerator_error
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.runtime.base import lazy_init
 from forebay.runtime.base.lazy_init import LazyInit
@@ -122,7 +122,7 @@ class DeviceKind:
         index = getattr(parsed, "idx", None)
         return index if isinstance(index, int) else None
 
-    def device(self, device: Any = None) -> Device:
+    def device(self, device: DeviceLike | None = None) -> Device:
         """Return the Device of a device argument. Raises DeviceError, with CUDA's text, if it does not exist."""
         index = int(self.index(device, optional=True))  # it may be True
         self.check(index)
@@ -197,7 +197,7 @@ class DeviceKind:
             current.make_current(device)
         return before
 
-    def open_device(self, device: Any = None, hook: str = "") -> OpenDevice:
+    def open_device(self, device: DeviceLike | None = None, hook: str = "") -> OpenDevice:
         """Return the device of a device argument, or the current device, and open it if needed.
 
         With `hook`, calls `require_backend(hook)` before it selects the current device.
@@ -228,7 +228,7 @@ class DeviceKind:
             self.check_range(index)
         return self.open_device(None if index in (-1, current.current_index(self.name)) else index)
 
-    def get_open_device(self, device: Any = None) -> OpenDevice | None:
+    def get_open_device(self, device: DeviceLike | None = None) -> OpenDevice | None:
         """Return the device if it is already open, else None. Does not initialise a kind that is not in use."""
         if device is None:
             found = local.state.opened
@@ -243,7 +243,7 @@ class DeviceKind:
         """True once this process has used the kind."""
         return self.initialisation.done
 
-    def describe(self, device: Any = None) -> DeviceProps:
+    def describe(self, device: DeviceLike | None = None) -> DeviceProps:
         """Return the device's properties. Initialises the kind; opens the device only if its driver requires that."""
         found = self.device(device)
         index, opened = found.index or 0, open_device.get_open_device(found)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Self, cast
 import numpy as np
 
 from forebay import dtypes
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.allocator.oom_message import too_large_error
@@ -83,7 +83,7 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
         *args: Any,
         wrap_storage: UntypedStorage | None = None,
         dtype: Any = None,
-        device: Any = None,
+        device: DeviceLike | None = None,
         _internal: bool = False,
     ) -> None:
         if not _internal:
@@ -159,7 +159,7 @@ class LegacyStorage(TypedStorage, metaclass=_LegacyType):
                 return self._converted(each.element)
         raise ForebayError(f"{dtype!r} is not a storage type of {self.kind.name}")
 
-    def hpu(self, device: Any = None, non_blocking: bool = False) -> Self:  # noqa: ARG002 -- PyTorch's signature
+    def hpu(self, device: DeviceLike | None = None, non_blocking: bool = False) -> Self:  # noqa: ARG002 -- PyTorch's signature
         """Raise Unsupported: there are no devices of kind "hpu".
 
         Parameters

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import find_open_device
@@ -224,7 +224,9 @@ class CachingAllocatorFunctions:
         self._pool = pool
         self._handle = handle
 
-    def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
+    def caching_allocator_alloc(
+        self, size: int, device: DeviceLike | None = None, stream: Stream | int | None = None
+    ) -> int:
         """Allocate memory for another library and return its address.
 
         Parameters
@@ -344,7 +346,7 @@ class CachingAllocatorFunctions:
             self.caching_allocator_enable(before)
 
     @contextmanager
-    def use_mem_pool(self, pool: mem_pool.MemPool, device: Any = None) -> Iterator[None]:
+    def use_mem_pool(self, pool: mem_pool.MemPool, device: DeviceLike | None = None) -> Iterator[None]:
         """Allocate this thread's memory on a device from a pool inside the context.
 
         Parameters
@@ -382,7 +384,7 @@ class CachingAllocatorFunctions:
             yield
 
     @contextmanager
-    def use_uvm(self, device: Any = None) -> Iterator[KindMemPool]:
+    def use_uvm(self, device: DeviceLike | None = None) -> Iterator[KindMemPool]:
         """Allocate this thread's memory on a device as managed memory inside the context.
 
         Parameters

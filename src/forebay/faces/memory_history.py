@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.faces.memory_statistics import require_native_allocator
@@ -47,7 +48,7 @@ class MemoryHistory:
         context: str | None = "all",
         stacks: str = "all",
         max_entries: int = UNLIMITED,
-        device: Any = None,  # noqa: ARG002 -- PyTorch takes it and records all devices
+        device: DeviceLike | None = None,  # noqa: ARG002 -- PyTorch takes it and records all devices
         clear_history: bool = False,
         compile_context: bool = False,
         global_record_annotations: bool = False,
@@ -158,7 +159,7 @@ class MemoryHistory:
         record_context: bool = True,
         trace_alloc_max_entries: int = 1,
         trace_alloc_record_context: bool = False,
-        device: Any = None,  # noqa: ARG002 -- as above
+        device: DeviceLike | None = None,  # noqa: ARG002 -- as above
         record_context_cpp: bool = False,
         clear_history: bool = False,
         compile_context: bool = False,
@@ -213,7 +214,7 @@ class MemoryHistory:
         stacks = "all" if cpp else "python"
         self.start("all" if on else None, context, stacks, most if most >= 0 else UNLIMITED, *options)
 
-    def snapshot(self, device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
+    def snapshot(self, device: DeviceLike | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:  # noqa: ARG002 -- PyTorch's; all devices
         """Return a snapshot of the memory of all devices in PyTorch's schema.
 
         Parameters
@@ -245,7 +246,9 @@ class MemoryHistory:
         found["device_traces"] += [[] for _ in range(count - len(found["device_traces"]))]
         return found
 
-    def memory_snapshot(self, mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
+    def memory_snapshot(
+        self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+    ) -> list[dict[str, Any]]:
         """Return the segments of all devices, or of one private pool.
 
         Parameters

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
 from forebay.faces.pybind_arguments import STR, Signature
@@ -75,7 +76,7 @@ class MemoryStatistics:
         require_native_allocator(self._kind, "getDeviceStats")
         return find_open_device(self._kind, index, "Invalid device argument")
 
-    def memory_stats(self, device: Any = None) -> dict[str, Any]:
+    def memory_stats(self, device: DeviceLike | None = None) -> dict[str, Any]:
         """Return all statistics of the allocator under flat keys.
 
         Parameters
@@ -105,7 +106,7 @@ class MemoryStatistics:
             )
         return OrderedStatistics(statistics.flat_stats(opened.allocator))
 
-    def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
+    def memory_stats_as_nested_dict(self, device: DeviceLike | None = None) -> dict[str, Any]:
         """Return all statistics of the allocator as nested dicts.
 
         Parameters
@@ -127,7 +128,7 @@ class MemoryStatistics:
         """
         return statistics.nested_stats(self.memory_stats(device))
 
-    def memory_allocated(self, device: Any = None) -> int:
+    def memory_allocated(self, device: DeviceLike | None = None) -> int:
         """Return the bytes of memory in use by live blocks.
 
         Parameters
@@ -150,7 +151,7 @@ class MemoryStatistics:
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.current(statistics.ALLOCATED_BYTES)
 
-    def max_memory_allocated(self, device: Any = None) -> int:
+    def max_memory_allocated(self, device: DeviceLike | None = None) -> int:
         """Return the peak of `memory_allocated` since the start or the last `reset_peak_memory_stats`.
 
         Parameters
@@ -173,7 +174,7 @@ class MemoryStatistics:
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.peak(statistics.ALLOCATED_BYTES)
 
-    def memory_reserved(self, device: Any = None) -> int:
+    def memory_reserved(self, device: DeviceLike | None = None) -> int:
         """Return the bytes of segments reserved from the device, whether in use or cached.
 
         Parameters
@@ -196,7 +197,7 @@ class MemoryStatistics:
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.current(statistics.RESERVED_BYTES)
 
-    def max_memory_reserved(self, device: Any = None) -> int:
+    def max_memory_reserved(self, device: DeviceLike | None = None) -> int:
         """Return the peak of `memory_reserved` since the start or the last `reset_peak_memory_stats`.
 
         Parameters
@@ -219,7 +220,7 @@ class MemoryStatistics:
         opened = self.find_device(device)
         return 0 if opened is None else opened.allocator.peak(statistics.RESERVED_BYTES)
 
-    def memory_cached(self, device: Any = None) -> int:
+    def memory_cached(self, device: DeviceLike | None = None) -> int:
         """Return `memory_reserved(device)`; the deprecated name.
 
         Parameters
@@ -240,7 +241,7 @@ class MemoryStatistics:
         self._warn_renamed("memory_cached", "memory_reserved")
         return self.memory_reserved(device)
 
-    def max_memory_cached(self, device: Any = None) -> int:
+    def max_memory_cached(self, device: DeviceLike | None = None) -> int:
         """Return `max_memory_reserved(device)`; the deprecated name.
 
         Parameters
@@ -265,7 +266,7 @@ class MemoryStatistics:
         module = f"forebay.{self._name}"
         warnings.warn(f"`{module}.{old}` has been renamed to `{module}.{new}`", FutureWarning, stacklevel=3)
 
-    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
+    def memory_summary(self, device: DeviceLike | None = None, abbreviated: bool = False) -> str:
         """Return the statistics as a printable table.
 
         Parameters
@@ -292,7 +293,7 @@ class MemoryStatistics:
             index = current_index(self._name)
         return SummaryText(memory_summary(self.memory_stats(index), index, abbreviated=abbreviated))
 
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
+    def reset_peak_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set every peak to the current value.
 
         Parameters
@@ -315,7 +316,7 @@ class MemoryStatistics:
         if opened is not None:
             opened.allocator.reset_peaks()
 
-    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+    def reset_accumulated_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set all totals ("allocated", "freed") and event counters to 0.
 
         Parameters
@@ -350,7 +351,7 @@ class MemoryStatistics:
         require_native_allocator(self._kind, call)
         return find_open_device(self._kind, index, "Invalid device argument")
 
-    def reset_max_memory_allocated(self, device: Any = None) -> None:
+    def reset_max_memory_allocated(self, device: DeviceLike | None = None) -> None:
         """Call `reset_peak_memory_stats(device)`; the deprecated name.
 
         Parameters
@@ -366,7 +367,7 @@ class MemoryStatistics:
         self._warn_all_peaks("reset_max_memory_allocated")
         self.reset_peak_memory_stats(device)
 
-    def reset_max_memory_cached(self, device: Any = None) -> None:
+    def reset_max_memory_cached(self, device: DeviceLike | None = None) -> None:
         """Call `reset_peak_memory_stats(device)`; the deprecated name.
 
         Parameters
@@ -390,7 +391,7 @@ class MemoryStatistics:
             stacklevel=3,
         )
 
-    def peak(self, device: Any = None) -> Peak:
+    def peak(self, device: DeviceLike | None = None) -> Peak:
         """Return a context manager that measures the peak memory of a code section.
 
         Parameters
@@ -456,7 +457,7 @@ class MemoryStatistics:
 
     # Capacity and limits
 
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+    def mem_get_info(self, device: DeviceLike | None = None) -> tuple[int, int]:
         """Return the free and the total memory of a device.
 
         Parameters
@@ -507,7 +508,7 @@ class MemoryStatistics:
         elif (pluggable := pluggable_allocator.current(self._name)) is not None:
             pluggable.on_reset()
 
-    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+    def set_per_process_memory_fraction(self, fraction: float, device: DeviceLike | None = None) -> None:
         """Limit reserved memory to a fraction of the device's memory.
 
         Parameters
@@ -545,7 +546,7 @@ class MemoryStatistics:
         find_open_device(kind, index, "Allocator not initialized for device")
         kind.open_device(index).allocator.set_memory_fraction(fraction)
 
-    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+    def get_per_process_memory_fraction(self, device: DeviceLike | None = None) -> float:
         """Return the fraction of the device's memory that may be reserved.
 
         Parameters

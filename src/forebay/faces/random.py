@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.devices.current import local
 from forebay.runtime.random import generator as generators
-from forebay.runtime.random.generator import Generator, default_generator
+from forebay.runtime.random.generator import Generator, RngState, default_generator
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["RandomFunctions"]
@@ -45,7 +45,7 @@ class RandomFunctions:
             return None
         return default_generator(device)
 
-    def get_rng_state(self, device: Any = None) -> Tensor:
+    def get_rng_state(self, device: DeviceLike | None = None) -> Tensor:
         """Return the state of a device's generator.
 
         Parameters
@@ -69,7 +69,7 @@ class RandomFunctions:
         """
         return self.generator(device).get_state()
 
-    def set_rng_state(self, new_state: Any, device: Any = None) -> None:
+    def set_rng_state(self, new_state: RngState, device: DeviceLike | None = None) -> None:
         """Set the state of a device's generator.
 
         Parameters
@@ -108,7 +108,7 @@ class RandomFunctions:
         """
         return [self.get_rng_state(index) for index in range(self._kind.count())]
 
-    def set_rng_state_all(self, new_states: Iterable[Any]) -> None:
+    def set_rng_state_all(self, new_states: Iterable[RngState]) -> None:
         """Set the states of the generators of all devices.
 
         Parameters
@@ -219,16 +219,16 @@ class RandomFunctions:
         """
         return self.generator().initial_seed()
 
-    def set_offset(self, offset: int, device: Any = None) -> None:
+    def set_offset(self, offset: int, device: DeviceLike | None = None) -> None:
         """Set the offset of a device's generator; RuntimeError unless it is a multiple of 4."""
         index = self._explicit_index(device)
         self._call_or_queue(lambda: self.generator(index).set_offset(offset))
 
-    def get_offset(self, device: Any = None) -> int:
+    def get_offset(self, device: DeviceLike | None = None) -> int:
         """Return the number of words that each device thread has drawn. Initialises the kind."""
         return self.generator(device).get_offset()
 
-    def generator(self, device: Any = None) -> Generator:
+    def generator(self, device: DeviceLike | None = None) -> Generator:
         """Return a device's default generator. Initialises the kind; raises IndexError if there is no such device."""
         explicit = self._explicit_index(device)
         index = self._kind.current_index() if explicit is None else explicit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from forebay.runtime.tensors.tensor import Tensor
 from forebay.runtime.tensors.typed_storage import TypedStorage
 from forebay.runtime.tensors.untyped_storage import UntypedStorage
@@ -11,7 +9,7 @@ from forebay.runtime.tensors.untyped_storage import UntypedStorage
 __all__ = ["equal", "is_complex", "is_floating_point", "is_storage", "is_tensor", "numel"]
 
 
-def is_tensor(obj: Any, /) -> bool:
+def is_tensor(obj: object, /) -> bool:
     """Return True for a tensor.
 
     Parameters
@@ -27,7 +25,7 @@ def is_tensor(obj: Any, /) -> bool:
     return isinstance(obj, Tensor)
 
 
-def is_storage(obj: Any, /) -> bool:
+def is_storage(obj: object, /) -> bool:
     """Return True for a storage.
 
     Parameters

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from forebay import dtypes
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces.kind import DeviceKind
 from forebay.runtime.tensors import creation
@@ -56,7 +56,7 @@ class TensorType(type):
             and instance.numpy_dtype.name == cls.element
         )
 
-    def __call__(cls, *args: Any, device: Any = None) -> Tensor:
+    def __call__(cls, *args: Any, device: DeviceLike | None = None) -> Tensor:
         kind = cls.kind
         if kind.name not in _warned:
             _warned.add(kind.name)

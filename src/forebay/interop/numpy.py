@@ -17,7 +17,7 @@ from typing import Any
 from numpy._core._exceptions import _ArrayMemoryError
 
 from forebay._core import NumpyHook, numpy_failures, restore_numpy_handler
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import OutOfMemory, Unsupported, WrongState
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.devices.open_device import OpenDevice
@@ -109,7 +109,7 @@ def _new_error(cls: type[BaseException], *args: Any) -> BaseException:
     return MemoryError.__new__(cls, *args)
 
 
-def install(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> None:
+def install(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> None:
     """Allocate new NumPy arrays of all threads from the device.
 
     Parameters
@@ -166,7 +166,7 @@ def installed() -> Device | None:
 
 
 @contextmanager
-def installed_on(device: Device | str | int = "cpu") -> Iterator[None]:
+def installed_on(device: DeviceLike = "cpu") -> Iterator[None]:
     """Allocate new NumPy arrays of all threads from the device inside the context.
 
     Parameters
@@ -252,7 +252,7 @@ def other_arrays(*, reset: bool = False) -> OtherArrays:
 
 
 @contextmanager
-def serving(device: Device | str | int = "cpu", *, smallest: int = SMALLEST) -> Iterator[None]:
+def serving(device: DeviceLike = "cpu", *, smallest: int = SMALLEST) -> Iterator[None]:
     """Allocate NumPy arrays created inside the context from the device.
 
     Parameters
@@ -311,7 +311,7 @@ class _Entered:
 _entered: ContextVar[tuple[_Entered, ...]] = ContextVar("entered", default=())  # outermost first
 
 
-def _open_host_visible(device: Device | str | int, smallest: int) -> OpenDevice:
+def _open_host_visible(device: DeviceLike, smallest: int) -> OpenDevice:
     if smallest < 1:
         raise ValueError(f"smallest must be at least 1 byte, not {smallest}")
     opened = opened_for(device)

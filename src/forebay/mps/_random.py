@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from forebay.device_spec import DeviceLike
 from forebay.faces.random import RandomFunctions
 from forebay.mps._kind import MPS, require_backend
 from forebay.runtime.devices.current import current_index
-from forebay.runtime.random.generator import Generator, default_generator
+from forebay.runtime.random.generator import Generator, RngState, default_generator
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = ["generator", "generator_if_available", "get_rng_state", "manual_seed", "seed", "set_rng_state"]
@@ -37,7 +38,7 @@ def _default() -> Generator:
     return default_generator(MPS.device_at(current_index(MPS.name)))
 
 
-def get_rng_state(device: Any = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's signature; there is one device
+def get_rng_state(device: DeviceLike = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's signature; there is one device
     """Return the state of the device's generator.
 
     Parameters
@@ -73,7 +74,7 @@ def get_rng_state(device: Any = "mps") -> Tensor:  # noqa: ARG001 -- PyTorch's s
     return (generator() if initialised is None else initialised).get_state()
 
 
-def set_rng_state(new_state: Any, device: Any = "mps") -> None:  # noqa: ARG001 -- as above
+def set_rng_state(new_state: RngState, device: DeviceLike = "mps") -> None:  # noqa: ARG001 -- as above
     """Set the state of the device's generator.
 
     Parameters

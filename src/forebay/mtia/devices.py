@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay.device_spec import DeviceLike
 from forebay.errors import Unsupported
 from forebay.faces.devices import DeviceContext, DeviceFunctions
 from forebay.mtia._kind import MTIA
@@ -46,7 +47,7 @@ class device(DeviceContext):  # noqa: N801 -- PyTorch's name
     kind = MTIA
 
 
-def set_device(device: Any) -> None:
+def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
 
     Parameters
@@ -78,7 +79,7 @@ def _exchange_device(device: int) -> int:
     return _DEVICES.exchange_device(device)
 
 
-def get_device_properties(device: Any = None) -> dict[str, Any]:
+def get_device_properties(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return the properties of a device.
 
     Parameters
@@ -111,7 +112,7 @@ def get_device_properties(device: Any = None) -> dict[str, Any]:
     return {**props.details, "name": props.name, "total_memory": props.total_bytes}
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: DeviceLike | None = None) -> tuple[int, int]:
     """Return the capability of a device.
 
     Parameters

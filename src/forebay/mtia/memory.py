@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
+from forebay.device_spec import DeviceLike
 from forebay.faces import oom_observers
 from forebay.faces.memory_history import MemoryHistory
 from forebay.faces.memory_statistics import MemoryStatistics
@@ -37,7 +38,7 @@ _COUNTED = ("allocated_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_by
 _HISTORY = MemoryHistory(MTIA)
 
 
-def memory_stats(device: Any = None) -> dict[str, Any]:
+def memory_stats(device: DeviceLike | None = None) -> dict[str, Any]:
     """Return the allocator statistics of a device.
 
     Parameters
@@ -85,7 +86,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
     return {"dram": dict(zip(_COUNTED, numbers, strict=True))}
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Set every peak to the current value; do nothing before MTIA's first use.
 
     Parameters

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from forebay.device_spec import DeviceLike
 from forebay.faces.random import RandomFunctions
 from forebay.mtia._kind import MTIA
+from forebay.runtime.random.generator import RngState
 from forebay.runtime.tensors.tensor import Tensor
 
 __all__ = [
@@ -45,7 +47,7 @@ def initial_seed() -> int:
     return _RANDOMS.initial_seed()
 
 
-def get_rng_state(device: Any = "mtia") -> Tensor:
+def get_rng_state(device: DeviceLike = "mtia") -> Tensor:
     """Return the state of a device's generator.
 
     Parameters
@@ -81,7 +83,7 @@ def get_rng_state(device: Any = "mtia") -> Tensor:
     return _RANDOMS.get_rng_state(MTIA.index(device, optional=True))
 
 
-def set_rng_state(new_state: Any, device: Any = "mtia") -> None:
+def set_rng_state(new_state: RngState, device: DeviceLike = "mtia") -> None:
     """Set the state of a device's generator.
 
     Parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError
 from forebay.faces import streams as kind_streams
 from forebay.mtia._kind import MTIA
@@ -81,7 +82,7 @@ def stream(stream: Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream of a device.
 
     Parameters
@@ -111,7 +112,7 @@ def current_stream(device: Any = None) -> Stream:
     return kind_streams.current_stream_on(MTIA.open_device(), Stream)
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: DeviceLike | None = None) -> Stream:
     """Return the default stream of a device.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from forebay import backends, device_spec
-from forebay.device_spec import CPU, Device, canonical, default_device
+from forebay.device_spec import CPU, Device, DeviceLike, canonical, default_device
 from forebay.errors import WrongState
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.open_device import OpenDevice
@@ -133,7 +133,7 @@ def current_index(kind: str) -> int:
     return local.state.indices.get(kind, 0)
 
 
-def device_argument(device: Device | str | int) -> Device:
+def device_argument(device: DeviceLike) -> Device:
     """Return the Device that an argument denotes. Raises TypeError that names the argument and its type."""
     if isinstance(device, Device):
         return device
@@ -143,7 +143,7 @@ def device_argument(device: Device | str | int) -> Device:
         raise TypeError(f"argument 'device' must be forebay.device, not {type(device).__name__}") from None
 
 
-def resolve(device: Device | str | int | None = None) -> Device:
+def resolve(device: DeviceLike | None = None) -> Device:
     """Return the canonical device for a device argument. Does not open it.
 
     None is the current device, an int an index of the current accelerator, a kind without an index the current device
@@ -158,7 +158,7 @@ def resolve(device: Device | str | int | None = None) -> Device:
     return canonical(device)
 
 
-def resolve_default(device: Device | str | int | None = None) -> Device:
+def resolve_default(device: DeviceLike | None = None) -> Device:
     """Return the canonical device for a tensor factory's device argument; None is this thread's default device."""
     return resolve(default_device() if device is None else device)
 
@@ -185,7 +185,7 @@ def get_default_device() -> Device:
     return resolve(default_device())
 
 
-def set_default_device(device: Device | str | int | None) -> None:
+def set_default_device(device: DeviceLike | None) -> None:
     """Set the device on which factories of this thread create tensors.
 
     Parameters
@@ -205,7 +205,7 @@ def set_default_device(device: Device | str | int | None) -> None:
     device_spec.set_default(None if device is None else Device(device))
 
 
-def opened_for(device: Device | str | int | None = None) -> OpenDevice:
+def opened_for(device: DeviceLike | None = None) -> OpenDevice:
     """Return the open device for a device argument, opening it on first use."""
     if device is not None:
         return open_device.open_device(resolve(device))
@@ -222,7 +222,7 @@ def cache_opened(opened: OpenDevice) -> None:
         local.state.opened = opened
 
 
-def set_device(device: Device | str | int) -> None:
+def set_device(device: DeviceLike) -> None:
     """Make a device this thread's current one.
 
     Parameters
@@ -251,7 +251,7 @@ def make_current(device: Device) -> None:
 
 
 @contextmanager
-def use_device(device: Device | str | int) -> Iterator[Device]:
+def use_device(device: DeviceLike) -> Iterator[Device]:
     """Make a device the current device and the default of tensor factories within the context.
 
     Parameters
@@ -286,7 +286,7 @@ def use_device(device: Device | str | int) -> Iterator[Device]:
         state.clear_cache()
 
 
-def stream_on(device: Device | str | int | None, default: Callable[[OpenDevice], Stream]) -> Stream:
+def stream_on(device: DeviceLike | None, default: Callable[[OpenDevice], Stream]) -> Stream:
     """Return this thread's current stream on the device, else the device's default stream."""
     state = local.state
     if device is None and (cached := state.stream) is not None:  # retiring a device clears the cache

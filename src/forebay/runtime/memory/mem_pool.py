@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError, warn_unraisable
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import torch_schema
@@ -69,7 +70,7 @@ class MemPool:
         """The number of the pool, a pair as of `graph_pool_handle`."""
         return self._id
 
-    def use_count(self, device: Device | str | int | None = None) -> int:
+    def use_count(self, device: DeviceLike | None = None) -> int:
         """Return the number of users of the pool on a device.
 
         Parameters
@@ -103,7 +104,7 @@ class MemPool:
         """
         return opened.allocator.private[self.id].users if self._devices.get(opened.device) is opened else 1
 
-    def snapshot(self, device: Device | str | int | None = None) -> list[dict[str, Any]]:
+    def snapshot(self, device: DeviceLike | None = None) -> list[dict[str, Any]]:
         """Return the segments of the pool on a device.
 
         Parameters
@@ -151,7 +152,7 @@ class MemPool:
 
 
 @contextmanager
-def use_mem_pool(pool: MemPool, device: Device | str | int | None = None) -> Iterator[None]:
+def use_mem_pool(pool: MemPool, device: DeviceLike | None = None) -> Iterator[None]:
     """Allocate from the pool inside the `with` block, in this thread and on one device.
 
     Parameters

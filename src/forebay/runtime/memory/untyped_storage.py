@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from forebay.device_spec import CPU, Device
+from forebay.device_spec import CPU, Device, DeviceLike
 from forebay.errors import ForebayError
 from forebay.runtime.devices.open_device import OpenDevice
 from forebay.runtime.memory.storage import AnyBlock, Storage
@@ -45,7 +45,7 @@ class StorageBase:
 
     __slots__ = ("__weakref__", "_address", "_cdata", "_in_use", "_message", "_nbytes", "_opened", "_owner", "owned")
 
-    def __init__(self, size: int = 0, *, device: Device | str | int | None = None) -> None:
+    def __init__(self, size: int = 0, *, device: DeviceLike | None = None) -> None:
         if not isinstance(size, int):
             raise TypeError(f"the size of a storage must be an int, not {type(size).__name__}")
         if size < 0:

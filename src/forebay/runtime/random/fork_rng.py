@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay.device_spec import CPU, Device
+from forebay.device_spec import CPU, Device, DeviceLike
 from forebay.runtime.base import lazy_init
 from forebay.runtime.devices.current import accelerator_kind, current_index
 from forebay.runtime.devices.open_device import device_count
@@ -22,7 +22,7 @@ _warned = False
 
 @contextmanager
 def fork_rng(
-    devices: Iterable[Device | str | int] | None = None,
+    devices: Iterable[DeviceLike] | None = None,
     enabled: bool = True,
     _caller: str = "fork_rng",
     _devices_kw: str = "devices",

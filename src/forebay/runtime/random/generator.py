@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.device_spec import CPU, Device, canonical
+from forebay.device_spec import CPU, Device, DeviceLike, canonical
 from forebay.errors import Forked
 from forebay.runtime.base import capture_state
 from forebay.runtime.devices import current
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Generator",
+    "RngState",
     "after_fork_in_child",
     "checked_state",
     "default_generator",
@@ -45,6 +46,8 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
 ]
+
+RngState: TypeAlias = "Tensor | NDArray[np.uint8]"
 
 _DEFAULT_SEED = 67280421310721  # PyTorch's default seed
 _UINT64_MAX = (1 << 64) - 1
@@ -97,7 +100,7 @@ class Generator:
     _packed: tuple[tuple[int, int], bytes] = (0, 0), b""  # the last position packed
 
     def __init__(
-        self, device: Device | str | int | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
+        self, device: DeviceLike | None = None, *, geometry: Geometry | str | tuple[int, int] | None = None
     ) -> None:
         self._device = CPU if device is None else canonical(current.device_argument(device))
         if capture_state.active and self._active_capture() is not None:
@@ -274,7 +277,7 @@ class Generator:
             packed = self._packed = state, self._format.pack(*state)
         return packed[1]
 
-    def set_state(self, new_state: Tensor | NDArray[np.uint8]) -> Self:
+    def set_state(self, new_state: RngState) -> Self:
         """Set the seed and offset from a state.
 
         Parameters
@@ -502,10 +505,8 @@ def _is_captured_on_host(state: Any) -> bool:
 
 # ---- The default generators
 
-_DeviceLike = Device | str | int | None
 
-
-def default_generator(device: _DeviceLike = None) -> Generator:
+def default_generator(device: DeviceLike | None = None) -> Generator:
     """Return the generator that a device uses when no generator is given.
 
     Parameters
@@ -545,7 +546,7 @@ def default_generator(device: _DeviceLike = None) -> Generator:
     return found
 
 
-def manual_seed(seed: int, device: _DeviceLike = None) -> Generator:
+def manual_seed(seed: int, device: DeviceLike | None = None) -> Generator:
     """Seed a device's default generator, or those of all devices, including devices opened later.
 
     Parameters
@@ -614,7 +615,7 @@ def _seed_defaults(kind: str | None, number: int) -> None:
                 generator.manual_seed(number)
 
 
-def seed(device: _DeviceLike = None) -> int:
+def seed(device: DeviceLike | None = None) -> int:
     """Seed a device's default generator at random, or those of all devices with one seed.
 
     Parameters
@@ -660,7 +661,7 @@ def seed_all(kind: str | None = None) -> int:
     return number
 
 
-def initial_seed(device: _DeviceLike = None) -> int:
+def initial_seed(device: DeviceLike | None = None) -> int:
     """Return the seed of a device's default generator.
 
     Parameters
@@ -680,7 +681,7 @@ def initial_seed(device: _DeviceLike = None) -> int:
     return default_generator(device).initial_seed()
 
 
-def get_rng_state(device: _DeviceLike = None) -> Tensor:
+def get_rng_state(device: DeviceLike | None = None) -> Tensor:
     """Return the state of a device's default generator.
 
     Parameters
@@ -706,7 +707,7 @@ def get_rng_state(device: _DeviceLike = None) -> Tensor:
     return default_generator(device).get_state()
 
 
-def set_rng_state(new_state: Tensor | NDArray[np.uint8], device: _DeviceLike = None) -> None:
+def set_rng_state(new_state: RngState, device: DeviceLike | None = None) -> None:
     """Set the state of a device's default generator.
 
     Parameters
@@ -751,7 +752,7 @@ def get_rng_state_all(kind: str | None = None) -> list[Tensor]:
     return [get_rng_state(Device(kind, index)) for index in range(device_count(kind))]
 
 
-def set_rng_state_all(new_states: Iterable[Tensor | NDArray[np.uint8]], kind: str | None = None) -> None:
+def set_rng_state_all(new_states: Iterable[RngState], kind: str | None = None) -> None:
     """Set the states of the default generators of a kind's devices.
 
     Parameters

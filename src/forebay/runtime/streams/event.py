@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Self, TypeGuard
 
 from forebay.backends.common.cuda_errors import CAPTURED_EVENT, INVALID_HANDLE, accelerator_error
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.errors import Unsupported
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current
@@ -61,7 +61,7 @@ class Event:
 
     def __init__(
         self,
-        device: Device | str | int | None = None,
+        device: DeviceLike | None = None,
         *,
         enable_timing: bool = False,
         blocking: bool = False,
@@ -347,7 +347,7 @@ class Event:
         return ipc_event.export_event(self)
 
     @classmethod
-    def from_ipc_handle(cls, device: Device | str | int, ipc_handle: bytes) -> Self:
+    def from_ipc_handle(cls, device: DeviceLike, ipc_handle: bytes) -> Self:
         """Return an event exported by another process.
 
         Parameters

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forebay.backends.common.cuda_errors import INVALID_VALUE, accelerator_error
 from forebay.backends.common.shared_file import HANDLE_BYTES
-from forebay.device_spec import Device
+from forebay.device_spec import DeviceLike
 from forebay.errors import ForebayError
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.devices import current
@@ -76,7 +76,7 @@ def export_event(event: Event) -> bytes:
     return event.shared.mark.handle
 
 
-def import_event(cls: type[_AnyEvent], device: Device | str | int, handle: bytes) -> _AnyEvent:
+def import_event(cls: type[_AnyEvent], device: DeviceLike, handle: bytes) -> _AnyEvent:
     """Return another process's event, bound to the device. Opens the device.
 
     Raises DeviceError if the handle is invalid or of this process, or if the owner exited or released the event.

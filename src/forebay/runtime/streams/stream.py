@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.runtime.base import capture_state, observers
 from forebay.runtime.base.torch_types import device_type as device_type_number
 from forebay.runtime.devices import current
@@ -86,7 +86,7 @@ class Stream:
 
     def __init__(
         self,
-        device: Device | str | int | None = None,
+        device: DeviceLike | None = None,
         *,
         priority: int = 0,
         stream_id: int | None = None,
@@ -333,7 +333,7 @@ def wait_for(stream: Stream, other: Stream, tick: int) -> None:
         other.opened.wait(other.queue, tick)  # queues of different vendors cannot wait for each other: the host waits
 
 
-def default_stream(device: Device | str | int | None = None) -> Stream:
+def default_stream(device: DeviceLike | None = None) -> Stream:
     """Return the default stream of a device.
 
     Parameters
@@ -378,7 +378,7 @@ def current_stream_for(opened: OpenDevice) -> Stream:
     return current.thread_state().streams.get(opened) or default_stream_for(opened)
 
 
-def current_stream(device: Device | str | int | None = None) -> Stream:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """Return this thread's current stream on a device.
 
     Parameters
@@ -437,7 +437,7 @@ def set_stream(stream: Stream) -> None:
     current.set_stream_on(stream)
 
 
-def synchronize(device: Device | str | int | None = None) -> None:
+def synchronize(device: DeviceLike | None = None) -> None:
     """Wait until all work on all streams of a device has completed.
 
     Parameters

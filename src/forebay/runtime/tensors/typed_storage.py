@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from forebay.device_spec import Device
+from forebay.device_spec import Device, DeviceLike
 from forebay.dtypes import DType, as_dtype
 from forebay.errors import ForebayError
 from forebay.runtime.tensors.storage_conversions import StorageConversions
@@ -132,7 +132,7 @@ class TypedStorage(StorageConversions):
         """Return True if the device's allocator provided the memory."""
         return self.untyped().resizable()
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: DeviceLike | None = None) -> bool:
         """Return True for pinned (page-locked) host memory.
 
         Parameters
@@ -147,7 +147,7 @@ class TypedStorage(StorageConversions):
         """
         return self.untyped().is_pinned(device)
 
-    def pin_memory(self, device: Any = None) -> TypedStorage:
+    def pin_memory(self, device: DeviceLike | None = None) -> TypedStorage:
         """Return this storage of the CPU in pinned memory; itself if it is there.
 
         Parameters
@@ -260,7 +260,7 @@ class TypedStorage(StorageConversions):
 
     # Copies on other devices
 
-    def to(self, *, device: Any, non_blocking: bool = False) -> TypedStorage:
+    def to(self, *, device: DeviceLike, non_blocking: bool = False) -> TypedStorage:
         """Return the storage on another device.
 
         Parameters
@@ -281,7 +281,7 @@ class TypedStorage(StorageConversions):
         """Return this storage if it is on the CPU, else a copy there."""
         return self.to(device="cpu")
 
-    def cuda(self, device: Any = None, non_blocking: bool = False) -> TypedStorage:
+    def cuda(self, device: DeviceLike | None = None, non_blocking: bool = False) -> TypedStorage:
         """Return the storage on a CUDA device.
 
         Parameters
