@@ -93,11 +93,21 @@ def check(arguments: list[str]) -> int:
         "documentation": SPHINX,
     }
     failed = [name for name, command in commands.items() if run(command)]
-    if problems := commit_problems():
-        print("\n".join(problems))
-        failed.append("commit messages")
-    print("\n".join(f"{'failed' if name in failed else 'ok':7} {name}" for name in [*commands, "commit messages"]))
+    others = {"public types": untyped_names, "commit messages": commit_problems}
+    for name, problems_of in others.items():
+        if problems := problems_of():
+            print("\n".join(problems))
+            failed.append(name)
+    print("\n".join(f"{'failed' if name in failed else 'ok':7} {name}" for name in [*commands, *others]))
     return 1 if failed else 0
+
+
+def untyped_names() -> list[str]:
+    """Return the report of pyright if it does not know the types of all public names."""
+    command = ["pyright", "--verifytypes", "forebay", "--ignoreexternal"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = found.stdout.partition("Symbols used in public interface:")[2] or found.stdout
+    return [*report.splitlines(), *found.stderr.splitlines()] if found.returncode else []
 
 
 def commit_problems() -> list[str]:
