@@ -10,6 +10,7 @@ import pytest
 import forebay
 from forebay import memory
 from forebay.errors import Unsupported
+from forebay.interop import cell_memory
 from forebay.interop import numpy as hook
 from forebay.interop.cell_memory import CellMemory
 from forebay.runtime.devices.current import opened_for
@@ -208,3 +209,25 @@ def test_recording_of_an_allocator_that_records(clean):
     with recording.recording_of(allocator(), 5):
         pass
     assert allocator().recording
+
+
+def test_failing_snapshot_does_not_change_the_outcome(monkeypatch):
+    monkeypatch.setattr(cell_memory, "take_snapshot", lambda _: 1 / 0)
+    cell = CellMemory(opened_for("cpu"))
+    with cell.measuring():
+        done = True
+    assert done
+    assert not allocator().recording
+    with pytest.raises(ZeroDivisionError):
+        cell.report(5, lambda _: None)
+
+
+def test_emulation_that_ends_inside(clean):
+    emulation = forebay.emulate("cuda")
+    report = measured(lambda: (forebay.ones(1000, device="cuda"), emulation.stop()), "cuda:0")
+    assert dict(report.figures())["allocations"] == "1"
+
+
+def test_report_while_numpy_raises_floating_point_errors():
+    with np.errstate(all="raise"):
+        assert "svg" in measured(lambda: np.ones(MIB))._repr_html_()

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from forebay.config import CPU_MEMORY
 from forebay.device_spec import CPU
-from forebay.errors import WrongState
+from forebay.errors import WrongState, without_frames
 from forebay.interop import numpy
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices.open_device import OpenDevice
@@ -36,6 +36,7 @@ class CellMemory:
         self._opened = opened
         self._peak = Peak(opened)
         self._snapshot: Snapshot | None = None
+        self._failure: Exception | None = None
         self._start_ns = self._end_ns = self._allocations = 0
         self._small = numpy.other_arrays()
         self._numpy_device = ""
@@ -62,7 +63,12 @@ class CellMemory:
                 self._end_ns = time.time_ns()
 
     def report(self, rows: int, cell_of: Callable[[str], int | None]) -> CellReport | None:
-        """Return the report, with `rows` sites; `cell_of` returns the number of a file's cell. None: not measured."""
+        """Return the report, with `rows` sites; `cell_of` returns the number of a file's cell. None: not measured.
+
+        Raises the failure of the snapshot, which must not change the outcome of the program.
+        """
+        if self._failure is not None:
+            raise self._failure
         if self._snapshot is None:
             return None
         small = numpy.other_arrays()
@@ -80,8 +86,11 @@ class CellMemory:
         return CellReport(self._snapshot, measured, rows, cell_of)
 
     def _finish(self) -> None:
-        self._allocations = self._count() - self._allocations
-        self._snapshot = take_snapshot(self._opened)
+        try:
+            self._allocations = self._count() - self._allocations
+            self._snapshot = take_snapshot(self._opened)
+        except Exception as error:  # noqa: BLE001 - of a backend; see `report`
+            self._failure = without_frames(error)
 
     def _count(self) -> int:
         return statistics.flat_stats(self._opened.allocator)["allocation.all.allocated"]

@@ -138,7 +138,7 @@ class CellReport:
 
 def _label(frame: Frame) -> str:
     """Return `cell [3]:2` for a line at the top level of a cell, else the label of every report."""
-    if _CELL.fullmatch(frame.file) and frame.name == "<module>":
+    if _CELL.fullmatch(frame.file) and frame.name.startswith("<"):  # also a comprehension
         return f"{frame.file}:{frame.line}"
     return label_of(frame)
 
