@@ -29,7 +29,9 @@ def test_long_text_is_shortened(part):
 
 
 def test_preformatted_keeps_lines():
-    assert "a  b\nc" in html_repr.preformatted("a  b\nc")
+    markup = html_repr.preformatted("a  b\nc")
+    assert "a  b\nc" in markup
+    assert "monospace" in markup  # Jupyter's style for pre has another font
 
 
 def test_tables_without_rows_are_empty():

@@ -72,7 +72,7 @@ def note(text: str) -> Html:
 def preformatted(text: str) -> Html:
     """Return lines in a font of equal widths. Only each line is made printable, and no line is left out."""
     lines = "\n".join(escape(printable(line)) for line in text.split("\n"))
-    style = "margin:4px 0 0;padding:0;overflow-x:auto;white-space:pre;font-size:12px;line-height:1.35"
+    style = "margin:4px 0 0;padding:0;overflow-x:auto;white-space:pre;font:12px/1.35 ui-monospace,monospace"
     return Html(f'<pre style="{style};color:inherit;background:transparent;border:0">{lines}</pre>')
 
 
