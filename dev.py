@@ -8,6 +8,7 @@
     docs     build the documentation
     dist     build the source distribution and a wheel, and verify both in empty environments
     wheels   build the wheels of all Python versions with cibuildwheel, which on Linux needs Docker or Podman
+    coverage measure which lines the tests execute; arguments are pytest's
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
     message  check the commit message in a file: message FILE
 
@@ -170,6 +171,11 @@ def wheels(arguments: list[str]) -> int:
     return run(["cibuildwheel", *arguments])
 
 
+def coverage(arguments: list[str]) -> int:
+    prepare("test", "demo", "coverage")
+    return run(["python", "tools/coverage_report.py", *(arguments or IN_PARALLEL)])
+
+
 def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
@@ -270,6 +276,7 @@ TASKS = {
     "docs": docs,
     "dist": dist,
     "wheels": wheels,
+    "coverage": coverage,
     "golden": golden,
     "message": message,
 }

@@ -1,5 +1,7 @@
 """The extension modules; all other metadata is in pyproject.toml."""
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -24,6 +26,7 @@ exact = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 warnings = ["-Wall", "-Wextra", "-Wno-invalid-offsetof"]
 # Python's own flags ask for debug information, which makes the modules ten times as large.
 cpp = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", *warnings]
+measured = shlex.split(os.environ.get("FOREBAY_CFLAGS", ""))  # of dev.py coverage; after the others, to replace them
 stripped = ["-Wl,--strip-all"] if sys.platform == "linux" else []  # without the table of internal symbols
 
 core = Extension(
@@ -32,8 +35,8 @@ core = Extension(
     depends=native("*/*.hpp"),
     include_dirs=["native", np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    extra_compile_args=[*cpp, *exact],
-    extra_link_args=["-pthread", *stripped],
+    extra_compile_args=[*cpp, *exact, *measured],
+    extra_link_args=["-pthread", *stripped, *measured],
     language="c++",
 )
 
@@ -45,8 +48,8 @@ def small(name: str, *depends: str, language: str = "c++") -> Extension:
         sources=[f"src/forebay/{name}.pyx"],
         depends=[*depends],
         include_dirs=["native"],
-        extra_compile_args=cpp if language == "c++" else ["-g0"],
-        extra_link_args=stripped,
+        extra_compile_args=[*(cpp if language == "c++" else ["-g0"]), *measured],
+        extra_link_args=[*stripped, *measured],
         language=language,
     )
 
