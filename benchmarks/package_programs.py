@@ -1,7 +1,8 @@
 """Programs that use NumPy through packages from PyPI: `package_programs.py NAME` runs one and prints its seconds.
 
-Seconds are processor time of all threads, without imports and without Numba's compilation. All data is generated from
-fixed seeds. `PACKAGES` are the requirements.
+Seconds are processor time of all threads, without imports and without Numba's compilation. With `--wait` it prints
+`ready` after them, and begins when its standard input ends. All data is generated from fixed seeds. `PACKAGES` are the
+requirements.
 """
 
 from __future__ import annotations
@@ -350,6 +351,9 @@ if __name__ == "__main__":
 
     warnings.simplefilter("ignore")
     timed = PROGRAMS[sys.argv[1]]()
+    if "--wait" in sys.argv:
+        print("ready", flush=True)
+        sys.stdin.read()
     began = time.process_time()
     timed()
     print("seconds", time.process_time() - began)
