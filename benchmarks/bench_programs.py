@@ -5,8 +5,8 @@ report included. The packages are installed in an environment of their own, as t
 $FOREBAY_PROGRAMS_VENV, or `.venv-programs` beside `.venv`.
 
 Some hypervisors take back the free pages of a virtual machine (free page reporting), in units of 2 MiB. The next access
-to such a unit takes 2 to 4 ms instead of 0.4, in any program. Therefore each program waits after its imports until this
-process has written to memory and returned it to the system.
+to such a unit takes 2 to 4 ms instead of 0.4, in any program, but small pages mostly come from other units. Therefore
+each program waits after its imports until this process has written to memory and returned it to the system.
 
 Arguments of the script are names of programs, `--rounds=N`, and `--cold`, which measures without that write.
 """
