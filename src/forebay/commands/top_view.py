@@ -26,9 +26,9 @@ _POINTS = 120  # readings that the curve shows
 class TopView(App[None]):
     """Devices of all programs; below, the memory over time and the call sites of the selected one."""
 
-    TITLE = "forebay top"
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
+    TITLE: str | None = "forebay top"
+    ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
+    CSS: ClassVar[str] = """
     #title { height: 1; background: $primary; color: $text; padding: 0 1; }
     #devices { height: auto; max-height: 60%; scrollbar-size-horizontal: 1; scrollbar-size-vertical: 1; }
     #selected { height: 1; padding: 0 1; text-style: bold; background: $surface; }

@@ -11,4 +11,4 @@ class VersionCounter:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: int = 0
