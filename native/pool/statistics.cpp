@@ -93,6 +93,8 @@ void Pool::record_history(size_t capacity, bool stacks, uint32_t skip, bool keep
   if (keep) {
     for (size_t age = ring_->size() - std::min(capacity, ring_->size()); age < ring_->size(); ++age)
       ring->push((*ring_)[age]);
+  } else {
+    note_ = 0;  // notes refer to labels, which a new recording does not share
   }
   ring_ = std::move(ring);
   recording_ = capacity != 0;

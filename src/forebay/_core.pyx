@@ -261,7 +261,10 @@ cdef class Pool:
     def record_oom(self, uint64_t nbytes, uint64_t queue, uint64_t free, uint32_t partition=0):
         self.native.record_oom(nbytes, queue, free, self.current_stack(), partition)
 
-    def record_snapshot_event(self): self.native.record_snapshot_event()
+    def record_snapshot_event(self):
+        if self.annotating:
+            self.native.set_note(self._annotation_id())
+        self.native.record_snapshot_event()
 
     def record_annotation(self, Block block not None):
         self.native.record_annotation(block.live_record(), self.current_stack())
