@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 
 from support.on_oracle import outcome
@@ -61,3 +62,32 @@ def benchmark_limit(cuda, torch_like):
     read, write = private._cuda_get_cudnn_benchmark_limit, private._cuda_set_cudnn_benchmark_limit
     wrong = [outcome(cuda, write, each) for each in (True, "x", None)]
     return read(), write(3), read(), wrong
+
+
+def cudnn_flags(cuda, torch_like):
+    """The flags hold inside the `with` block; None leaves one as it is."""
+    cudnn, found = torch_like.backends.cudnn, []
+
+    def values():
+        names = "enabled benchmark benchmark_limit deterministic allow_tf32"
+        return [getattr(cudnn, name) for name in names.split()]
+
+    found.append(values())
+    for named in (
+        {},
+        {"enabled": None, "benchmark": None, "deterministic": None, "allow_tf32": False},
+        {"enabled": True, "benchmark": True, "benchmark_limit": 3, "deterministic": True, "allow_tf32": True},
+        {"enabled": None, "benchmark_limit": None, "allow_tf32": None},
+    ):
+        with cudnn.flags(**named):
+            found.append(values())
+            with cudnn.flags(enabled=True, allow_tf32=False):
+                found.append(values())
+        found.append(values())
+    with contextlib.suppress(KeyError), cudnn.flags(enabled=False):
+        {}["missing"]
+    found.append(values())
+    before = cudnn.set_flags(_enabled=False, _benchmark_limit=5)
+    found += [list(before[:5]), values()]
+    cudnn.set_flags(*before)
+    return [*found, values()]
