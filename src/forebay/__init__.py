@@ -281,4 +281,8 @@ def __getattr__(name: str) -> _Any:
         return getattr(import_module("forebay.interop.ipython"), name)
     if name in dtypes.NAMES:
         return dtypes.named(name)
+    if name.endswith("Storage"):
+        storages = import_module("forebay.faces.cpu_storages")
+        if name in storages.__all__:
+            return getattr(storages, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
