@@ -115,17 +115,27 @@ def _heaps(properties: Mapping[str, Any]) -> Heaps | None:
 
 
 def _profile(kind: str, name: str) -> profiles.Profile:
+    """Return a profile of the kind. Reads the other profiles only for an error."""
+    try:
+        found = profiles.load(name)
+    except ValueError:
+        _check_kind(kind)
+        raise
+    if found.kind != kind:
+        _check_kind(kind)
+        names = ", ".join(profiles.names(kind))
+        raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}; profiles of {kind}: {names}")
+    return found
+
+
+def _check_kind(kind: str) -> None:
+    """Raise ValueError unless there are profiles of the kind."""
     kinds = sorted({profiles.load(each).kind for each in profiles.names()})
     if kind not in kinds:
         raise ValueError(
             f"{kind!r} is not a kind of device that can be emulated; there are profiles for {', '.join(kinds)}"
             f"{did_you_mean(kind, kinds)}"
         )
-    found = profiles.load(name)
-    if found.kind != kind:
-        names = ", ".join(profiles.names(kind))
-        raise ValueError(f"profile {found.name!r} is of kind {found.kind}, not {kind}; profiles of {kind}: {names}")
-    return found
 
 
 class EmulatedPort(BaseHostPort):
