@@ -5,7 +5,6 @@ Metadata and compile context are per thread; each history entry has the values a
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -90,7 +89,11 @@ def set_metadata(said: str | Mapping[str, Any]) -> None:
     '{"step":3}'
     >>> forebay.memory.set_metadata("")
     """
-    _thread_state.metadata = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+    if not isinstance(said, str):
+        import json
+
+        said = json.dumps(said, separators=(",", ":"))
+    _thread_state.metadata = said
     _enable_labels()
 
 
