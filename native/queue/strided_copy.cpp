@@ -45,93 +45,40 @@ FOREBAY_INLINE void store(char* to, T value) {
   reinterpret_cast<At<T>*>(to)->value = value;
 }
 
-template <template <class> class At, class To, class From>
-FOREBAY_INLINE void convert_elements(char* __restrict to, const char* __restrict source, ptrdiff_t to_step,
-                                     ptrdiff_t source_step, size_t count) {
-  for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(count); ++i) {
-    store<At>(to + i * to_step, convert::element<To>(load<At, From>(source + i * source_step)));
-  }
-}
-
-template <class T>
-bool is_contiguous(const void* address, ptrdiff_t step) {
-  return step == sizeof(T) && reinterpret_cast<uintptr_t>(address) % alignof(T) == 0;
-}
-
-template <class To, class From>
-void convert_row(const Row& row, size_t) {
-  if (is_contiguous<To>(row.to, row.to_step) && is_contiguous<From>(row.source, row.source_step)) {
-    convert_elements<Aligned, To, From>(row.to, row.source, sizeof(To), sizeof(From), row.count);
-  } else {
-    convert_elements<Unaligned, To, From>(row.to, row.source, row.to_step, row.source_step, row.count);
-  }
-}
-
-template <class Word>
-void fill_contiguous(char* to, Word value, size_t count) {
-  for (size_t i = 0; i < count; ++i) store<Aligned>(to + i * sizeof(Word), value);
-}
-
-template <class Word>
-void move_row(const Row& row, size_t) {
-  constexpr ptrdiff_t kSize = sizeof(Word);
-  if (row.source_step == 0 && is_contiguous<Word>(row.to, row.to_step)) {
-    fill_contiguous(row.to, load<Unaligned, Word>(row.source), row.count);
-  } else if (row.to_step == kSize && row.source_step == kSize) {
-    std::memcpy(row.to, row.source, row.count * sizeof(Word));
-  } else {
-    convert_elements<Unaligned, Word, Word>(row.to, row.source, row.to_step, row.source_step, row.count);
-  }
-}
-
-void move_bytes_row(const Row& row, size_t size) {
-  const bool contiguous = row.to_step == static_cast<ptrdiff_t>(size);
-  if (contiguous && row.source_step == row.to_step) {
-    std::memcpy(row.to, row.source, row.count * size);
-    return;
-  }
-  for (size_t i = 0; i < row.count; ++i) {
-    const auto at = static_cast<ptrdiff_t>(i);
-    std::memcpy(row.to + at * row.to_step, row.source + at * row.source_step, size);
-  }
-}
-
 struct Word16 {
   uint64_t low, high;
 };
 
-RunRow mover(size_t size) {
-  switch (size) {
-    case 1:
-      return move_row<uint8_t>;
-    case 2:
-      return move_row<uint16_t>;
-    case 4:
-      return move_row<uint32_t>;
-    case 8:
-      return move_row<uint64_t>;
-    case 16:
-      return move_row<Word16>;
-    default:
-      return move_bytes_row;
-  }
-}
+}  // namespace
+}  // namespace forebay
 
-template <class To, class... Types>
-constexpr std::array<RunRow, sizeof...(Types)> converters_to() {
-  return {convert_row<To, Types>...};
-}
+#define LEVEL portable
+#include "queue/strided_rows.hpp"
+#undef LEVEL
 
-template <class... Types>
-struct Converters {
-  static constexpr size_t kSizes[] = {sizeof(Types)...};
-  static constexpr std::array<RunRow, sizeof...(Types)> kTable[] = {converters_to<Types, Types...>()...};
-};
-// In the order of Format.
-using All =
-    Converters<convert::Bool, uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, uint64_t, int64_t,
-               convert::Float16, convert::BFloat16, float, double, convert::Complex<float>, convert::Complex<double>>;
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define DISPATCHED 1  // the rows are compiled for two instruction sets
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#define LEVEL avx2
+#include "queue/strided_rows.hpp"
+#undef LEVEL
+#pragma GCC pop_options
+#endif
+
+namespace forebay {
+namespace {
+
+using portable::All;
 static_assert(std::size(All::kSizes) == static_cast<size_t>(Format::Bytes));
+
+RunRow row_function(Level level, size_t to_format, size_t source_format, size_t size) {
+#ifdef DISPATCHED
+  if (std::min(level, best_level()) >= Level::Avx2) return avx2::row_function(to_format, source_format, size);
+#endif
+  (void)level;
+  return portable::row_function(to_format, source_format, size);
+}
 
 // ---- Loops over rows
 
@@ -140,7 +87,7 @@ struct Loops {
 
   // Drops axes of length 1, makes the destination's steps positive and descending, and merges adjacent axes.
   void simplify();
-  int run();
+  int run(Level level);
   template <class Visit>
   void for_each_row(Visit visit) const;  // visit(to, source), of all elements but for the last axis
   bool stage(std::unique_ptr<char[], decltype(&std::free)>& staged);
@@ -226,7 +173,7 @@ bool Loops::stage(std::unique_ptr<char[], decltype(&std::free)>& staged) {
   staged.reset(static_cast<char*>(std::malloc(total)));
   if (!staged) return false;
   const CopyAxis& row = axes[count - 1];
-  const RunRow move = mover(size);
+  const RunRow move = portable::mover(size);
   char* next = staged.get();
   for_each_row([&](char*, const char* source_row) {
     move({next, source_row, static_cast<ptrdiff_t>(size), row.source_step, row.length}, size);
@@ -241,13 +188,13 @@ bool Loops::stage(std::unique_ptr<char[], decltype(&std::free)>& staged) {
   return true;
 }
 
-int Loops::run() {
+int Loops::run(Level level) {
   simplify();
   if (empty) return 0;
   std::unique_ptr<char[], decltype(&std::free)> staged(nullptr, &std::free);
   if (head.flags & kMayOverlap && !stage(staged)) return kNoHostMemory;
   const auto to_format = static_cast<size_t>(head.to_format), source_format = static_cast<size_t>(head.source_format);
-  const RunRow run_row = to_format == source_format ? mover(head.to_size) : All::kTable[to_format][source_format];
+  const RunRow run_row = row_function(level, to_format, source_format, head.to_size);
   const CopyAxis& row = axes[count - 1];
   for_each_row([&](char* to_row, const char* source_row) {
     run_row({to_row, source_row, row.to_step, row.source_step, row.length}, head.to_size);
@@ -290,7 +237,7 @@ bool is_valid_strided_copy(const void* packed, size_t nbytes) {
   return fill ? rest > axes && rest - axes == head.to_size : rest == axes;
 }
 
-int run_strided_copy(const void* packed) { return Loops(packed).run(); }
+int run_strided_copy(const void* packed, Level level) { return Loops(packed).run(level); }
 
 Span copy_written_span(const void* packed) {
   const Loops copy(packed);

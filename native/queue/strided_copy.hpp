@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "random/draw.hpp"  // Span
+#include "random/draw.hpp"  // Level, Span
 
 namespace forebay {
 
@@ -36,7 +36,7 @@ constexpr size_t kMaxAxes = 64;   // NumPy's limit
 constexpr int kNoHostMemory = 2;  // cudaErrorMemoryAllocation: no memory for an overlapping source
 
 bool is_valid_strided_copy(const void* packed, size_t nbytes);
-int run_strided_copy(const void* packed);  // returns 0 or an error code
+int run_strided_copy(const void* packed, Level level = best_level());  // returns 0 or an error code
 
 // Memory that a copy touches, including gaps between elements.
 Span copy_written_span(const void* packed);

@@ -177,6 +177,36 @@ TEST(bools_are_zero_or_one) {
   CHECK(!found[0] && found[1] && found[2]);
 }
 
+TEST(instruction_sets_give_equal_results) {
+  constexpr size_t kSizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16}, kCount = 999;
+  std::mt19937 random(3);
+  std::vector<char> source(kCount * 17);
+  for (char& byte : source) byte = static_cast<char>(random());
+  for (size_t to = 0; to < std::size(kSizes); ++to) {
+    for (size_t from = 0; from < std::size(kSizes); ++from) {
+      for (const int64_t gap : {0, 1}) {
+        const auto to_step = static_cast<int64_t>(kSizes[to]) + gap, step = static_cast<int64_t>(kSizes[from]) + gap;
+        std::vector<char> found[2];
+        for (const Level level : {Level::Portable, best_level()}) {
+          std::vector<char>& result = found[level != Level::Portable];
+          result.resize(kCount * 17);
+          const StridedCopy head{address_of(result.data()),
+                                 address_of(source.data()),
+                                 kSizes[to],
+                                 kSizes[from],
+                                 static_cast<Format>(to),
+                                 static_cast<Format>(from),
+                                 0,
+                                 0,
+                                 0};
+          CHECK(run_strided_copy(pack(head, {{kCount, to_step, step}}).data(), level) == 0);
+        }
+        CHECK(best_level() == Level::Portable || found[0] == found[1]);
+      }
+    }
+  }
+}
+
 TEST(every_float16_converts_to_float_and_back) {
   std::vector<uint16_t> halves(1 << 16);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
