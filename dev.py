@@ -9,6 +9,8 @@
     dist     build the source distribution and a wheel, and verify both in empty environments
     wheels   build the wheels of all Python versions with cibuildwheel, which on Linux needs Docker or Podman
     coverage measure which lines the tests execute; arguments are pytest's
+    cross    compile for AArch64 and macOS with zig, and run the native tests that can run here
+    minimums run the fast tests with the lowest allowed versions of all requirements, or with --newest
     golden   replay golden traces of PyTorch's allocator: golden [--model] FILE...
     message  check the commit message in a file: message FILE
 
@@ -176,6 +178,16 @@ def coverage(arguments: list[str]) -> int:
     return run(["python", "tools/coverage_report.py", *(arguments or IN_PARALLEL)])
 
 
+def cross(arguments: list[str]) -> int:
+    prepare("cross", core=False)
+    return run(["python", "tools/cross.py", *arguments])
+
+
+def minimums(arguments: list[str]) -> int:
+    prepare("minimums", core=False)
+    return run(["python", "tools/minimums.py", *arguments])
+
+
 def prepare(*extras: str, core: bool = True) -> None:
     """Bring the environment up to date: interpreter, requirements, compiled core."""
     import tomllib
@@ -277,6 +289,8 @@ TASKS = {
     "dist": dist,
     "wheels": wheels,
     "coverage": coverage,
+    "cross": cross,
+    "minimums": minimums,
     "golden": golden,
     "message": message,
 }

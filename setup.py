@@ -29,12 +29,14 @@ cpp = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", *warnings]
 measured = shlex.split(os.environ.get("FOREBAY_CFLAGS", ""))  # of dev.py coverage; after the others, to replace them
 stripped = ["-Wl,--strip-all"] if sys.platform == "linux" else []  # without the table of internal symbols
 
+NUMPY_API = "NPY_2_0_API_VERSION"
 core = Extension(
     "forebay._core",
     sources=["src/forebay/_core.pyx", *native("*/*.cpp")],
     depends=native("*/*.hpp"),
     include_dirs=["native", np.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+    # Without the second, the headers of NumPy 2.1 declare what NumPy 1.21 had.
+    define_macros=[("NPY_NO_DEPRECATED_API", NUMPY_API), ("NPY_TARGET_VERSION", NUMPY_API)],
     extra_compile_args=[*cpp, *exact, *measured],
     extra_link_args=["-pthread", *stripped, *measured],
     language="c++",

@@ -125,7 +125,7 @@ cdef class Entries:
         return begun
 
     def queued(self, queue, OperationStart begun not None, what, name, int64_t nbytes=0, other=None):
-        cdef QueueTrack track = begun.track
+        cdef QueueTrack track = begun.track, other_track = None
         if track is None:
             raise TypeError("the operation was not begun by queueing()")
         begin, end = begun.mark, None
@@ -136,7 +136,9 @@ cdef class Entries:
         known = end is not None and end is not UNKNOWN
         if known and (not track.logs or track.last is None or track.last < end):
             track.last = end
-        other_key = -1 if other is None else self.track_of(other).key
+        if other is not None:
+            other_track = self.track_of(other)
+        other_key = -1 if other_track is None else other_track.key
         self.add_row(operation, begun.begin_time, what, name, nbytes, track.key, other_key, begin, end)
         if self.wait_until_completed and known:
             self._complete(track, end)
