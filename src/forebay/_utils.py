@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -9,9 +10,16 @@ from typing import Any
 from forebay.device_spec import Device
 from forebay.runtime.devices import current, open_device
 
-__all__ = ["_get_available_device_type", "_get_device_index", "_get_device_module", "get_device_module"]
+__all__ = [
+    "_get_available_device_type",
+    "_get_device_index",
+    "_get_device_module",
+    "_register_device_module",
+    "get_device_module",
+]
 
 _MODULES = ("cuda", "mps", "mtia", "xpu")
+_registered: dict[str, ModuleType] = {}  # by kind
 
 
 def _get_available_device_type() -> str | None:
@@ -24,10 +32,27 @@ def _get_device_module(device_type: str) -> ModuleType:
 
     Raises RuntimeError if there is none.
     """
+    if device_type in _registered:
+        return _registered[device_type]
     if device_type not in _MODULES:
         text = f"Device '{device_type}' does not have a corresponding module registered as 'forebay.{device_type}'."
         raise RuntimeError(text)
     return import_module(f"forebay.{device_type}")
+
+
+def _register_device_module(device_type: Device | str | int, module: ModuleType) -> None:
+    """Make a module the one of a kind of device, as for a vendor's backend. (`torch._register_device_module`)
+
+    It can be imported as `forebay.KIND` afterwards. Raises RuntimeError if the kind has a module.
+    """
+    kind = Device(device_type).type
+    package = sys.modules[__package__]
+    if hasattr(package, kind):
+        existing = getattr(package, kind)
+        raise RuntimeError(f"The runtime module of '{kind}' has already been registered with '{existing}'")
+    _registered[kind] = module
+    setattr(package, kind, module)
+    sys.modules[f"{__package__}.{kind}"] = module
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import types
 
 from support.on_oracle import outcome
 
@@ -181,6 +182,18 @@ def module_of_a_device(cuda, torch_like):
     functions += [(module, each) for each in (None, "cuda", "cuda:1", torch_like.device("mps"))]
     rows = [outcome(cuda, lambda call=call, each=each: call(each).__name__) for call, each in functions]
     return utils._get_available_device_type(), rows, module() is cuda
+
+
+def registered_modules(cuda, torch_like):
+    register = torch_like._register_device_module
+    found = types.ModuleType("found")
+    rows = []
+    for device in ("nonsense", "cuda", "cuda:1", "mps", "xpu", "", 0):
+        try:
+            register(device, found)
+        except RuntimeError as error:
+            rows.append([str(device), type(error).__name__, str(error).split("<")[0].splitlines()[0][:60]])
+    return rows, torch_like.cuda is found
 
 
 def legacy_types_of_cpu_tensors(cuda, torch_like):
