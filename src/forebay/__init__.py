@@ -9,7 +9,7 @@ except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where th
     _why_no_core = _why
 else:
     from forebay import _oom_advice, backends, memory, random  # noqa: F401 - the first registers itself
-    from forebay._utils import _register_device_module as _register_device_module  # noqa: PLC0414 - private, not in __all__
+    from forebay._utils import _register_device_module as _register_device_module  # private: not in __all__
     from forebay._utils import get_device_module
     from forebay.backends import why_not
     from forebay.device_spec import Device as device  # noqa: N813 - PyTorch's name
