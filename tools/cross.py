@@ -1,9 +1,9 @@
 """Compile the native core and the extension modules for other platforms with zig: python3 dev.py cross [TARGET...]
 
 The tests of the native core are compiled and run, too: those for AArch64 by QEMU's user mode (Debian: apt install
-qemu-user). Without a target, all are built. Nothing of it is distributed: it shows that the code compiles for a
-platform and, on Linux, that its core works there. The extension modules use this interpreter's Python.h and the headers
-of NumPy's wheel for the platform.
+qemu-user libc6-arm64-cross, and QEMU_LD_PREFIX=/usr/aarch64-linux-gnu). Without a target, all are built. Nothing of it
+is distributed: it shows that the code compiles for a platform and, on Linux, that its core works there. The extension
+modules use this interpreter's Python.h and the headers of NumPy's wheel for the platform.
 """
 
 from __future__ import annotations
