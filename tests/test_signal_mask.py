@@ -31,3 +31,19 @@ def test_mask_is_restored_after_an_exception():
     with pytest.raises(KeyError), signals_blocked():
         raise KeyError
     assert current_mask() == before
+
+
+def test_mask_is_restored_if_a_handler_raises_while_it_is_set(monkeypatch):
+    """Setting a mask runs the handlers of signals that have arrived."""
+    set_mask, before = signal.pthread_sigmask, current_mask()
+
+    def interrupted(how, signals):
+        result = set_mask(how, signals)
+        if how == signal.SIG_BLOCK and signals:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(KeyboardInterrupt), signals_blocked():
+        pytest.fail("the block is not entered")
+    assert current_mask() == before

@@ -18,8 +18,9 @@ def signals_blocked() -> Iterator[None]:
     A thread inherits the mask of its creator. If a thread of the library accepted signals, a program that blocks a
     signal in its own threads and waits for it with `signal.sigwait` would not get it.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
-    try:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # setting a mask runs pending handlers, which may raise
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -65,12 +65,9 @@ def test_gpus_of_the_machine_and_processes_without_devices_have_rows():
     )  # fmt: skip
 
 
-def test_text_of_programs_is_printable():
-    hostile = process(7, device("cpu", 1), program="\x1b[31m" + "x" * 500)
-    row = cells_of(top_table.rows(machine(hostile), None)[0])
-    assert "\x1b" not in row["program"]
+def test_long_text_is_shortened():
+    row = cells_of(top_table.rows(machine(process(7, device("cpu", 1), program="x" * 500)), None)[0])
     assert len(row["program"]) <= 21
-    assert "\x1b" not in top_table.title(machine(hostile, p9="\x1b]0;x"))
 
 
 # ---- The terminal view
@@ -82,10 +79,11 @@ class Source:
     """Figures that a test changes, with a reading for each call."""
 
     def __init__(self, *processes: ProcessFigures) -> None:
-        self.now, self.reads, self.error = machine(*processes), 0, None
+        self.now, self.reads, self.error, self.selected = machine(*processes), 0, None, None
 
-    def __call__(self) -> MachineFigures:
+    def __call__(self, selected: int | None) -> MachineFigures:
         self.reads += 1
+        self.selected = selected
         if self.error is not None:
             raise self.error
         return self.now
@@ -120,7 +118,7 @@ def sites_of(app) -> list[list[str]]:
     return [[str(cell) for cell in table.get_row(key)] for key in table.rows]
 
 
-SITES = (SiteFigures("train.py:3 forward", 768, 2), SiteFigures("\x1b[31mred.py:1", 256, 1))
+SITES = (SiteFigures("train.py:3 forward", 768, 2), SiteFigures("[red]x.py:1", 256, 1))
 
 
 def test_view_shows_devices_and_the_sites_of_the_selected_one():
@@ -133,7 +131,7 @@ def test_view_shows_devices_and_the_sites_of_the_selected_one():
         await pilot.pause()
         assert sites_of(app) == [
             ["768 B", "75%", "2", "train.py:3 forward"],
-            ["256 B", "25%", "1", r"\x1b[31mred.py:1"],
+            ["256 B", "25%", "1", "[red]x.py:1"],
         ]
         assert "1 process, resident 50.00 MiB" in str(app.query_one("#title").render())
 
@@ -144,7 +142,12 @@ def test_selection_stays_on_its_device_when_rows_come_and_go():
     first, second = process(7, device("cuda:0", 10, sites=SITES)), process(9, device("cuda:0", 20))
 
     async def use(app, pilot):
+        await pilot.press("r")
+        await settle(app, pilot)
+        assert source.selected == 7
         await pilot.press("down")  # process 9
+        await settle(app, pilot)
+        assert source.selected == 9
         source.now = machine(process(3, device("cpu", 5)), first, second)
         await pilot.press("r")
         await settle(app, pilot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,19 @@ def test_default_limit_does_not_apply_inside():
     inside = []
     measured(lambda: inside.append(memory.mem_get_info("cpu")[1]))
     assert inside == [UNLIMITED]
+
+
+def test_default_limit_is_restored_after_a_cell_that_reserved_more(monkeypatch):
+    before = memory.mem_get_info("cpu")[1]
+    memory.empty_cache("cpu")
+    opened = opened_for("cpu")
+    opened.set_capacity(64 * MIB)
+    monkeypatch.setattr(opened.port, "props", replace(opened.port.props, total_bytes=64 * MIB))
+    try:
+        measured(lambda: np.ones(200 * MIB, np.uint8).sum())
+        assert memory.mem_get_info("cpu")[1] == 64 * MIB
+    finally:
+        memory.set_capacity(before, "cpu")
 
 
 def test_limit_of_the_program_applies_inside(monkeypatch):

@@ -1,8 +1,8 @@
 """Serve the memory figures of devices to Prometheus.
 
 Each scrape reads all programs of the user that were started by forebay run, and the GPUs of the machine. By default
-only this machine can connect. With --once, the metrics are printed instead, as the textfile collector of the node
-exporter reads them.
+only this machine can connect; all its users can then read the names and arguments of the programs. With --once, the
+metrics are printed instead, as the textfile collector of the node exporter reads them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise CommandError(f"forebay exporter cannot start: {error} (pip install 'forebay[exporter]')") from error
     registry = CollectorRegistry()
-    registry.register(DeviceCollector(_read))
+    registry.register(DeviceCollector(_read if args.once else _read_or_report))
     with command_output():
         if args.once:
             print(generate_latest(registry).decode(), end="")
@@ -65,15 +65,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read() -> Iterator[Sample]:
+    """Return the samples. Raises CommandError if the directory of the sockets cannot be used."""
     from forebay.observe.monitor.machine import read_machine
     from forebay.observe.monitor.metrics import samples
 
     try:
         found = read_machine()
     except OSError as error:
+        raise CommandError(f"cannot find running programs: {error}") from error
+    return samples(found.processes, found.gpus)
+
+
+def _read_or_report() -> Iterator[Sample]:
+    """Return the samples; none, and an error on standard error, if they cannot be read now."""
+    try:
+        return _read()
+    except CommandError as error:
         print(f"forebay: error: {error}", file=sys.stderr)
         return iter(())
-    return samples(found.processes, found.gpus)
 
 
 def _port(text: str) -> int:

@@ -85,12 +85,12 @@ class RunSession:
             os.register_at_fork(after_in_child=self._continue_in_child)
 
     def _start_endpoint(self) -> None:
-        endpoint = Endpoint()
+        self._endpoint = Endpoint()
         try:
-            endpoint.start()
-            self._endpoint = endpoint
+            self._endpoint.start()
         except OSError as error:  # the program runs without
-            self._terminal.print_line(f"forebay: forebay top cannot read this program: {reason(error)}")
+            if not (self.quiet or self.as_json):
+                self._terminal.print_line(f"forebay: forebay top cannot read this program: {reason(error)}")
 
     def _continue_in_child(self) -> None:
         """Record anew in a forked child. Never raises, as a fork handler."""
@@ -100,7 +100,7 @@ class RunSession:
             self._process, self._is_child, self._started = os.getpid(), True, time.perf_counter()
             run_devices.restart(self.entries)
             if self._endpoint is not None:
-                with suppress(OSError):
+                with suppress(Exception):
                     self._endpoint.start()
             if not self._ends_replaced:
                 self._ends_replaced = True

@@ -56,16 +56,19 @@ def run(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("forebay top needs a terminal; --once or --json prints the figures once")
     _check(read(args.pid), args.pid)
-    TopView(lambda: read(args.pid), args.interval).run()
+    TopView(lambda selected: read(args.pid, selected), args.interval).run()
     return 0
 
 
-def read(pids: list[int] | None) -> MachineFigures:
-    """Return the figures with the call sites. Raises CommandError if the directory of the sockets cannot be used."""
+def read(pids: list[int] | None, sites_of: int | None = None) -> MachineFigures:
+    """Return the figures, with the call sites of one process or of all.
+
+    Raises CommandError if the directory of the sockets cannot be used.
+    """
     from forebay.observe.monitor.machine import read_machine
 
     try:
-        return read_machine(pids, _SITES)
+        return read_machine(pids, _SITES, sites_of)
     except OSError as error:
         raise CommandError(f"cannot find running programs: {error}") from error
 

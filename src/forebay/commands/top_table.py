@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forebay.byte_sizes import format_bytes
 from forebay.system_memory import available_memory, usable_memory
-from forebay.untrusted import printable, shortened
+from forebay.untrusted import shortened
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
@@ -49,7 +49,7 @@ def rows(now: MachineFigures, before: MachineFigures | None) -> list[Row]:
         used, total = gpu.readings.memory_used, gpu.readings.memory_total
         cells = (
             "", f"{len(gpu.processes)} processes", f"gpu {gpu.index}", _size(used), "", _size(total),
-            _percent(gpu.readings.busy), "", "", "", _sensors(gpu.readings), shortened(printable(gpu.uuid), _NAME),
+            _percent(gpu.readings.busy), "", "", "", _sensors(gpu.readings), shortened(gpu.uuid, _NAME),
         )  # fmt: skip
         found.append(Row((0, f"gpu:{gpu.index}:{gpu.uuid}"), cells))
     return found
@@ -62,14 +62,14 @@ def title(now: MachineFigures) -> str:
     if (available := available_memory()) is not None:
         text += f", available {format_bytes(available)} of {format_bytes(usable_memory())}"
     for pid, reason in now.failures.items():
-        text += f"; process {pid}: {printable(reason)}"
+        text += f"; process {pid}: {reason}"
     return text
 
 
 def site_cells(site: SiteFigures, allocated: int) -> tuple[str, str, str, str]:
     """Return size, share, count and label of an allocation site."""
     share = site.nbytes / allocated if allocated else 0.0
-    return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", printable(site.label)
+    return format_bytes(site.nbytes), f"{share:.0%}", f"{site.count:,}", site.label
 
 
 def print_figures(before: MachineFigures, now: MachineFigures) -> None:
@@ -113,12 +113,12 @@ def _cells(process: ProcessFigures, device: DeviceFigures, rate: str) -> tuple[s
         str(process.pid), _program(process), device.device,
         format_bytes(device.allocated), format_bytes(device.reserved), capacity, _percent(device.readings.busy), rate,
         format_bytes(device.peak), f"{device.busy_streams}/{device.streams}", _sensors(device.readings),
-        shortened(printable(name), _NAME),
+        shortened(name, _NAME),
     )  # fmt: skip
 
 
 def _program(process: ProcessFigures) -> str:
-    return shortened(printable(process.program), _PROGRAM)
+    return shortened(process.program, _PROGRAM)
 
 
 def _rate(process: ProcessFigures, device: DeviceFigures, time: float, earlier: DeviceFigures) -> str:

@@ -43,7 +43,7 @@ class TopView(App[None]):
         Binding("r", "refresh", "Refresh"),
     ]
 
-    def __init__(self, read: Callable[[], MachineFigures], interval: float) -> None:
+    def __init__(self, read: Callable[[int | None], MachineFigures], interval: float) -> None:
         super().__init__()
         self._read, self._interval = read, interval
         self._now: MachineFigures | None = None
@@ -51,6 +51,7 @@ class TopView(App[None]):
         self._rows: dict[str, Row] = {}
         self._curves: dict[tuple[int, str], deque[float]] = {}
         self._paused = self._by_memory = False
+        self._sites_of: int | None = None  # the process whose call sites were requested last
 
     def compose(self) -> ComposeResult:
         """Yield the widgets, from top to bottom.
@@ -91,7 +92,8 @@ class TopView(App[None]):
     def action_refresh(self) -> None:
         """Read the figures in a thread: a process that is stopped does not reply."""
         if not any(worker.group == "read" and worker.is_running for worker in self.workers):
-            self.run_worker(self._read_figures, group="read", thread=True)
+            self._sites_of = selected = self._selected_process()
+            self.run_worker(lambda: self._read_figures(selected), group="read", thread=True)
 
     def action_pause(self) -> None:
         """Stop or continue reading."""
@@ -104,13 +106,15 @@ class TopView(App[None]):
         self._show_devices()
 
     def on_data_table_row_highlighted(self) -> None:
-        """Show the device that the cursor selects."""
+        """Show the device that the cursor selects; call sites are read of its process only."""
         self._show_selected()
+        if self._selected_process() != self._sites_of:
+            self.action_refresh()
 
-    def _read_figures(self) -> None:
+    def _read_figures(self, selected: int | None) -> None:
         worker = get_current_worker()
         try:
-            found = self._read()
+            found = self._read(selected)
         except CommandError as error:
             if not worker.is_cancelled:
                 self.call_from_thread(self.exit, return_code=2, message=f"forebay: error: {error}")
@@ -163,6 +167,10 @@ class TopView(App[None]):
             Text(cell, justify="right" if heading in NUMBERS else "left", no_wrap=True)
             for heading, cell in zip(HEADINGS, row.cells, strict=True)
         ]
+
+    def _selected_process(self) -> int | None:
+        row = self._rows.get(self._selected_key())
+        return None if row is None else row.key[0]
 
     def _selected_key(self) -> str:
         keys = list(self._rows)

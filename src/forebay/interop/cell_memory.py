@@ -108,5 +108,7 @@ def _without_default_limit(opened: OpenDevice) -> Iterator[None]:
         yield
     finally:
         if opened.port.memory_info()[1] == UNLIMITED:
-            with suppress(WrongState):  # what remains is more than the limit
+            if opened.allocator.current(statistics.RESERVED_BYTES) > capacity:
+                opened.allocator.empty()
+            with suppress(WrongState):  # what remains allocated is more than the limit
                 opened.set_capacity(capacity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,12 @@ def test_sensors_of_emulated_devices_and_capacity():
         assert found.readings.power is not None
         del tensor
     assert not [each for each in collect().devices if each.device.startswith("cuda")]
+
+
+@pytest.mark.parametrize("argv", [[Path("a.py"), 3], None, []])
+def test_any_arguments_of_the_program_are_text(monkeypatch, argv):
+    monkeypatch.setattr("sys.argv", argv)
+    assert collect().program == ("a.py 3" if argv else "")
 
 
 def test_busy_queue_is_counted():

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import stat
+import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from forebay.observe.monitor import sockets
 from forebay.observe.monitor.endpoint import Endpoint
 from forebay.observe.monitor.machine import read_machine
+
+from .test_figures import PROCESS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 LIMIT = 20.0  # seconds
@@ -27,8 +33,16 @@ def endpoint(runtime_directory):
     made.stop()
 
 
+def eventually(is_so) -> bool:
+    """Return True if the condition holds within the limit; the endpoint's thread cannot be joined."""
+    end = time.monotonic() + LIMIT
+    while not is_so() and time.monotonic() < end:
+        os.sched_yield()
+    return is_so()
+
+
 def connection() -> socket.socket:
-    made = sockets._connect(sockets.socket_path(os.getpid()))
+    made = sockets.connect(sockets.socket_path(os.getpid()))
     made.settimeout(LIMIT)
     return made
 
@@ -77,16 +91,79 @@ def test_invalid_request_has_no_reply_and_ends_nothing(endpoint, request_line):
     assert sockets.read_process(os.getpid()).pid == os.getpid()
 
 
-def test_silent_client_delays_neither_forks_nor_later_clients_for_long(endpoint):
+def test_silent_client_delays_no_fork(endpoint, monkeypatch):
+    monkeypatch.setattr(sockets, "TIMEOUT", 0.2)
     with connection():
-        begin = time.monotonic()
-        if (child := os.fork()) == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert time.monotonic() - begin < sockets.TIMEOUT / 2
-        machine = read_machine([os.getpid()])  # served when the silent client's time is over, or refused for now
-        assert set(machine.failures) | {each.pid for each in machine.processes} == {os.getpid()}
+        assert endpoint._collecting.acquire(blocking=False)  # what a fork waits for
+        endpoint._collecting.release()
     assert sockets.read_process(os.getpid()).pid == os.getpid()
+
+
+def test_two_forks_at_once_release_the_lock(endpoint, monkeypatch):
+    """The first holds it so long that the second does not get it, and ends first."""
+    monkeypatch.setattr("forebay.observe.monitor.endpoint._PAUSE", 0.01)
+    endpoint.before_fork()
+    other = threading.Thread(target=lambda: (endpoint.before_fork(), endpoint.after_fork_in_parent()))
+    other.start()
+    other.join(LIMIT)
+    assert endpoint._collecting.locked()
+    endpoint.after_fork_in_parent()
+    assert not endpoint._collecting.locked()
+
+
+def test_starting_and_stopping_keeps_no_descriptor(endpoint):
+    def descriptors() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = descriptors()
+    for _ in range(20):
+        endpoint.stop()
+        endpoint.start()
+        endpoint.start()
+    assert eventually(lambda: descriptors() <= before)
+
+
+def test_socket_accepts_connections_as_soon_as_it_has_its_name(runtime_directory, monkeypatch):
+    """Otherwise another process takes it for the socket of an ended process."""
+    seen, listen = [], socket.socket.listen
+    monkeypatch.setattr(
+        socket.socket, "listen", lambda made, *n: (seen.append(sockets.listening()), listen(made, *n))[1]
+    )
+    made = Endpoint()
+    made.start()
+    made.stop()
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize("replaced", ["socket.socket", "threading.Lock", "_thread.start_new_thread"])
+def test_program_that_replaces_standard_functions_is_not_disturbed(runtime_directory, monkeypatch, replaced):
+    def refuse(*_, **__):
+        raise RuntimeError("not in this program")
+
+    made = Endpoint()
+    monkeypatch.setattr(replaced, refuse)
+    made.start()
+    assert sockets.listening() == [os.getpid()]
+    if replaced == "socket.socket":
+        assert sockets.read_process(os.getpid()).pid == os.getpid()
+    made.stop()
+
+
+def test_finalizers_of_the_program_run_in_its_own_threads(endpoint):
+    class Finalized:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if threading.get_ident() != own:
+                elsewhere.append(1)
+
+    own, elsewhere = threading.get_ident(), []
+    for _ in range(30):
+        Finalized()
+        sockets.read_process(os.getpid(), 5)
+    assert elsewhere == []
+    assert gc.isenabled()
 
 
 def test_forked_child_has_no_endpoint_and_leaves_its_parents(endpoint):
@@ -105,9 +182,6 @@ def test_descriptor_that_the_program_closed_and_used_again_is_left_alone(endpoin
     with suppress(ConnectionRefusedError), connection() as client:  # wakes a thread that still accepts
         client.shutdown(socket.SHUT_WR)
         client.recv(1)
-    deadline = time.monotonic() + LIMIT
-    while endpoint._socket is not None and endpoint._socket.fileno() != -1 and time.monotonic() < deadline:
-        time.sleep(0.01)
     assert os.fstat(number).st_ino == sockets_before
     os.close(number)
     replacement.close()
@@ -119,14 +193,16 @@ def test_socket_of_an_ended_process_is_removed(runtime_directory):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stale:
         stale.bind(str(path))
     (sockets.directory() / "notes.sock").touch()
-    (sockets.directory() / "12.sock").touch()
     assert sockets.listening() == []
     assert not path.exists()
     assert (sockets.directory() / "notes.sock").exists()
 
 
-@pytest.mark.parametrize("kind", ["open to others", "file", "link"])
-def test_directory_that_others_control_is_refused(runtime_directory, kind):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("open to others", "must have mode 0700"), ("file", "is not a directory"), ("link", "is not a directory")],
+)
+def test_directory_that_others_control_is_refused(runtime_directory, kind, message):
     folder = runtime_directory / "forebay"
     if kind == "open to others":
         folder.mkdir()
@@ -136,7 +212,7 @@ def test_directory_that_others_control_is_refused(runtime_directory, kind):
     else:
         (runtime_directory / "elsewhere").mkdir(0o700)
         folder.symlink_to("elsewhere")
-    with pytest.raises(PermissionError, match="must be a directory that only its owner can access"):
+    with pytest.raises(PermissionError, match=message):
         Endpoint().start()
     with pytest.raises(PermissionError):
         sockets.listening()
@@ -146,24 +222,40 @@ def test_path_that_is_too_long_is_one_error(monkeypatch, tmp_path):
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    with pytest.raises(OSError, match="AF_UNIX path too long"):
+    with pytest.raises(OSError, match=r"at most 100 bytes: .*; set XDG_RUNTIME_DIR or TMPDIR"):
         Endpoint().start()
 
 
 @pytest.mark.parametrize("value", ["", "relative", "/no/such/directory"])
 def test_directory_for_temporary_files_is_used_without_a_runtime_directory(monkeypatch, tmp_path, value):
     monkeypatch.setenv("XDG_RUNTIME_DIR", value)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     assert sockets.directory() == tmp_path / f"forebay-{os.geteuid()}"
+    assert tempfile.tempdir is None  # a program may change TMPDIR before it uses the module
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of another user")
+def test_runtime_directory_of_another_user_is_not_used(monkeypatch, tmp_path):
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", 1000, 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert sockets.directory().parent == tmp_path
+    assert not list((tmp_path / "run").iterdir())
+    os.chown(sockets.directory(), 1000, 1000)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        sockets.directory()
 
 
 def test_reply_that_is_not_valid_is_one_failure(runtime_directory):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(sockets.socket_path(1)))
         server.listen()
+        twice = replace(PROCESS, pid=1, devices=PROCESS.devices * 2).to_json().encode()
 
         def serve() -> None:
-            for reply in (b'{"pid": 1}', b"x" * (5 << 20)):
+            for reply in (b'{"pid": 1}', b"x" * (5 << 20), PROCESS.to_json().encode(), twice, b""):
                 client, _ = server.accept()
                 with client:
                     client.recv(100)
@@ -174,8 +266,24 @@ def test_reply_that_is_not_valid_is_one_failure(runtime_directory):
         thread.start()
         assert "must be an object with the keys" in read_machine([1]).failures[1]
         assert "more than 4,194,304 bytes" in read_machine([1]).failures[1]
+        assert "the reply is of process 7" in read_machine([1]).failures[1]
+        assert "the reply has a device twice" in read_machine([1]).failures[1]
+        assert "the reply is empty" in read_machine([1]).failures[1]
         thread.join(LIMIT)
 
 
 def test_process_without_a_socket_is_one_failure(runtime_directory):
     assert "not started by forebay run" in read_machine([2]).failures[2]
+
+
+def test_process_that_ends_while_it_is_listed_is_no_failure(runtime_directory, monkeypatch):
+    monkeypatch.setattr(sockets, "listening", lambda: [2])
+    assert read_machine().failures == {}
+
+
+def test_process_that_does_not_accept_is_a_failure(runtime_directory, monkeypatch):
+    monkeypatch.setattr(sockets, "TIMEOUT", 0.2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(sockets.socket_path(os.getpid())))
+        server.listen(1)
+        assert "did not reply" in read_machine().failures[os.getpid()]

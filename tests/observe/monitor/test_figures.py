@@ -14,7 +14,7 @@ DEVICE = DeviceFigures(
     frees=5, retries=6, ooms=7, streams=8, busy_streams=1, readings=Readings(busy=0.25, temperature=31),
     sites=(SiteFigures("a.py:1 f", 10, 2),),
 )  # fmt: skip
-PROCESS = ProcessFigures(pid=7, program="a.py ü\x1b", seconds=1.5, taken_at=2.0, resident=9, devices=(DEVICE,))
+PROCESS = ProcessFigures(pid=7, program="a.py ü", seconds=1.5, taken_at=2.0, resident=9, devices=(DEVICE,))
 
 
 def test_figures_are_equal_after_reading():
@@ -49,6 +49,12 @@ def changed(path: str, value: object) -> str:
         ("devices.0.readings", None, "readings"),
         ("devices.0.readings.busy", "0.5", "busy"),
         ("devices.0.sites.0.label", 1, r"sites\[0\].label"),
+        ("resident", 10**400, "resident must be from 0"),
+        ("resident", -1, "resident must be from 0"),
+        ("seconds", 10**400, "seconds"),
+        ("seconds", float("inf"), "seconds must be from 0"),
+        ("devices.0.readings.power", 1 << 63, "power must be from 0"),
+        ("devices.0.sites", [{"label": "", "nbytes": 0, "count": 0}] * 1001, "sites has more than 1,000 items"),
     ],
 )
 def test_other_types_and_keys_are_refused(path, value, place):
@@ -60,6 +66,12 @@ def test_other_types_and_keys_are_refused(path, value, place):
 def test_text_that_is_not_an_object_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011 - the text is of the JSON parser
         ProcessFigures.from_json(text)
+
+
+def test_text_is_made_printable_and_shortened():
+    found = ProcessFigures.from_json(changed("devices.0.device", "\x1b[2J\n[red]"))
+    assert found.devices[0].device == r"\x1b[2J\x0a[red]"
+    assert len(ProcessFigures.from_json(changed("program", "x" * 5000)).program) <= 1000
 
 
 def test_integer_is_accepted_for_a_number_of_seconds():

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.observe.monitor.figures import Readings
+from forebay.observe.monitor.figures import ProcessFigures, Readings
 from forebay.observe.monitor.metrics import METRICS, samples
 from forebay.observe.monitor.prometheus import DeviceCollector
 from forebay.observe.monitor.sensors import MachineGpu
@@ -56,7 +56,7 @@ def test_every_metric_has_its_value():
 
 
 def test_labels_are_printable_and_quoted():
-    text = text_of(replace(PROCESS, program='a"b\\c\nd\x1b[31m'))
+    text = text_of(ProcessFigures.from_json(replace(PROCESS, program='a"b\\c\nd\x1b[31m').to_json()))
     assert "\x1b" not in text
     assert r'program="a\"b\\c\\x0ad\\x1b[31m"' in text
     assert values_of(text)

@@ -21,7 +21,7 @@ from forebay.snapshot.model import State
 from forebay.snapshot.sites import find_sites, label_of
 from forebay.spi import Telemetry
 from forebay.system_memory import UNLIMITED, resident_memory
-from forebay.untrusted import shortened
+from forebay.untrusted import printable, shortened
 
 if TYPE_CHECKING:
     from forebay.runtime.devices.open_device import OpenDevice
@@ -57,12 +57,21 @@ def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
             continue
     return ProcessFigures(
         pid=os.getpid(),
-        program=shortened(" ".join(getattr(sys, "argv", [])), _MAX_PROGRAM),
+        program=_program(),
         seconds=0.0 if started is None else time.monotonic() - started,
         taken_at=time.time(),
         resident=resident_memory()[1],
         devices=tuple(devices),
     )
+
+
+def _program() -> str:
+    """Return the program and its arguments. A program may put anything in `sys.argv`."""
+    try:
+        text = " ".join(map(str, sys.argv))
+    except Exception:  # noqa: BLE001 - see above
+        text = ""
+    return printable(shortened(text, _MAX_PROGRAM))
 
 
 def _device(opened: OpenDevice, sites: int) -> DeviceFigures:
@@ -71,7 +80,7 @@ def _device(opened: OpenDevice, sites: int) -> DeviceFigures:
     queues = list(opened.queues.values())
     return DeviceFigures(
         device=str(opened.device),
-        name=props.name,
+        name=printable(props.name),
         emulated=props.emulated,
         capacity=None if total >= UNLIMITED else total,
         allocated=stats["allocated_bytes.all.current"],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import _thread
 import fcntl
+import gc
 import os
 import socket
-import threading
-import time
+from _thread import allocate_lock, get_ident, start_new_thread  # as programs replace those of `threading`
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
+from weakref import WeakSet
 
 from forebay.observe.monitor import sockets
 from forebay.signal_mask import signals_blocked
@@ -19,6 +20,8 @@ __all__ = ["Endpoint"]
 _MIN_FD = 200  # high, so that the program's own file descriptors keep their numbers
 _PAUSE = 1.0  # seconds after a failure, as when the process has no more file descriptors
 
+_Identity = tuple[int, int]
+
 
 class Endpoint:
     """A socket with the figures of this process, from `start` until `stop`.
@@ -26,108 +29,158 @@ class Endpoint:
     Notes
     -----
     `forebay run` has one. The thread is not one of `threading.enumerate()`, as programs wait for the end of all that
-    are listed there. A forked child has no endpoint until it calls `start`; no request is served during a fork.
+    are listed there. A fork waits up to a second for figures that are being collected. A forked child has no endpoint
+    until it calls `start`.
     """
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._path, self._identity = Path(), (0, 0)
-        self._collecting = threading.Lock()  # held while figures are collected, and during a fork
-        self._fork_waited = False
-        self._started = time.monotonic()
-        os.register_at_fork(
-            before=self._before_fork,
-            after_in_parent=self._after_fork_in_parent,
-            after_in_child=self._after_fork_in_child,
-        )
+        self._path = Path()
+        self._identity: _Identity = (0, 0)
+        self._collecting = allocate_lock()  # held while figures are collected, and during a fork
+        self._forking: set[int] = set()  # threads that hold it for their fork
+        self._started = monotonic()
+        _endpoints.add(self)
 
     def start(self) -> None:
-        """Listen and start the thread.
+        """Listen and start the thread, unless there is one.
 
         Raises
         ------
         OSError
             If the socket cannot be created.
         """
+        if self._socket is not None:
+            return
         path = sockets.socket_path(os.getpid())
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with suppress(OSError, ValueError):  # the limit of descriptors is lower
-            high = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
-            listener.close()
-            listener = socket.socket(fileno=high)
+        unfinished = path.with_suffix(".new")  # under its own name the socket accepts connections
+        listener = _with_high_descriptor(sockets.new_socket())
         try:
-            path.unlink(missing_ok=True)  # of an ended process with the same id
+            unfinished.unlink(missing_ok=True)
             os.fchmod(listener.fileno(), 0o600)
-            listener.bind(str(path))
+            listener.bind(str(unfinished))
             listener.listen()
+            unfinished.replace(path)
             self._socket, self._path, self._identity = listener, path, _identity(listener)
             with signals_blocked():
-                _thread.start_new_thread(self._serve, (listener,))
-        except (OSError, RuntimeError) as error:
+                start_new_thread(self._serve, (listener, self._identity))
+        except BaseException as error:
             self._socket = None
             listener.close()
-            path.unlink(missing_ok=True)
-            raise error if isinstance(error, OSError) else OSError(str(error)) from None
+            for each in (unfinished, path):
+                each.unlink(missing_ok=True)
+            if isinstance(error, RuntimeError):  # the limit of threads
+                raise OSError(str(error)) from None
+            raise
 
     def stop(self) -> None:
         """Remove the socket and end the thread. Never raises."""
         listener, self._socket = self._socket, None
         if listener is None:
             return
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wake:
-            wake.settimeout(_PAUSE)
-            wake.connect(str(self._path))
-        with suppress(OSError):
+        with suppress(Exception):
+            if _identity(listener) == self._identity:
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        with suppress(Exception), sockets.connect(self._path):  # wakes it where the line above does not
+            pass
+        with suppress(Exception):
             self._path.unlink(missing_ok=True)
 
-    def _before_fork(self) -> None:
-        self._fork_waited = self._collecting.acquire(timeout=_PAUSE)
+    def before_fork(self) -> None:
+        """Wait until no figures are being collected."""
+        if self._collecting.acquire(timeout=_PAUSE):
+            self._forking.add(get_ident())
 
-    def _after_fork_in_parent(self) -> None:
-        if self._fork_waited:
+    def after_fork_in_parent(self) -> None:
+        """Permit that figures are collected."""
+        if get_ident() in self._forking:
+            self._forking.discard(get_ident())
             self._collecting.release()
 
-    def _after_fork_in_child(self) -> None:
-        self._collecting, self._started = threading.Lock(), time.monotonic()
+    def after_fork_in_child(self) -> None:
+        """Close the parent's socket, whose thread does not exist here."""
+        self._collecting, self._forking, self._started = allocate_lock(), set(), monotonic()
         listener, self._socket = self._socket, None
         if listener is not None:
-            self._close(listener)
+            _close(listener, self._identity)
 
-    def _close(self, listener: socket.socket) -> None:
-        """Close the socket, unless the program has closed its descriptor, whose number may have a new use."""
-        if _identity(listener) == self._identity:
-            listener.close()
-        else:
-            listener.detach()
-
-    def _serve(self, listener: socket.socket) -> None:
+    def _serve(self, listener: socket.socket, identity: _Identity) -> None:
         """Serve requests until `stop`, or until the program closes the descriptor. Never raises."""
         try:
-            while self._socket is listener and _identity(listener) == self._identity:
+            while self._socket is listener and _identity(listener) == identity:
                 try:
-                    connection, _ = listener.accept()
+                    descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see new_socket
                 except OSError:
-                    time.sleep(_PAUSE)
+                    if self._socket is listener:
+                        sleep(_PAUSE)
                     continue
-                with connection:
+                with suppress(Exception), sockets.new_socket(fileno=descriptor) as connection:
                     if self._socket is listener:
                         self._reply(connection)
         finally:
-            self._close(listener)
+            _close(listener, identity)
 
     def _reply(self, connection: socket.socket) -> None:
-        with suppress(Exception):  # the other process has ended or sent nonsense, or a device failed; it has no reply
-            if sockets.peer_is_trusted(connection):
-                sites = sockets.request_of(connection)
-                with self._collecting:
-                    from forebay.observe.monitor.collect import collect  # not before: few runs are watched
+        """Send the figures. Raises what a client that has ended or sent nonsense, or a failing device, causes."""
+        if not sockets.peer_is_trusted(connection):
+            return
+        sites = sockets.request_of(connection)
+        if sockets.peer_has_ended(connection):
+            return
+        with self._collecting:
+            collects_garbage = gc.isenabled()
+            gc.disable()  # finalizers of the program may expect its own threads
+            try:
+                from forebay.observe.monitor.collect import collect  # not before: few runs are watched
 
-                    figures = collect(sites, self._started).to_json()
-                connection.settimeout(sockets.TIMEOUT)
-                connection.sendall(figures.encode())
+                figures = collect(sites, self._started).to_json()
+            finally:
+                if collects_garbage:
+                    gc.enable()
+        connection.settimeout(sockets.TIMEOUT)
+        connection.sendall(figures.encode())
 
 
-def _identity(listener: socket.socket) -> tuple[int, int]:
+_endpoints: WeakSet[Endpoint] = WeakSet()
+
+
+def _before_fork() -> None:
+    for each in tuple(_endpoints):
+        each.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for each in tuple(_endpoints):
+        each.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for each in tuple(_endpoints):
+        each.after_fork_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _with_high_descriptor(made: socket.socket) -> socket.socket:
+    """Return the socket with a high descriptor, unless the limit of descriptors is lower."""
+    try:
+        high = fcntl.fcntl(made.fileno(), fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
+    except OSError:
+        return made
+    made.close()
+    return sockets.new_socket(fileno=high)
+
+
+def _close(listener: socket.socket, identity: _Identity) -> None:
+    """Close the socket, unless the program has closed its descriptor, whose number may have a new use."""
+    if _identity(listener) == identity:
+        listener.close()
+    else:
+        listener.detach()
+
+
+def _identity(listener: socket.socket) -> _Identity:
     """Return device and inode of the socket; zeros if its descriptor is closed."""
     try:
         status = os.fstat(listener.fileno())

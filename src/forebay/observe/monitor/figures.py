@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import typing
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar
 
+from forebay.untrusted import printable, shortened
+
 __all__ = ["DeviceFigures", "ProcessFigures", "Readings", "SiteFigures"]
 
 _T = TypeVar("_T")
+_MAX_ITEMS, _MAX_TEXT = 1000, 1000  # of a tuple; characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,12 @@ class ProcessFigures:
         Raises
         ------
         ValueError
-            If the text is not JSON, or a field is missing, unknown or of another type.
+            If the text is not JSON, a field is missing, unknown or of another type, or a number is negative or does not
+            fit a signed 64-bit integer.
+
+        Notes
+        -----
+        Characters that control a terminal are replaced by their escape sequences.
         """
         try:
             return _read(cls, json.loads(text), cls.__name__)
@@ -181,11 +188,17 @@ def _read(expected: type[_T], value: Any, where: str) -> _T:
         types = _types(expected)
         return expected(**{name: _read(types[name], value[name], f"{where}.{name}") for name in names})
     if typing.get_origin(expected) is tuple and isinstance(value, list):
+        if len(value) > _MAX_ITEMS:
+            raise ValueError(f"{where} has more than {_MAX_ITEMS:,} items")
         item = typing.get_args(expected)[0]
         return tuple(_read(item, each, f"{where}[{at}]") for at, each in enumerate(value))  # type: ignore[return-value]  # the tuple's type
     accepted = set(typing.get_args(expected)) if isinstance(expected, UnionType) else {expected}
-    if float in accepted and type(value) is int:
+    if float in accepted and type(value) is int and abs(value) < 1 << 63:
         value = float(value)
-    if type(value) not in accepted or (type(value) is float and not math.isfinite(value)):
+    if type(value) not in accepted:
         raise ValueError(f"{where} must be {expected if isinstance(expected, UnionType) else expected.__name__}")
+    if isinstance(value, int | float) and not 0 <= value < 1 << 63:
+        raise ValueError(f"{where} must be from 0 to 2^63 - 1")
+    if isinstance(value, str):
+        value = printable(shortened(value, _MAX_TEXT))
     return value  # type: ignore[no-any-return]  # checked above

@@ -34,7 +34,7 @@ class MachineFigures:
     failures: dict[int, str]
 
 
-def read_machine(pids: Iterable[int] | None = None, sites: int = 0) -> MachineFigures:
+def read_machine(pids: Iterable[int] | None = None, sites: int = 0, sites_of: int | None = None) -> MachineFigures:
     """Read the figures of processes and of the machine's GPUs.
 
     Parameters
@@ -43,6 +43,8 @@ def read_machine(pids: Iterable[int] | None = None, sites: int = 0) -> MachineFi
         Process ids; by default all processes of the user that offer figures.
     sites : int, default 0
         The most allocation sites of each device.
+    sites_of : int, optional
+        The process whose sites are read; all by default.
 
     Returns
     -------
@@ -54,15 +56,17 @@ def read_machine(pids: Iterable[int] | None = None, sites: int = 0) -> MachineFi
     OSError
         If the directory of the sockets cannot be used.
     """
+    requested = pids is not None
     pids = sockets.listening() if pids is None else list(pids)
     failures: dict[int, str] = {}
 
     def read(pid: int) -> ProcessFigures | None:
         try:
-            return sockets.read_process(pid, sites)
+            return sockets.read_process(pid, sites if sites_of in (None, pid) else 0)
         except (FileNotFoundError, ConnectionRefusedError):
-            failures[pid] = "it offers no figures: it was not started by forebay run, or has ended"
-        except TimeoutError:
+            if requested:  # the others have ended since they were listed
+                failures[pid] = "it offers no figures: it was not started by forebay run, or has ended"
+        except (TimeoutError, BlockingIOError):
             failures[pid] = f"it did not reply within {sockets.TIMEOUT:.0f} seconds"
         except (OSError, ValueError) as error:
             failures[pid] = f"its figures cannot be read: {error}"

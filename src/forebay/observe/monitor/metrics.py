@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings
 from forebay.observe.monitor.sensors import MachineGpu
-from forebay.untrusted import printable
 
 __all__ = ["METRICS", "Metric", "Sample", "samples"]
 
@@ -102,16 +101,16 @@ def samples(processes: Iterable[ProcessFigures], gpus: Iterable[MachineGpu] = ()
     number = 0
     for process in processes:
         number += 1
-        own = (("pid", str(process.pid)), ("program", printable(process.program)))
+        own = (("pid", str(process.pid)), ("program", process.program))
         yield Sample(_RESIDENT, own, process.resident)
         for device in process.devices:
             emulated = "true" if device.emulated else "false"
-            labels = (*own, ("device", device.device), ("name", printable(device.name)), ("emulated", emulated))
+            labels = (*own, ("device", device.device), ("name", device.name), ("emulated", emulated))
             yield from _known(_OF_DEVICE, device, labels)
             yield from _known(_OF_SENSORS, device.readings, labels)
     for gpu in gpus:
         own = (("pid", ""), ("program", ""))
-        labels = (*own, ("device", f"gpu:{gpu.index}"), ("name", printable(gpu.uuid)), ("emulated", "false"))
+        labels = (*own, ("device", f"gpu:{gpu.index}"), ("name", gpu.uuid), ("emulated", "false"))
         yield from _known(_OF_SENSORS, gpu.readings, labels)
     yield Sample(_PROCESSES, (), number)
 

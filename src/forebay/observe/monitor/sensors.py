@@ -10,6 +10,7 @@ from typing import TypeVar
 from forebay.observe.monitor.figures import Readings
 from forebay.observe.telemetry import amdsmi, nvml
 from forebay.spi import Sensors, Telemetry
+from forebay.untrusted import printable
 
 __all__ = ["MachineGpu", "machine_gpus", "read"]
 
@@ -81,7 +82,7 @@ def _gpus(telemetry: Telemetry) -> Iterator[MachineGpu]:
         sensors = _or_none(partial(telemetry.sensors, index))
         if sensors is not None:
             processes = dict(_or_none(sensors.processes) or {})
-            yield MachineGpu(index, _or_none(sensors.uuid) or "", read(sensors), processes)
+            yield MachineGpu(index, printable(_or_none(sensors.uuid) or ""), read(sensors), processes)
 
 
 def _or_none(call: Callable[[], _T]) -> _T | None:

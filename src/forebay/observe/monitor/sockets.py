@@ -7,51 +7,86 @@ allocation sites; the reply is the JSON of `ProcessFigures`.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 import struct
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forebay.observe.monitor.figures import ProcessFigures
 
-__all__ = ["TIMEOUT", "directory", "listening", "peer_is_trusted", "read_process", "request_of", "socket_path"]
+__all__ = [
+    "TIMEOUT",
+    "connect",
+    "directory",
+    "listening",
+    "new_socket",
+    "peer_has_ended",
+    "peer_is_trusted",
+    "read_process",
+    "request_of",
+    "socket_path",
+]
 
 TIMEOUT = 2.0  # seconds for a whole request
 _MAX_REQUEST, _MAX_REPLY = 1 << 10, 1 << 22  # bytes
 _MAX_SITES = 1000
+_MAX_PATH = 100  # bytes; Linux allows 107, macOS 103
+_Socket = socket.socket  # programs replace the name, for example to forbid connections in tests
+
+
+def new_socket(**arguments: Any) -> socket.socket:
+    """Return a Unix socket of the standard library, also if the program has replaced `socket.socket` since."""
+    return _Socket(socket.AF_UNIX, socket.SOCK_STREAM, **arguments)
 
 
 def directory() -> Path:
-    """Return the directory of the sockets, in XDG_RUNTIME_DIR or the directory for temporary files.
+    """Return the directory of the sockets: in XDG_RUNTIME_DIR if it is the user's, else in TMPDIR or /tmp.
 
     Creates the directory. Raises PermissionError if it belongs to another user, or others can access it.
     """
-    base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    if base.is_absolute() and base.is_dir():
+    base = _runtime_directory()
+    if base is not None:
         found = base / "forebay"
-    else:
-        import tempfile
-
-        found = Path(tempfile.gettempdir(), f"forebay-{os.geteuid()}")
+    else:  # without the module tempfile, which would keep the folder for the program
+        base = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - checked below
+        found = (base if base.is_absolute() else Path("/tmp")) / f"forebay-{os.geteuid()}"  # noqa: S108 - as above
     with suppress(FileExistsError):
         found.mkdir(mode=0o700)
     status = found.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{str(found)!r} must be a directory that only its owner can access")
+    if not stat.S_ISDIR(status.st_mode):
+        raise PermissionError(f"{str(found)!r} is not a directory")
+    if status.st_uid != os.geteuid():
+        raise PermissionError(f"{str(found)!r} belongs to another user")
+    if status.st_mode & 0o077:
+        raise PermissionError(f"{str(found)!r} must have mode 0700, as others could access the sockets in it")
     return found
 
 
+def _runtime_directory() -> Path | None:
+    """Return XDG_RUNTIME_DIR if it is a directory of the user, as its specification demands."""
+    base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    try:
+        return base if base.is_absolute() and base.is_dir() and base.stat().st_uid == os.geteuid() else None
+    except OSError:
+        return None
+
+
 def socket_path(pid: int) -> Path:
-    """Return the path of a process's socket. Raises OSError as `directory` does."""
-    return directory() / f"{pid}.sock"
+    """Return the path of a process's socket. Raises OSError as `directory` does, or if the path is too long."""
+    path = directory() / f"{pid}.sock"
+    if len(os.fsencode(path)) > _MAX_PATH:
+        text = f"the path of a socket has at most {_MAX_PATH} bytes: {str(path)!r}; set XDG_RUNTIME_DIR or TMPDIR"
+        raise OSError(text)
+    return path
 
 
 def listening() -> list[int]:
-    """Return the ids of the processes that offer figures, and remove the sockets of processes that have ended.
+    """Return the ids of the processes with a socket, and remove the sockets of processes that have ended.
 
     Raises
     ------
@@ -60,15 +95,11 @@ def listening() -> list[int]:
     """
     found = []
     for path in directory().glob("*.sock"):
-        if not path.stem.isdecimal():
-            continue
-        try:
-            with _connect(path):
+        if path.stem.isdecimal():
+            if _exists(int(path.stem)):
                 found.append(int(path.stem))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        except OSError:  # removed meanwhile, or not a socket
-            continue
+            else:
+                path.unlink(missing_ok=True)
     return sorted(found)
 
 
@@ -97,11 +128,28 @@ def read_process(pid: int, sites: int = 0) -> ProcessFigures:
     from forebay.observe.monitor.figures import ProcessFigures
 
     end = time.monotonic() + TIMEOUT
-    with _connect(socket_path(pid)) as connection:
+    with connect(socket_path(pid)) as connection:
         connection.sendall(b"%d\n" % sites)
         if not (reply := _receive(connection, end, _MAX_REPLY)):
-            raise ValueError("it sent none")
-        return ProcessFigures.from_json(reply)
+            raise ValueError("the reply is empty")
+    found = ProcessFigures.from_json(reply)
+    if found.pid != pid:
+        raise ValueError(f"the reply is of process {found.pid}")
+    if len({device.device for device in found.devices}) < len(found.devices):
+        raise ValueError("the reply has a device twice")
+    return found
+
+
+def connect(path: Path) -> socket.socket:
+    """Return a connection. Raises OSError."""
+    connection = new_socket()
+    try:
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def request_of(connection: socket.socket) -> int:
@@ -112,6 +160,13 @@ def request_of(connection: socket.socket) -> int:
     return min(int(line), _MAX_SITES)
 
 
+def peer_has_ended(connection: socket.socket) -> bool:
+    """Return True if the other process has closed the connection."""
+    poll = select.poll()
+    poll.register(connection, select.POLLHUP)
+    return bool(poll.poll(0))
+
+
 def peer_is_trusted(connection: socket.socket) -> bool:
     """Return True if the other process belongs to the same user or root, as far as the system reports it."""
     if not hasattr(socket, "SO_PEERCRED"):
@@ -120,15 +175,14 @@ def peer_is_trusted(connection: socket.socket) -> bool:
     return uid in (0, os.geteuid())
 
 
-def _connect(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _exists(pid: int) -> bool:
     try:
-        connection.settimeout(TIMEOUT)
-        connection.connect(str(path))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _receive(connection: socket.socket, end: float, most: int, until: bytes = b"") -> bytes:

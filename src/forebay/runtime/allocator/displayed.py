@@ -64,7 +64,7 @@ def _html(numbers: Mapping[str, int]) -> str:
         if metric and field in _FIELDS:
             metrics.setdefault(metric, {})[field] = value
         elif value:
-            counters.append((str(key), f"{value:,}"))
+            counters.append((str(key), f"{value:,}" if isinstance(value, int) else str(value)))
     columns = [field for field in _FIELDS if any(field in each for each in metrics.values())]
     shown = {metric: each for metric, each in metrics.items() if any(each.values())}
     rows = [
@@ -77,5 +77,7 @@ def _html(numbers: Mapping[str, int]) -> str:
     return box(title, table(["", *columns], rows), facts(counters), *zeros)
 
 
-def _number(metric: str, value: int) -> str:
+def _number(metric: str, value: object) -> str:
+    if not isinstance(value, int):  # added by the program
+        return str(value)
     return format_bytes(value) if "bytes" in metric else f"{value:,}"
