@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _CpuStorage(LegacyStorage):
-    kind = DeviceKind("cpu")
+    kind: ClassVar[DeviceKind] = DeviceKind("cpu")
     classes_by_element: ClassVar[dict[str, type[LegacyStorage]]] = {}
 
     def __init_subclass__(cls) -> None:
