@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gc
 import weakref
@@ -75,7 +76,7 @@ def test_dlpack_accepts_the_consumers_options():
     assert made.__dlpack_device__() == (1, 0)
     for options in ({"stream": None}, {"stream": 1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
         assert "dltensor" in repr(made.__dlpack__(**options))
-    with pytest.raises(BufferError):
+    with pytest.raises(BufferError, match=r"cannot be exported to device \(2, 0\)"):
         made.__dlpack__(dl_device=(2, 0))
     assert np.from_dlpack(made, copy=True).__array_interface__["data"][0] != made.data_ptr()
 
@@ -120,3 +121,40 @@ def test_read_only_array_warns():
     frozen.flags.writeable = False
     with pytest.warns(UserWarning, match="read-only"):
         assert forebay.from_dlpack(frozen).tolist() == [0, 1, 2]
+
+
+class Exporter:
+    """An array of another library."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Exporter])
+def test_arrays_that_only_numpy_2_1_says_are_read_only_do_not_warn(monkeypatch, kind):
+    array, import_array = np.arange(3), np.from_dlpack
+
+    def from_dlpack(source):
+        found = import_array(source)
+        found.flags.writeable = False
+        return found
+
+    monkeypatch.setattr(np, "from_dlpack", from_dlpack)
+    monkeypatch.setattr("forebay.runtime.tensors.dlpack._SHOWS_READ_ONLY", False)
+    forebay.from_dlpack(kind(array)).fill_(7)
+    forebay.synchronize()
+    assert array.tolist() == [7, 7, 7]
+
+
+def test_read_only_array_of_another_library_warns_if_numpy_shows_it():
+    frozen = np.arange(3)
+    frozen.flags.writeable = False
+    shown = np.from_dlpack(np.arange(3)).flags.writeable  # not by NumPy 2.1
+    with pytest.warns(UserWarning, match="read-only") if shown else contextlib.nullcontext():
+        assert forebay.from_dlpack(Exporter(frozen)).tolist() == [0, 1, 2]

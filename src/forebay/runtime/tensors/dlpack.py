@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay.device_spec import Device
 from forebay.runtime.devices.current import current_index, resolve
@@ -17,6 +18,8 @@ __all__ = ["from_dlpack"]
 _TYPES = {"cpu": (1, "kDLCPU"), "cuda": (2, "kDLCUDA"), "mps": (8, "kDLMetal")}  # of DLPack
 _OTHER_TYPE = 12, "kDLExtDev"
 _NO_INDEX = 255  # as PyTorch prints it
+
+_SHOWS_READ_ONLY: bool = np.from_dlpack(np.empty(1)).flags.writeable  # NumPy 2.1 imports every array as read-only
 
 
 def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
@@ -61,7 +64,8 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
         found = ext_tensor.data
     elif hasattr(ext_tensor, "__dlpack__"):
         array = np.from_dlpack(ext_tensor)
-        found = tensor_over(array) if copy else from_numpy(array)  # the latter warns of read-only memory
+        warns = _is_read_only(ext_tensor, array) and not copy
+        found = from_numpy(array) if warns else tensor_over(array)
     else:
         found = tensor_over(np.from_dlpack(_Capsule(ext_tensor)))  # for NumPy, most capsules are read-only
     target = None if device is None else resolve(device)
@@ -75,6 +79,13 @@ def from_dlpack(ext_tensor: Any, *, device: DeviceLike = None, copy: bool | None
             f"{wanted} without copying. Set copy=None or copy=True."
         )
     return found.to(target)
+
+
+def _is_read_only(source: object, imported: NDArray[Any]) -> bool:
+    """Return True if an imported object is known to be read-only."""
+    if isinstance(source, np.ndarray):
+        return not source.flags.writeable
+    return _SHOWS_READ_ONLY and not imported.flags.writeable
 
 
 class _Capsule:

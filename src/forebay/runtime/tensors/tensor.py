@@ -1480,6 +1480,11 @@ class Tensor(Exporter):
     def __dlpack__(self, **options: Any) -> Any:
         """Return a DLPack capsule of the memory, after waiting for the stream. (DLPack 1.0, Array API 2024.12)"""
         options.pop("stream", None)  # the work is complete, so any stream may use the memory
+        wanted = options.get("dl_device")
+        if isinstance(wanted, tuple) and wanted != self.__dlpack_device__():
+            raise BufferError(
+                f"a tensor in the CPU's memory cannot be exported to device {wanted}"
+            )  # NumPy: ValueError
         return self._export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
