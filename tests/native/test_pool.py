@@ -27,9 +27,8 @@ def pool() -> Pool:
     assert pool.check_invariants() is None
 
 
-@pytest.fixture
-def unraisable(monkeypatch):
-    """Exceptions passed to sys.unraisablehook."""
+def collect_unraisable(monkeypatch):
+    """Return a list of the exceptions that are passed to sys.unraisablehook; no fixture, whose hook pytest replaces."""
     caught = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: caught.append(args.exc_value))
     return caught
@@ -225,7 +224,8 @@ class FailingDefer(Growing):
 
 
 @pytest.mark.parametrize("how", ["free", "drop"])
-def test_exception_of_defer_is_unraisable(unraisable, how):
+def test_exception_of_defer_is_unraisable(monkeypatch, how):
+    unraisable = collect_unraisable(monkeypatch)
     pool = FailingDefer()
     block = pool.allocate(512)
     block.record_stream(1)
@@ -237,7 +237,9 @@ def test_exception_of_defer_is_unraisable(unraisable, how):
     assert pool.check_invariants() is None
 
 
-def test_propagating_exception_is_not_replaced(unraisable):
+def test_propagating_exception_is_not_replaced(monkeypatch):
+    unraisable = collect_unraisable(monkeypatch)
+
     def raise_with_live_block(pool):
         block = pool.allocate(512)
         block.record_stream(1)
