@@ -39,6 +39,7 @@ def test_generator_cannot_be_changed_during_capture(stream):
     generator, graph = forebay.runtime.random.generator.default_generator(stream.device).manual_seed(3), Graph()
     state = generator.get_state()
     state[8] = 4
+    stream.synchronize()  # set_state() reads the state during the capture, which forbids waiting
     graph.capture_begin()
     for name, call in {
         "seed": generator.seed,
