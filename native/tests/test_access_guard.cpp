@@ -30,7 +30,10 @@ bool finishes(Worker& queue) { return queue.wait(queue.signal(), kLimit) == Wait
 
 struct Pipe {
   int ends[2];
-  Pipe() { CHECK(pipe2(ends, O_NONBLOCK) == 0); }
+  Pipe() {
+    CHECK(pipe(ends) == 0);  // macOS before version 27 has no pipe2()
+    for (const int end : ends) CHECK(fcntl(end, F_SETFL, O_NONBLOCK) == 0);
+  }
   ~Pipe() {
     close(ends[0]);
     close(ends[1]);
