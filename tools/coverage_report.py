@@ -24,7 +24,7 @@ BUILD = ROOT / "build/coverage"
 TREE = BUILD / "tree"
 FLAGS = "--coverage -O0 -g0 -fprofile-update=atomic -fprofile-abs-path"
 LOW = 90.0  # percent
-_ORIGIN = re.compile(r'/\* "(?:.*/)?(src/forebay/[^"]+\.p(?:yx|xi|xd))":(\d+)$')
+_ORIGIN = re.compile(r'/\* "(?:.*/)?(forebay/[^"]+\.p(?:yx|xi|xd))":(\d+)$')
 _CONFIGURATION = """
 [run]
 parallel = true
@@ -119,7 +119,8 @@ def cython_counts(generated: Path, counts: Counts) -> dict[str, Counts]:
     files: dict[str, Counts] = defaultdict(dict)
     for number, (name, line) in origins(generated.read_text(errors="replace").splitlines()):
         if number in counts:
-            files[name][line] = max(counts[number], files[name].get(line, 0))
+            lines = files[f"src/{name}"]
+            lines[line] = max(counts[number], lines.get(line, 0))
     return files
 
 

@@ -15,7 +15,7 @@ from forebay.errors import ForebayError, Unsupported
 from forebay.faces.kind import DeviceKind
 from forebay.faces.pybind_arguments import STR, Signature
 from forebay.runtime.allocator import pluggable_allocator, statistics
-from forebay.runtime.allocator.displayed import OrderedStatistics, SummaryText
+from forebay.runtime.allocator.displayed import OrderedStatistics
 from forebay.runtime.allocator.summary import memory_summary
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index, local
@@ -291,7 +291,7 @@ class MemoryStatistics:
         index = self._kind.explicit_index(device)
         if index is None:
             index = current_index(self._name)
-        return SummaryText(memory_summary(self.memory_stats(index), index, abbreviated=abbreviated))
+        return memory_summary(self.memory_stats(index), index, abbreviated=abbreviated)
 
     def reset_peak_memory_stats(self, device: DeviceLike | None = None) -> None:
         """Set every peak to the current value.
