@@ -10,10 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import nbformat
-from nbclient import NotebookClient
-from nbconvert import HTMLExporter
-
 CELLS = [
     "%load_ext forebay",
     """import numpy as np, time
@@ -37,6 +33,10 @@ STYLE = "<style>body { padding: 0 !important } .jp-Notebook { padding: 8px !impo
 
 
 def main(path: str, theme: str = "light") -> None:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbconvert import HTMLExporter
+
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     NotebookClient(notebook, timeout=60).execute()
     del notebook.cells[0]
