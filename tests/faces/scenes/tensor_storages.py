@@ -150,6 +150,7 @@ def data_of_another_type_is_refused(cuda, torch_like):
 
 
 def garbage_collector_finds_tensors(cuda, torch_like):
+    gc.collect()  # tensors of other scenes
     mine = [torch_like.empty(1000, device="cuda"), torch_like.empty(7, device="cuda:1")]
     found = [each for each in gc.get_objects() if torch_like.is_tensor(each) and each.is_cuda]
     return sorted(each.untyped_storage().nbytes() for each in found), len(mine)
