@@ -6,9 +6,9 @@
 
 namespace forebay {
 
-// Blocks all signals that the system may deliver to any thread, while it exists. A thread inherits the mask of its
-// creator: one created meanwhile gets no signals, so that a program that blocks a signal in its own threads and waits
-// for it (sigwait) gets it. Signals of faults stay unblocked, as the access guard handles them.
+// Blocks all signals except those of faults, while it exists. A thread inherits the mask of its creator, so that
+// threads created during that time get no signals. Otherwise a program that blocks a signal in its own threads and
+// waits for it (sigwait) would not get it. Signals of faults stay unblocked, as the access guard handles them.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,4 +1,4 @@
-"""What `import forebay` loads, in a fresh process. `dev.py bench import` measures the time."""
+"""The modules that `import forebay` loads, in a fresh process. `dev.py bench import` measures the time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Measurement of one device while a piece of the program runs, as `forebay run` measures a whole program.
 
 NumPy's arrays are allocated on the device if it is a CPU device, which then has no limit but the system's unless the
-program has set one. Everything is restored afterwards, except what the program has changed meanwhile.
+program has set one. The state before is restored afterwards, except what the program changed itself, and the limit if
+what remains allocated exceeds it.
 """
 
 from __future__ import annotations

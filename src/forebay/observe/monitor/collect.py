@@ -47,7 +47,7 @@ def collect(sites: int = 0, started: float | None = None) -> ProcessFigures:
     Returns
     -------
     ProcessFigures
-        The figures. A device that is closed meanwhile is left out.
+        The figures. A device that is closed during the call is left out.
     """
     devices = []
     for opened in open_devices().devices:

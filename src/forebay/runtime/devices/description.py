@@ -1,4 +1,4 @@
-"""What is known of a device without opening it, for its display in a notebook."""
+"""The properties of a device that can be read without opening it, for its display in a notebook."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _CELL = re.compile(r"cell \[\d+\]")
 
 @dataclass(frozen=True, slots=True)
 class CellMeasurement:
-    """What was measured while a cell ran. Sizes are in bytes, times in nanoseconds of Unix time."""
+    """Measurements of one cell of a notebook. Sizes are in bytes, times in nanoseconds of Unix time."""
 
     start_ns: int
     end_ns: int
