@@ -8,7 +8,7 @@ try:
 except Exception as _why:  # noqa: BLE001 - an ImportError, or anything where the file is damaged; see __getattr__
     _why_no_core = _why
 else:
-    from forebay import _oom_advice, backends, memory, random  # noqa: F401 - the first registers itself
+    from forebay import _oom_advice, _tensor_reductions, backends, memory, random  # noqa: F401 - two register themselves
     from forebay._utils import _register_device_module as _register_device_module  # private: not in __all__
     from forebay._utils import get_device_module
     from forebay.backends import why_not
@@ -62,7 +62,6 @@ else:
     )
     from forebay.faces.tensor_queries import equal, is_complex, is_floating_point, is_storage, is_tensor, numel
     from forebay.faces.type_info import finfo, iinfo
-    from forebay.interop import multiprocessing as _multiprocessing  # noqa: F401 - registers reductions of tensors
     from forebay.layouts import (
         Size,
         channels_last,

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from forebay.byte_sizes import format_bytes, parse_bytes
-from forebay.system_memory import usable_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path  # at run time only when it is needed, as system_memory, which needs it: it takes long
 
 __all__ = [
     "ALLOCATOR_SETTINGS",
@@ -22,12 +23,16 @@ __all__ = [
     "SANITIZER",
     "STRAY_CONTEXTS",
     "TRACE",
+    "UNLIMITED",
     "VARIABLES",
     "Emulated",
     "Variable",
     "allocator_settings",
     "parse_emulated",
 ]
+
+UNLIMITED = 1 << 44  # bytes: a device with this capacity has no limit but the system's; several such ranges of
+# addresses can be reserved
 
 _T = TypeVar("_T")
 
@@ -63,6 +68,8 @@ def _share_of_memory() -> int:
         devices = CPU_DEVICES.value()
     except ValueError:  # reported by the function that counts devices
         devices = 1
+    from forebay.system_memory import usable_memory
+
     return usable_memory() * 3 // 4 // devices
 
 
@@ -166,6 +173,8 @@ LOW_WATERMARK: Variable[float | None] = Variable(
 
 
 def _file(text: str) -> Path:
+    from pathlib import Path
+
     path = Path(text)
     if not path.name or path.is_dir():
         raise ValueError(f"{text!r} is a directory, not a file")

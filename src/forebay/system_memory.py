@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["UNLIMITED", "available_memory", "resident_memory", "usable_memory"]
-
-UNLIMITED = 1 << 44  # bytes: a device with this capacity has no limit but the system's; several such ranges of
-# addresses can be reserved
+__all__ = ["available_memory", "resident_memory", "usable_memory"]
 
 
 def usable_memory(root: Path = Path("/")) -> int:

@@ -31,7 +31,7 @@ LAYERS: list[tuple[float, str]] = [
     (5, "faces"),
     (5, "interop"),
     (5, "memory random"),
-    (5, "_oom_advice"),
+    (5, "_oom_advice _tensor_reductions"),
     (6, "cuda"),
     (6, "mps"),
     (6, "mtia"),

@@ -10,13 +10,13 @@ import pytest
 
 import forebay
 from forebay import memory
+from forebay.config import UNLIMITED
 from forebay.errors import Unsupported
 from forebay.interop import cell_memory
 from forebay.interop import numpy as hook
 from forebay.interop.cell_memory import CellMemory
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.history import recording
-from forebay.system_memory import UNLIMITED
 
 MIB = 1 << 20
 

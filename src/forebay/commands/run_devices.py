@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from forebay.config import CPU_MEMORY, EMULATE
-from forebay.system_memory import UNLIMITED
+from forebay.config import CPU_MEMORY, EMULATE, UNLIMITED
 
 if TYPE_CHECKING:
     from forebay.snapshot.model import Snapshot

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from forebay.config import CPU_MEMORY
+from forebay.config import CPU_MEMORY, UNLIMITED
 from forebay.device_spec import CPU
 from forebay.errors import WrongState, without_frames
 from forebay.interop import numpy
@@ -23,7 +23,6 @@ from forebay.runtime.memory.device_snapshot import take_snapshot
 from forebay.runtime.memory.peak import Peak
 from forebay.snapshot.model import Snapshot
 from forebay.snapshot.report.cell import CellMeasurement, CellReport
-from forebay.system_memory import UNLIMITED
 
 __all__ = ["CellMemory"]
 

@@ -1,6 +1,6 @@
 """Tensor transfer between processes through `multiprocessing`, without a copy (`torch.multiprocessing.reductions`).
 
-Importing `forebay` registers the reductions. This module also re-exports the names of `multiprocessing`, as
+Opening the first device registers the reductions. This module also re-exports the names of `multiprocessing`, as
 `torch.multiprocessing` does.
 
 Both processes use the same memory. The sender keeps it until the receiver's last tensor over it is released or the

@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay.backends.emulated.memory_budget import guard_reporter
-from forebay.runtime.allocator.oom_message import largest_holders
+from forebay.runtime.allocator.oom_explanation import largest_holders
 from forebay.runtime.base import lazy_init
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.lifecycle.emulation import Emulation

@@ -14,7 +14,7 @@ import pytest
 
 import forebay
 from forebay import DeviceError, OutOfMemory, memory
-from forebay.runtime.allocator import oom_message
+from forebay.runtime.allocator import oom_explanation, oom_message
 
 MIB = 1 << 20
 
@@ -125,7 +125,7 @@ def test_memory_error_while_finding_call_sites_is_reported(fake, monkeypatch):
         raise MemoryError
 
     memory.record_history(device="fake:0")
-    monkeypatch.setattr(oom_message, "largest_holders", fail)
+    monkeypatch.setattr(oom_explanation, "largest_holders", fail)
     assert "too little memory to find the call sites" in str(oom_error(70 * MIB))
 
 

@@ -8,7 +8,6 @@ import platform
 import threading
 import time
 from functools import cache
-from pathlib import Path
 
 from forebay import config
 from forebay.backends.common.arguments import integer_of
@@ -68,6 +67,8 @@ class HostPort(BaseHostPort):
 
 @cache
 def _processor() -> str:
+    from pathlib import Path  # at its use, as its import takes long
+
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from forebay import backends
 from forebay.backends.emulated.telemetry import busy_share
+from forebay.config import UNLIMITED
 from forebay.errors import ForebayError
 from forebay.observe.monitor import sensors
 from forebay.observe.monitor.figures import DeviceFigures, ProcessFigures, Readings, SiteFigures
@@ -20,7 +21,7 @@ from forebay.runtime.history.memory_snapshot import snapshot
 from forebay.snapshot.model import State
 from forebay.snapshot.sites import find_sites, label_of
 from forebay.spi import Telemetry
-from forebay.system_memory import UNLIMITED, resident_memory
+from forebay.system_memory import resident_memory
 from forebay.untrusted import printable, shortened
 
 if TYPE_CHECKING:

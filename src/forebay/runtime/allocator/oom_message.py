@@ -1,25 +1,22 @@
-"""Texts of OutOfMemory errors: PyTorch's text, then where the free memory is and which call sites hold the rest."""
+"""Texts of OutOfMemory errors: PyTorch's text, then the explanation of the module `oom_explanation`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from forebay.byte_sizes import format_bytes
-from forebay.config import HIGH_WATERMARK
+from forebay.config import HIGH_WATERMARK, UNLIMITED
 from forebay.errors import ForebayError, OutOfMemory
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
-from forebay.runtime.history import memory_snapshot
-from forebay.snapshot.model import Snapshot, State
-from forebay.snapshot.sites import find_sites, label_of
 from forebay.spi import ProcessUsage
-from forebay.system_memory import UNLIMITED
 
 if TYPE_CHECKING:
     from forebay.runtime.allocator.caching_allocator import Allocator
+    from forebay.runtime.allocator.oom_explanation import Adviser
     from forebay.runtime.allocator.request import AllocRequest
 
 __all__ = [
@@ -28,7 +25,6 @@ __all__ = [
     "MAX_REQUEST_BYTES",
     "heap_text",
     "invalid_buffer_size_error",
-    "largest_holders",
     "oom_error",
     "rejected_error",
     "segment_text",
@@ -37,14 +33,13 @@ __all__ = [
 
 DOCUMENTATION = "https://forebay.readthedocs.io/en/stable/how-to/out-of-memory.html"
 MAX_REQUEST_BYTES = 1 << 60  # the bound of PyTorch and of the core; a request this large never reaches the device
-_MAX_SITES = 3  # named in the text
 
 # Functions that suggest remedies, from the memory history and the request, as lines for the text.
-ADVISERS: list[Callable[[Snapshot, Allocator, AllocRequest], list[str]]] = []
+ADVISERS: list[Adviser] = []
 
 
 def too_large_error(name: str, wanted: int) -> OutOfMemory:
-    """Return the error for a request of MOST_BYTES or more, for which no recovery step is tried."""
+    """Return the error for a request of MAX_REQUEST_BYTES or more, for which no recovery step is tried."""
     message = f"{_kind(name)} out of memory. Tried to allocate more than 1EB memory."  # PyTorch's text
     return OutOfMemory(message, wanted=wanted, device=name)
 
@@ -65,7 +60,13 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
     """
     lines = [text]
     if allocator.explains_oom:
-        lines += _explanation(allocator, request, capacity)
+        lines += _request(request, capacity)
+        try:
+            from forebay.runtime.allocator import oom_explanation  # not at import: most programs do not need it
+
+            lines += oom_explanation.explain(allocator, request, capacity, ADVISERS)
+        except MemoryError:  # NumPy may allocate from this pool
+            lines.append("  There was too little memory to find the call sites that hold it.")
     return OutOfMemory(
         "\n".join(lines),
         wanted=request.nbytes,
@@ -77,35 +78,12 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
     )
 
 
-def _explanation(allocator: Allocator, request: AllocRequest, capacity: int) -> list[str]:
-    lines = []
+def _request(request: AllocRequest, capacity: int) -> Iterator[str]:
     requested, needed = format_bytes(request.nbytes), format_bytes(request.segment)
     if requested != needed:
-        lines.append(f"  The request of {requested} needs a segment of {needed}.")
+        yield f"  The request of {requested} needs a segment of {needed}."
     if capacity >= UNLIMITED:
-        lines.append("  The device has no limit: the system refused the memory.")
-    try:
-        snapshot = memory_snapshot.snapshot(allocator, allocator.name, capacity, trace=bool(ADVISERS))
-        lines += _free_blocks(snapshot, request)
-        if allocator.recording:
-            lines += largest_holders(snapshot)
-            lines += _fragmentation(snapshot, request)
-            for adviser in ADVISERS:
-                lines += adviser(snapshot, allocator, request)
-        else:
-            lines.append("  To see which call sites hold it, call forebay.memory.record_history() before allocating.")
-    except MemoryError:  # NumPy may allocate from this pool
-        lines.append("  There was too little memory to find the call sites that hold it.")
-    return lines
-
-
-def largest_holders(snapshot: Snapshot) -> list[str]:
-    """Return one line for each of the call sites that hold the most memory."""
-    live = snapshot.blocks[snapshot.blocks["state"] == State.LIVE]
-    return [
-        f"  {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
-        for nbytes, count, label in _largest_sites(snapshot, live["stack"], live["requested"])
-    ]
+        yield "  The device has no limit: the system refused the memory."
 
 
 def segment_text(allocator: Allocator, request: AllocRequest, free: int, capacity: int) -> str:
@@ -170,64 +148,6 @@ def invalid_buffer_size_error(nbytes: int) -> ForebayError:
 
 def _metal_size(nbytes: int) -> str:
     return _size(nbytes if nbytes <= 1024 else float(np.float32(nbytes)), ("KB", "MB", "GB"))  # as PyTorch rounds it
-
-
-def _free_blocks(snapshot: Snapshot, request: AllocRequest) -> list[str]:
-    """Describe where the free memory is."""
-    free = snapshot.blocks[snapshot.blocks["state"] == State.FREE]
-    if not len(free):
-        return []
-    segment = snapshot.segments[free["segment"]]
-    largest = int(np.argmax(free["nbytes"]))
-    where = f"at {int(free['address'][largest]):#x}, for stream {int(segment['queue'][largest])}"
-    lines = [f"  The largest free block is {format_bytes(int(free['nbytes'][largest]))}, {where}."]
-    eligible = (
-        (segment["queue"] == request.queue)
-        & (segment["small"] == request.small)
-        & (segment["home"] == request.partition)
-    )
-    usable = free["nbytes"][eligible]
-    best = int(usable.max(initial=0))
-    if best < int(free["nbytes"][largest]):
-        usable_text = "none" if best == 0 else f"at most {format_bytes(best)}"
-        lines.append(f"  Usable for this size and stream: {usable_text}.")
-    short = usable[usable < request.size]
-    if len(short):
-        lines.append(
-            f"  {format_bytes(int(short.sum()))} are free in {len(short)} "
-            f"{'block' if len(short) == 1 else 'blocks'} too small for {format_bytes(request.nbytes)}."
-        )
-    return lines
-
-
-def _fragmentation(snapshot: Snapshot, request: AllocRequest) -> list[str]:
-    """Name the call sites whose blocks keep partly free segments from being released to the device."""
-    used = np.zeros(len(snapshot.segments), np.int64)
-    busy = snapshot.blocks[snapshot.blocks["state"] != State.FREE]
-    np.add.at(used, busy["segment"], busy["nbytes"].astype(np.int64))
-    total = snapshot.segments["nbytes"].astype(np.int64)
-    pinned = (used > 0) & (used < total)
-    free = int((total - used)[pinned].sum())
-    if free < request.size:
-        return []
-    segments = int(pinned.sum())
-    which = "1 segment" if segments == 1 else f"{segments} segments"
-    lines = [f"  {format_bytes(free)} are free in {which} that cannot be released because of"]
-    pinning = busy[pinned[busy["segment"]]]
-    return lines + [
-        f"    {format_bytes(nbytes)} in {count} {'block' if count == 1 else 'blocks'}: {label}"
-        for nbytes, count, label in _largest_sites(snapshot, pinning["stack"], pinning["requested"])
-    ]
-
-
-def _largest_sites(snapshot: Snapshot, stacks: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    known = find_sites(snapshot)
-    site = known.of_stack[stacks]
-    nbytes = np.bincount(site, sizes, len(known.frames)).astype(np.int64)
-    count = np.bincount(site, minlength=len(known.frames))
-    for at in [int(at) for at in np.argsort(-nbytes, kind="stable")[:_MAX_SITES] if nbytes[at]]:
-        label = label_of(known.frames[at]) if at > 1 else "unknown origin (the history was off or recorded no stacks)"
-        yield int(nbytes[at]), int(count[at]), label
 
 
 def _occupants(holding: Mapping[int, int]) -> Iterator[str]:

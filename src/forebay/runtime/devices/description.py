@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from forebay import backends, device_spec
 from forebay.byte_sizes import format_bytes
+from forebay.config import UNLIMITED
 from forebay.device_spec import Device, canonical
 from forebay.runtime.allocator import statistics
 from forebay.runtime.devices import open_device
 from forebay.runtime.devices.current import current_index
 from forebay.spi import Describes
-from forebay.system_memory import UNLIMITED
 
 __all__ = ["describe"]
 

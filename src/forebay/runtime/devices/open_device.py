@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from forebay.runtime.streams.stream import Stream
 
 __all__ = [
+    "BEFORE_OPENING",
     "OpenDevice",
     "OpenDevices",
     "after_fork_in_child",
@@ -56,6 +58,8 @@ __all__ = [
     "pinned_allocators",
     "retire_kind",
 ]
+
+BEFORE_OPENING: list[Callable[[], object]] = []  # called before each device is opened
 
 _opened: dict[Device, OpenDevice] = {}
 _pinned: dict[str, PinnedAllocator] = {}  # by kind; uses the port of the device that asked first
@@ -283,6 +287,8 @@ def open_device(device: Device) -> OpenDevice:
     if found is None:
         _check_exists(device)
         lazy_init.get(device.kind).ensure()  # without the lock: deferred calls may open devices
+        for prepare in BEFORE_OPENING:
+            prepare()
         with _opening:
             found = _opened.get(device)
             if found is None:  # a signal handler or destructor of this thread may open it during `_open`

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.errors import ForebayError
@@ -32,7 +31,6 @@ __all__ = [
 
 UNLIMITED = (1 << 63) - 1
 _DEPTH = 256  # frames of a stack
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _BY_NAME = {name: int(action) for action, name in ACTIONS.items()}
 
 # By kind: starts the recording of each device opened from now on, and of its pinned memory.
@@ -64,7 +62,11 @@ def first_frames_outside(stacks: str) -> str | None:
 
     PyTorch's functions are C++ functions, which only "all" records.
     """
-    return _PACKAGE if stacks == "python" else None
+    if stacks != "python":
+        return None
+    from pathlib import Path  # at its use, as its import takes long
+
+    return str(Path(__file__).parents[2]) + os.sep
 
 
 def start(
