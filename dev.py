@@ -164,7 +164,7 @@ def docs(arguments: list[str]) -> int:
 
 
 def dist(arguments: list[str]) -> int:
-    prepare("dist", core=False)
+    prepare("dist", *(["cross"] if "--manylinux" in arguments else []), core=False)
     return run(["python", "tools/distributions.py", *arguments])
 
 

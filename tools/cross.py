@@ -80,7 +80,7 @@ TARGETS = {
         Target("x86_64-linux", "x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", "x86_64"),
         Target("aarch64-linux", "aarch64-linux-gnu.2.28", "manylinux_2_28_aarch64", "aarch64"),
         Target(
-            "arm64-macos", "aarch64-macos", "macosx_14_0_arm64", "arm64", ("-bundle", "-undefined", "dynamic_lookup")
+            "arm64-macos", "aarch64-macos", "macosx_14_0_arm64", "arm64", ("-shared", "-undefined", "dynamic_lookup")
         ),
     )
 }

@@ -3,11 +3,13 @@
 The wheel is built as pip builds it for a user without a wheel: from the sdist, in an isolated environment. It is then
 installed in an empty environment outside the checkout, where `forebay doctor`, `forebay run` and the conformance suite
 must pass. `dev.py demo` and `dev.py test --quick` must pass in the unpacked sdist. `--no-build` verifies what dist/
-already contains, `--no-sdist-tests` omits the tests in the unpacked sdist.
+already contains, `--no-sdist-tests` omits the tests in the unpacked sdist. `--manylinux` compiles the wheel with zig
+for the C library of manylinux_2_28; without it the wheel needs this machine's.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
 from steps import ROOT, call, empty_environment, fail, megabytes, output
@@ -24,7 +27,9 @@ DIST = ROOT / "dist"
 MAX_BYTES = 8 * 10**6  # of forebay's installed files, without the bytecode that Python caches
 SOURCES_ONLY = (".pyx", ".pxd", ".pxi", ".c", ".cpp")
 GENERATED = re.compile(r"PKG-INFO|setup\.cfg|src/forebay\.egg-info/.*")  # what setuptools adds to an sdist
+OPTIONS = {"--no-build", "--no-sdist-tests", "--manylinux"}
 MANYLINUX = "manylinux_2_28"
+ZIG = "linux-gnu.2.28"  # its C library, as zig names it
 
 RICH = ("rich*", "pygments*", "markdown_it*", "mdurl*")
 CONFORMANCE = 'from forebay.testing.conformance import *\n\npytest_plugins = ["forebay.testing.plugin"]\n'
@@ -36,14 +41,14 @@ print("allocated", sum(array.nbytes for array in kept))
 
 
 def main(arguments: list[str]) -> int:
-    if unknown := {*arguments} - {"--no-build", "--no-sdist-tests"}:
+    if unknown := {*arguments} - OPTIONS:
         fail(f"unknown argument {min(unknown)!r}")
     if "--no-build" in arguments:
         sdist, wheel = only(DIST, "*.tar.gz"), only(DIST, "*.whl")
     else:
         shutil.rmtree(DIST, ignore_errors=True)
         sdist = build_sdist(DIST)
-        wheel = build_wheel(sdist, DIST)
+        wheel = build_wheel(sdist, DIST, zig_compilers() if "--manylinux" in arguments else {})
     call("metadata", [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     call("check-wheel-contents", ["check-wheel-contents", str(wheel)])
     problems = [*sdist_problems(sdist_files(sdist)), *wheel_problems(wheel, sdist), *debug_problems(wheel)]
@@ -63,11 +68,23 @@ def build_sdist(target: Path) -> Path:
     return only(target, "*.tar.gz")
 
 
-def build_wheel(sdist: Path, target: Path) -> Path:
+def zig_compilers() -> dict[str, str]:
+    """Return the variables that have setuptools compile with zig for manylinux_2_28."""
+    zig, target = files("ziglang") / "zig", f"-target {platform.machine()}-{ZIG}"  # pip hides the package from a build
+    c, cpp = f"{zig} cc {target}", f"{zig} c++ {target}"
+    return {"CC": c, "CXX": cpp, "LDSHARED": f"{c} -shared", "LDCXXSHARED": f"{cpp} -shared"}
+
+
+def build_wheel(sdist: Path, target: Path, variables: dict[str, str]) -> Path:
     """Compile a wheel from the sdist, outside the checkout."""
     with tempfile.TemporaryDirectory() as outside:
         command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(target), str(sdist)]
-        call("wheel", command, folder=outside)
+        call("wheel", command, folder=outside, **variables)
+    if variables:  # gives it the tag of manylinux, if its modules allow that
+        repaired = ["repair", "--plat", f"{MANYLINUX}_{platform.machine()}", "--wheel-dir", str(target)]
+        wheel = only(target, "*.whl")
+        call("auditwheel repair", [sys.executable, "-m", "auditwheel", *repaired, str(wheel)])
+        wheel.unlink()
     return only(target, "*.whl")
 
 
@@ -114,7 +131,7 @@ def wheel_problems(wheel: Path, sdist: Path) -> list[str]:
     compiled = {name.removesuffix(".pyx") for name in sources if name.endswith(".pyx")}
     expected = {name for name in sources if not name.endswith(SOURCES_ONLY)}
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
     modules = {name.partition(".")[0] for name in names if name.endswith(".so")}
     files = {name for name in names if not name.endswith(".so")}
     return [
@@ -157,7 +174,7 @@ def describe(file: Path) -> str:
 
 
 def linux_tag(wheel: Path) -> list[str]:
-    """Return the line that says which Linux systems run the wheel; `dev.py cross` builds those of manylinux_2_28."""
+    """Return the line that says which Linux systems run the wheel."""
     if not sys.platform.startswith("linux"):
         return []
     shown = output([sys.executable, "-m", "auditwheel", "show", str(wheel)])
