@@ -45,7 +45,7 @@ LAYERS: list[tuple[float, str]] = [
 _RUNTIME = "base settings history allocator pinned devices streams memory random tensors graphs lifecycle"
 ORDERS = {
     "forebay.runtime": _RUNTIME.split(),
-    "forebay.backends": ["common", "host", "emulated", "plugins"],
+    "forebay.backends": ["common", "host", "emulated", "cuda", "plugins"],
     "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
     "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
 }

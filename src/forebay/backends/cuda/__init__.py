@@ -1,0 +1,1 @@
+"""Backend for NVIDIA GPUs, through the CUDA driver and cuda-bindings."""

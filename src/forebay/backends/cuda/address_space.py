@@ -1,0 +1,146 @@
+"""Expandable address space of a CUDA device: each page is physical memory of its own, mapped to reserved addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
+from forebay.backends.cuda.calls import check, driver_api
+from forebay.backends.cuda.context import PrimaryContext
+from forebay.errors import OutOfMemory
+
+__all__ = ["CudaAddressSpaces"]
+
+_INVALID_VALUE, _OUT_OF_MEMORY = 1, 2
+_ALIGNMENT = 2 << 20
+
+
+class CudaAddressSpaces:
+    """The address space of a port; implements `spi.Growable`.
+
+    `out_of_memory` returns the error for a number of bytes and the driver's function that could not provide them.
+    """
+
+    def __init__(self, context: PrimaryContext, out_of_memory: Callable[[int, str], OutOfMemory]) -> None:
+        self._context = context
+        self._out_of_memory = out_of_memory
+        self._ledger = PageLedger(context.name)
+        self._mapping = set[int]()  # pages that are being mapped or unmapped
+        self._unreleased: list[Any] = []  # memory that the driver refused to release
+        self._lock = RLock()
+        self._api = driver_api()
+        self._property = self._memory_of(context.device)
+        self._access = self._api.CUmemAccessDesc()
+        self._access.location = self._property.location
+        self._access.flags = self._api.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+    @property
+    def held(self) -> int:
+        """Committed bytes."""
+        return self._ledger.held
+
+    def reserve(self, nbytes: int, page: int) -> int:
+        nbytes, page = check_space_arguments(nbytes, page, self._page_size())
+        with self._context.current() as api:
+            result = api.cuMemAddressReserve(nbytes, _ALIGNMENT, 0, 0)
+            if int(result[0]) == _OUT_OF_MEMORY:
+                raise self._out_of_memory(nbytes, "cuMemAddressReserve")
+            address = int(check(result, "cuMemAddressReserve", self._context.name))
+            self._ledger.add(AddressSpace(address, nbytes, page))
+        return address
+
+    def release(self, address: int) -> None:
+        with self._lock, self._context.current() as api:
+            space = self._ledger.remove_empty(address)
+            for page in tuple(self._mapping):  # an earlier call was interrupted
+                if space.address <= page < space.address + space.nbytes:
+                    self._unmap(page, space.page)
+            result = api.cuMemAddressFree(space.address, space.nbytes)
+            if result[0]:
+                self._ledger.add(space)
+            check(result, "cuMemAddressFree", self._context.name)
+
+    def commit(self, address: int, nbytes: int) -> None:
+        with self._lock, self._context.current():
+            space, address, nbytes = self._ledger.find_range("commit", address, nbytes)
+            mapped = list[int]()
+            try:
+                for start, size in space.uncommitted(address, nbytes):
+                    for page in range(start, start + size, space.page):
+                        self._map(page, space.page)
+                        mapped.append(page)
+                    access = self._api.cuMemSetAccess(start, size, [self._access], 1)
+                    check(access, "cuMemSetAccess", self._context.name)
+            except BaseException as error:
+                for page in mapped:
+                    self._unmap(page, space.page)
+                if isinstance(error, OutOfMemory):  # of one page
+                    raise self._out_of_memory(nbytes, error.call) from None
+                raise
+            self._ledger.write(space, address, nbytes, held=True)
+            self._mapping.difference_update(mapped)
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        with self._lock, self._context.current():
+            space, address, nbytes = self._ledger.find_range("decommit", address, nbytes)
+            for page in range(address, address + nbytes, space.page):
+                is_repeated = page in self._mapping
+                if not is_repeated and not space.committed_in(page, space.page):
+                    continue
+                self._mapping.add(page)
+                result = self._api.cuMemUnmap(page, space.page)
+                if result[0] and not is_repeated:
+                    self._mapping.discard(page)
+                    check(result, "cuMemUnmap", self._context.name)
+                self._ledger.write(space, page, space.page, held=False)
+                self._mapping.discard(page)
+
+    def close(self) -> None:
+        """Release all address space. Errors are ignored: the device may be lost."""
+        with self._context.current() as api:
+            for space in self._ledger.clear():
+                for start, size in space.memory():
+                    for page in range(start, start + size, space.page):
+                        api.cuMemUnmap(page, space.page)
+                for page in tuple(self._mapping):
+                    self._unmap(page, space.page)
+                api.cuMemAddressFree(space.address, space.nbytes)
+            while self._unreleased:
+                api.cuMemRelease(self._unreleased.pop())
+
+    def _map(self, page: int, nbytes: int) -> None:
+        """Map new memory to a page. The mapping owns it."""
+        if page in self._mapping:  # an earlier call was interrupted
+            self._unmap(page, nbytes)
+        result = self._api.cuMemCreate(nbytes, self._property, 0)
+        if int(result[0]) == _OUT_OF_MEMORY:
+            raise self._out_of_memory(nbytes, "cuMemCreate")
+        memory = check(result, "cuMemCreate", self._context.name)
+        try:
+            self._mapping.add(page)
+            check(self._api.cuMemMap(page, nbytes, 0, memory, 0), "cuMemMap", self._context.name)
+        finally:
+            released = self._api.cuMemRelease(memory)
+            if released[0]:
+                self._unreleased.append(memory)
+        check(released, "cuMemRelease", self._context.name)
+
+    def _unmap(self, page: int, nbytes: int) -> None:
+        """Unmap a page of `_mapping`. It may not be mapped, if the call that maps it was interrupted."""
+        code = int(self._api.cuMemUnmap(page, nbytes)[0])
+        if code in (0, _INVALID_VALUE):
+            self._mapping.discard(page)
+
+    def _page_size(self) -> int:
+        minimum = self._api.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        result = self._api.cuMemGetAllocationGranularity(self._property, minimum)
+        return int(check(result, "cuMemGetAllocationGranularity", self._context.name))
+
+    def _memory_of(self, device: Any) -> Any:
+        memory = self._api.CUmemAllocationProp()
+        memory.type = self._api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        memory.location.type = self._api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        memory.location.id = int(device)
+        return memory

@@ -1,0 +1,46 @@
+"""Calls of the CUDA driver through cuda-bindings: import, and errors in place of result codes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from forebay.backends.common.cuda_errors import accelerator_error
+from forebay.errors import DeviceError
+
+__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "failed"]
+
+# Codes after which no call of the context succeeds: the process must end, or reset the device.
+FATAL: Final = frozenset({214, *range(700, 702), *range(714, 721)})
+
+
+def driver_api() -> Any:
+    """Return the module `cuda.bindings.driver`. Raises ImportError if cuda-bindings is not installed."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def error_of(code: int, function: str, device: str = "") -> DeviceError:
+    """Return the error for a result code of the driver: PyTorch's text, and the driver's name of the code as a note."""
+    api = driver_api()
+    known, name = api.cuGetErrorName(api.CUresult(code)) if code in api.CUresult else (1, None)
+    shown = f"CUDA_ERROR_{code}" if int(known) or name is None else name.decode()
+    remedy = "; the device accepts no more work in this process" if code in FATAL else ""
+    return accelerator_error(code, call=function, device=device, note=f"{function} returned {shown} ({code}){remedy}")
+
+
+def failed(result: tuple[Any, ...]) -> int:
+    """Return the result code of a call, which is 0 after success."""
+    return int(result[0])
+
+
+def check(result: tuple[Any, ...], function: str, device: str = "") -> Any:
+    """Return what a call returned, without its result code: None, a value, or a tuple. Raises DeviceError."""
+    if result[0]:
+        raise error_of(int(result[0]), function, device)
+    return result[1] if len(result) == 2 else result[1:] or None
+
+
+def call(function: str, *arguments: Any, device: str = "") -> Any:
+    """Call a function of the driver by name. Raises DeviceError."""
+    return check(getattr(driver_api(), function)(*arguments), function, device)

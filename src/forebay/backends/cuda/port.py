@@ -1,0 +1,194 @@
+"""Port of a CUDA device: its memory and its queues."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from threading import RLock
+
+from forebay.backends.common.arguments import address_of, integer_of, size_of
+from forebay.backends.cuda.address_space import CudaAddressSpaces
+from forebay.backends.cuda.calls import check, driver_api, error_of
+from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.cuda.queue import CudaQueue
+from forebay.byte_sizes import format_bytes
+from forebay.errors import DeviceError, OutOfMemory
+from forebay.spi import DeviceProps
+
+__all__ = ["CudaPort"]
+
+_OUT_OF_MEMORY = 2
+_ALIGNMENT = 2 << 20
+
+
+class CudaPort:
+    """An open CUDA device."""
+
+    def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
+        self.props = props
+        self.context = context
+        self.name: str = context.name
+        self._lock = RLock()
+        self._queues: list[CudaQueue] = []
+        self._segments: dict[int, tuple[int, int]] = {}  # by address: what the driver returned, and size
+        self._pinned: set[int] = set()
+        self._managed: set[int] = set()
+        self._pinned_in_place: set[int] = set()
+        self._spaces = CudaAddressSpaces(context, self.out_of_memory)
+        self._has_default_queue = False
+        self._closed = False
+        with context.current() as api:
+            self._priorities = check(api.cuCtxGetStreamPriorityRange(), "cuCtxGetStreamPriorityRange", self.name)
+
+    def reserve(self, nbytes: int) -> int:
+        nbytes = size_of(nbytes)
+        address = origin = self._allocate(nbytes)
+        if address % _ALIGNMENT:  # the driver promises 256 bytes, and returns 2 MiB for sizes that are multiples of it
+            self._free(address)
+            origin = self._allocate(nbytes + _ALIGNMENT)
+            address = -(-origin // _ALIGNMENT) * _ALIGNMENT
+        self._segments[address] = (origin, nbytes)
+        return address
+
+    def release(self, address: int) -> None:
+        address = integer_of(address, "address")
+        self.context.check_usable()
+        found = self._segments.pop(address, None)
+        if found is None:
+            raise self._unknown(address, "release", "reserve")
+        try:
+            self._free(found[0])
+        except DeviceError:
+            self._segments[address] = found
+            raise
+
+    def memory_info(self) -> tuple[int, int]:
+        with self.context.current() as api:
+            free, total = check(api.cuMemGetInfo(), "cuMemGetInfo", self.name)
+        return int(free), int(total)
+
+    def queue(self, priority: int = 0) -> CudaQueue:
+        priority = integer_of(priority, "priority")
+        least, greatest = self._priorities
+        with self._lock:
+            self.context.check_usable()
+            default = not self._has_default_queue
+            new = CudaQueue(self.context, max(greatest, min(priority, least)), default=default)
+            self._has_default_queue = True
+            self._queues.append(new)
+        return new
+
+    def pin(self, nbytes: int) -> int:
+        nbytes = size_of(nbytes)
+        with self.context.current() as api:
+            flags = api.CU_MEMHOSTALLOC_PORTABLE  # pinned for all contexts, as PyTorch's
+            address = int(check(api.cuMemHostAlloc(nbytes, flags), "cuMemHostAlloc", self.name))
+            self._pinned.add(address)
+        return address
+
+    def unpin(self, address: int) -> None:
+        self._release(self._pinned, address, "unpin", "pin", "cuMemFreeHost")
+
+    def pin_in_place(self, address: int, nbytes: int) -> None:
+        address, nbytes = address_of(address, "address"), size_of(nbytes)
+        with self.context.current() as api:
+            flags = api.CU_MEMHOSTREGISTER_PORTABLE
+            check(api.cuMemHostRegister(address, nbytes, flags), "cuMemHostRegister", self.name)
+            self._pinned_in_place.add(address)
+
+    def unpin_in_place(self, address: int) -> None:
+        self._release(self._pinned_in_place, address, "unpin_in_place", "pin_in_place", "cuMemHostUnregister")
+
+    def reserve_managed(self, nbytes: int) -> int:
+        nbytes = size_of(nbytes)
+        with self.context.current() as api:
+            result = api.cuMemAllocManaged(nbytes, api.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
+            if int(result[0]) == _OUT_OF_MEMORY:
+                raise self.out_of_memory(nbytes, "cuMemAllocManaged")
+            address = int(check(result, "cuMemAllocManaged", self.name))
+            self._managed.add(address)
+        return address
+
+    def release_managed(self, address: int) -> None:
+        self._release(self._managed, address, "release_managed", "reserve_managed", "cuMemFree")
+
+    def reserve_space(self, nbytes: int, page: int) -> int:
+        return self._spaces.reserve(nbytes, page)
+
+    def release_space(self, address: int) -> None:
+        self._spaces.release(address)
+
+    def commit(self, address: int, nbytes: int) -> None:
+        self._spaces.commit(address, nbytes)
+
+    def decommit(self, address: int, nbytes: int) -> None:
+        self._spaces.decommit(address, nbytes)
+
+    def close(self) -> None:
+        """Complete the queued work, free all memory, and release the context."""
+        if self._closed or self.context.forked():
+            return
+        self._closed = True
+        with ExitStack() as stack:  # runs all of these, even if a warning in one is an error
+            stack.callback(self.context.release)
+            stack.callback(self._free_all)
+            for queue in tuple(self._queues):
+                stack.callback(queue.destroy)
+                stack.callback(queue.close)
+
+    def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory:
+        """Return the error of a call for which the device has too little memory."""
+        free, total = self.memory_info()
+        reserved = sum(size for _, size in self._segments.values()) + self._spaces.held
+        return OutOfMemory(
+            f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(total)}, "
+            f"{format_bytes(reserved)} reserved by forebay",
+            wanted=nbytes,
+            free=free,
+            reserved=reserved,
+            capacity=total,
+            code=_OUT_OF_MEMORY,
+            call=function,
+            device=self.name,
+        )
+
+    def _allocate(self, nbytes: int) -> int:
+        with self.context.current() as api:
+            result = api.cuMemAlloc(nbytes)
+            if int(result[0]) == _OUT_OF_MEMORY:
+                raise self.out_of_memory(nbytes, "cuMemAlloc")
+            return int(check(result, "cuMemAlloc", self.name))
+
+    def _free(self, address: int) -> None:
+        with self.context.current() as api:
+            check(api.cuMemFree(address), "cuMemFree", self.name)
+
+    def _free_all(self) -> None:
+        """Free all memory. Errors are ignored: a lost device has none to free."""
+        api, invoke = driver_api(), self.context.invoke
+        self._spaces.close()
+        while self._segments:
+            invoke(api.cuMemFree, self._segments.popitem()[1][0])
+        while self._managed:
+            invoke(api.cuMemFree, self._managed.pop())
+        while self._pinned:
+            invoke(api.cuMemFreeHost, self._pinned.pop())
+        while self._pinned_in_place:
+            invoke(api.cuMemHostUnregister, self._pinned_in_place.pop())
+
+    def _release(self, known: set[int], address: int, call: str, origin: str, function: str) -> None:
+        address = integer_of(address, "address")
+        self.context.check_usable()
+        try:
+            known.remove(address)
+        except KeyError:
+            raise self._unknown(address, call, origin) from None
+        try:
+            check(self.context.invoke(getattr(driver_api(), function), address), function, self.name)
+        except DeviceError:
+            known.add(address)
+            raise
+
+    def _unknown(self, address: int, call: str, origin: str) -> DeviceError:
+        error = error_of(1, call, self.name)
+        error.add_note(f"{address:#x} is not the address of memory that `{origin}` returned")
+        return error

@@ -1,0 +1,137 @@
+#include "machine.hpp"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+namespace softcuda {
+
+namespace {
+
+size_t number_from(const char* variable, size_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text && *text ? std::strtoull(text, nullptr, 0) : otherwise;
+}
+
+Machine* make_machine() {
+  auto* made = new Machine;  // never deleted: threads of streams may use it while the process ends
+  made->devices.resize(number_from("SOFTCUDA_DEVICES", 2));
+  made->latency = static_cast<int64_t>(number_from("SOFTCUDA_LATENCY", 0));
+  for (size_t index = 0; index < made->devices.size(); ++index) {
+    Device& device = made->devices[index];
+    device.name = "Software device";
+    device.total = number_from("SOFTCUDA_MEMORY", size_t{8} << 30);
+    for (size_t at = 0; at < sizeof device.uuid; ++at) device.uuid[at] = static_cast<unsigned char>(16 * index + at);
+    device.context.device = static_cast<int>(index);
+  }
+  return made;
+}
+
+bool take_fault(const char* name, CUresult* code) {
+  Machine& state = machine();
+  for (auto fault = state.faults.begin(); fault != state.faults.end(); ++fault) {
+    if (!fault->name.empty() && fault->name != name) continue;
+    if (fault->after--) continue;
+    *code = fault->code;
+    if (fault->sticky) state.sticky = fault->code;
+    state.faults.erase(fault);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Machine& machine() {
+  static Machine* const made = make_machine();
+  return *made;
+}
+
+CUresult begin_call(const char* name, bool needs_initialisation) {
+  Machine& state = machine();
+  const Lock lock(state.mutex);
+  ++state.calls[name];
+  CUresult code;
+  if (take_fault(name, &code)) return code;
+  if (!needs_initialisation) return CUDA_SUCCESS;
+  if (state.process != getpid()) return CUDA_ERROR_NOT_INITIALIZED;  // also in a child that was forked after cuInit
+  const std::string function = name;
+  for (const char* prefix :
+       {"cuDevice", "cuCtxGet", "cuCtxSet", "cuCtxPush", "cuCtxPop", "cuStreamDestroy", "cuEventDestroy"}) {
+    if (function.rfind(prefix, 0) == 0) return CUDA_SUCCESS;  // these work on a lost device, too
+  }
+  return state.sticky;
+}
+
+int64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+}  // namespace softcuda
+
+// What a test controls, through ctypes.
+extern "C" {
+
+void softcuda_fail(const char* name, uint64_t after, int code, int sticky) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  softcuda::machine().faults.push_back({name, after, static_cast<CUresult>(code), sticky != 0});
+}
+
+void softcuda_clear_faults() {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  softcuda::machine().faults.clear();
+  softcuda::machine().sticky = CUDA_SUCCESS;
+}
+
+void softcuda_set_latency(int64_t microseconds) { softcuda::machine().latency = microseconds; }
+
+// The number of calls of a function; of all functions for "".
+uint64_t softcuda_calls(const char* name) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  if (*name) return softcuda::machine().calls[name];
+  uint64_t total = 0;
+  for (const auto& each : softcuda::machine().calls) total += each.second;
+  return total;
+}
+
+// The number of live objects of a type: "streams", "events", "contexts", "reservations", "chunks", or the name of a
+// kind of memory.
+int64_t softcuda_live(const char* type) {
+  softcuda::Machine& state = softcuda::machine();
+  const softcuda::Lock lock(state.mutex);
+  const std::string name = type;
+  size_t count = 0;
+  if (name == "events") return static_cast<int64_t>(state.events.size());
+  if (name == "reservations") return static_cast<int64_t>(state.reservations.size());
+  if (name == "chunks") return static_cast<int64_t>(state.chunks.size());
+  if (name == "streams") {
+    for (const auto& device : state.devices) count += device.context.streams.size();
+    return static_cast<int64_t>(count);
+  }
+  if (name == "contexts") {
+    for (const auto& device : state.devices) count += device.context.references > 0;
+    return static_cast<int64_t>(count);
+  }
+  const char* kinds[] = {"device", "pinned", "managed", "registered", "imported", "mapped"};
+  for (size_t kind = 0; kind < std::size(kinds); ++kind) {
+    if (name != kinds[kind]) continue;
+    for (const auto& each : state.ranges) count += each.second.kind == static_cast<softcuda::Range::Kind>(kind);
+    return static_cast<int64_t>(count);
+  }
+  return -1;
+}
+
+// Writes the names of functions that programs looked up in vain, one in a line; returns the length.
+size_t softcuda_missing(char* text, size_t capacity) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  std::string all;
+  for (const auto& each : softcuda::machine().missing) all += each + "\n";
+  std::strncpy(text, all.c_str(), capacity);
+  return all.size();
+}
+}

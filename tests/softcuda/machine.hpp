@@ -1,0 +1,141 @@
+// The machine of the software driver: devices, contexts, streams and memory, all of them made of host memory and
+// threads.
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace softcuda {
+
+constexpr size_t kPage = size_t{2} << 20;  // granularity of device memory
+
+// In-order work on a thread, which starts with the first work and ends when the stream is destroyed and idle.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  using Work = std::function<void()>;
+
+  Stream(struct Context* context, unsigned flags, int priority);
+  uint64_t submit(Work work);  // returns the number of the work, which counts from 1
+  bool reached(uint64_t number);
+  void wait(uint64_t number);
+  uint64_t submitted();
+  void finish();  // accept no more work; the thread ends when it is idle
+
+  struct Context* const context;
+  const unsigned flags;
+  const int priority;
+  const uint64_t id;
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> work_;
+  uint64_t submitted_ = 0, done_ = 0;
+  bool started_ = false, finishing_ = false;
+};
+
+// The primary context of a device. It is never deleted, as threads may have it as their current one.
+struct Context {
+  int device;
+  unsigned references = 0, flags = 0;  // of the primary context
+  uint64_t id = 0;
+  std::shared_ptr<Stream> legacy;             // the default stream
+  std::set<std::shared_ptr<Stream>> streams;  // all others
+  std::set<int> peers;                        // devices whose memory this context may use
+};
+
+struct Event {
+  Context* context;
+  unsigned flags;
+  std::shared_ptr<Stream> stream;  // null before the first record
+  uint64_t number = 0;             // of the work of the stream that records the time
+  std::shared_ptr<int64_t> nanoseconds = std::make_shared<int64_t>(0);
+};
+
+// A range of memory that the driver knows.
+struct Range {
+  enum Kind { Device, Pinned, Managed, Registered, Imported, Mapped } kind;
+  size_t bytes;
+  int device;
+  int file = -1;                  // the shared memory, of device memory that other processes can open
+  bool accessible = true;         // of mapped memory: cuMemSetAccess was called
+  struct Chunk* chunk = nullptr;  // of mapped memory
+};
+
+// Physical memory of cuMemCreate.
+struct Chunk {
+  int device, file;
+  size_t bytes;
+  unsigned references = 1;  // the handle, and one for each mapping
+};
+
+struct Device {
+  std::string name;
+  size_t total, used = 0;
+  unsigned char uuid[16];
+  Context context;
+};
+
+// A failure that a test asked for: the call `name` ("" for any) fails when it has been called `after` more times.
+struct Fault {
+  std::string name;
+  uint64_t after;
+  CUresult code;
+  bool sticky;  // all later calls fail, too
+};
+
+struct Machine {
+  std::recursive_mutex mutex;  // of everything below but `Stream`s; not held while waiting
+  int process = 0;             // that called cuInit
+  std::vector<Device> devices;
+  std::map<uintptr_t, Range> ranges;         // by address
+  std::map<uintptr_t, size_t> reservations;  // of cuMemAddressReserve
+  std::set<Event*> events;
+  std::set<Chunk*> chunks;
+  std::vector<Fault> faults;
+  CUresult sticky = CUDA_SUCCESS;
+  std::map<std::string, uint64_t> calls;
+  std::set<std::string> missing;  // names that a program looked up and that do not exist
+  int64_t latency = 0;            // microseconds that each piece of work takes at least
+};
+
+Machine& machine();
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+// Counts a call, and returns the error with which it fails at its beginning.
+CUresult begin_call(const char* name, bool needs_initialisation = true);
+#define CALL(name) \
+  if (const CUresult failed = softcuda::begin_call(#name)) return failed
+
+std::vector<Context*>& context_stack();  // of the calling thread
+Context* current_context();              // null if there is none or it is not active
+#define CURRENT_CONTEXT(name)                        \
+  softcuda::Context* const name = current_context(); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+
+// Returns the stream of a handle, or null.
+std::shared_ptr<Stream> stream_of(CUstream handle, Context* context);
+// Queues work, after what the default stream's rules demand.
+uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work);
+void wait_for_all(Context* context);
+
+// Returns the range that contains an address, or null.
+std::pair<const uintptr_t, Range>* range_at(uintptr_t address);
+// Returns true if the range lies in memory that a device can access, and false too if the driver does not know it.
+bool is_accessible(uintptr_t address, size_t bytes, const Context* context);
+
+int64_t now();  // nanoseconds
+
+}  // namespace softcuda

@@ -1,0 +1,349 @@
+// Device memory, pinned and managed host memory, copies and fills.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "machine.hpp"
+
+namespace softcuda {
+
+std::pair<const uintptr_t, Range>* range_at(uintptr_t address) {
+  auto& ranges = machine().ranges;
+  auto found = ranges.upper_bound(address);
+  if (found == ranges.begin()) return nullptr;
+  --found;
+  return address - found->first < found->second.bytes ? &*found : nullptr;
+}
+
+bool is_accessible(uintptr_t address, size_t bytes, const Context* context) {
+  while (bytes) {
+    const auto* const range = range_at(address);
+    if (range == nullptr || !range->second.accessible) return false;
+    const int owner = range->second.device;
+    if (owner >= 0 && owner != context->device && range->second.kind != Range::Mapped &&
+        range->second.kind != Range::Managed && !context->peers.count(owner)) {
+      return false;
+    }
+    const size_t part = std::min(bytes, range->first + range->second.bytes - address);
+    address += part;
+    bytes -= part;
+  }
+  return true;
+}
+
+}  // namespace softcuda
+
+using namespace softcuda;
+
+namespace {
+
+size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// Maps zeroed memory at a multiple of the page size.
+void* map_aligned(size_t bytes, int file, int protection) {
+  auto* const space =
+      static_cast<char*>(mmap(nullptr, bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (space == MAP_FAILED) return nullptr;
+  const size_t before = (kPage - reinterpret_cast<uintptr_t>(space) % kPage) % kPage;
+  char* const start = space + before;
+  if (before) munmap(space, before);
+  if (kPage - before) munmap(start + bytes, kPage - before);
+  const int flags = MAP_FIXED | MAP_NORESERVE | (file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  if (mmap(start, bytes, protection, flags, file, 0) != MAP_FAILED) return start;
+  munmap(start, bytes);
+  return nullptr;
+}
+
+int new_file(size_t bytes) {
+  const int file = memfd_create("softcuda", MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
+CUresult add_range(Range range, int protection, void** result) {
+  const size_t mapped = rounded(range.bytes);
+  void* const address = map_aligned(mapped, range.file, protection);
+  if (address == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  machine().ranges.emplace(reinterpret_cast<uintptr_t>(address), range);
+  *result = address;
+  return CUDA_SUCCESS;
+}
+
+// Removes a range that begins at an address; waits for all work first, as the driver does.
+CUresult remove_range(uintptr_t address, Range::Kind kind, CUresult otherwise) {
+  {
+    const Lock lock(machine().mutex);
+    const auto found = machine().ranges.find(address);
+    if (found == machine().ranges.end() || found->second.kind != kind) return otherwise;
+  }
+  for (auto& device : machine().devices) wait_for_all(&device.context);
+  const Lock lock(machine().mutex);
+  const auto found = machine().ranges.find(address);
+  if (found == machine().ranges.end()) return otherwise;
+  const Range range = found->second;
+  machine().ranges.erase(found);
+  if (kind == Range::Registered) return CUDA_SUCCESS;
+  munmap(reinterpret_cast<void*>(address), rounded(range.bytes));
+  if (range.file >= 0) close(range.file);
+  if (kind == Range::Device) machine().devices[static_cast<size_t>(range.device)].used -= rounded(range.bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult pin(void** result, size_t bytes) {
+  CURRENT_CONTEXT(context);
+  if (result == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  return add_range({Range::Pinned, bytes, -1}, PROT_READ | PROT_WRITE, result);
+}
+
+// Where a range of a copy is: memory of a device, host memory that the driver knows, or other host memory.
+enum class Place { Device, Host, Pageable, Invalid };
+Place place_of(uintptr_t address, size_t bytes, const Context* context) {
+  const Lock lock(machine().mutex);
+  const auto* const range = range_at(address);
+  if (range == nullptr) return Place::Pageable;
+  if (!is_accessible(address, bytes, context)) return Place::Invalid;
+  return range->second.kind == Range::Pinned || range->second.kind == Range::Registered ? Place::Host : Place::Device;
+}
+
+CUresult copy(uintptr_t to, uintptr_t from, size_t bytes, const std::shared_ptr<Stream>& stream, bool blocks) {
+  if (bytes == 0) return CUDA_SUCCESS;
+  const Place target = place_of(to, bytes, stream->context), source = place_of(from, bytes, stream->context);
+  if (target == Place::Invalid || source == Place::Invalid) return CUDA_ERROR_INVALID_VALUE;
+  auto* const destination = reinterpret_cast<void*>(to);
+  auto* const origin = reinterpret_cast<const char*>(from);
+  uint64_t number;
+  if (source == Place::Pageable && target != Place::Pageable) {  // read at once, so that the program may change it
+    number = submit(stream, [destination, kept = std::vector<char>(origin, origin + bytes)] {
+      std::memcpy(destination, kept.data(), kept.size());
+    });
+  } else {
+    number = submit(stream, [destination, origin, bytes] { std::memmove(destination, origin, bytes); });
+  }
+  if (blocks || target == Place::Pageable) stream->wait(number);
+  return CUDA_SUCCESS;
+}
+
+template <typename Element>
+CUresult fill(CUdeviceptr to, Element value, size_t count, const std::shared_ptr<Stream>& stream) {
+  if (count == 0) return CUDA_SUCCESS;
+  if (to % sizeof value) return CUDA_ERROR_INVALID_VALUE;
+  const Place place = place_of(to, count * sizeof value, stream->context);
+  if (place == Place::Invalid || place == Place::Pageable) return CUDA_ERROR_INVALID_VALUE;
+  submit(stream, [to, value, count] { std::fill_n(reinterpret_cast<Element*>(to), count, value); });
+  return CUDA_SUCCESS;
+}
+
+#define STREAM(name, handle)                                       \
+  const std::shared_ptr<Stream> name = stream_of(handle, context); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  CALL(cuMemGetInfo);
+  CURRENT_CONTEXT(context);
+  const Lock lock(machine().mutex);
+  const Device& device = machine().devices[static_cast<size_t>(context->device)];
+  *total = device.total;
+  *free = device.total - device.used;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr* result, size_t bytes) {
+  CALL(cuMemAlloc);
+  CURRENT_CONTEXT(context);
+  if (result == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  Device& device = machine().devices[static_cast<size_t>(context->device)];
+  if (bytes > device.total - device.used || rounded(bytes) > device.total - device.used)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = new_file(rounded(bytes));
+  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* address;
+  if (const CUresult failed =
+          add_range({Range::Device, bytes, context->device, file}, PROT_READ | PROT_WRITE, &address)) {
+    close(file);
+    return failed;
+  }
+  device.used += rounded(bytes);
+  *result = reinterpret_cast<CUdeviceptr>(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree(CUdeviceptr address) {
+  CALL(cuMemFree);
+  if (address == 0) return CUDA_SUCCESS;
+  return remove_range(address, Range::Device, CUDA_ERROR_INVALID_VALUE) == CUDA_SUCCESS
+             ? CUDA_SUCCESS
+             : remove_range(address, Range::Managed, CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* result, size_t bytes, unsigned flags) {
+  CALL(cuMemAllocManaged);
+  CURRENT_CONTEXT(context);
+  if (result == nullptr || bytes == 0 || flags == 0) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  void* address;
+  const CUresult failed = add_range({Range::Managed, bytes, context->device}, PROT_READ | PROT_WRITE, &address);
+  if (!failed) *result = reinterpret_cast<CUdeviceptr>(address);
+  return failed;
+}
+
+CUresult cuMemAllocHost(void** result, size_t bytes) {
+  CALL(cuMemAllocHost);
+  return pin(result, bytes);
+}
+
+CUresult cuMemHostAlloc(void** result, size_t bytes, unsigned flags) {
+  CALL(cuMemHostAlloc);
+  return flags > 7 ? CUDA_ERROR_INVALID_VALUE : pin(result, bytes);
+}
+
+CUresult cuMemFreeHost(void* address) {
+  CALL(cuMemFreeHost);
+  return remove_range(reinterpret_cast<uintptr_t>(address), Range::Pinned, CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemHostRegister(void* address, size_t bytes, unsigned flags) {
+  CALL(cuMemHostRegister);
+  CURRENT_CONTEXT(context);
+  if (address == nullptr || bytes == 0 || flags > 15) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  const auto next = machine().ranges.lower_bound(start);
+  const bool overlaps = range_at(start) || (next != machine().ranges.end() && next->first < start + bytes);
+  if (overlaps) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  machine().ranges.emplace(start, Range{Range::Registered, bytes, -1});
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void* address) {
+  CALL(cuMemHostUnregister);
+  return remove_range(reinterpret_cast<uintptr_t>(address), Range::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* result, void* address, unsigned) {
+  CALL(cuMemHostGetDevicePointer);
+  const Lock lock(machine().mutex);
+  if (range_at(reinterpret_cast<uintptr_t>(address)) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *result = reinterpret_cast<CUdeviceptr>(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  CALL(cuMemGetAddressRange);
+  const Lock lock(machine().mutex);
+  const auto* const range = range_at(address);
+  if (range == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = range->first;
+  if (bytes) *bytes = range->second.bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void* result, CUpointer_attribute attribute, CUdeviceptr address) {
+  CALL(cuPointerGetAttribute);
+  const Lock lock(machine().mutex);
+  const auto* const range = range_at(address);
+  if (range == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Range::Kind kind = range->second.kind;
+  const bool is_host = kind == Range::Pinned || kind == Range::Registered;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(result) = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(result) = range->second.device;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      *static_cast<CUdeviceptr*>(result) = address;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<int*>(result) = kind == Range::Managed;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(result) = range->first;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(result) = range->second.bytes;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
+  CALL(cuMemcpyAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return copy(to, from, bytes, stream, false);
+}
+
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  CALL(cuMemcpy);
+  CURRENT_CONTEXT(context);
+  return copy(to, from, bytes, context->legacy, true);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream handle) {
+  CALL(cuMemcpyHtoDAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return copy(to, reinterpret_cast<uintptr_t>(from), bytes, stream, false);
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  CALL(cuMemcpyHtoD);
+  CURRENT_CONTEXT(context);
+  return copy(to, reinterpret_cast<uintptr_t>(from), bytes, context->legacy, true);
+}
+
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream handle) {
+  CALL(cuMemcpyDtoHAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return copy(reinterpret_cast<uintptr_t>(to), from, bytes, stream, false);
+}
+
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+  CALL(cuMemcpyDtoH);
+  CURRENT_CONTEXT(context);
+  return copy(reinterpret_cast<uintptr_t>(to), from, bytes, context->legacy, true);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
+  CALL(cuMemcpyDtoDAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return copy(to, from, bytes, stream, false);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream handle) {
+  CALL(cuMemsetD8Async);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return fill(to, value, count, stream);
+}
+
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream handle) {
+  CALL(cuMemsetD16Async);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return fill(to, value, count, stream);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream handle) {
+  CALL(cuMemsetD32Async);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return fill(to, value, count, stream);
+}
+}

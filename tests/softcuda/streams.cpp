@@ -1,0 +1,341 @@
+// Streams, events, host functions.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "machine.hpp"
+
+namespace softcuda {
+
+namespace {
+
+uint64_t next_stream_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+Stream::Stream(Context* context, unsigned flags, int priority)
+    : context(context), flags(flags), priority(priority), id(next_stream_id()) {}
+
+uint64_t Stream::submit(Work work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work_.push_back(std::move(work));
+  if (!started_) {
+    started_ = true;
+    std::thread([self = shared_from_this()] { self->run(); }).detach();
+  }
+  changed_.notify_all();
+  return ++submitted_;
+}
+
+bool Stream::reached(uint64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return done_ >= number;
+}
+
+void Stream::wait(uint64_t number) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return done_ >= number; });
+}
+
+uint64_t Stream::submitted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return submitted_;
+}
+
+void Stream::finish() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  finishing_ = true;
+  changed_.notify_all();
+}
+
+void Stream::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return finishing_ || !work_.empty(); });
+    if (work_.empty()) return;
+    Work work = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    if (const int64_t latency = machine().latency) usleep(static_cast<useconds_t>(latency));
+    work();
+    work = nullptr;  // before the work counts as done: it may own memory
+    lock.lock();
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+std::shared_ptr<Stream> stream_of(CUstream handle, Context* context) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return context->legacy;
+  if (handle == CU_STREAM_PER_THREAD) {
+    thread_local std::map<Context*, std::shared_ptr<Stream>> own;
+    std::shared_ptr<Stream>& stream = own[context];
+    if (!stream) stream = std::make_shared<Stream>(context, CU_STREAM_DEFAULT, 0);
+    return stream;
+  }
+  const Lock lock(machine().mutex);
+  for (const auto& device : machine().devices) {
+    for (const auto& stream : device.context.streams) {
+      if (reinterpret_cast<CUstream>(stream.get()) == handle) return stream;
+    }
+  }
+  return nullptr;
+}
+
+uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work) {
+  const Lock lock(machine().mutex);
+  Context* const context = stream->context;
+  const auto follow = [&](const std::shared_ptr<Stream>& other) {
+    const uint64_t number = other->submitted();
+    if (!other->reached(number)) stream->submit([other, number] { other->wait(number); });
+  };
+  if (stream == context->legacy) {
+    for (const auto& other : context->streams) {
+      if (!(other->flags & CU_STREAM_NON_BLOCKING)) follow(other);
+    }
+  } else if (!(stream->flags & CU_STREAM_NON_BLOCKING)) {
+    follow(context->legacy);
+  }
+  return stream->submit(std::move(work));
+}
+
+void wait_for_all(Context* context) {
+  std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending;
+  {
+    const Lock lock(machine().mutex);
+    pending.emplace_back(context->legacy, context->legacy->submitted());
+    for (const auto& stream : context->streams) pending.emplace_back(stream, stream->submitted());
+  }
+  for (const auto& [stream, number] : pending) stream->wait(number);
+}
+
+}  // namespace softcuda
+
+using namespace softcuda;
+
+namespace {
+
+Event* event_of(CUevent handle) {
+  const Lock lock(machine().mutex);
+  auto* event = reinterpret_cast<Event*>(handle);
+  return machine().events.count(event) ? event : nullptr;
+}
+
+#define STREAM(name, handle)                                       \
+  const std::shared_ptr<Stream> name = stream_of(handle, context); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+#define EVENT(name, handle)             \
+  Event* const name = event_of(handle); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+
+CUresult create_stream(CUstream* result, unsigned flags, int priority) {
+  CURRENT_CONTEXT(context);
+  if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  const auto stream = std::make_shared<Stream>(context, flags, std::min(0, std::max(priority, -5)));
+  context->streams.insert(stream);
+  *result = reinterpret_cast<CUstream>(stream.get());
+  return CUDA_SUCCESS;
+}
+
+CUresult record_event(CUevent handle, CUstream on, unsigned flags) {
+  CURRENT_CONTEXT(context);
+  STREAM(stream, on);
+  EVENT(event, handle);
+  if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
+  const Lock lock(machine().mutex);
+  event->nanoseconds = std::make_shared<int64_t>(0);
+  event->number = submit(stream, [time = event->nanoseconds] { *time = now(); });
+  event->stream = stream;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  CALL(cuCtxGetStreamPriorityRange);
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* result, unsigned flags, int priority) {
+  CALL(cuStreamCreateWithPriority);
+  return create_stream(result, flags, priority);
+}
+
+CUresult cuStreamCreate(CUstream* result, unsigned flags) {
+  CALL(cuStreamCreate);
+  return create_stream(result, flags, 0);
+}
+
+CUresult cuStreamDestroy(CUstream handle) {
+  CALL(cuStreamDestroy);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  if (stream == context->legacy || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+  const Lock lock(machine().mutex);
+  stream->context->streams.erase(stream);
+  stream->finish();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream handle) {
+  CALL(cuStreamQuery);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  return stream->reached(stream->submitted()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamSynchronize(CUstream handle) {
+  CALL(cuStreamSynchronize);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  stream->wait(submit(stream, [] {}));
+  return machine().sticky;
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent waited, unsigned flags) {
+  CALL(cuStreamWaitEvent);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  EVENT(event, waited);
+  if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  if (event->stream && event->stream != stream) {
+    submit(stream, [other = event->stream, number = event->number] { other->wait(number); });
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int* priority) {
+  CALL(cuStreamGetPriority);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *priority = stream->priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  CALL(cuStreamGetFlags);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *flags = stream->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  CALL(cuStreamGetId);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *id = stream->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  CALL(cuStreamGetDevice);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *device = stream->context->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext* result) {
+  CALL(cuStreamGetCtx);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *result = reinterpret_cast<CUcontext>(stream->context);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  CALL(cuStreamIsCapturing);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
+  CALL(cuLaunchHostFunc);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  submit(stream, [function, argument] {
+    if (machine().sticky == CUDA_SUCCESS) function(argument);
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent* result, unsigned flags) {
+  CALL(cuEventCreate);
+  CURRENT_CONTEXT(context);
+  if (result == nullptr || flags > 7) return CUDA_ERROR_INVALID_VALUE;
+  const Lock lock(machine().mutex);
+  auto* event = new Event{context, flags, nullptr};
+  machine().events.insert(event);
+  *result = reinterpret_cast<CUevent>(event);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent handle) {
+  CALL(cuEventDestroy);
+  EVENT(event, handle);
+  const Lock lock(machine().mutex);
+  machine().events.erase(event);
+  delete event;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecordWithFlags(CUevent handle, CUstream on, unsigned flags) {
+  CALL(cuEventRecordWithFlags);
+  return record_event(handle, on, flags);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream on) {
+  CALL(cuEventRecord);
+  return record_event(handle, on, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult cuEventQuery(CUevent handle) {
+  CALL(cuEventQuery);
+  EVENT(event, handle);
+  const Lock lock(machine().mutex);
+  return !event->stream || event->stream->reached(event->number) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent handle) {
+  CALL(cuEventSynchronize);
+  EVENT(event, handle);
+  std::shared_ptr<Stream> stream;
+  uint64_t number;
+  {
+    const Lock lock(machine().mutex);
+    stream = event->stream;
+    number = event->number;
+  }
+  if (stream) stream->wait(number);
+  return machine().sticky;
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent first, CUevent second) {
+  CALL(cuEventElapsedTime);
+  EVENT(start, first);
+  EVENT(end, second);
+  const Lock lock(machine().mutex);
+  for (const Event* event : {start, end}) {
+    if (!event->stream || event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event->stream->reached(event->number)) return CUDA_ERROR_NOT_READY;
+  }
+  *milliseconds = static_cast<float>(static_cast<double>(*end->nanoseconds - *start->nanoseconds) / 1e6);
+  return CUDA_SUCCESS;
+}
+}
