@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -220,6 +222,7 @@ def test_view_fits_any_terminal(size):
         (["--pid", "99999999999"], "is not a process id"),
         (["--interval", "0"], "is not a number of seconds"),
         (["--interval", "nan"], "is not a number of seconds"),
+        (["--interval", "often"], "'often' is not a number of seconds"),
         (["--once", "--pid", "4194304"], "process 4194304: it offers no figures"),
         ([], "needs a terminal"),
     ],
@@ -238,3 +241,50 @@ def test_errors_are_one_line(capsys, runtime_directory, arguments, message):
 def test_nothing_running_is_said(capsys, runtime_directory):
     assert cli.main(["top", "--once"]) == 0
     assert "No program that was started by forebay run is running." in capsys.readouterr().out
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard streams that claim to be a terminal. Returns the views that were run instead of being shown."""
+    from forebay.commands import top_view
+
+    shown = []
+
+    def show(app):
+        shown.append(app)
+
+    stream = types.SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("forebay.commands.top.sys", types.SimpleNamespace(stdin=stream, stdout=stream))
+    monkeypatch.setattr(top_view.TopView, "run", show)
+    return shown
+
+
+def test_terminal_shows_the_view(terminal, runtime_directory):
+    assert cli.main(["top", "--interval", "2.5"]) == 0
+    [app] = terminal
+    assert app._read(None).processes == ()
+    assert app._interval == 2.5
+
+
+def test_process_that_does_not_reply_is_an_error_before_the_view(terminal, runtime_directory, capsys):
+    assert cli.main(["top", "--pid", "4194304"]) == 2
+    assert "process 4194304: it offers no figures" in capsys.readouterr().err
+    assert terminal == []
+
+
+def test_missing_package_is_one_line(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "forebay.commands.top_view", raising=False)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    assert cli.main(["top"]) == 2
+    err = capsys.readouterr().err
+    assert "forebay top cannot start: " in err
+    assert "pip install 'forebay[top]', or --once" in err
+    assert err.count("\n") == 1
+
+
+def test_directory_that_cannot_be_used_is_one_line(runtime_directory, capsys):
+    (runtime_directory / "forebay").touch()
+    assert cli.main(["top", "--once"]) == 2
+    err = capsys.readouterr().err
+    assert "cannot find running programs: " in err
+    assert err.count("\n") == 1
