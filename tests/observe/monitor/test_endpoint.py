@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import stat
 import tempfile
@@ -287,3 +288,70 @@ def test_process_that_does_not_accept_is_a_failure(runtime_directory, monkeypatc
         server.bind(str(sockets.socket_path(os.getpid())))
         server.listen(1)
         assert "did not reply" in read_machine().failures[os.getpid()]
+
+
+def test_missing_thread_is_an_os_error_and_leaves_nothing(runtime_directory, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    made = Endpoint()
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.observe.monitor.endpoint.start_new_thread", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            made.start()
+    assert list((runtime_directory / "forebay").iterdir()) == []
+    made.start()
+    assert sockets.listening() == [os.getpid()]
+    made.stop()
+
+
+def test_socket_that_cannot_be_bound_leaves_nothing(runtime_directory, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("not here")
+
+    made = Endpoint()
+    before = sorted(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(PermissionError, match="not here"):
+        made.start()
+    assert list((runtime_directory / "forebay").iterdir()) == []
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    made.stop()
+
+
+def test_low_limit_of_descriptors_is_no_failure(runtime_directory):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, before[1]))
+    made = Endpoint()
+    try:
+        made.start()
+        assert sockets.read_process(os.getpid()).pid == os.getpid()
+        assert made._socket.fileno() < 150
+    finally:
+        made.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_process_of_another_user_has_no_reply(endpoint, monkeypatch):
+    monkeypatch.setattr(sockets, "peer_is_trusted", lambda _: False)
+    with connection() as client, suppress(ConnectionError):  # it is closed without reading
+        client.sendall(b"5\n")
+        assert client.recv(1) == b""
+
+
+def test_failure_to_accept_is_repeated_after_a_pause(runtime_directory, monkeypatch):
+    """As when the process has no more descriptors."""
+    pauses, accept = [], socket.socket._accept
+
+    def fail_once(listener):
+        if not pauses:
+            raise OSError("Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "_accept", fail_once)
+    monkeypatch.setattr("forebay.observe.monitor.endpoint.sleep", pauses.append)
+    made = Endpoint()
+    made.start()
+    assert sockets.read_process(os.getpid()).pid == os.getpid()
+    made.stop()
+    assert pauses == [1.0]
