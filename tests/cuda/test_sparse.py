@@ -285,3 +285,13 @@ def test_real_device_passes_shared_memory_to_triton_kernels(monkeypatch, no_oper
         assert arguments[0] == ("bsr", *(("dense", part) for part in bsr.parts()), (4, 4))
         assert arguments[1] == ("dense", dense)
         assert named == {"out": ("dense", out), "skip_checks": True}
+
+
+def test_products_need_no_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+    assert bsr_module._product.__wrapped__() is bsr_module.product_by_numpy
+
+
+def test_number_of_blocks_is_that_of_each_matrix(emulated):
+    bsr = random_bsr(np.random.default_rng(5), 3, 4, (2, 5), batch=(2, 2), share=0.25)
+    assert (bsr.nnz, bsr.blocksize) == (3, (2, 5))

@@ -9,6 +9,7 @@ import _thread
 import gc
 import random
 import sys
+import threading
 import time
 import warnings
 from itertools import count
@@ -660,6 +661,26 @@ def test_poller_warns_and_continues_after_error(polled, monkeypatch):
     until(lambda: polled["active_requests.current"] == 0 and warned)
     polled.allocator.empty()
     assert polled["allocations.current"] == 0
+
+
+def test_stop_does_not_wait_for_a_poller_that_a_queue_blocks(polled, monkeypatch):
+    monkeypatch.setattr("forebay.runtime.pinned.poller._STOP_TIMEOUT", 0.01)
+    entered, gate = threading.Event(), threading.Event()
+    process = polled.allocator.process_pending_frees
+
+    def blocked():
+        entered.set()
+        return gate.wait(30) and process()
+
+    monkeypatch.setattr(polled.allocator, "process_pending_frees", blocked)
+    polled.allocate(KIB, 0).free()
+    poller = polled.allocator._poller
+    assert entered.wait(30)
+    poller.stop()
+    assert poller.running
+    gate.set()
+    poller.stop()
+    assert not poller.running
 
 
 # Exit and fork
