@@ -42,6 +42,10 @@ def eventually(is_so) -> bool:
     return is_so()
 
 
+def open_descriptors() -> set[int]:
+    return {int(each.name) for each in Path("/proc/self/fd").iterdir() if each.exists()}
+
+
 def connection() -> socket.socket:
     made = sockets.connect(sockets.socket_path(os.getpid()))
     made.settimeout(LIMIT)
@@ -310,12 +314,12 @@ def test_socket_that_cannot_be_bound_leaves_nothing(runtime_directory, monkeypat
         raise PermissionError("not here")
 
     made = Endpoint()
-    before = sorted(Path("/proc/self/fd").iterdir())
+    before = open_descriptors()
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(PermissionError, match="not here"):
         made.start()
     assert list((runtime_directory / "forebay").iterdir()) == []
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert open_descriptors() <= before
     made.stop()
 
 
@@ -355,3 +359,26 @@ def test_failure_to_accept_is_repeated_after_a_pause(runtime_directory, monkeypa
     assert sockets.read_process(os.getpid()).pid == os.getpid()
     made.stop()
     assert pauses == [1.0]
+
+
+def test_nothing_is_collected_for_a_client_that_has_ended(endpoint, monkeypatch):
+    from forebay.observe.monitor import collect
+
+    ended, requests, collected = threading.Event(), [], []
+    request_of, collect_all = sockets.request_of, collect.collect
+
+    def request_after_the_end(client):
+        if not requests:
+            assert ended.wait(LIMIT)
+        requests.append(request_of(client))
+        return requests[-1]
+
+    monkeypatch.setattr(sockets, "request_of", request_after_the_end)
+    monkeypatch.setattr(
+        collect, "collect", lambda sites, since: (collected.append(sites), collect_all(sites, since))[1]
+    )
+    with connection() as client:
+        client.sendall(b"5\n")
+    ended.set()
+    sockets.read_process(os.getpid(), 7)
+    assert (requests, collected) == ([5, 7], [7])
