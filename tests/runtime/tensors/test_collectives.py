@@ -88,9 +88,10 @@ def test_integers_wrap_and_averages_round_towards_zero(arrays, op):
 
 
 @pytest.mark.parametrize(
-    ("op", "expected"), [("sum", [1, 1, 0]), ("prod", [1, 0, 0]), ("max", [1, 1, 0]), ("min", [1, 0, 0])]
+    ("op", "expected"),
+    [("sum", [1, 1, 0]), ("prod", [1, 0, 0]), ("max", [1, 1, 0]), ("min", [1, 0, 0]), ("avg", [1, 0, 0])],
 )
-def test_bools_stay_bools(devices, op, expected):
+def test_bools_are_reduced_as_bytes_and_stay_bools(devices, op, expected):
     tensors = spread([np.array([True, False, False]), np.array([True, True, False])])
     nccl.all_reduce(tensors, op=OPS[op])
     assert [tensor.view("uint8").tolist() for tensor in tensors] == [expected, expected]
