@@ -171,6 +171,21 @@ def test_finalizers_of_the_program_run_in_its_own_threads(endpoint):
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize("collects_garbage", [True, False])
+def test_figures_are_collected_without_collecting_garbage(endpoint, monkeypatch, collects_garbage):
+    from forebay.observe.monitor import collect
+
+    seen, collect_all = [], collect.collect
+    monkeypatch.setattr(collect, "collect", lambda *given: (seen.append(gc.isenabled()), collect_all(*given))[1])
+    try:
+        if not collects_garbage:
+            gc.disable()
+        sockets.read_process(os.getpid())
+        assert (seen, gc.isenabled()) == ([False], collects_garbage)
+    finally:
+        gc.enable()
+
+
 def test_forked_child_has_no_endpoint_and_leaves_its_parents(endpoint):
     if (child := os.fork()) == 0:
         endpoint.stop()
