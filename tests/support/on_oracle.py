@@ -39,6 +39,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -246,12 +247,21 @@ def _fork(work) -> tuple[str, object]:
             text += more
         else:
             return "failed", f"it took more than {SCENE_SECONDS} seconds"
+        if "coverage" in sys.modules:
+            _wait_for_exit(child)  # it writes what it has executed
     finally:
         os.close(read_end)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)  # the child and the processes that it started
         status = os.waitpid(child, 0)[1]
     return tuple(json.loads(text)) if text else ("failed", f"its process died: wait status {status}")
+
+
+def _wait_for_exit(child: int) -> None:
+    """Wait until a process has ended, at most for some time."""
+    limit = time.monotonic() + SCENE_SECONDS
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < limit:
+        time.sleep(0.001)
 
 
 def _run(side: str, path: str, only: str) -> None:
