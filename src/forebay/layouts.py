@@ -69,16 +69,20 @@ class Size(tuple[int, ...]):
         return size_of(found) if isinstance(index, slice) else found
 
     def __add__(self, other: Any) -> Size:
+        if not isinstance(other, tuple):
+            raise TypeError(f"can only concatenate tuple (not {type(other).__name__}) to forebay.Size")
         return Size(tuple.__add__(self, other))
 
     def __radd__(self, other: Any) -> Size:
-        return Size(tuple.__add__(other, self))
+        return Size(tuple.__add__(other, self)) if isinstance(other, tuple) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> Size:
-        return Size(tuple.__mul__(self, count))
+        if not hasattr(count, "__index__"):
+            raise TypeError(f"can't multiply sequence by non-int of type '{type(count).__name__}'")
+        return size_of(tuple.__mul__(self, count))
 
     def __rmul__(self, count: SupportsIndex) -> Size:
-        return Size(tuple.__mul__(self, count))
+        return self.__mul__(count)
 
     def __repr__(self) -> str:
         return f"forebay.Size([{', '.join(map(str, self))}])"

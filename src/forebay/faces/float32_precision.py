@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from forebay.errors import ForebayWarning
+from forebay.errors import ForebayError, ForebayWarning
 
 __all__ = ["get_float32_matmul_precision", "set_float32_matmul_precision"]
 
@@ -33,7 +33,12 @@ def set_float32_matmul_precision(precision: str) -> None:
     Parameters
     ----------
     precision : str
-        `"highest"`, `"high"` or `"medium"`; anything else warns.
+        `"highest"`, `"high"` or `"medium"`; another text warns.
+
+    Raises
+    ------
+    ForebayError
+        If `precision` is not a string.
 
     Warns
     -----
@@ -45,6 +50,8 @@ def set_float32_matmul_precision(precision: str) -> None:
     As `torch.set_float32_matmul_precision`. The setting has no effect.
     """
     global _precision  # noqa: PLW0603 -- a setting of the process
+    if not isinstance(precision, str):
+        raise ForebayError(f"set_float32_matmul_precision expects a str, but got {type(precision).__name__}")
     if precision in _NAMES:
         _precision = precision
     else:
