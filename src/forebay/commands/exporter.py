@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         finally:
             server.shutdown()
             thread.join()
+            server.server_close()
     return 0
 
 
