@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from support.snapshot_programs import MIB, dumped, program
@@ -13,7 +14,9 @@ from support.snapshot_programs import MIB, dumped, program
 import forebay
 from forebay import OutOfMemory, simulate
 from forebay.cli import main
+from forebay.commands import replay as command
 from forebay.snapshot.formats import native
+from forebay.snapshot.replay import engine, recorded_heaps
 
 
 @pytest.fixture
@@ -137,6 +140,89 @@ def test_pickle_that_names_a_function_is_rejected(capsys, tmp_path):
     assert capsys.readouterr().err == f"forebay: error: {path}: not plain data: at byte 30 it names a global\n"
 
 
+def remarks(out: str) -> list[str]:
+    return [line.strip() for line in out.splitlines() if line.rstrip().endswith(".")]
+
+
+def test_assumed_settings_and_dropped_entries_are_remarked(capsys, tmp_path):
+    value = program(steps=300, entries=100)
+    del value["allocator_settings"]
+    path = tmp_path / "short.pickle"
+    path.write_bytes(dumped(value))
+    first, *others = remarks(replay(capsys, path)[1])
+    assert first == "The file does not contain the settings of the recording; the defaults are assumed."
+    assert others == []
+    from forebay.snapshot import load
+
+    (snapshot,) = load(path)
+    native.write(replace(snapshot, lost=1234), tmp_path / "short.forebay")
+    (_, dropped) = remarks(replay(capsys, tmp_path / "short.forebay")[1])
+    assert dropped == "The ring buffer dropped the first 1,234 entries."
+
+
+def test_recorded_settings_are_remarked(capsys, tmp_path):
+    path = tmp_path / "set.pickle"
+    path.write_bytes(dumped(program(settings="max_split_size_mb:64", steps=50)))
+    assert remarks(replay(capsys, path)[1]) == ["Recorded with max_split_size_mb:64."]
+
+
+def test_memory_too_small_for_the_initial_blocks_is_reported(capsys, tmp_path):
+    path = tmp_path / "begun.pickle"
+    path.write_bytes(dumped(program(steps=400, begin=200)))
+    status, out = replay(capsys, path, "--memory=2MiB")
+    (row,) = [line for line in out.splitlines() if "the same, replayed" in line]
+    assert (status, row.split()[-3:]) == (0, ["at", "the", "start"])
+    (result,) = json.loads(replay(capsys, path, "--memory=2MiB", "--json")[1])
+    assert [each["ran_out"] for each in result["replays"]] == [-1]
+
+
+@pytest.mark.parametrize(("learned", "words"), [(1, "1 fact about the initial state, "), (1234, "1,234 facts about ")])
+def test_inferred_facts_are_counted(capsys, monkeypatch, recording, learned, words):
+    check = engine.check
+    monkeypatch.setattr(engine, "check", lambda *arguments: replace(check(*arguments), learned=learned))
+    assert words in replay(capsys, recording, "--check")[1]
+
+
+def test_too_many_pools_are_refused(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "pools.pickle"
+    path.write_bytes(dumped(program(pools=3, steps=100)))
+    monkeypatch.setattr(recorded_heaps, "_MAX_POOLS", 3)
+    for options in ([], ["--check"]):
+        assert main(["replay", str(path), *options]) == 2
+        error = "forebay: error: cannot replay cuda:0: it has 4 private pools, more than 3\n"
+        assert capsys.readouterr() == ("", error)
+
+
+def test_missing_memory_is_reported(capsys, monkeypatch, recording):
+    def load(path, progress):
+        raise MemoryError
+
+    monkeypatch.setattr("forebay.snapshot.load", load)
+    assert main(["replay", str(recording)]) == 2
+    error = f"forebay: error: cannot read the snapshot {str(recording)!r}: not enough memory\n"
+    assert capsys.readouterr() == ("", error)
+
+
+def test_progress_is_shown_on_a_terminal_only_for_long_histories(capsys, monkeypatch):
+    def shown(entries: int) -> str:
+        with command._bar("re[b]ading\x1b", entries) as progress:
+            if progress is not None:
+                progress(1, 2)
+                half = capsys.readouterr().err
+                progress(0, 0)  # of an empty file
+                return half
+        return capsys.readouterr().err
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert shown(command.LONG) == ""  # not a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert shown(command.LONG - 1) == ""
+    half = shown(command.LONG)
+    assert "re[b]ading" in half
+    assert "\x1b " not in half.partition("re[b]ading")[2][:8]
+    assert "50%" in half
+
+
 @pytest.mark.slow
 def test_closed_pipe_prints_no_traceback(recording):
     command = [sys.executable, "-m", "forebay", "replay", str(recording)]
@@ -204,8 +290,6 @@ def test_heap_settings_are_rejected_for_segments(capsys, recording):
     ids=str,
 )
 def test_invalid_notes_are_ignored(capsys, heaps, tmp_path, notes):
-    from dataclasses import replace
-
     from forebay.snapshot import load
 
     (snapshot,) = load(heaps)

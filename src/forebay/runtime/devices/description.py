@@ -33,8 +33,8 @@ def describe(device: Device) -> list[tuple[str, str]]:
     found += [("name", props.name), ("memory", "unlimited" if capacity >= UNLIMITED else format_bytes(capacity))]
     if opened is None:
         return [*found, ("state", "not open")]
-    if opened.unusable or opened.pluggable is not None:
-        return [*found, ("state", opened.unusable or f"uses {opened.pluggable}")]
+    if opened.pluggable is not None:
+        return [*found, ("state", f"uses {opened.pluggable}")]
     used = (format_bytes(opened.allocator.current(n)) for n in (statistics.ALLOCATED_BYTES, statistics.RESERVED_BYTES))
     return [*found, *zip(("allocated", "reserved"), used, strict=True)]
 

@@ -80,8 +80,6 @@ def _kernel_name(recorded: CapturedNode) -> str | None:
             return f"draw_{details['law']}"
         case "strided":
             return f"{_strided_name(details)}_{details['source_element'] or details['element']}"
-        case "set":
-            return "set_condition"
     return None
 
 
