@@ -84,6 +84,67 @@ def test_from_file_is_not_available():
         cuda.FloatStorage.from_file("x", False, 3)
 
 
+def test_other_constructors_of_device_storages_are_not_available(emulated):
+    for name in ("from_buffer", "_new_with_weak_ptr"):
+        with pytest.raises(ForebayError, match=f"^{name}: Not available for CUDA storage$"):
+            getattr(cuda.FloatStorage, name)(b"1234")
+    with pytest.raises(ForebayError, match=r"^_new_shared_filename: Not available for CUDA storage$"):
+        cuda.FloatStorage._new_shared_filename("manager", "object", 4)
+
+
+def test_wrapped_storage_shares_its_memory(emulated):
+    owner = forebay.zeros(4, device="cuda").untyped_storage()
+    storage = cuda.IntStorage(wrap_storage=owner)
+    assert (storage.data_ptr(), storage.type()) == (owner.data_ptr(), "forebay.cuda.IntStorage")
+    storage[1] = 7
+    assert owner.elements.tolist()[4:8] == [7, 0, 0, 0]
+    assert storage.share_memory_() is storage
+
+
+FORMS = """received an invalid combination of arguments. Expected one of:
+ * no arguments
+ * (int size)
+ * (Sequence data)
+ * (*, UntypedStorage wrap_storage)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "error", "reason"),
+    [
+        ((1, 2), {}, ForebayError, "Too many positional arguments"),
+        ((object(),), {}, TypeError, "Argument type not recognized: <class 'object'>"),
+        ((), {"dtype": "float32"}, ForebayError, "Keyword argument 'dtype' cannot be specified"),
+        ((), {"device": "cuda"}, ForebayError, "Keyword argument 'device' cannot be specified"),
+        ((), {"wrap_storage": 5}, TypeError, "Argument 'wrap_storage' must be UntypedStorage, but got <class 'int'>"),
+        ((3,), {"wrap_storage": 5}, ForebayError, "No positional arguments should be given when using 'wrap_storage'"),
+    ],
+)
+def test_invalid_arguments_are_explained(emulated, arguments, named, error, reason):
+    with pytest.raises(error) as caught:
+        cuda.FloatStorage(*arguments, **named)
+    assert str(caught.value) == f"<class 'forebay.cuda.FloatStorage'>.__new__ {FORMS}{reason}"
+
+
+def test_instances_have_the_kind_and_the_element_type_of_their_class(emulated):
+    storage = cuda.FloatStorage(2)
+    of_tensor = forebay.zeros(2, device="cuda").storage()
+    for each in (storage, of_tensor):
+        assert isinstance(each, cuda.FloatStorage)
+        assert not isinstance(each, cuda.IntStorage)
+        assert not isinstance(each, forebay.FloatStorage)
+    assert isinstance(of_tensor, typed_storage.TypedStorage)
+    assert not isinstance(3, cuda.FloatStorage)
+
+
+def test_element_type_of_a_class_warns_once(monkeypatch):
+    monkeypatch.setattr(typed_storage, "_warned", False)
+    assert cuda.FloatStorage._dtype is forebay.float32
+    with pytest.warns(UserWarning, match="TypedStorage is deprecated"):
+        assert cuda.FloatStorage.dtype is forebay.float32
+    assert cuda.FloatStorage.dtype is forebay.float32
+
+
 def test_cuda_base_is_a_mixin(emulated):
     class Other:
         def type(self, name):

@@ -27,7 +27,8 @@ from forebay import cuda
 from forebay.backends.common import mmap as common_mmap
 from forebay.backends.common import shared_file
 from forebay.backends.common.shared_file import SharedFile
-from forebay.errors import DeviceError, ForebayError, Unsupported
+from forebay.backends.common.shared_slots import Lease
+from forebay.errors import DeviceError, ForebayError, Unsupported, WrongState
 from forebay.interop import numpy as arrays
 from forebay.runtime.devices.current import opened_for
 from forebay.runtime.memory import ipc_memory
@@ -393,6 +394,199 @@ def test_sent_memory_stays_guarded():
     assert done.stdout == "shared\n", done.stderr
     assert done.returncode == -signal.SIGSEGV
     assert "cuda:0: the host touched device memory outside queued work" in done.stderr
+
+
+@pytest.fixture
+def send_to_other(emulated, monkeypatch):
+    """Send to the device cuda:1 of this process, which can open the leases here, as only another process can."""
+
+    def open_lease(handle, device):
+        return next(lease for lease in ipc_memory._outstanding if lease.handle == handle)
+
+    def send(tensor):
+        return ipc_memory.send(tensor.raw_storage)._replace(device=forebay.device("cuda:1"))
+
+    monkeypatch.setattr(Lease, "open", open_lease)
+    yield send
+    ipc_memory.reset_kind("cuda")
+
+
+def test_received_memory_is_the_senders_and_is_returned_when_deleted(send_to_other):
+    tensor = forebay.tensor(np.arange(100, dtype="i4"), device="cuda:0")
+    received = ipc_memory.receive(sent := send_to_other(tensor))
+    assert (received.nbytes, ipc_memory.was_received(received)) == (400, True)
+    assert received.address != tensor.data_ptr()
+    back, queue = np.zeros(100, "i4"), opened_for("cuda:1").default_queue
+    queue.copy(back.ctypes.data, received.address, 400)
+    queue.wait(queue.signal())
+    assert back.tolist() == [*range(100)]
+    with pytest.raises(ForebayError, match="Attempted to send CUDA tensor received from another process"):
+        ipc_memory.send(received)
+    with pytest.raises(WrongState, match="this handle was received already"):
+        ipc_memory.receive(sent)
+    ipc_memory.collect()
+    assert ipc_memory.outstanding_count() == 1
+    del received
+    ipc_memory.collect()
+    assert ipc_memory.outstanding_count() == 0
+
+
+def test_stream_of_the_receiver_waits_for_the_sender(send_to_other, gate):
+    tensor, stream = forebay.zeros(100, dtype="uint8", device="cuda:0"), forebay.Stream("cuda:0")
+    ipc_memory.send(tensor.raw_storage)
+    forebay.synchronize("cuda:0")
+    with stream:
+        stream.queue.call(lambda: gate.wait(20))
+        tensor.fill_(3)
+        received = ipc_memory.receive(send_to_other(tensor))
+    back, queue = np.zeros(100, np.uint8), forebay.current_stream("cuda:1").queue
+    queue.copy(back.ctypes.data, received.address, 100)
+    assert not queue.idle()
+    gate.set()
+    queue.wait(queue.signal())
+    assert back.tolist() == [3] * 100
+
+
+@pytest.mark.parametrize("changes", [{"offset": -1}, {"offset": 1 << 40}, {"nbytes": 0}, {"nbytes": 1 << 40}], ids=str)
+def test_memory_outside_its_segment_is_not_received(send_to_other, changes):
+    sent = send_to_other(forebay.zeros(8, device="cuda:0"))
+    with pytest.raises(DeviceError, match="the memory is not within its segment") as caught:
+        ipc_memory.receive(sent._replace(**changes))
+    assert caught.value.code == 1
+    assert ipc_memory.receive(sent).nbytes == 32  # the lease is still there
+
+
+def test_empty_memory_needs_no_lease(emulated):
+    sent = ipc_memory.send(forebay.zeros(0, device="cuda:1").raw_storage)
+    assert (sent.handle, sent.lease, ipc_memory.outstanding_count()) == (None, None, 0)
+    received = ipc_memory.receive(sent)
+    assert (str(received.opened.device), received.nbytes, ipc_memory.was_received(received)) == ("cuda:1", 0, False)
+
+
+def test_memory_of_others_cannot_be_sent():
+    tensor = forebay.from_numpy(np.arange(3.0))
+    with pytest.raises(Unsupported, match="memory that cpu does not own cannot be shared") as caught:
+        ipc_memory.send(tensor.raw_storage)
+    assert caught.value.ability == "Shares"
+
+
+def test_error_of_a_port_that_cannot_share_is_kept(emulated, monkeypatch):
+    def share(address):
+        raise Unsupported("not on this hardware", ability="Shares")
+
+    monkeypatch.setattr(emulated.port, "share", share)
+    with pytest.raises(Unsupported, match=r"^not on this hardware"):
+        ipc_memory.send(forebay.zeros(8, device="cuda").raw_storage)
+    assert ipc_memory.outstanding_count() == 0
+
+
+def test_event_of_a_lease_follows_both_streams(emulated):
+    """The stream that allocated the memory and the current stream."""
+    gates = [threading.Event() for _ in range(2)]
+    allocating, here = forebay.Stream("cuda"), forebay.Stream("cuda")
+    with allocating:
+        tensor = forebay.zeros(8, device="cuda")
+        ipc_memory.send(tensor.raw_storage)
+    forebay.synchronize("cuda")
+    for stream, gate in zip((allocating, here), gates, strict=True):
+        stream.queue.call(lambda gate=gate: gate.wait(20))
+    with here:
+        sent = ipc_memory.send(tensor.raw_storage)
+    lease = [*ipc_memory._outstanding][-1]
+    gates[0].set()
+    assert not lease.reached(sent.event)
+    gates[1].set()
+    forebay.synchronize("cuda")
+    assert lease.reached(sent.event)
+
+
+def test_received_memory_is_returned_after_the_work_of_all_its_streams(emulated):
+    gates, streams = [threading.Event() for _ in range(2)], [forebay.Stream("cuda") for _ in range(2)]
+    for stream, gate in zip(streams, gates, strict=True):
+        stream.queue.call(lambda gate=gate: gate.wait(20))
+    lease = Lease.create()
+    assert lease.borrow()
+    memory = ipc_memory._ReceivedMemory(emulated, object(), lease, streams[0].handle)
+    memory.record_stream(streams[1].handle)
+    del memory
+    for gate in gates:
+        assert not lease.is_over()
+        gate.set()
+    forebay.synchronize("cuda")
+    assert lease.is_over()
+
+
+def test_forked_child_returns_no_memory_of_its_parent(emulated):
+    lease = Lease.create()
+    assert lease.borrow()
+    memory = ipc_memory._ReceivedMemory(emulated, object(), lease, 0)
+    memory.process += 1
+    del memory
+    assert not lease.is_over()
+
+
+def test_memory_that_cannot_be_returned_warns_once(emulated):
+    class Broken:
+        def return_memory(self, queue=None):
+            raise DeviceError("lost")
+
+    memory = ipc_memory._ReceivedMemory(emulated, object(), Broken(), 0)
+    with pytest.warns(
+        forebay.ForebayWarning, match="memory of another process could not be returned: .*lost"
+    ) as caught:
+        del memory
+    assert len(caught) == 1
+
+
+class SharingPort:
+    """A port whose segments of other processes are numbers."""
+
+    def __init__(self, error=None):
+        self.opened, self.closed, self.error = 0, [], error
+
+    def open_shared(self, handle):
+        self.opened += 1
+        return self.opened, 4096
+
+    def close_shared(self, address):
+        self.closed.append(address)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("error", [None, WrongState("closed"), DeviceError("invalid argument")], ids=repr)
+def test_deleted_mapping_is_unmapped_unless_the_port_is_closed(error):
+    port = SharingPort(error)
+    mapping = ipc_memory._Mapping(port, b"")
+    del mapping
+    assert port.closed == [1]
+
+
+def test_mapping_that_cannot_be_unmapped_warns_once():
+    mapping = ipc_memory._Mapping(SharingPort(Unsupported("no", ability="Shares")), b"")
+    with pytest.warns(forebay.ForebayWarning, match="could not be unmapped: no") as caught:
+        del mapping
+    assert len(caught) == 1
+
+
+def test_forked_child_does_not_unmap_for_its_parent():
+    port = SharingPort()
+    mapping = ipc_memory._Mapping(port, b"")
+    mapping.process += 1
+    del mapping
+    assert port.closed == []
+
+
+def test_least_recently_used_mappings_are_unmapped(emulated, monkeypatch):
+    port = SharingPort()
+    monkeypatch.setattr(ipc_memory, "sharing_port", lambda opened: port)
+    for number in (*range(8), 0, 8, 9):
+        assert ipc_memory._get_mapping(emulated, bytes([number])).nbytes == 4096
+    assert port.opened == 10
+    assert port.closed == [2, 3]  # not the first, which was used again
+    ipc_memory.collect()
+    assert sorted(port.closed) == [*range(1, 11)]
 
 
 def test_capture_forbids_sending_and_interprocess_events(emulated):

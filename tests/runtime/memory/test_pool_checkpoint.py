@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import forebay
@@ -53,6 +55,78 @@ def test_error_has_no_effect(opened):
     with pytest.raises(forebay.ForebayError, match=r"does not own its memory|no live memory"):
         pool_checkpoint.restore(opened, state, storages, ())
     assert pool_checkpoint.has_live(opened, POOL, {kept[0].data_ptr()})
+
+
+def test_unknown_and_unused_pools_are_refused(opened):
+    unknown = "Could not find pool of id"
+    with pytest.raises(forebay.ForebayError, match=unknown):
+        pool_checkpoint.take(opened, POOL)
+    with pytest.raises(forebay.ForebayError, match=unknown):
+        pool_checkpoint.has_live(opened, POOL, set())
+    made, _ = allocated(opened, 1)  # which keeps a pool that has no user any more
+    state = pool_checkpoint.take(opened, POOL)
+    with pytest.raises(forebay.ForebayError, match=r"^Not expected to checkpoint freeable graph$"):
+        pool_checkpoint.restore(opened, state, (), ())
+    assert pool_checkpoint.has_live(opened, POOL, {made[0].data_ptr()})
+    keep_pool(opened)
+
+
+def test_pending_free_prevents_a_checkpoint(opened):
+    keep_pool(opened)
+    made, storages = allocated(opened, 1)
+    gate, other = threading.Event(), forebay.Stream("cuda")
+    other.queue.call(lambda: gate.wait(20))
+    made[0].record_stream(other)
+    made.clear()
+    storages.clear()
+    with pytest.raises(forebay.ForebayError) as caught:
+        pool_checkpoint.take(opened, POOL)
+    gate.set()
+    assert "Events should have synchronized when checkpointing block" in str(caught.value)
+    other.synchronize()
+    forebay.memory.empty_cache("cuda")
+    assert pool_checkpoint.take(opened, POOL).live() == []
+
+
+def test_live_tensor_keeps_its_memory(opened):
+    keep_pool(opened)
+    kept, _ = allocated(opened, 1)
+    state, address = pool_checkpoint.take(opened, POOL), kept[0].data_ptr()
+    pool_checkpoint.restore(opened, state, (), ())
+    assert opened.raw_blocks == {}
+    assert _[0].owned
+    kept.clear()
+    _.clear()
+    assert pool_checkpoint.has_live(opened, POOL, set())
+    assert not pool_checkpoint.has_live(opened, POOL, {address})
+
+
+def test_stale_storage_is_kept_by_address_and_must_own_memory(opened):
+    """A stale storage whose memory was live at the checkpoint loses it, and cannot lose it again."""
+    keep_pool(opened)
+    _, storages = allocated(opened, 1)
+    state, address = pool_checkpoint.take(opened, POOL), storages[0].address
+    pool_checkpoint.restore(opened, state, storages, ())
+    assert [*opened.raw_blocks] == [address]
+    assert not storages[0].owned
+    with pytest.raises(forebay.ForebayError, match=f"^the stale storage at {address:#x} does not own its memory$"):
+        pool_checkpoint.restore(opened, state, storages, ())
+    forebay.cuda.caching_allocator_delete(address)
+    assert opened.raw_blocks == {}
+
+
+def test_restoration_removes_freed_memory_from_the_table(opened):
+    keep_pool(opened)
+    _, storages = allocated(opened, 1)
+    state, kept = pool_checkpoint.take(opened, POOL), storages[0].address
+    with opened.allocator.private.use(POOL):
+        raw = forebay.cuda.caching_allocator_alloc(100)
+    assert [*opened.raw_blocks] == [raw]
+    pool_checkpoint.restore(opened, state, storages, ())
+    assert [*opened.raw_blocks] == [kept]
+    with pytest.raises(RuntimeError):
+        forebay.cuda.caching_allocator_delete(raw)
+    forebay.cuda.caching_allocator_delete(kept)
 
 
 def test_released_memory_is_reported(opened):
