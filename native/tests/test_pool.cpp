@@ -248,6 +248,29 @@ TEST(ring_keeps_newest_entries) {
   }
 }
 
+// An entry whose arrays need memory that may be missing.
+struct ScarceEntry {
+  uint64_t number = 0;
+  static inline bool available = true;
+  static void* operator new[](size_t nbytes) { return available ? ::operator new[](nbytes) : throw std::bad_alloc(); }
+  static void operator delete[](void* memory) { ::operator delete[](memory); }
+};
+
+TEST(ring_without_memory_to_grow_keeps_its_size) {
+  Ring<ScarceEntry> ring(40'000);
+  for (uint64_t n = 0; n < 50'000; ++n) {
+    ScarceEntry::available = n < 20'000;  // enough for two chunks
+    bool full = false;
+    ring.next(&full).number = n;
+    CHECK(full == (n >= 32'768));
+    CHECK(ring.size() == std::min<uint64_t>(n + 1, 32'768));
+    CHECK(ring[0].number == ring.lost() && ring[ring.size() - 1].number == n);
+  }
+  ScarceEntry::available = true;
+  ring.next().number = 50'000;
+  CHECK(ring.size() == 32'768 && ring[ring.size() - 1].number == 50'000);  // it does not grow later
+}
+
 // StackTable
 
 TEST(equal_stacks_have_equal_numbers) {
