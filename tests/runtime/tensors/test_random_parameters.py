@@ -60,6 +60,28 @@ def test_normal_computes_in_the_wider_dtype(generator):
     np.testing.assert_array_equal(found.numpy(), standard(300) * np.float32(1 / 3) + np.float32(1 / 3))
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype"), [("float16", ml_dtypes.bfloat16), (ml_dtypes.bfloat16, "float16")], ids=str
+)
+def test_normal_computes_with_another_float_of_two_bytes_in_float32(generator, given, dtype):
+    """Neither type has all values of the other; each step is rounded to that of `out`, as PyTorch 2.13 does."""
+    means, deviations = (np.linspace(1, stop, 300).astype(given) for stop in (3000, 9))
+    out = forebay.empty(300, dtype=dtype, device=HOST)
+    forebay.normal(forebay.from_numpy(means), forebay.from_numpy(deviations), generator=generator, out=out)
+    scaled = (standard(300, dtype).astype("f4") * deviations.astype("f4")).astype(dtype)
+    expected = (scaled.astype("f4") + means.astype("f4")).astype(dtype)
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+@pytest.mark.parametrize("given", ["int16", "uint16", "int64"])
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)
+def test_normal_converts_integers_to_the_type_of_out(generator, given, dtype):
+    means = np.linspace(0, 30_000, 300).astype(given)
+    out = forebay.empty(300, dtype=dtype, device=HOST)
+    forebay.normal(forebay.from_numpy(means), 1.0, generator=generator, out=out)
+    np.testing.assert_array_equal(out.numpy(), standard(300, dtype) + means.astype(dtype))
+
+
 def test_normal_fills_out(generator):
     out = forebay.empty(4, device=HOST)
     assert forebay.normal(forebay.ones(4, device=HOST), 0.0, generator=generator, out=out) is out

@@ -206,7 +206,11 @@ def _operand(array: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
     wider = array.dtype.kind not in "iub" and array.dtype.itemsize > target.dtype.itemsize
     if wider and (array.ndim or not target.ndim):
         return array
-    if array.dtype.itemsize == target.dtype.itemsize == 2 and array.dtype != target.dtype and array.dtype.kind != "i":
+    if (
+        array.dtype.itemsize == target.dtype.itemsize == 2
+        and array.dtype != target.dtype
+        and array.dtype.kind not in "iu"
+    ):
         return array.astype(np.float32)
     return array.astype(target.dtype)
 
