@@ -137,6 +137,36 @@ def test_guard_reports_the_line_despite_capture(project, options):
     assert 'test_it.py", line 7 in test_touch' in output
 
 
+def test_guard_reports_to_the_terminal_during_the_fixture_only(project):
+    """The guard's descriptor bypasses the capture, stays the same for a second emulation, and is closed."""
+    status, output = project(
+        """
+        import os
+        from forebay.backends.emulated.memory_budget import guard_reporter
+        before, used = guard_reporter.descriptor, []
+
+        @pytest.mark.parametrize("guard", [None, True, False])
+        def test_it(emulated_cuda, guard):
+            assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
+            used.append(guard_reporter.descriptor)
+            assert used[-1] != before
+            assert not os.path.sameopenfile(used[-1], 2)
+            emulated_cuda(guard=guard)
+            assert forebay.zeros(3, device="cuda").tolist() == [0, 0, 0]
+            assert guard_reporter.descriptor == used[-1]
+
+        def test_end():
+            assert guard_reporter.descriptor == before
+            assert len(used) == 3
+            for descriptor in {*used} - {before}:
+                with pytest.raises(OSError):
+                    os.fstat(descriptor)
+        """,
+        "--forebay-guard",
+    )
+    assert status == 0, output
+
+
 def test_plugin_loaded_late_works_without_options(project, tmp_path):
     status, output = project("""
         pytest_plugins = ["forebay.testing.plugin"]
