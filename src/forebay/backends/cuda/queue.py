@@ -10,6 +10,7 @@ from typing import Any
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
 from forebay.backends.cuda.calls import call, check, driver_api, error_of
 from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.cuda.event_pool import EventPool
 from forebay.backends.cuda.host_functions import HostFunctions
 from forebay.backends.cuda.ticks import Ticks
 from forebay.errors import DeviceError, WrongState, warn_unraisable
@@ -24,15 +25,15 @@ _POLL = 0.0005  # seconds between queries while a queue is closed with a time li
 class CudaMark:
     """A tick, and the event of the driver with the time at which it was reached."""
 
-    __slots__ = ("_free", "event", "tick")
+    __slots__ = ("_events", "event", "tick")
 
-    def __init__(self, tick: int, event: Any, free: list[Any]) -> None:
+    def __init__(self, tick: int, event: Any, events: EventPool) -> None:
         self.tick = tick
         self.event = event
-        self._free = free
+        self._events = events
 
     def __del__(self) -> None:
-        self._free.append(self.event)
+        self._events.put(self.event)
 
 
 class CudaQueue:
@@ -50,8 +51,7 @@ class CudaQueue:
         self._invoke = context.invoke_in_any if self.handle else context.invoke
         self.ticks = Ticks(context, self.handle)
         self._functions = HostFunctions(context, self.handle)
-        self._free_events: list[Any] = []  # with times
-        self._events: list[Any] = []  # all with times, to destroy them
+        self._events = EventPool(context, timing=True)
         self._closed = False
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
@@ -109,9 +109,9 @@ class CudaQueue:
 
     def mark(self) -> CudaMark:
         self.check_usable()
-        event = self._event_with_time()
+        event = self._events.take()
         check(self._invoke(self._api.cuEventRecord, event, self.handle), "cuEventRecord", self.name)
-        return CudaMark(self.ticks.signal(), event, self._free_events)
+        return CudaMark(self.ticks.signal(), event, self._events)
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
         for mark, name in ((start, "start"), (end, "end")):
@@ -131,8 +131,7 @@ class CudaQueue:
         if failure is not None:
             warn_unraisable(f"{self._work_error(failure)}; no wait reported it before the queue was closed")
         self.ticks.destroy()
-        while self._events:
-            self._api.cuEventDestroy(self._events.pop())
+        self._events.destroy()
         return done
 
     def destroy(self) -> None:
@@ -159,16 +158,6 @@ class CudaQueue:
         if self._closed or self.context.forked():
             self.context.check_usable()
             raise WrongState(f"{self.name}: queue {self.handle:#x} was closed")
-
-    def _event_with_time(self) -> Any:
-        try:
-            return self._free_events.pop()
-        except IndexError:
-            pass
-        with self.context.current() as api:
-            event = check(api.cuEventCreate(0), "cuEventCreate", self.name)
-            self._events.append(event)
-        return event
 
     def _work_error(self, failure: BaseException | int) -> DeviceError:
         name = self.name

@@ -9,6 +9,7 @@ from typing import Any
 
 from forebay.backends.cuda.calls import check, driver_api, error_of
 from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.cuda.event_pool import EventPool
 from forebay.errors import WrongState
 
 __all__ = ["Ticks"]
@@ -23,25 +24,23 @@ class Ticks:
     a valid state: a tick is pending before the caller knows it, and an event is reused after its tick was removed.
     """
 
-    def __init__(self, context: PrimaryContext, stream: int, *, timing: bool = False) -> None:
+    def __init__(self, context: PrimaryContext, stream: int) -> None:
         self._context = context
         self._stream = stream
         self._invoke = (
             context.invoke_in_any if stream else context.invoke
         )  # the default stream is the current context's
         self._api = driver_api()
-        self._flags = 0 if timing else int(self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._events = EventPool(context, timing=False)
         self._numbers = itertools.count(1)
         self._last = 0
         self._reached = 0
         self._pending = deque[tuple[int, Any]]()  # ticks and their events, in the order of the stream
-        self._free: list[Any] = []
-        self._all: list[Any] = []  # events, to destroy them
         self._lock = RLock()
 
     def signal(self) -> int:
         """Record the next tick."""
-        event = self._new_event()
+        event = self._events.take()
         with self._lock:
             number = next(self._numbers)
             check(self._invoke(self._api.cuEventRecord, event, self._stream), "cuEventRecord", self._context.name)
@@ -90,9 +89,7 @@ class Ticks:
         """Destroy all events; all ticks count as reached. Errors are ignored: the context may be lost."""
         self._reached = self._last
         self._pending.clear()
-        self._free.clear()
-        while self._all:
-            self._api.cuEventDestroy(self._all.pop())
+        self._events.destroy()
 
     def _event_of(self, tick: int) -> Any:
         """Return the event of the first pending tick that is not before a tick, or None."""
@@ -105,14 +102,4 @@ class Ticks:
                 self._pending.remove(item)
             except ValueError:  # another call was faster
                 return
-            self._free.append(item[1])
-
-    def _new_event(self) -> Any:
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        with self._context.current() as api:
-            event = check(api.cuEventCreate(self._flags), "cuEventCreate", self._context.name)
-            self._all.append(event)
-        return event
+            self._events.put(item[1])
