@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes.util
+
 import pytest
 from support.software_driver import run
 
@@ -33,6 +35,7 @@ def test_reason_without_devices(program, variables, expected):
     assert done.stdout.startswith(expected), done.stderr
 
 
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has NVIDIA's driver")
 def test_missing_driver_is_named():
     done = run(ASK, driver=False)
     assert done.stdout.startswith("0 the NVIDIA driver is not installed, or not visible in this container ("), (

@@ -205,3 +205,24 @@ port.close()
     first, second = output_of(program)
     assert first.startswith("ZeroDivisionError cuda:0: work of queue 0x")
     assert second == "no failure"
+
+
+def test_waiting_for_a_reached_tick_does_not_wait_for_a_later_one():
+    program = """
+import threading
+gate = threading.Event()
+port = CudaDriver().open(0)
+port.queue()
+first, second = port.queue(), port.queue()
+tick = first.signal()
+first.wait(tick)
+first.call(gate.wait)
+later = first.signal()
+second.wait_for(first, tick)
+second.wait(second.signal())
+print(first.reached() == tick)
+gate.set()
+first.wait(later)
+port.close()
+"""
+    assert output_of(program) == ["True"]

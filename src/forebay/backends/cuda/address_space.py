@@ -54,9 +54,7 @@ class CudaAddressSpaces:
     def release(self, address: int) -> None:
         with self._lock, self._context.current() as api:
             space = self._ledger.remove_empty(address)
-            for page in tuple(self._mapping):  # an earlier call was interrupted
-                if space.address <= page < space.address + space.nbytes:
-                    self._unmap(page, space.page)
+            self._unmap_rest(space)
             result = api.cuMemAddressFree(space.address, space.nbytes)
             if result[0]:
                 self._ledger.add(space)
@@ -104,8 +102,7 @@ class CudaAddressSpaces:
                 for start, size in space.memory():
                     for page in range(start, start + size, space.page):
                         api.cuMemUnmap(page, space.page)
-                for page in tuple(self._mapping):
-                    self._unmap(page, space.page)
+                self._unmap_rest(space)
                 api.cuMemAddressFree(space.address, space.nbytes)
             while self._unreleased:
                 api.cuMemRelease(self._unreleased.pop())
@@ -132,6 +129,12 @@ class CudaAddressSpaces:
         code = int(self._api.cuMemUnmap(page, nbytes)[0])
         if code in (0, _INVALID_VALUE):
             self._mapping.discard(page)
+
+    def _unmap_rest(self, space: AddressSpace) -> None:
+        """Unmap the pages of a space whose mapping or unmapping was interrupted."""
+        for page in tuple(self._mapping):
+            if space.address <= page < space.address + space.nbytes:
+                self._unmap(page, space.page)
 
     def _page_size(self) -> int:
         minimum = self._api.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM

@@ -7,10 +7,10 @@ from typing import Any, Final
 from forebay.backends.common.cuda_errors import accelerator_error
 from forebay.errors import DeviceError
 
-__all__ = ["FATAL", "call", "check", "driver_api", "error_of", "failed"]
+__all__ = ["FATAL", "call", "check", "driver_api", "error_of"]
 
 # Codes after which no call of the context succeeds: the process must end, or reset the device.
-FATAL: Final = frozenset({214, *range(700, 702), *range(714, 721)})
+FATAL: Final = frozenset({214, 700, 702, 710, *range(714, 720)})
 
 
 def driver_api() -> Any:
@@ -27,11 +27,6 @@ def error_of(code: int, function: str, device: str = "") -> DeviceError:
     shown = f"CUDA_ERROR_{code}" if int(known) or name is None else name.decode()
     remedy = "; the device accepts no more work in this process" if code in FATAL else ""
     return accelerator_error(code, call=function, device=device, note=f"{function} returned {shown} ({code}){remedy}")
-
-
-def failed(result: tuple[Any, ...]) -> int:
-    """Return the result code of a call, which is 0 after success."""
-    return int(result[0])
 
 
 def check(result: tuple[Any, ...], function: str, device: str = "") -> Any:

@@ -13,6 +13,8 @@ from forebay.errors import Forked, WrongState
 
 __all__ = ["PrimaryContext"]
 
+_NO_CONTEXT = (201, 709)  # there is none, or it was destroyed
+
 
 class PrimaryContext:
     """A retained primary context.
@@ -62,7 +64,12 @@ class PrimaryContext:
     def invoke_in_any(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the driver with any current context, and return its result."""
         self.use()
-        return function(*arguments)
+        result = function(*arguments)
+        if result[0] and int(result[0]) in _NO_CONTEXT:  # the program has changed it since `use` looked
+            self._threads.checked = 0
+            self.use()
+            result = function(*arguments)
+        return result
 
     def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the driver with this context as the current one, and return its result."""
@@ -87,7 +94,7 @@ class PrimaryContext:
         if self._released or self.forked():
             return
         self._released = True
-        PrimaryContext._generation += 1
         code = int(self._api.cuDevicePrimaryCtxRelease(self.device)[0])
+        PrimaryContext._generation += 1
         if code not in (0, 4):  # 4: the driver is shutting down
             raise error_of(code, "cuDevicePrimaryCtxRelease", self.name)

@@ -17,6 +17,7 @@ class EventPool:
         self._context = context
         self._api = driver_api()
         self._flags = 0 if timing else int(self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self.destroyed = False
         self._free: list[Any] = []
         self._all: list[Any] = []
 
@@ -36,6 +37,7 @@ class EventPool:
 
     def destroy(self) -> None:
         """Destroy all events. Errors are ignored: the device may be lost."""
+        self.destroyed = True
         self._free.clear()
         while self._all:
             self._api.cuEventDestroy(self._all.pop())

@@ -11,7 +11,7 @@ from forebay.backends.cuda.calls import check, driver_api, error_of
 from forebay.backends.cuda.context import PrimaryContext
 from forebay.backends.cuda.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
-from forebay.errors import DeviceError, OutOfMemory
+from forebay.errors import DeviceError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps
 
 __all__ = ["CudaPort"]
@@ -71,6 +71,8 @@ class CudaPort:
         least, greatest = self._priorities
         with self._lock:
             self.context.check_usable()
+            if self._closed:
+                raise WrongState(f"{self.name} was closed")
             default = not self._has_default_queue
             new = CudaQueue(self.context, max(greatest, min(priority, least)), default=default)
             self._has_default_queue = True
@@ -125,9 +127,12 @@ class CudaPort:
 
     def close(self) -> None:
         """Complete the queued work, free all memory, and release the context."""
-        if self._closed or self.context.forked():
+        if self.context.forked():
             return
-        self._closed = True
+        with self._lock:  # `queue` creates none from now on
+            if self._closed:
+                return
+            self._closed = True
         with ExitStack() as stack:  # runs all of these, even if a warning in one is an error
             stack.callback(self.context.release)
             stack.callback(self._free_all)
@@ -138,7 +143,7 @@ class CudaPort:
     def out_of_memory(self, nbytes: int, function: str) -> OutOfMemory:
         """Return the error of a call for which the device has too little memory."""
         free, total = self.memory_info()
-        reserved = sum(size for _, size in self._segments.values()) + self._spaces.held
+        reserved = sum(size for _, size in tuple(self._segments.values())) + self._spaces.held
         return OutOfMemory(
             f"{self.name}: requested {format_bytes(nbytes)}, {format_bytes(free)} free of {format_bytes(total)}, "
             f"{format_bytes(reserved)} reserved by forebay",

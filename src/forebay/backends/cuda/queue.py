@@ -25,15 +25,15 @@ _POLL = 0.0005  # seconds between queries while a queue is closed with a time li
 class CudaMark:
     """A tick, and the event of the driver with the time at which it was reached."""
 
-    __slots__ = ("_events", "event", "tick")
+    __slots__ = ("event", "events", "tick")
 
     def __init__(self, tick: int, event: Any, events: EventPool) -> None:
         self.tick = tick
         self.event = event
-        self._events = events
+        self.events = events
 
     def __del__(self) -> None:
-        self._events.put(self.event)
+        self.events.put(self.event)
 
 
 class CudaQueue:
@@ -114,9 +114,12 @@ class CudaQueue:
         return CudaMark(self.ticks.signal(), event, self._events)
 
     def elapsed_ms(self, start: Mark, end: Mark) -> float:
+        self.context.check_process()
         for mark, name in ((start, "start"), (end, "end")):
             if not isinstance(mark, CudaMark):
                 raise TypeError(f"{name} must be a mark of a cuda queue, not {type(mark).__name__}")
+            if mark.events.destroyed:
+                raise WrongState(f"{self.name}: the queue of the {name} mark was closed")
             if int(self._api.cuEventQuery(mark.event)[0]) == _NOT_READY:
                 raise WrongState(f"{self.name}: the {name} mark is not reached yet: wait for its tick first")
         return float(call("cuEventElapsedTime", start.event, end.event, device=self.name))  # type: ignore[attr-defined]  # checked above

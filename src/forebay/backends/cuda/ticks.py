@@ -51,8 +51,11 @@ class Ticks:
     def reached(self) -> int:
         """Return the last tick that is reached."""
         pending = self._pending
-        while pending:
-            item = pending[0]
+        while True:
+            try:
+                item = pending[0]
+            except IndexError:
+                break
             code = int(self._api.cuEventQuery(item[1])[0])
             if code == _NOT_READY:
                 break
@@ -75,7 +78,7 @@ class Ticks:
         """Make the later work of another stream, of a context, wait for a tick."""
         self.check(tick)
         with self._lock:  # until then the event is not reused
-            event = self._event_of(tick)
+            event = None if self._reached >= tick else self._event_of(tick)
             if event is not None:
                 invoke = context.invoke_in_any if stream else context.invoke
                 check(invoke(self._api.cuStreamWaitEvent, stream, event, 0), "cuStreamWaitEvent", context.name)

@@ -11,6 +11,7 @@ import numpy as np
 from forebay.byte_sizes import format_bytes
 from forebay.config import HIGH_WATERMARK, UNLIMITED
 from forebay.errors import ForebayError, OutOfMemory
+from forebay.runtime.allocator import oom_explanation
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.spi import ProcessUsage
 
@@ -62,8 +63,6 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
     if allocator.explains_oom:
         lines += _request(request, capacity)
         try:
-            from forebay.runtime.allocator import oom_explanation  # not at import: most programs do not need it
-
             lines += oom_explanation.explain(allocator, request, capacity, ADVISERS)
         except MemoryError:  # NumPy may allocate from this pool
             lines.append("  There was too little memory to find the call sites that hold it.")

@@ -286,9 +286,9 @@ def open_device(device: Device) -> OpenDevice:
         found = _opened.get(device)
     if found is None:
         _check_exists(device)
-        lazy_init.get(device.kind).ensure()  # without the lock: deferred calls may open devices
         for prepare in BEFORE_OPENING:
             prepare()
+        lazy_init.get(device.kind).ensure()  # without the lock: deferred calls may open devices
         with _opening:
             found = _opened.get(device)
             if found is None:  # a signal handler or destructor of this thread may open it during `_open`
