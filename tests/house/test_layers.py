@@ -46,7 +46,7 @@ LAYERS: list[tuple[float, str]] = [
 _RUNTIME = "base settings history allocator pinned devices streams memory random tensors graphs lifecycle"
 ORDERS = {
     "forebay.runtime": _RUNTIME.split(),
-    "forebay.backends": ["common", "host", "emulated", "cuda", "plugins"],
+    "forebay.backends": ["common", "host", "emulated", "nvidia", "plugins"],
     "forebay.observe": ["telemetry", "ranges", "races", "tracing", "monitor"],
     "forebay.snapshot": ["model", "sites", "formats", "analysis", "replay", "report"],
 }

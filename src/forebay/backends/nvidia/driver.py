@@ -8,9 +8,9 @@ from typing import Any
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
-from forebay.backends.cuda.calls import call, driver_api, error_of
-from forebay.backends.cuda.context import PrimaryContext
-from forebay.backends.cuda.port import CudaPort
+from forebay.backends.nvidia.calls import call, driver_api, error_of
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.port import CudaPort
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from forebay.backends.cuda.calls import check, driver_api
-from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.context import PrimaryContext
 
 __all__ = ["HostFunctions"]
 

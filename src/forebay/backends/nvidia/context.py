@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from forebay.backends.cuda.calls import call, driver_api, error_of
+from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.errors import Forked, WrongState
 
 __all__ = ["PrimaryContext"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from support.software_driver import run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 BEGIN = """
 import ctypes
 from cuda.bindings import driver as api
 from forebay import DeviceError, OutOfMemory
-from forebay.backends.cuda.driver import CudaDriver
+from forebay.backends.nvidia.driver import CudaDriver
 
 soft = ctypes.CDLL("libcuda.so.1")
 TYPES = "contexts streams events device pinned managed registered mapped reservations chunks".split()

@@ -7,9 +7,9 @@ from collections import deque
 from threading import RLock
 from typing import Any
 
-from forebay.backends.cuda.calls import check, driver_api, error_of
-from forebay.backends.cuda.context import PrimaryContext
-from forebay.backends.cuda.event_pool import EventPool
+from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.event_pool import EventPool
 from forebay.errors import WrongState
 
 __all__ = ["Ticks"]

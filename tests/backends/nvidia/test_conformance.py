@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from support import software_driver
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
 
 # These tests start a process that looks for devices of its own, or convert elements, which needs kernels.
 LEFT_OUT = (

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from threading import RLock
 
 from forebay.backends.common.arguments import address_of, integer_of, size_of
-from forebay.backends.cuda.address_space import CudaAddressSpaces
-from forebay.backends.cuda.calls import check, driver_api, error_of
-from forebay.backends.cuda.context import PrimaryContext
-from forebay.backends.cuda.queue import CudaQueue
+from forebay.backends.nvidia.address_space import CudaAddressSpaces
+from forebay.backends.nvidia.calls import check, driver_api, error_of
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, OutOfMemory, WrongState
 from forebay.spi import DeviceProps

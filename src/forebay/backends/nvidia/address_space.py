@@ -7,8 +7,8 @@ from threading import RLock
 from typing import Any
 
 from forebay.backends.common.page_ledger import AddressSpace, PageLedger, check_space_arguments
-from forebay.backends.cuda.calls import check, driver_api
-from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.context import PrimaryContext
 from forebay.errors import OutOfMemory
 
 __all__ = ["CudaAddressSpaces"]

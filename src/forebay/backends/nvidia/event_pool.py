@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.backends.cuda.calls import check, driver_api
-from forebay.backends.cuda.context import PrimaryContext
+from forebay.backends.nvidia.calls import check, driver_api
+from forebay.backends.nvidia.context import PrimaryContext
 
 __all__ = ["EventPool"]
 

@@ -8,11 +8,11 @@ from operator import index
 from typing import Any
 
 from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
-from forebay.backends.cuda.calls import call, check, driver_api, error_of
-from forebay.backends.cuda.context import PrimaryContext
-from forebay.backends.cuda.event_pool import EventPool
-from forebay.backends.cuda.host_functions import HostFunctions
-from forebay.backends.cuda.ticks import Ticks
+from forebay.backends.nvidia.calls import call, check, driver_api, error_of
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.event_pool import EventPool
+from forebay.backends.nvidia.host_functions import HostFunctions
+from forebay.backends.nvidia.ticks import Ticks
 from forebay.errors import DeviceError, WrongState, warn_unraisable
 from forebay.spi import Mark
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes.util
+import sys
 
 import pytest
 from support.software_driver import run
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the software driver is built for Linux")
+
 ASK = """
-from forebay.backends.cuda.driver import CudaDriver
+from forebay.backends.nvidia.driver import CudaDriver
 driver = CudaDriver()
 print(driver.count(), driver.why_not())
 """
@@ -58,7 +61,7 @@ print(ctypes.CDLL("libcuda.so.1").softcuda_live(b"contexts"))
 def test_missing_device_is_an_error():
     program = """
 from forebay import DeviceError
-from forebay.backends.cuda.driver import CudaDriver
+from forebay.backends.nvidia.driver import CudaDriver
 for call in (CudaDriver().open, CudaDriver().describe):
     try:
         call(2)

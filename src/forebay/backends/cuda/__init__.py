@@ -1,1 +1,0 @@
-"""Backend for NVIDIA GPUs, through the CUDA driver and cuda-bindings."""
