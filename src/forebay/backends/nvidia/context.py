@@ -27,8 +27,8 @@ class PrimaryContext:
     _generation: ClassVar[int] = 1  # changes when any context is released, which may be current in any thread
 
     def __init__(self, index: int, name: str) -> None:
-        self.index = index
-        self.name = name
+        self.index: int = index
+        self.name: str = name
         self.device: Any = call("cuDeviceGet", index, device=name)
         self._handle: Any = call("cuDevicePrimaryCtxRetain", self.device, device=name)
         self._process = os.getpid()

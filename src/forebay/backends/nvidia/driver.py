@@ -45,7 +45,7 @@ _DETAILS = {
 class CudaDriver:
     """Driver of the GPUs that CUDA shows to this process. Counting them creates no context."""
 
-    kind = "cuda"
+    kind: str = "cuda"
 
     def count(self) -> int:
         return self._state().count

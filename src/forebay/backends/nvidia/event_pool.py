@@ -17,7 +17,7 @@ class EventPool:
         self._context = context
         self._api = driver_api()
         self._flags = 0 if timing else int(self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        self.destroyed = False
+        self.destroyed: bool = False
         self._free: list[Any] = []
         self._all: list[Any] = []
 

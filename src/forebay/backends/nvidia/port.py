@@ -24,8 +24,8 @@ class CudaPort:
     """An open CUDA device."""
 
     def __init__(self, props: DeviceProps, context: PrimaryContext) -> None:
-        self.props = props
-        self.context = context
+        self.props: DeviceProps = props
+        self.context: PrimaryContext = context
         self.name: str = context.name
         self._lock = RLock()
         self._queues: list[CudaQueue] = []

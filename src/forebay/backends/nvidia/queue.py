@@ -28,9 +28,9 @@ class CudaMark:
     __slots__ = ("event", "events", "tick")
 
     def __init__(self, tick: int, event: Any, events: EventPool) -> None:
-        self.tick = tick
-        self.event = event
-        self.events = events
+        self.tick: int = tick
+        self.event: Any = event
+        self.events: EventPool = events
 
     def __del__(self) -> None:
         self.events.put(self.event)
@@ -40,7 +40,7 @@ class CudaQueue:
     """An in-order queue: a stream of the driver. The first one of a device is its default stream."""
 
     def __init__(self, context: PrimaryContext, priority: int, *, default: bool) -> None:
-        self.context = context
+        self.context: PrimaryContext = context
         self.name: str = context.name
         self._api = driver_api()
         self.handle: int = 0
@@ -49,7 +49,7 @@ class CudaQueue:
                 flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
                 self.handle = int(check(api.cuStreamCreateWithPriority(flags, priority), "cuStreamCreate", self.name))
         self._invoke = context.invoke_in_any if self.handle else context.invoke
-        self.ticks = Ticks(context, self.handle)
+        self.ticks: Ticks = Ticks(context, self.handle)
         self._functions = HostFunctions(context, self.handle)
         self._events = EventPool(context, timing=True)
         self._closed = False
