@@ -70,7 +70,7 @@ def build_sdist(target: Path) -> Path:
 
 def zig_compilers() -> dict[str, str]:
     """Return the variables that have setuptools compile with zig for manylinux_2_28."""
-    zig, target = files("ziglang") / "zig", f"-target {platform.machine()}-{ZIG}"  # pip hides the package from a build
+    zig, target = files("ziglang") / "zig", f"-target {platform.machine()}-{ZIG}"  # as a path: a build cannot import it
     c, cpp = f"{zig} cc {target}", f"{zig} c++ {target}"
     return {"CC": c, "CXX": cpp, "LDSHARED": f"{c} -shared", "LDCXXSHARED": f"{cpp} -shared"}
 

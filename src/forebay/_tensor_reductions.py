@@ -27,7 +27,8 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    _lock.release()
+    with suppress(RuntimeError):  # an interrupt ended `_before_fork`
+        _lock.release()
 
 
 def _after_fork_in_child() -> None:

@@ -126,7 +126,7 @@ int64_t softcuda_live(const char* type) {
   return -1;
 }
 
-// Writes the names of functions that programs looked up in vain, one in a line; returns the length.
+// Writes the names of the missing functions that programs called, one in a line; returns the length.
 size_t softcuda_missing(char* text, size_t capacity) {
   const softcuda::Lock lock(softcuda::machine().mutex);
   std::string all;

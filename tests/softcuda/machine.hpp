@@ -79,6 +79,7 @@ struct Chunk {
   int device, file;
   size_t bytes;
   unsigned references = 1;  // the handle, and one for each mapping
+  bool released = false;    // the handle is not valid any more
 };
 
 struct Device {
@@ -88,7 +89,7 @@ struct Device {
   Context context;
 };
 
-// A failure that a test asked for: the call `name` ("" for any) fails when it has been called `after` more times.
+// An injected failure: the call `name` ("" for any) fails after `after` further calls.
 struct Fault {
   std::string name;
   uint64_t after;
@@ -107,7 +108,7 @@ struct Machine {
   std::vector<Fault> faults;
   CUresult sticky = CUDA_SUCCESS;
   std::map<std::string, uint64_t> calls;
-  std::set<std::string> missing;  // names that a program looked up and that do not exist
+  std::set<std::string> missing;  // functions that do not exist here and were called
   int64_t latency = 0;            // microseconds that each piece of work takes at least
 };
 
@@ -127,6 +128,9 @@ Context* current_context();              // null if there is none or it is not a
 
 // Returns the stream of a handle, or null.
 std::shared_ptr<Stream> stream_of(CUstream handle, Context* context);
+#define STREAM(name, handle)                                                           \
+  const std::shared_ptr<softcuda::Stream> name = softcuda::stream_of(handle, context); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 // Queues work, after what the default stream's rules demand.
 uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work);
 void wait_for_all(Context* context);

@@ -12,7 +12,7 @@ namespace {
 
 Chunk* chunk_of(CUmemGenericAllocationHandle handle) {
   auto* const chunk = reinterpret_cast<Chunk*>(handle);
-  return machine().chunks.count(chunk) ? chunk : nullptr;
+  return machine().chunks.count(chunk) && !chunk->released ? chunk : nullptr;
 }
 
 void drop(Chunk* chunk) {
@@ -105,6 +105,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const Lock lock(machine().mutex);
   Chunk* const chunk = chunk_of(handle);
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  chunk->released = true;
   drop(chunk);
   return CUDA_SUCCESS;
 }

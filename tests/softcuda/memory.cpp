@@ -139,10 +139,6 @@ CUresult fill(CUdeviceptr to, Element value, size_t count, const std::shared_ptr
   return CUDA_SUCCESS;
 }
 
-#define STREAM(name, handle)                                       \
-  const std::shared_ptr<Stream> name = stream_of(handle, context); \
-  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
-
 }  // namespace
 
 extern "C" {

@@ -126,11 +126,10 @@ Event* event_of(CUevent handle) {
   return machine().events.count(event) ? event : nullptr;
 }
 
-#define STREAM(name, handle)                                       \
-  const std::shared_ptr<Stream> name = stream_of(handle, context); \
-  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
-#define EVENT(name, handle)             \
-  Event* const name = event_of(handle); \
+// Holds the lock until the end of the scope, so that no other thread destroys the event before.
+#define EVENT(name, handle)                   \
+  const Lock lock_of_##name(machine().mutex); \
+  Event* const name = event_of(handle);       \
   if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
@@ -149,7 +148,6 @@ CUresult record_event(CUevent handle, CUstream on, unsigned flags) {
   EVENT(event, handle);
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
-  const Lock lock(machine().mutex);
   event->nanoseconds = std::make_shared<int64_t>(0);
   event->number = submit(stream, [time = event->nanoseconds] { *time = now(); });
   event->stream = stream;
@@ -209,52 +207,26 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent waited, unsigned flags) {
   STREAM(stream, handle);
   EVENT(event, waited);
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  const Lock lock(machine().mutex);
   if (event->stream && event->stream != stream) {
     submit(stream, [other = event->stream, number = event->number] { other->wait(number); });
   }
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetPriority(CUstream handle, int* priority) {
-  CALL(cuStreamGetPriority);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *priority = stream->priority;
-  return CUDA_SUCCESS;
-}
+#define STREAM_PROPERTY(function, type, value)         \
+  CUresult function(CUstream handle, type* property) { \
+    CALL(function);                                    \
+    CURRENT_CONTEXT(context);                          \
+    STREAM(stream, handle);                            \
+    *property = value;                                 \
+    return CUDA_SUCCESS;                               \
+  }
 
-CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
-  CALL(cuStreamGetFlags);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *flags = stream->flags;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  CALL(cuStreamGetId);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *id = stream->id;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  CALL(cuStreamGetDevice);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *device = stream->context->device;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetCtx(CUstream handle, CUcontext* result) {
-  CALL(cuStreamGetCtx);
-  CURRENT_CONTEXT(context);
-  STREAM(stream, handle);
-  *result = reinterpret_cast<CUcontext>(stream->context);
-  return CUDA_SUCCESS;
-}
+STREAM_PROPERTY(cuStreamGetPriority, int, stream->priority)
+STREAM_PROPERTY(cuStreamGetFlags, unsigned, stream->flags)
+STREAM_PROPERTY(cuStreamGetId, unsigned long long, stream->id)
+STREAM_PROPERTY(cuStreamGetDevice, CUdevice, stream->context->device)
+STREAM_PROPERTY(cuStreamGetCtx, CUcontext, reinterpret_cast<CUcontext>(stream->context))
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   CALL(cuStreamIsCapturing);
@@ -289,7 +261,6 @@ CUresult cuEventCreate(CUevent* result, unsigned flags) {
 CUresult cuEventDestroy(CUevent handle) {
   CALL(cuEventDestroy);
   EVENT(event, handle);
-  const Lock lock(machine().mutex);
   machine().events.erase(event);
   delete event;
   return CUDA_SUCCESS;
@@ -308,17 +279,15 @@ CUresult cuEventRecord(CUevent handle, CUstream on) {
 CUresult cuEventQuery(CUevent handle) {
   CALL(cuEventQuery);
   EVENT(event, handle);
-  const Lock lock(machine().mutex);
   return !event->stream || event->stream->reached(event->number) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
   CALL(cuEventSynchronize);
-  EVENT(event, handle);
   std::shared_ptr<Stream> stream;
   uint64_t number;
   {
-    const Lock lock(machine().mutex);
+    EVENT(event, handle);
     stream = event->stream;
     number = event->number;
   }
@@ -330,7 +299,6 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent first, CUevent second) 
   CALL(cuEventElapsedTime);
   EVENT(start, first);
   EVENT(end, second);
-  const Lock lock(machine().mutex);
   for (const Event* event : {start, end}) {
     if (!event->stream || event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
     if (!event->stream->reached(event->number)) return CUDA_ERROR_NOT_READY;

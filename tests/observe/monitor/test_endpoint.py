@@ -359,7 +359,7 @@ def test_process_of_another_user_has_no_reply(endpoint, monkeypatch):
 
 
 def test_failure_to_accept_is_repeated_after_a_pause(runtime_directory, monkeypatch):
-    """As when the process has no more descriptors."""
+    """An `accept` that fails, as it does if the process has no free file descriptor."""
     pauses, accept = [], socket.socket._accept
 
     def fail_once(listener):

@@ -28,7 +28,7 @@ class CudaAddressSpaces:
         self._out_of_memory = out_of_memory
         self._ledger = PageLedger(context.name)
         self._mapping = set[int]()  # pages that are being mapped or unmapped
-        self._unreleased: list[Any] = []  # memory that the driver refused to release
+        self._unreleased: list[Any] = []  # memory whose release failed
         self._lock = RLock()
         self._api = driver_api()
         self._property = self._memory_of(context.device)

@@ -43,7 +43,7 @@ _DETAILS = {
 
 
 class CudaDriver:
-    """Driver of the GPUs that CUDA shows to this process. Counting them creates no context."""
+    """Driver of the GPUs that are visible to CUDA in this process. Counting them creates no context."""
 
     kind: str = "cuda"
 
@@ -98,10 +98,10 @@ class CudaDriver:
     def _details(self, device: Any, name: str) -> dict[str, Any]:
         attributes = driver_api().CUdevice_attribute
         details = {
-            ours: call(
-                "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{theirs}"), device, device=name
+            key: call(
+                "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{attribute}"), device, device=name
             )
-            for ours, theirs in _DETAILS.items()
+            for key, attribute in _DETAILS.items()
         }
         text = call("cuDeviceGetName", 256, device, device=name)
         uuid = bytes(call("cuDeviceGetUuid", device, device=name).bytes)

@@ -42,7 +42,9 @@ class CudaPort:
     def reserve(self, nbytes: int) -> int:
         nbytes = size_of(nbytes)
         address = origin = self._allocate(nbytes)
-        if address % _ALIGNMENT:  # the driver promises 256 bytes, and returns 2 MiB for sizes that are multiples of it
+        if (
+            address % _ALIGNMENT
+        ):  # the driver guarantees 256 bytes only; multiples of 2 MiB are aligned to 2 MiB in practice
             self._free(address)
             origin = self._allocate(nbytes + _ALIGNMENT)
             address = -(-origin // _ALIGNMENT) * _ALIGNMENT

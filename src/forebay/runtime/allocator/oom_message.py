@@ -61,7 +61,7 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
     """
     lines = [text]
     if allocator.explains_oom:
-        lines += _request(request, capacity)
+        lines += _request_lines(request, capacity)
         try:
             lines += oom_explanation.explain(allocator, request, capacity, ADVISERS)
         except MemoryError:  # NumPy may allocate from this pool
@@ -77,7 +77,7 @@ def oom_error(allocator: Allocator, request: AllocRequest, text: str, free: int,
     )
 
 
-def _request(request: AllocRequest, capacity: int) -> Iterator[str]:
+def _request_lines(request: AllocRequest, capacity: int) -> Iterator[str]:
     requested, needed = format_bytes(request.nbytes), format_bytes(request.segment)
     if requested != needed:
         yield f"  The request of {requested} needs a segment of {needed}."
