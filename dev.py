@@ -41,6 +41,7 @@ STAMP = VENV / "dev-stamp.json"  # completed steps; each removes its entry when 
 COMPILED = (  # extension modules
     "_core",
     "backends/common/_segments",
+    "backends/nvidia/_stream",
     "observe/tracing/_entries",
     "runtime/allocator/_reservations",
     "runtime/pinned/_cache",

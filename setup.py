@@ -59,6 +59,7 @@ def small(name: str, *depends: str, language: str = "c++") -> Extension:
 extensions = [
     core,
     small("backends/common/_segments", language="c"),
+    small("backends/nvidia/_stream", "native/cuda/stream.hpp"),
     small("observe/tracing/_entries", "native/base/ring.hpp"),
     small("runtime/allocator/_reservations", language="c"),
     small("runtime/pinned/_cache"),

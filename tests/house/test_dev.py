@@ -11,12 +11,13 @@ import pytest
 COMPILED = (
     "src/forebay/_core",
     "src/forebay/backends/common/_segments",
+    "src/forebay/backends/nvidia/_stream",
     "src/forebay/observe/tracing/_entries",
     "src/forebay/runtime/allocator/_reservations",
     "src/forebay/runtime/pinned/_cache",
     "src/forebay/snapshot/formats/_plain_pickle",
 )
-CORE, ENTRIES = COMPILED[0], COMPILED[2]
+CORE, ENTRIES = COMPILED[0], COMPILED[3]
 INPUTS = [
     "pyproject.toml",
     "setup.py",

@@ -132,6 +132,7 @@ void reset(Context* context) {
   for (const auto& stream : context->streams) stream->finish();
   context->streams.clear();
   context->peers.clear();
+  drop_events(context);
 }
 
 }  // namespace

@@ -45,6 +45,8 @@ bool take_fault(const char* name, CUresult* code) {
 
 }  // namespace
 
+thread_local bool in_host_function = false;
+
 Machine& machine() {
   static Machine* const made = make_machine();
   return *made;
@@ -56,6 +58,7 @@ CUresult begin_call(const char* name, bool needs_initialisation) {
   ++state.calls[name];
   CUresult code;
   if (take_fault(name, &code)) return code;
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
   if (!needs_initialisation) return CUDA_SUCCESS;
   if (state.process != getpid()) return CUDA_ERROR_NOT_INITIALIZED;  // also in a child that was forked after cuInit
   const std::string function = name;
@@ -126,12 +129,26 @@ int64_t softcuda_live(const char* type) {
   return -1;
 }
 
-// Writes the names of the missing functions that programs called, one in a line; returns the length.
-size_t softcuda_missing(char* text, size_t capacity) {
-  const softcuda::Lock lock(softcuda::machine().mutex);
+namespace {
+
+size_t write_names(const std::set<std::string>& names, char* text, size_t capacity) {
   std::string all;
-  for (const auto& each : softcuda::machine().missing) all += each + "\n";
+  for (const auto& name : names) all += name + "\n";
   std::strncpy(text, all.c_str(), capacity);
   return all.size();
+}
+
+}  // namespace
+
+// Both write names of functions that programs called, one in a line, and return the length.
+size_t softcuda_missing(char* text, size_t capacity) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  return write_names(softcuda::machine().missing, text, capacity);
+}
+size_t softcuda_called(char* text, size_t capacity) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  std::set<std::string> names;
+  for (const auto& each : softcuda::machine().calls) names.insert(each.first);
+  return write_names(names, text, capacity);
 }
 }

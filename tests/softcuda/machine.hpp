@@ -113,6 +113,7 @@ struct Machine {
 };
 
 Machine& machine();
+extern thread_local bool in_host_function;  // which must not call the driver
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 // Counts a call, and returns the error with which it fails at its beginning.
@@ -134,6 +135,7 @@ std::shared_ptr<Stream> stream_of(CUstream handle, Context* context);
 // Queues work, after what the default stream's rules demand.
 uint64_t submit(const std::shared_ptr<Stream>& stream, Stream::Work work);
 void wait_for_all(Context* context);
+void drop_events(const Context* context);  // the caller holds the lock
 
 // Returns the range that contains an address, or null.
 std::pair<const uintptr_t, Range>* range_at(uintptr_t address);

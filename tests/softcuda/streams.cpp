@@ -114,6 +114,18 @@ void wait_for_all(Context* context) {
   for (const auto& [stream, number] : pending) stream->wait(number);
 }
 
+void drop_events(const Context* context) {
+  auto& events = machine().events;
+  for (auto event = events.begin(); event != events.end();) {
+    if ((*event)->context != context) {
+      ++event;
+      continue;
+    }
+    delete *event;
+    event = events.erase(event);
+  }
+}
+
 }  // namespace softcuda
 
 using namespace softcuda;
@@ -242,7 +254,10 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
   STREAM(stream, handle);
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   submit(stream, [function, argument] {
-    if (machine().sticky == CUDA_SUCCESS) function(argument);
+    if (machine().sticky != CUDA_SUCCESS) return;
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
   });
   return CUDA_SUCCESS;
 }

@@ -68,37 +68,55 @@ print(live())
 
 def test_every_driver_call_of_a_scenario_fails_once():
     program = """
+def counts():
+    names = ctypes.create_string_buffer(10000)
+    soft.softcuda_called(names, len(names))
+    return {name: soft.softcuda_calls(name) for name in names.value.split()}
+
 port = CudaDriver().open(0)
 scenario(port)
 port.close()
-calls = soft.softcuda_calls(b"")
+before = counts()
 port = CudaDriver().open(0)
 scenario(port)
 port.close()
-calls = soft.softcuda_calls(b"") - calls
-failed = 0
-for number in range(calls):
+calls = {name: count - before[name] for name, count in counts().items()}
+calls[b"cuEventQuery"] = calls[b"cuStreamQuery"] = 1  # the others repeat it until work is done
+made, ignored = 0, []
+for name, number in ((name, number) for name, count in calls.items() for number in range(count)):
     port = None
-    soft.softcuda_fail(b"", ctypes.c_uint64(number), 999, 0)
+    soft.softcuda_fail(name, ctypes.c_uint64(number), 999, 0)
+    made += 1
     try:
         port = CudaDriver().open(0)
         scenario(port)
+        port.close()
+        ignored.append(name.decode())
     except DeviceError as error:
         assert error.code == 999, error
         assert "CUDA error: unknown error" in str(error), error
-        failed += 1
     soft.softcuda_clear_faults()
     if port is not None:
         port.close()
     port = None
+    if name == b"cuDevicePrimaryCtxRelease":
+        api.cuDevicePrimaryCtxRelease(0)
     rest = live()
-    assert not rest, (number, rest)
-print(calls, calls - failed)
+    assert not rest, (name, number, rest)
+print(made, *ignored)
 """
     [line] = output_of(program)
-    calls, survived = map(int, line.split())
-    assert calls > 60
-    assert survived < calls / 3  # those after the scenario, and clean-up
+    calls, *ignored = line.split()
+    assert int(calls) > 60
+    assert set(ignored) <= {
+        "cuCtxGetCurrent",
+        "cuCtxPopCurrent",
+        "cuCtxPushCurrent",
+        "cuEventDestroy",
+        "cuMemFree",
+        "cuStreamDestroy",
+        "cuStreamQuery",
+    }  # of the clean-up
 
 
 def test_allocation_of_too_much_is_out_of_memory():

@@ -1,0 +1,181 @@
+// Streams of NVIDIA's driver, on functions that count events and complete work on a thread of their own.
+#include <atomic>
+#include <thread>
+
+#include "check.hpp"
+#include "cuda/stream.hpp"
+
+using namespace forebay::cuda;
+
+namespace {
+
+struct Event {
+  std::atomic<int64_t> position{0};  // of the last record, in the work of the stream
+};
+
+std::atomic<int64_t> submitted{0}, completed{0};
+std::atomic<int> events{0}, pushed{0}, popped{0};
+std::atomic<Result> failure{kSuccess};  // of the next records and queries
+thread_local Handle current = nullptr;
+
+Result get_current(Handle* context) {
+  *context = current;
+  return kSuccess;
+}
+Result push(Handle context) {
+  current = context;
+  ++pushed;
+  return kSuccess;
+}
+Result pop(Handle* context) {
+  *context = current;
+  current = nullptr;
+  ++popped;
+  return kSuccess;
+}
+Result create(Handle* event, unsigned) {
+  *event = new Event;
+  ++events;
+  return kSuccess;
+}
+Result destroy(Handle event) {
+  delete static_cast<Event*>(event);
+  --events;
+  return kSuccess;
+}
+Result record(Handle event, Handle) {
+  if (failure != kSuccess) return failure;
+  static_cast<Event*>(event)->position = ++submitted;
+  return kSuccess;
+}
+Result query(Handle event) {
+  if (failure != kSuccess) return failure;
+  return static_cast<Event*>(event)->position <= completed ? kSuccess : kNotReady;
+}
+Result elapsed(float*, Handle, Handle) { return kSuccess; }
+std::atomic<int> waits{0};
+Result wait_event(Handle, Handle, unsigned) {
+  ++waits;
+  return kSuccess;
+}
+Result query_stream(Handle) { return completed < submitted ? kNotReady : kSuccess; }
+Result copy(uint64_t, uint64_t, size_t, Handle) {
+  ++submitted;
+  return kSuccess;
+}
+Result set(uint64_t, unsigned char, size_t, Handle) {
+  ++submitted;
+  return kSuccess;
+}
+Result launch(Handle, Callback function, void* argument) {
+  function(argument);
+  return kSuccess;
+}
+
+const Functions driver{get_current, push,       pop,          create, destroy, record, query,
+                       elapsed,     wait_event, query_stream, copy,   set,     launch};
+int context, handle;
+
+}  // namespace
+
+TEST(ticks_are_reached_in_order) {
+  Stream stream, other;
+  stream.open(&driver, &context, &handle);
+  other.open(&driver, &context, nullptr);
+  completed = submitted.load();
+  Tick first, second;
+  CHECK(stream.signal(false, &first) == kSuccess && first.number == 1);
+  CHECK(stream.signal(false, &second) == kSuccess && second.number == 2);
+  int64_t tick;
+  CHECK(stream.reached(&tick) == kSuccess && tick == 0);
+  CHECK(stream.wait(1, 0, &tick) == kNotReady);
+  CHECK(stream.make_wait(other, 1) == kSuccess && waits == 1);
+  ++completed;
+  CHECK(stream.reached(&tick) == kSuccess && tick == 1);
+  CHECK(stream.make_wait(other, 1) == kSuccess && waits == 1);  // already reached
+  ++completed;
+  CHECK(stream.wait(2, 1'000'000'000, &tick) == kSuccess && tick == 2);
+  CHECK(events == 2);
+  CHECK(stream.signal(false, &first) == kSuccess);
+  CHECK(events == 2);  // reused
+  stream.close();
+  CHECK(events == 0);
+  CHECK(stream.reached(&tick) == kSuccess && tick == 3);
+  CHECK(pushed == popped && current == nullptr);
+}
+
+TEST(failed_record_keeps_the_event_and_the_tick) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  completed = submitted.load();
+  failure = 700;
+  Tick tick;
+  CHECK(stream.signal(false, &tick) == 700 && stream.last() == 0);
+  failure = kSuccess;
+  CHECK(stream.signal(false, &tick) == kSuccess && tick.number == 1 && events == 1);
+  failure = 700;
+  int64_t last;
+  CHECK(stream.wait(1, 1'000'000'000, &last) == 700);
+  failure = kSuccess;
+  stream.close();
+  CHECK(events == 0);
+}
+
+TEST(event_of_a_mark_is_reused_after_both_ends) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  completed = submitted.load();
+  Tick first, second, third;
+  CHECK(stream.signal(true, &first) == kSuccess);
+  stream.give_back(first.event);  // still pending
+  CHECK(stream.signal(true, &second) == kSuccess && second.event != first.event);
+  completed = submitted.load();
+  int64_t tick;
+  CHECK(stream.reached(&tick) == kSuccess && tick == 2);
+  CHECK(stream.signal(true, &third) == kSuccess && third.event == first.event);
+  stream.give_back(third.event);
+  stream.give_back(second.event);
+  stream.close();
+  stream.give_back(first.event);  // destroyed already
+  CHECK(events == 0);
+}
+
+TEST(first_failure_of_native_calls_is_kept) {
+  const auto failure = std::make_shared<std::atomic<int>>(0);
+  const auto fail = [](void* code) { return static_cast<int>(reinterpret_cast<intptr_t>(code)); };
+  for (intptr_t code : {0, 7, 8}) {
+    run_native_call(new NativeCall{fail, reinterpret_cast<void*>(code), failure, false});
+  }
+  CHECK(*failure == 7);
+}
+
+TEST(threads_signal_wait_and_mark_together) {
+  Stream stream;
+  stream.open(&driver, &context, &handle);
+  completed = submitted.load();
+  std::atomic<bool> ended{false};
+  std::thread device([&] {
+    while (!ended) completed = submitted.load();
+  });
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&stream, number] {
+      for (int round = 0; round < 500; ++round) {
+        Tick tick;
+        int64_t last;
+        CHECK(stream.signal(number % 2, &tick) == kSuccess);
+        CHECK(stream.wait(tick.number, 10'000'000'000, &last) == kSuccess && last >= tick.number);
+        if (number % 2) stream.give_back(tick.event);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  ended = true;
+  device.join();
+  CHECK(stream.last() == 2000);
+  CHECK(events <= 8);
+  stream.close();
+  CHECK(events == 0);
+}
+
+int main(int argc, char** argv) { return check::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,0 +1,63 @@
+"""Streams of NVIDIA's driver, their ticks and their host functions.
+
+A destructor may call any method, in any thread but the one on which the driver runs host functions.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from typing_extensions import disjoint_base
+
+from forebay.backends.nvidia.context import PrimaryContext
+from forebay.spi import Mark as _Mark
+
+FUNCTIONS: Final[tuple[str, ...]]  # of the driver, which `load` sets
+
+def load(addresses: Mapping[str, int]) -> None: ...  # by name; before the first stream
+
+@final
+class Mark:
+    """A tick, and an event of the driver with the time at which it was reached."""
+
+    @property
+    def tick(self) -> int: ...
+
+@final
+class HostCall:
+    """A Python function that a stream executes: once or, if a graph repeats and owns it, several times."""
+
+    function: Callable[[], object] | None  # None if it was dropped
+    repeated: bool
+    stream: Stream  # which reports a failure
+    def __init__(self, stream: Stream, function: Callable[[], object], repeated: bool = False) -> None: ...
+
+@disjoint_base
+class Stream:
+    """Base class of a queue: a stream of the driver and its ticks."""
+
+    @property
+    def context(self) -> PrimaryContext: ...
+    @property
+    def name(self) -> str: ...  # of the device
+    @property
+    def handle(self) -> int: ...  # of the stream
+    @property
+    def closed(self) -> bool: ...
+    def __init__(self, context: PrimaryContext, handle: int) -> None: ...
+    def copy(self, dst: int, src: int, nbytes: int) -> None: ...
+    def fill(self, dst: int, byte: int, nbytes: int) -> None: ...
+    def call(self, function: Callable[[], object]) -> None: ...
+    def queue_call(self, call: HostCall) -> None: ...
+    def call_native(self, function: int, argument: int) -> None: ...
+    def signal(self) -> int: ...
+    def mark(self) -> Mark: ...
+    def elapsed_ms(self, start: _Mark, end: _Mark) -> float: ...
+    def reached(self) -> int: ...
+    def idle(self) -> bool: ...
+    def wait_within(self, tick: int, nanoseconds: int) -> bool: ...
+    def make_wait(self, other: Stream, tick: int) -> None: ...  # of this stream, for a tick of another one
+    # Return the first failure of a host function since the last call, and forget the others.
+    def take_failure(self) -> BaseException | int | None: ...
+    def destroy_events(self) -> None: ...  # all ticks count as reached then
+    def drop_calls(self) -> None: ...  # the Python functions that have not begun
+    def check_usable(self) -> None: ...  # raises Forked or WrongState

@@ -1,0 +1,326 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+# distutils: language = c++
+"""Streams of NVIDIA's driver, their ticks and their host functions; documented in _stream.pyi.
+
+Nothing holds the GIL during a call of the driver, which blocks while a stream has no room for more work.
+"""
+
+import traceback
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libcpp cimport bool as cpp_bool
+from libcpp.memory cimport make_shared, shared_ptr
+from posix.unistd cimport getpid
+
+from forebay.backends.common.arguments import address_of, byte_of, index_of, size_of
+from forebay.backends.nvidia.calls import error_of
+from forebay.errors import WrongState
+
+cdef extern from "<atomic>" namespace "std" nogil:
+    cdef cppclass atomic_int "std::atomic<int>":
+        atomic_int()
+        int load()
+        int exchange(int)
+
+cdef extern from "cuda/stream.hpp" namespace "forebay::cuda" nogil:
+    ctypedef void* Handle
+    ctypedef int Result
+    cdef Result NotReady "forebay::cuda::kNotReady"
+    cdef cppclass Functions:
+        Result (*event_elapsed_time)(float*, Handle, Handle)
+        Result (*event_query)(Handle)
+    cdef cppclass Tick:
+        int64_t number
+        Handle event
+    ctypedef int (*Work)(void*) noexcept nogil
+    cdef cppclass NativeCall:
+        Work function
+        void* argument
+        shared_ptr[atomic_int] failure
+        cpp_bool repeated
+    ctypedef void (*Callback)(void*) noexcept nogil
+    cdef void run_native_call(void*) noexcept
+    cdef cppclass NativeStream "forebay::cuda::Stream":
+        void open(const Functions*, Handle, Handle)
+        Result copy(uint64_t, uint64_t, size_t)
+        Result fill(uint64_t, unsigned char, size_t)
+        Result launch(Callback, void*)
+        Result query()
+        Result signal(cpp_bool, Tick*)
+        Result reached(int64_t*)
+        Result wait(int64_t, int64_t, int64_t*)
+        Result make_wait(NativeStream&, int64_t)
+        int64_t last()
+        void give_back(Handle)
+        void close()
+        cpp_bool closed()
+
+# In the order of the members of `Functions`.
+FUNCTIONS = (
+    "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
+    "cuEventQuery", "cuEventElapsedTime", "cuStreamWaitEvent", "cuStreamQuery", "cuMemcpyAsync", "cuMemsetD8Async",
+    "cuLaunchHostFunc",
+)
+cdef Functions driver
+cdef set queued_calls = set()  # owned by the driver until they ran
+
+
+def load(addresses):
+    cdef size_t at
+    cdef uintptr_t address
+    for at in range(sizeof(Functions) // sizeof(void*)):
+        address = addresses[FUNCTIONS[at]]
+        (<uintptr_t*>&driver)[at] = address
+
+
+@cython.final
+cdef class Mark:
+    cdef readonly int64_t tick
+    cdef Handle event
+    cdef int process
+    cdef shared_ptr[NativeStream] native
+
+    def __dealloc__(self):
+        if self.native.get() is not NULL and self.process == getpid():
+            self.native.get().give_back(self.event)
+
+
+@cython.final
+cdef class HostCall:
+    cdef readonly object function
+    cdef readonly bint repeated
+    cdef public Stream stream
+
+    def __init__(self, Stream stream not None, function, bint repeated=False):
+        self.stream, self.function, self.repeated = stream, function, repeated
+
+
+cdef class Stream:
+    cdef readonly object context
+    cdef readonly str name
+    cdef readonly uint64_t handle
+    cdef readonly bint closed
+    cdef int process
+    cdef shared_ptr[NativeStream] native
+    cdef shared_ptr[atomic_int] native_failure
+    cdef object failure  # the first one of a Python function
+    cdef list finished  # functions, until a thread that may call the driver drops them
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.native = make_shared[NativeStream]()
+        self.native_failure = make_shared[atomic_int]()
+        self.finished = []
+        self.closed = True
+
+    def __init__(self, context, uint64_t handle):
+        cdef uintptr_t context_handle = context.handle
+        self.context, self.name, self.handle = context, context.name, handle
+        self.native.get().open(&driver, <Handle>context_handle, <Handle><uintptr_t>handle)
+        self.process = getpid()
+        self.closed = False
+
+    def copy(self, dst, src, nbytes):
+        cdef uint64_t to = address_of(dst, "dst"), origin = address_of(src, "src"), size = size_of(nbytes)
+        cdef Result result
+        self.check()
+        with nogil:
+            result = self.native.get().copy(to, origin, size)
+        if result:
+            raise error_of(result, "cuMemcpyAsync", self.name)
+
+    def fill(self, dst, byte, nbytes):
+        cdef uint64_t to = address_of(dst, "dst"), size
+        cdef unsigned char value = byte_of(byte)
+        cdef Result result
+        size = size_of(nbytes)
+        self.check()
+        with nogil:
+            result = self.native.get().fill(to, value, size)
+        if result:
+            raise error_of(result, "cuMemsetD8Async", self.name)
+
+    def call(self, function):
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        self.queue_call(HostCall(self, function))
+
+    def queue_call(self, HostCall call not None):
+        cdef Result result
+        self.check()
+        self.finished.clear()
+        queued_calls.add(call)
+        with nogil:
+            result = self.native.get().launch(run_python_call, <void*>call)
+        if result:
+            queued_calls.discard(call)
+            raise error_of(result, "cuLaunchHostFunc", self.name)
+
+    def call_native(self, function, argument):
+        cdef uintptr_t address = address_of(function, "function"), value = index_of(argument, "argument")
+        cdef Result result
+        self.check()
+        cdef NativeCall* call = new NativeCall()
+        call.function, call.argument = <Work>address, <void*>value
+        call.failure, call.repeated = self.native_failure, False
+        with nogil:
+            result = self.native.get().launch(run_native_call, call)
+        if result:
+            del call
+            raise error_of(result, "cuLaunchHostFunc", self.name)
+
+    def signal(self):
+        cdef Tick tick
+        cdef Result result
+        self.check()
+        with nogil:
+            result = self.native.get().signal(False, &tick)
+        if result:
+            raise error_of(result, "cuEventRecord", self.name)
+        return tick.number
+
+    def mark(self):
+        cdef Tick tick
+        cdef Result result
+        cdef Mark mark = Mark.__new__(Mark)
+        self.check()
+        with nogil:
+            result = self.native.get().signal(True, &tick)
+        if result:
+            raise error_of(result, "cuEventRecord", self.name)
+        mark.tick, mark.event, mark.process, mark.native = tick.number, tick.event, self.process, self.native
+        return mark
+
+    def elapsed_ms(self, start, end):
+        cdef float milliseconds = 0
+        cdef Result result
+        self.check_process()
+        cdef Handle first = self.event_of(start, "start"), last = self.event_of(end, "end")
+        with nogil:
+            result = driver.event_elapsed_time(&milliseconds, first, last)
+        if result:
+            raise error_of(result, "cuEventElapsedTime", self.name)
+        return milliseconds
+
+    def reached(self):
+        cdef int64_t tick
+        cdef Result result
+        self.check_process()
+        with nogil:
+            result = self.native.get().reached(&tick)
+        if result:
+            raise error_of(result, "cuEventQuery", self.name)
+        return tick
+
+    def idle(self):
+        cdef Result result
+        self.check_process()
+        if self.closed:
+            return True
+        with nogil:
+            result = self.native.get().query()
+        if result and result != NotReady:
+            raise error_of(result, "cuStreamQuery", self.name)
+        return not result
+
+    def wait_within(self, tick, int64_t nanoseconds):
+        cdef int64_t number, last
+        cdef Result result
+        self.check_tick(tick)
+        number = tick
+        with nogil:
+            result = self.native.get().wait(number, nanoseconds, &last)
+        if result and result != NotReady:
+            raise error_of(result, "cuEventQuery", self.name)
+        self.finished.clear()
+        return not result
+
+    def make_wait(self, Stream other not None, tick):
+        cdef int64_t number
+        cdef Result result
+        self.check()
+        other.check_tick(tick)
+        number = tick
+        with nogil:
+            result = other.native.get().make_wait(self.native.get()[0], number)
+        if result:
+            raise error_of(result, "cuStreamWaitEvent", self.name)
+
+    def take_failure(self):
+        failure, self.failure = self.failure, None
+        code = self.native_failure.get().exchange(0)
+        return failure if failure is not None else (code or None)
+
+    def destroy_events(self):
+        self.closed = True
+        with nogil:
+            self.native.get().close()
+
+    def drop_calls(self):
+        cdef HostCall call
+        for call in tuple(queued_calls):
+            if call.stream is self:
+                call.function = None
+
+    def check_usable(self):
+        if self.context is None:
+            raise WrongState("the stream is not open")
+        self.context.check_usable()
+        if self.closed:
+            raise WrongState(f"{self.name}: queue {self.handle:#x} was closed")
+
+    cdef int check(self) except -1:
+        if self.closed or getpid() != self.process:
+            self.check_usable()
+        return 0
+
+    cdef int check_process(self) except -1:
+        if self.context is None or getpid() != self.process:
+            self.check_usable()
+        return 0
+
+    cdef int check_tick(self, tick) except -1:
+        self.check_process()
+        if not 0 <= tick <= self.native.get().last():
+            raise WrongState(f"{self.name}: tick {tick} was not signalled; the last one is {self.native.get().last()}")
+        return 0
+
+    cdef Handle event_of(self, mark, str name) except? NULL:
+        if not isinstance(mark, Mark):
+            raise TypeError(f"{name} must be a mark of a cuda queue, not {type(mark).__name__}")
+        cdef Mark known = mark
+        if known.native.get() is NULL or known.native.get().closed():
+            raise WrongState(f"{self.name}: the queue of the {name} mark was closed")
+        cdef Handle event = known.event
+        cdef Result result
+        with nogil:
+            result = driver.event_query(event)
+        if result == NotReady:
+            raise WrongState(f"{self.name}: the {name} mark is not reached yet: wait for its tick first")
+        return event
+
+
+cdef void run_python_call(void* argument) noexcept with gil:
+    cdef HostCall call = <HostCall>argument
+    cdef Stream stream = call.stream
+    function = call.function
+    try:
+        if function is not None:
+            function()
+    except BaseException as error:
+        if stream.failure is None:
+            keep_failure(stream, error)
+    finally:
+        if not call.repeated:  # else a graph owns it
+            stream.finished.append(function)
+            queued_calls.discard(call)
+
+
+cdef keep_failure(Stream stream, error):
+    stream.failure = error
+    lines = traceback.format_tb(error.__traceback__)
+    error.add_note("raised by the queued function:\n" + "".join(lines).rstrip())
+    while error is not None:  # a stored exception keeps no frames
+        error.__traceback__ = error.__context__ = None
+        error = error.__cause__
