@@ -199,28 +199,28 @@ CUresult cuDeviceGet(CUdevice* result, int index) {
 CUresult cuDeviceGetName(char* text, int capacity, CUdevice index) {
   CALL(cuDeviceGetName);
   DEVICE(device, index);
-  std::snprintf(text, static_cast<size_t>(capacity), "%s", device->name.c_str());
+  std::snprintf(text, static_cast<size_t>(capacity), "%s", device->gpu.name.c_str());
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid(CUuuid* result, CUdevice index) {
   CALL(cuDeviceGetUuid);
   DEVICE(device, index);
-  std::memcpy(result->bytes, device->uuid, sizeof device->uuid);
+  std::memcpy(result->bytes, device->gpu.uuid.data(), device->gpu.uuid.size());
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice index) {
   CALL(cuDeviceTotalMem);
   DEVICE(device, index);
-  *bytes = device->total;
+  *bytes = device->gpu.memory;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetPCIBusId(char* text, int capacity, CUdevice index) {
   CALL(cuDeviceGetPCIBusId);
   DEVICE(device, index);
-  std::snprintf(text, static_cast<size_t>(capacity), "0000:%02X:00.0", index + 1);
+  std::snprintf(text, static_cast<size_t>(capacity), "0000:%02X:00.0", device->gpu.index + 1);
   return CUDA_SUCCESS;
 }
 
@@ -260,7 +260,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   };
   const auto found = values.find(attribute);
   *value = found == values.end() ? 0 : found->second;
-  if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = device->context.device + 1;
+  if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = device->gpu.index + 1;
   return CUDA_SUCCESS;
 }
 

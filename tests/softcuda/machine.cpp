@@ -11,21 +11,14 @@ namespace softcuda {
 
 namespace {
 
-size_t number_from(const char* variable, size_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text && *text ? std::strtoull(text, nullptr, 0) : otherwise;
-}
-
 Machine* make_machine() {
   auto* made = new Machine;  // never deleted: threads of streams may use it while the process ends
-  made->devices.resize(number_from("SOFTCUDA_DEVICES", 2));
+  const std::vector<Gpu> visible = visible_to_cuda();
+  made->devices.resize(visible.size());
   made->latency = static_cast<int64_t>(number_from("SOFTCUDA_LATENCY", 0));
-  for (size_t index = 0; index < made->devices.size(); ++index) {
-    Device& device = made->devices[index];
-    device.name = "Software device";
-    device.total = number_from("SOFTCUDA_MEMORY", size_t{8} << 30);
-    for (size_t at = 0; at < sizeof device.uuid; ++at) device.uuid[at] = static_cast<unsigned char>(16 * index + at);
-    device.context.device = static_cast<int>(index);
+  for (size_t index = 0; index < visible.size(); ++index) {
+    made->devices[index].gpu = visible[index];
+    made->devices[index].context.device = static_cast<int>(index);
   }
   return made;
 }

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "hardware.hpp"
+
 namespace softcuda {
 
 constexpr size_t kPage = size_t{2} << 20;  // granularity of device memory
@@ -83,9 +85,8 @@ struct Chunk {
 };
 
 struct Device {
-  std::string name;
-  size_t total, used = 0;
-  unsigned char uuid[16];
+  Gpu gpu;
+  size_t used = 0;
   Context context;
 };
 
@@ -141,6 +142,9 @@ void drop_events(const Context* context);  // the caller holds the lock
 std::pair<const uintptr_t, Range>* range_at(uintptr_t address);
 // Returns true if the range lies in memory that a device can access, and false too if the driver does not know it.
 bool is_accessible(uintptr_t address, size_t bytes, const Context* context);
+
+// Creates a file of device memory, or returns -1.
+int new_file(const Device& device, size_t bytes);
 
 int64_t now();  // nanoseconds
 

@@ -87,12 +87,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t bytes, const C
   const auto index = static_cast<size_t>(property->location.id);
   if (index >= machine().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
   Device& device = machine().devices[index];
-  if (bytes > device.total - device.used) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int file = memfd_create("softcuda", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    if (file >= 0) close(file);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (bytes > device.gpu.memory - device.used) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = new_file(device, bytes);
+  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   auto* const chunk = new Chunk{static_cast<int>(index), file, bytes};
   machine().chunks.insert(chunk);
   device.used += bytes;

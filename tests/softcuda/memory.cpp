@@ -33,6 +33,15 @@ bool is_accessible(uintptr_t address, size_t bytes, const Context* context) {
   return true;
 }
 
+int new_file(const Device& device, size_t bytes) {
+  const int file = memfd_create(file_title(device.gpu).c_str(), MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
 }  // namespace softcuda
 
 using namespace softcuda;
@@ -54,15 +63,6 @@ void* map_aligned(size_t bytes, int file, int protection) {
   if (mmap(start, bytes, protection, flags, file, 0) != MAP_FAILED) return start;
   munmap(start, bytes);
   return nullptr;
-}
-
-int new_file(size_t bytes) {
-  const int file = memfd_create("softcuda", MFD_CLOEXEC);
-  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    close(file);
-    return -1;
-  }
-  return file;
 }
 
 CUresult add_range(Range range, int protection, void** result) {
@@ -148,8 +148,8 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
   CURRENT_CONTEXT(context);
   const Lock lock(machine().mutex);
   const Device& device = machine().devices[static_cast<size_t>(context->device)];
-  *total = device.total;
-  *free = device.total - device.used;
+  *total = device.gpu.memory;
+  *free = *total - device.used;
   return CUDA_SUCCESS;
 }
 
@@ -159,9 +159,9 @@ CUresult cuMemAlloc(CUdeviceptr* result, size_t bytes) {
   if (result == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const Lock lock(machine().mutex);
   Device& device = machine().devices[static_cast<size_t>(context->device)];
-  if (bytes > device.total - device.used || rounded(bytes) > device.total - device.used)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  const int file = new_file(rounded(bytes));
+  const size_t left = device.gpu.memory - device.used;
+  if (bytes > left || rounded(bytes) > left) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = new_file(device, rounded(bytes));
   if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   void* address;
   if (const CUresult failed =

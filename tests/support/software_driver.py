@@ -17,29 +17,33 @@ _TIMEOUT = 300  # seconds
 
 @cache
 def build() -> Path:
-    """Compile the driver, unless that was done from the same sources before, and return its folder."""
+    """Compile the driver and NVML, unless that was done from the same sources before, and return their folder."""
     command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
-    command += ["-Werror", f"-I{header().parent}", "-pthread", "-ldl", "-Wl,-soname,libcuda.so.1"]
-    command += [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
+    command += ["-Werror", *(f"-I{header(name).parent}" for name in ("cuda.h", "nvml.h")), "-pthread", "-ldl"]
+    nvml = [SOURCES / "nvml.cpp", SOURCES / "hardware.cpp"]
+    libraries = {"libcuda.so.1": sorted({*SOURCES.glob("*.cpp")} - {nvml[0]}), "libnvidia-ml.so.1": nvml}
     digest = hashlib.sha256(repr(command).encode())
-    for path in [*sorted(SOURCES.glob("*.?pp")), header()]:
+    for path in [*sorted(SOURCES.glob("*.?pp")), header("cuda.h"), header("nvml.h")]:
         digest.update(path.read_bytes())
     folder = Path(__file__).parents[2] / "build/softcuda" / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libcuda.so.1"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the test run build it, too
-        if not library.exists():
-            unfinished = folder / "unfinished"
-            subprocess.run([*command, "-o", str(unfinished)], check=True, timeout=_TIMEOUT)
-            unfinished.rename(library)
+        for name, sources in libraries.items():
+            library, unfinished = folder / name, folder / "unfinished"
+            if not library.exists():
+                compiled = [*command, f"-Wl,-soname,{name}", *map(str, sources), "-o", str(unfinished)]
+                subprocess.run(compiled, check=True, timeout=_TIMEOUT)
+                unfinished.rename(library)
     return folder
 
 
-def header() -> Path:
-    """Return NVIDIA's cuda.h, which the package nvidia-cuda-runtime contains."""
-    files = importlib.metadata.files("nvidia-cuda-runtime") or []
-    return next(Path(str(each.locate())) for each in files if each.name == "cuda.h")
+@cache
+def header(name: str) -> Path:
+    """Return a header of NVIDIA: cuda.h of the package nvidia-cuda-runtime, or nvml.h of nvidia-nvml-dev."""
+    package = {"cuda.h": "nvidia-cuda-runtime", "nvml.h": "nvidia-nvml-dev"}[name]
+    files = importlib.metadata.files(package) or []
+    return next(Path(str(each.locate())) for each in files if each.name == name)
 
 
 def environment(**variables: str) -> dict[str, str]:
