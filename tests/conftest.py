@@ -19,8 +19,9 @@ import pytest
 
 import forebay
 from forebay import backends
+from forebay.backends.nvidia import nvml_ctypes
 from forebay.cuda._kind import CUDA
-from forebay.observe.telemetry import amdsmi, nvml_ctypes
+from forebay.observe.telemetry import amdsmi
 from forebay.runtime.devices import current, open_device
 from forebay.runtime.lifecycle.emulation import reset_kind
 from forebay.runtime.random import generator as generators

@@ -11,8 +11,9 @@ from support.vendor_libraries import NO_AMDSMI, NO_UUIDS, SENSORS, UUIDS, raisin
 
 import forebay
 from forebay import cuda
+from forebay.backends.nvidia import nvml_ctypes
 from forebay.faces import telemetry
-from forebay.observe.telemetry import nvml, nvml_ctypes
+from forebay.observe.telemetry import nvml
 from forebay.runtime.base import lazy_init
 
 NOT_INSTALLED = "nvidia-ml-py does not seem to be installed or it can't be imported."

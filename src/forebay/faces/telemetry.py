@@ -12,11 +12,12 @@ from typing import TypeVar
 
 from forebay import backends
 from forebay.backends.emulated.visible_devices import match_uuids, parse_visible_devices, visible_indices
+from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.errors import DeviceError
 from forebay.faces.kind import DeviceKind
 from forebay.observe.telemetry import amdsmi, nvml
-from forebay.observe.telemetry.nvml_ctypes import NVMLError, NvmlLibrary
 from forebay.runtime.devices.current import current_index
-from forebay.spi import Sensors, Telemetry
+from forebay.spi import Describes, Sensors, Telemetry
 
 __all__ = [
     "amd_device_index",
@@ -61,8 +62,7 @@ def sensors(kind: DeviceKind, device: object) -> Sensors:
     """Return the device's sensors. Raises ModuleNotFoundError without the library, RuntimeError without its driver."""
     if uses_amdsmi(kind):
         return amd_sensors(kind, device)
-    telemetry = _driver_telemetry(kind) or nvml.Nvml()
-    return telemetry.sensors(machine_index(kind, device))
+    return _nvidia_sensors(kind, device)
 
 
 def amd_sensors(kind: DeviceKind, device: object) -> amdsmi.AmdsmiSensors:
@@ -72,7 +72,7 @@ def amd_sensors(kind: DeviceKind, device: object) -> amdsmi.AmdsmiSensors:
 
 def nvidia_handle(kind: DeviceKind, device: object) -> object:
     """Return the device's NVML handle, or its sensors if it is emulated."""
-    found = (_driver_telemetry(kind) or nvml.Nvml()).sensors(machine_index(kind, device))
+    found = _nvidia_sensors(kind, device)
     return getattr(found, "handle", found)
 
 
@@ -88,6 +88,8 @@ def has_nvidia_sensors(kind: DeviceKind) -> bool:
 
 def machine_index(kind: DeviceKind, device: object) -> int:
     """Return the device's index among all devices of the machine. Raises RuntimeError if it is not visible."""
+    if uuid := _uuid(kind, device):
+        return nvml.Nvml().find(uuid).index()
     index, visible = _device_index(kind, device), visible_devices(kind)
     ordinals = _ordinals(visible, lambda: uuids_nvidia(kind), amd=False)
     if index not in range(len(ordinals)):
@@ -181,7 +183,7 @@ def list_processes(kind: DeviceKind, device: object) -> str:
         return "amdsmi driver can't be loaded, is ROCm installed?" if amd else nvml.NOT_LOADED
     index = amd_device_index(kind, device) if amd else machine_index(kind, device)
     try:
-        processes = telemetry.sensors(index).processes()
+        processes = (telemetry.sensors(index) if amd else _nvidia_sensors(kind, device)).processes()
     except Exception as error:
         if amd and isinstance(error, amdsmi.binding().AmdSmiException):
             return "amdsmi cannot list processes from other users"
@@ -197,6 +199,31 @@ def _driver_telemetry(kind: DeviceKind) -> Telemetry | None:
     """Return the kind's driver if it implements Telemetry."""
     driver = backends.driver(kind.name)
     return driver if isinstance(driver, Telemetry) else None
+
+
+def _nvidia_sensors(kind: DeviceKind, device: object) -> Sensors:
+    """Return the sensors of the driver or of NVML; those of a MIG instance are its own."""
+    if (driver := _driver_telemetry(kind)) is not None:
+        return driver.sensors(machine_index(kind, device))
+    library = nvml.Nvml()
+    if uuid := _uuid(kind, device):
+        return library.find(uuid)
+    return library.sensors(machine_index(kind, device))
+
+
+def _uuid(kind: DeviceKind, device: object) -> str:
+    """Return the UUID that a driver without sensors reports, or "".
+
+    CUDA's order of devices is not that of NVML, and only CUDA knows what CUDA_VISIBLE_DEVICES meant when the process
+    began to use it. Without CUDA devices, as in a forked child, the environment has to do.
+    """
+    driver = backends.driver(kind.name)
+    if isinstance(driver, Telemetry) or not isinstance(driver, Describes):
+        return ""
+    try:
+        return str(driver.describe(_device_index(kind, device)).details.get("uuid", ""))
+    except DeviceError:
+        return ""
 
 
 def _device_index(kind: DeviceKind, device: object) -> int:

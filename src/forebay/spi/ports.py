@@ -177,6 +177,11 @@ class ProcessUsage(Protocol):
         -------
         mapping of int to int
             Process id to bytes.
+
+        Raises
+        ------
+        DeviceError
+            If the system does not report it.
         """
 
 

@@ -9,8 +9,9 @@ import sys
 import pytest
 from support.vendor_libraries import UUIDS, compiled_nvml, pynvml_module
 
-from forebay.observe.telemetry import nvml, nvml_ctypes
-from forebay.observe.telemetry.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.backends.nvidia import nvml_ctypes
+from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
+from forebay.observe.telemetry import nvml
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is required to compile the fake library")
 

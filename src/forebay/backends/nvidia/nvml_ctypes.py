@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from forebay.errors import DeviceError
 
-__all__ = ["LIBRARY", "Memory", "NVMLError", "NVMLErrorDriverNotLoaded", "NvmlLibrary", "Process", "Utilization"]
+__all__ = [
+    "LIBRARY",
+    "Memory",
+    "NVMLError",
+    "NVMLErrorDriverNotLoaded",
+    "NVMLErrorNotFound",
+    "NvmlLibrary",
+    "Process",
+    "Utilization",
+    "handle_of",
+]
 
 LIBRARY = "libnvidia-ml.so.1"
 
 _DRIVER_NOT_LOADED = 9
 _INSUFFICIENT_SIZE = 7
+_NOT_FOUND = 6
 _NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF  # unknown memory of a process
 _MAX_TEXT = 96  # bytes of a UUID or a name, with its terminator
 
@@ -27,6 +38,10 @@ class NVMLError(DeviceError):
 
 class NVMLErrorDriverNotLoaded(NVMLError):
     """The library is installed, but its driver is not loaded."""
+
+
+class NVMLErrorNotFound(NVMLError):
+    """The device that the call names does not exist."""
 
 
 class Memory(Structure):
@@ -65,6 +80,7 @@ class NvmlLibrary:
 
     NVMLError = NVMLError
     NVMLError_DriverNotLoaded = NVMLErrorDriverNotLoaded
+    NVMLError_NotFound = NVMLErrorNotFound
 
     def __init__(self) -> None:
         self._library = CDLL(LIBRARY)
@@ -86,6 +102,22 @@ class NvmlLibrary:
         handle = c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
         return handle
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> c_void_p:  # noqa: N802 -- as above
+        handle = c_void_p()
+        self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+        return handle
+
+    def nvmlDeviceIsMigDeviceHandle(self, handle: c_void_p) -> int:  # noqa: N802 -- as above
+        return self._number("nvmlDeviceIsMigDeviceHandle", handle)
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: c_void_p) -> c_void_p:  # noqa: N802 -- as above
+        parent = c_void_p()
+        self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, byref(parent))
+        return parent
+
+    def nvmlDeviceGetIndex(self, handle: c_void_p) -> int:  # noqa: N802 -- as above
+        return self._number("nvmlDeviceGetIndex", handle)
 
     def nvmlDeviceGetUUID(self, handle: c_void_p) -> str:  # noqa: N802 -- as above
         return self._text("nvmlDeviceGetUUID", handle)
@@ -140,5 +172,16 @@ class NvmlLibrary:
         if not code:
             return
         text = self._library.nvmlErrorString(code)
-        kind = NVMLErrorDriverNotLoaded if code == _DRIVER_NOT_LOADED else NVMLError
+        kind = {_DRIVER_NOT_LOADED: NVMLErrorDriverNotLoaded, _NOT_FOUND: NVMLErrorNotFound}.get(code, NVMLError)
         raise kind(text.decode("ascii", "replace") if text else f"error {code}", code=code, call=function)
+
+
+def handle_of(nvml: Any, uuid: str) -> Any:
+    """Return the handle, of this binding or of nvidia-ml-py, for the UUID of a GPU or MIG instance without its prefix.
+
+    CUDA does not tell which of the two a device is.
+    """
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except nvml.NVMLError_NotFound:
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")

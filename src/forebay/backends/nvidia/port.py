@@ -9,6 +9,7 @@ from forebay.backends.common.arguments import address_of, integer_of, size_of
 from forebay.backends.nvidia.address_space import CudaAddressSpaces
 from forebay.backends.nvidia.calls import check, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.process_usage import process_memory
 from forebay.backends.nvidia.queue import CudaQueue
 from forebay.byte_sizes import format_bytes
 from forebay.errors import DeviceError, OutOfMemory, WrongState
@@ -126,6 +127,9 @@ class CudaPort:
 
     def decommit(self, address: int, nbytes: int) -> None:
         self._spaces.decommit(address, nbytes)
+
+    def process_memory(self) -> dict[int, int]:
+        return process_memory(str(self.props.details["uuid"]), self.name)
 
     def close(self) -> None:
         """Complete the queued work, free all memory, and release the context."""

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.observe.telemetry.nvml_ctypes import NvmlLibrary
+from forebay.backends.nvidia.nvml_ctypes import NvmlLibrary, handle_of
 
 __all__ = ["MISSING", "NOT_LOADED", "Nvml", "NvmlSensors", "binding", "import_error", "installed"]
 
@@ -73,6 +73,10 @@ class Nvml:
     def sensors(self, index: int) -> NvmlSensors:
         return NvmlSensors(self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index))
 
+    def find(self, uuid: str) -> NvmlSensors:
+        """Return the sensors of the GPU or MIG instance with a UUID, which has no prefix."""
+        return NvmlSensors(self._nvml, handle_of(self._nvml, uuid))
+
 
 class NvmlSensors:
     """Sensors of one NVIDIA GPU."""
@@ -80,6 +84,13 @@ class NvmlSensors:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.handle = handle
         self._nvml = nvml
+
+    def index(self) -> int:
+        """Return the index of the GPU; for a MIG instance that of the GPU it is a part of."""
+        handle = self.handle
+        if self._nvml.nvmlDeviceIsMigDeviceHandle(handle):
+            handle = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return int(self._nvml.nvmlDeviceGetIndex(handle))
 
     def name(self) -> str:
         return _text(self._nvml.nvmlDeviceGetName(self.handle))

@@ -10,7 +10,7 @@ import numpy as np
 
 from forebay.byte_sizes import format_bytes
 from forebay.config import HIGH_WATERMARK, UNLIMITED
-from forebay.errors import ForebayError, OutOfMemory
+from forebay.errors import DeviceError, ForebayError, OutOfMemory
 from forebay.runtime.allocator import oom_explanation
 from forebay.runtime.allocator.statistics import ALLOCATED_BYTES, RESERVED_BYTES
 from forebay.spi import ProcessUsage
@@ -92,7 +92,7 @@ def segment_text(allocator: Allocator, request: AllocRequest, free: int, capacit
     text = f"{_kind(allocator.name)} out of memory. Tried to allocate {_size(request.segment)}. "
     text += f"{_device(allocator)} has a total capacity of {_size(capacity)} of which {_size(free)} is free. "
     if isinstance(allocator.port, ProcessUsage):
-        text += "".join(_occupants(allocator.port.process_memory()))
+        text += "".join(_occupants(_process_memory(allocator.port)))
     if allocator.limit is not None:
         text += f"{_size(allocator.limit)} allowed; "
     text += f"Of the allocated memory {_size(allocated + private)} is allocated by forebay, "
@@ -147,6 +147,13 @@ def invalid_buffer_size_error(nbytes: int) -> ForebayError:
 
 def _metal_size(nbytes: int) -> str:
     return _size(nbytes if nbytes <= 1024 else float(np.float32(nbytes)), ("KB", "MB", "GB"))  # as PyTorch rounds it
+
+
+def _process_memory(port: ProcessUsage) -> Mapping[int, int]:
+    try:
+        return port.process_memory()
+    except DeviceError:  # the error is about the memory that is missing, not about a library that knows who uses it
+        return {}
 
 
 def _occupants(holding: Mapping[int, int]) -> Iterator[str]:
