@@ -48,6 +48,7 @@ def test_every_variable_has_a_description():
         "FOREBAY_EMULATE",
         "TORCH_CUDA_SANITIZER",
         "TORCH_CUDA_CHECK_STRAY_CONTEXT",
+        "FOREBAY_DRIVER_TIMEOUT",
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "PYTORCH_MPS_LOW_WATERMARK_RATIO",
         "FOREBAY_TRACE",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,6 +18,7 @@ __all__ = [
     "ALLOCATOR_SETTINGS",
     "CPU_DEVICES",
     "CPU_MEMORY",
+    "DRIVER_TIMEOUT",
     "EMULATE",
     "HIGH_WATERMARK",
     "LOW_WATERMARK",
@@ -146,6 +148,24 @@ STRAY_CONTEXTS = Variable(
 )
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if 0 < value <= threading.TIMEOUT_MAX:
+        return value
+    raise ValueError(f"{text!r} is not a number of seconds, as 2.5")
+
+
+DRIVER_TIMEOUT = Variable(
+    "FOREBAY_DRIVER_TIMEOUT",
+    "how many seconds the start of NVIDIA's driver may take, after which there are no CUDA devices; 10 if not set",
+    _seconds,
+    lambda: 10.0,
+)
+
+
 def _ratio(text: str) -> float:
     try:
         return float(text)
@@ -194,6 +214,7 @@ VARIABLES: tuple[Variable[Any], ...] = (
     EMULATE,
     SANITIZER,
     STRAY_CONTEXTS,
+    DRIVER_TIMEOUT,
     HIGH_WATERMARK,
     LOW_WATERMARK,
     TRACE,

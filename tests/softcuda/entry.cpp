@@ -60,6 +60,8 @@ const Name kNames[] = {
      "pointer does not correspond to a registered memory region"},
     {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+     "system has unsupported display driver / cuda driver combination"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -142,6 +144,8 @@ extern "C" {
 CUresult cuInit(unsigned flags) {
   if (const CUresult failed = begin_call("cuInit", false)) return failed;
   if (flags) return CUDA_ERROR_INVALID_VALUE;
+  if (const size_t seconds = number_from("SOFTCUDA_INIT_SECONDS", 0)) sleep(static_cast<unsigned>(seconds));
+  if (const size_t code = number_from("SOFTCUDA_INIT_ERROR", 0)) return static_cast<CUresult>(code);
   Machine& state = machine();
   const Lock lock(state.mutex);
   if (state.process && state.process != getpid()) return CUDA_ERROR_NOT_INITIALIZED;

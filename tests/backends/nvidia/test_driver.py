@@ -1,8 +1,7 @@
-"""Discovery of NVIDIA's GPUs, and the reasons why there are none, each in a process of its own."""
+"""Driver of NVIDIA's GPUs: devices, their properties, and errors, each in a process of its own."""
 
 from __future__ import annotations
 
-import ctypes.util
 import sys
 
 import pytest
@@ -15,35 +14,6 @@ from forebay.backends.nvidia.driver import CudaDriver
 driver = CudaDriver()
 print(driver.count(), driver.why_not())
 """
-HIDDEN = "import sys; sys.modules['cuda.bindings'] = None\n"
-
-
-@pytest.mark.parametrize(
-    ("program", "variables", "expected"),
-    [
-        (ASK, {}, "2 \n"),
-        (ASK, {"SOFTCUDA_DEVICES": "0"}, "0 the NVIDIA driver finds no GPU\n"),
-        (
-            ASK,
-            {"SOFTCUDA_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""},
-            "0 No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is ''\n",
-        ),
-        (ASK, {"SOFTCUDA_VERSION": "11080"}, "0 the NVIDIA driver supports CUDA 11.8; forebay needs 12.0\n"),
-        (HIDDEN + ASK, {}, "0 cuda-bindings is not installed ("),
-    ],
-    ids=["devices", "no device", "hidden", "old driver", "no bindings"],
-)
-def test_reason_without_devices(program, variables, expected):
-    done = run(program, **variables)
-    assert done.stdout.startswith(expected), done.stderr
-
-
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has NVIDIA's driver")
-def test_missing_driver_is_named():
-    done = run(ASK, driver=False)
-    assert done.stdout.startswith("0 the NVIDIA driver is not installed, or not visible in this container ("), (
-        done.stderr
-    )
 
 
 def test_counting_and_describing_create_no_context():

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from typing import Any
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.port import CudaPort
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
 
 __all__ = ["CudaDriver"]
 
-_NO_DEVICE = 100
-_LOWEST_VERSION = 12000  # of the driver's interface
 # PyTorch's names of properties, and the driver's names of attributes after CU_DEVICE_ATTRIBUTE_.
 _DETAILS = {
     "major": "COMPUTE_CAPABILITY_MAJOR",
@@ -48,10 +45,10 @@ class CudaDriver:
     kind: str = "cuda"
 
     def count(self) -> int:
-        return self._state().count
+        return discover().count
 
     def why_not(self) -> str:
-        return self._state().reason
+        return discover().reason
 
     def describe(self, index: int) -> DeviceProps:
         index, name = self._checked(index, "describe")
@@ -88,10 +85,10 @@ class CudaDriver:
     def _checked(self, index: int, function: str) -> tuple[int, str]:
         index = integer_of(index, "index")
         name = f"{self.kind}:{index}"
-        state = self._state()
-        if not state.count:
-            raise DeviceError(state.reason, code=state.code, call=function, device=name)
-        if index not in range(state.count):
+        found = discover()
+        if not found.count:
+            raise DeviceError(found.reason, code=found.code, call=function, device=name)
+        if index not in range(found.count):
             raise error_of(INVALID_DEVICE, function, name)
         return index, name
 
@@ -111,48 +108,3 @@ class CudaDriver:
             **details,
             "uuid": f"{uuid[:4].hex()}-{uuid[4:6].hex()}-{uuid[6:8].hex()}-{uuid[8:10].hex()}-{uuid[10:].hex()}",
         }
-
-    def _state(self) -> _State:
-        try:
-            api = driver_api()
-        except ImportError as error:
-            return _State(f"cuda-bindings is not installed ({error}): pip install 'forebay[cuda]'")
-        try:
-            results = [api.cuInit(0), api.cuDriverGetVersion(), api.cuDeviceGetCount()]
-        except Exception as error:  # noqa: BLE001 -- cuda-bindings raises errors of several types if there is no driver
-            return _State(
-                f"the NVIDIA driver is not installed, or not visible in this container ({_first_line(error)})"
-            )
-        version, count = (int(result[1] or 0) for result in results[1:])
-        if 0 < version < _LOWEST_VERSION:
-            return _State(
-                f"the NVIDIA driver supports CUDA {_dotted(version)}; forebay needs {_dotted(_LOWEST_VERSION)}"
-            )
-        code = next((int(result[0]) for result in results if result[0]), 0)
-        if code in (0, _NO_DEVICE):
-            return _State("" if count else _no_device(), code or _NO_DEVICE, count)
-        return _State(str(error_of(code, "cuInit")), code)
-
-
-@dataclass(frozen=True)
-class _State:
-    """The reason why there are no devices, the driver's code for it, and the number of devices."""
-
-    reason: str
-    code: int = 0
-    count: int = 0
-
-
-def _no_device() -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return f"No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is {visible!r}"
-    return "the NVIDIA driver finds no GPU"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,164 @@
+"""Discovery of NVIDIA's GPUs: how many CUDA can use, or the reason why there are none. Creates no context."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forebay import config
+from forebay.backends.nvidia.calls import driver_api
+from forebay.backends.nvidia.nvml_ctypes import NVMLError, NvmlLibrary
+
+__all__ = ["NO_DEVICE", "Discovery", "discover"]
+
+NO_DEVICE = 100
+_NOT_INITIALIZED = 3
+_LOWEST_VERSION = 12000  # of the driver's interface
+_DEVICES = Path("/dev")
+_DEVICE_NODES = ("nvidiactl", "dxg", "nvmap", "nvhost-ctrl")  # the latter ones in WSL and on Tegra
+_FORKED = (
+    "CUDA was initialised before this process was forked, and does not survive a fork: start processes with the "
+    "method 'spawn' or 'forkserver'"
+)
+_REMEDIES = {
+    802: "the machine's GPUs are not ready: check the service nvidia-fabricmanager",
+    803: "the driver's library and its kernel module have different versions: restart the machine or the container",
+    804: "the library cuda-compat supports data center GPUs only: remove it from the library path",
+}
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The number of GPUs, or the reason why there are none and the driver's code for it."""
+
+    count: int = 0
+    reason: str = ""
+    code: int = 0
+
+
+class _Start:
+    """The start of the driver in this process, on a thread of its own: the driver may not return."""
+
+    def __init__(self, api: Any) -> None:
+        self.process: int = os.getpid()
+        self._api = api
+        self._ended = threading.Event()
+        self._awaited = False
+        self._result: Discovery | Exception | None = None
+        try:
+            threading.Thread(target=self._run, name="forebay cuInit", daemon=True).start()
+        except RuntimeError:  # the interpreter is being finalized
+            self._run()
+
+    def result(self) -> Discovery:
+        """Return the result. Waits for it once, at most for some time."""
+        limit = config.DRIVER_TIMEOUT.value()
+        ended = self._ended.wait(0.0 if self._awaited else limit)
+        self._awaited = True
+        if not ended:
+            reason = f"the NVIDIA driver does not respond: cuInit did not return within {limit:g} seconds"
+            return Discovery(reason=reason)
+        if isinstance(self._result, Discovery):
+            return self._result
+        first_line = str(self._result).strip().partition("\n")[0]
+        if isinstance(self._result, ValueError):
+            return Discovery(reason=f"the NVIDIA driver is newer than cuda-bindings, which does not know: {first_line}")
+        return Discovery(reason=f"the NVIDIA driver is not installed, or not visible in this container ({first_line})")
+
+    def failed(self) -> bool:
+        """Return True if the driver has refused to start, so that it may be asked again."""
+        return self._ended.is_set() and not (isinstance(self._result, Discovery) and self._result.count)
+
+    def _run(self) -> None:
+        try:
+            self._result = _start(self._api)
+        except Exception as error:  # noqa: BLE001 -- cuda-bindings raises errors of several types if there is no driver
+            self._result = error
+        finally:
+            self._ended.set()
+
+
+_latest: _Start | None = None
+
+
+def discover() -> Discovery:
+    """Return what CUDA finds. The first call that finds GPUs determines the result of all later ones, as in CUDA."""
+    global _latest  # noqa: PLW0603 -- the state of the process's driver
+    try:
+        api = driver_api()
+    except ImportError as error:
+        return Discovery(reason=f"cuda-bindings is not installed ({error}): pip install 'forebay[cuda]'")
+    start = _latest
+    if start is not None and start.process != os.getpid() and not start.failed():
+        return Discovery(reason=_FORKED, code=_NOT_INITIALIZED)
+    if start is None or start.failed():
+        start = _latest = _Start(api)
+    try:
+        return start.result()
+    except ValueError as error:  # of the setting
+        return Discovery(reason=str(error))
+
+
+def _start(api: Any) -> Discovery:
+    code, version = (int(each or 0) for each in api.cuDriverGetVersion())
+    if not code and 0 < version < _LOWEST_VERSION:
+        reason = f"the NVIDIA driver supports CUDA {_dotted(version)}; forebay needs {_dotted(_LOWEST_VERSION)}"
+        return Discovery(reason=reason)
+    code, count = int(api.cuInit(0)[0]), 0
+    if not code:
+        code, count = (int(each or 0) for each in api.cuDeviceGetCount())
+    if count and not code:
+        return Discovery(count)
+    return Discovery(reason=_reason(api, code), code=code or NO_DEVICE)
+
+
+def _reason(api: Any, code: int) -> str:
+    """Return why the driver has started with a code, or found no device."""
+    if code == _NOT_INITIALIZED:
+        return _FORKED
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if code in (0, NO_DEVICE) and visible is not None and (total := _machine_count()) != 0:
+        hidden = "" if total is None else f", which hides all {total} GPUs of this machine"
+        return f"No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is {visible!r}{hidden}"
+    if code and not _has_device_nodes():
+        return (
+            "the NVIDIA driver's library is installed, but there are no device nodes /dev/nvidia*: a container must be "
+            "started with access to GPUs (docker run --gpus all), and the system needs the kernel module nvidia"
+        )
+    if code in (0, NO_DEVICE):
+        return "the NVIDIA driver finds no GPU"
+    shown, text = _name(api, code)
+    remedy = f"; {_REMEDIES[code]}" if code in _REMEDIES else ""
+    return f"the NVIDIA driver cannot be initialised: cuInit returned {shown} ({code}), {text}{remedy}"
+
+
+def _name(api: Any, code: int) -> tuple[str, str]:
+    """Return the driver's name and text of a code."""
+    result = api.CUresult(code)
+    name, text = (get(result)[1] or b"" for get in (api.cuGetErrorName, api.cuGetErrorString))
+    return name.decode(errors="replace") or result.name, text.decode(errors="replace") or "unrecognized error code"
+
+
+def _machine_count() -> int | None:
+    """Return how many GPUs the machine has, whether or not CUDA can see them; None if NVML does not tell."""
+    try:
+        library = NvmlLibrary()
+        library.nvmlInit()
+        try:
+            return library.nvmlDeviceGetCount()
+        finally:
+            library.nvmlShutdown()
+    except (OSError, AttributeError, NVMLError):
+        return None
+
+
+def _has_device_nodes() -> bool:
+    return sys.platform != "linux" or any((_DEVICES / name).exists() for name in _DEVICE_NODES)
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
