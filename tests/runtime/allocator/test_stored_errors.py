@@ -25,8 +25,10 @@ def kind(request, monkeypatch):
         monkeypatch.setenv("FOREBAY_ALLOC_CONF", "expandable_segments:True")
     if kind == "cpu":
         forebay.memory.empty_cache(kind)
+        before = forebay.memory.mem_get_info(kind)[1]
         forebay.memory.set_capacity(256 * MIB, kind)
         yield kind
+        forebay.memory.set_capacity(before, kind)
     else:
         with forebay.emulate(kind, memory=256 * MIB):
             yield kind

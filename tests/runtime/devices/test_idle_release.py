@@ -64,7 +64,7 @@ def test_thread_passes_until_it_is_stopped():
 def test_concurrent_starts_make_one_thread():
     memory = FakeMemory(True)
     release = IdleRelease(memory)
-    before = threading.active_count()
+    before = release_threads()
     barrier = threading.Barrier(8)
 
     def start() -> None:
@@ -76,9 +76,13 @@ def test_concurrent_starts_make_one_thread():
         caller.start()
     for caller in callers:
         caller.join(LIMIT)
-    assert threading.active_count() == before + 1
+    [thread] = release_threads() - before
     release.stop()
-    assert threading.active_count() == before
+    wait_for_end(release, thread)
+
+
+def release_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "forebay-idle-memory"}
 
 
 def test_stopped_release_does_not_start_again():
