@@ -84,13 +84,12 @@ print(cuda.device_count(), cuda._get_nvml_device_index(0), cuda.temperature(0))
 
 def test_instance_of_a_gpu_has_its_own_memory():
     program = """
-from pynvml import NVMLError_NotSupported
 kept = forebay.empty(10 * MIB, dtype=forebay.uint8, device="cuda")
 print(cuda.device_memory_used() // MIB, cuda.get_device_properties(0).total_memory // MIB)
 print(cuda.list_gpu_processes().splitlines()[0])
 try:
     cuda.utilization()
-except NVMLError_NotSupported as error:
+except Exception as error:  # of pynvml, or without it of forebay
     print(error)
 """
     found = lines_of(program, SOFTCUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-a1")

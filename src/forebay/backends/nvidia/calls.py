@@ -23,8 +23,11 @@ def driver_api() -> Any:
 def error_of(code: int, function: str, device: str = "") -> DeviceError:
     """Return the error for a result code of the driver: PyTorch's text, and the driver's name of the code as a note."""
     api = driver_api()
-    known, name = api.cuGetErrorName(api.CUresult(code)) if code in api.CUresult else (1, None)
-    shown = f"CUDA_ERROR_{code}" if int(known) or name is None else name.decode()
+    try:
+        name = api.cuGetErrorName(api.CUresult(code))[1]
+    except ValueError:  # the driver is newer than cuda-bindings
+        name = None
+    shown = name.decode() if name else f"CUDA_ERROR_{code}"
     remedy = "; the device accepts no more work in this process" if code in FATAL else ""
     return accelerator_error(code, call=function, device=device, note=f"{function} returned {shown} ({code}){remedy}")
 
