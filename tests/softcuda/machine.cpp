@@ -84,6 +84,12 @@ void softcuda_clear_faults() {
   softcuda::machine().sticky = CUDA_SUCCESS;
 }
 
+// Changes the memory of all devices.
+void softcuda_set_memory(uint64_t bytes) {
+  const softcuda::Lock lock(softcuda::machine().mutex);
+  for (auto& device : softcuda::machine().devices) device.gpu.memory = bytes;
+}
+
 void softcuda_set_latency(int64_t microseconds) { softcuda::machine().latency = microseconds; }
 
 // The number of calls of a function; of all functions for "".

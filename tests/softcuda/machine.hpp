@@ -140,7 +140,8 @@ void drop_events(const Context* context);  // the caller holds the lock
 
 // Returns the range that contains an address, or null.
 std::pair<const uintptr_t, Range>* range_at(uintptr_t address);
-// Returns true if the range lies in memory that a device can access, and false too if the driver does not know it.
+// Returns true if a device can access the range; without a context if any device can, as copies are staged through
+// the host. False too if the driver does not know the range.
 bool is_accessible(uintptr_t address, size_t bytes, const Context* context);
 
 // Creates a file of device memory, or returns -1.

@@ -22,7 +22,7 @@ bool is_accessible(uintptr_t address, size_t bytes, const Context* context) {
     const auto* const range = range_at(address);
     if (range == nullptr || !range->second.accessible) return false;
     const int owner = range->second.device;
-    if (owner >= 0 && owner != context->device && range->second.kind != Range::Mapped &&
+    if (context && owner >= 0 && owner != context->device && range->second.kind != Range::Mapped &&
         range->second.kind != Range::Managed && !context->peers.count(owner)) {
       return false;
     }
@@ -103,17 +103,17 @@ CUresult pin(void** result, size_t bytes) {
 
 // Where a range of a copy is: memory of a device, host memory that the driver knows, or other host memory.
 enum class Place { Device, Host, Pageable, Invalid };
-Place place_of(uintptr_t address, size_t bytes, const Context* context) {
+Place place_of(uintptr_t address, size_t bytes) {
   const Lock lock(machine().mutex);
   const auto* const range = range_at(address);
   if (range == nullptr) return Place::Pageable;
-  if (!is_accessible(address, bytes, context)) return Place::Invalid;
+  if (!is_accessible(address, bytes, nullptr)) return Place::Invalid;
   return range->second.kind == Range::Pinned || range->second.kind == Range::Registered ? Place::Host : Place::Device;
 }
 
 CUresult copy(uintptr_t to, uintptr_t from, size_t bytes, const std::shared_ptr<Stream>& stream, bool blocks) {
   if (bytes == 0) return CUDA_SUCCESS;
-  const Place target = place_of(to, bytes, stream->context), source = place_of(from, bytes, stream->context);
+  const Place target = place_of(to, bytes), source = place_of(from, bytes);
   if (target == Place::Invalid || source == Place::Invalid) return CUDA_ERROR_INVALID_VALUE;
   auto* const destination = reinterpret_cast<void*>(to);
   auto* const origin = reinterpret_cast<const char*>(from);
@@ -133,8 +133,10 @@ template <typename Element>
 CUresult fill(CUdeviceptr to, Element value, size_t count, const std::shared_ptr<Stream>& stream) {
   if (count == 0) return CUDA_SUCCESS;
   if (to % sizeof value) return CUDA_ERROR_INVALID_VALUE;
-  const Place place = place_of(to, count * sizeof value, stream->context);
-  if (place == Place::Invalid || place == Place::Pageable) return CUDA_ERROR_INVALID_VALUE;
+  {
+    const Lock lock(machine().mutex);
+    if (!is_accessible(to, count * sizeof value, stream->context)) return CUDA_ERROR_INVALID_VALUE;
+  }
   submit(stream, [to, value, count] { std::fill_n(reinterpret_cast<Element*>(to), count, value); });
   return CUDA_SUCCESS;
 }

@@ -27,19 +27,20 @@ __all__ = [
     "drivers",
     "emulated_devices",
     "emulated_driver",
-    "missing_backend",
     "override_driver",
     "why_not",
 ]
 
 GROUP = "forebay.backends"  # the group of entry points
 
-_BUILT_IN = {"cpu": ("forebay.backends.host.driver", "HostDriver")}
+_BUILT_IN = {
+    "cpu": ("forebay.backends.host.driver", "HostDriver"),
+    "cuda": ("forebay.backends.nvidia.driver", "CudaDriver"),
+}
 _DEFAULT_PROFILES = {"cuda": "h200", "mps": "apple_m3_max", "mtia": "mtia_v2"}
 EMULATED = tuple(_DEFAULT_PROFILES)  # kinds that can be emulated
 # Known kinds without a backend in this version, and why.
 _PLANNED = {
-    "cuda": "this version of forebay has no backend for cuda yet, but it can emulate one: forebay.emulate('cuda')",
     "mps": "this version of forebay has no backend for mps yet, but it can emulate one: forebay.emulate('mps')",
     "mtia": "this version of forebay has no backend for mtia, but it can emulate one: forebay.emulate('mtia')",
 }
@@ -53,27 +54,14 @@ def drivers() -> Mapping[str, Driver]:
     return _drivers
 
 
-# PyTorch's text where a device is used; it recommends a driver, which this version would not use.
-_PYTORCH_TEXTS = {
-    "cuda": "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver "
-    "from http://www.nvidia.com/Download/index.aspx\n"
-}
-
-
 def driver(kind: str) -> Driver:
     """Return the driver of a kind. Raises ForebayError, with the installed kinds, if the kind is unknown."""
     if (found := _drivers.get(kind)) is not None:
         return found
     if kind in _PLANNED:
-        return _UnavailableDriver(kind, _planned_text(kind))
+        return _UnavailableDriver(kind, _PLANNED[kind])
     hint = did_you_mean(kind, {*_drivers, *_PLANNED})
     raise ForebayError(f"{kind!r} is not a kind of device; installed kinds: {', '.join(sorted(_drivers))}{hint}")
-
-
-def _planned_text(kind: str) -> str:
-    """Return why a kind has no devices, in PyTorch's words first, if it has any."""
-    ours = _PLANNED[kind]
-    return _PYTORCH_TEXTS[kind] + ours[0].upper() + ours[1:] if kind in _PYTORCH_TEXTS else ours
 
 
 def why_not(kind: str) -> str:
@@ -103,11 +91,6 @@ def why_not(kind: str) -> str:
         return driver(kind).why_not()
     except ForebayError as error:
         return str(error)
-
-
-def missing_backend(kind: str) -> str:
-    """Return the reason why this version has no backend for a known kind; "" for other kinds and emulated ones."""
-    return "" if kind in _drivers else _PLANNED.get(kind, "")
 
 
 @contextmanager
@@ -146,8 +129,8 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
     except ValueError as error:
         return _all_absent(str(error))
     for each in requested:
-        if each.kind not in _PLANNED:
-            kinds = ", ".join(_PLANNED)
+        if each.kind not in EMULATED:
+            kinds = ", ".join(EMULATED)
             return _all_absent(f"environment variable {config.EMULATE.name}: {each.kind!r} is not one of {kinds}")
 
     def make(each: config.Emulated) -> Driver:
@@ -160,7 +143,7 @@ def _emulated_by_environment() -> dict[str, Callable[[], Driver]]:
 
 
 def _all_absent(reason: str) -> dict[str, Callable[[], Driver]]:
-    return {kind: partial(_UnavailableDriver, kind, reason) for kind in _PLANNED}
+    return {kind: partial(_UnavailableDriver, kind, reason) for kind in EMULATED}
 
 
 class _UnavailableDriver:

@@ -76,11 +76,14 @@ def _capability(details: Mapping[str, Any]) -> str | None:
 
 
 def missing() -> dict[str, str]:
-    """Return the reason for each missing kind of device, of the installed kinds and cuda, mps and mtia."""
+    """Return the reason for each missing kind of device, of the installed kinds and cuda, mps and mtia.
+
+    Some reasons begin with a line of PyTorch's, which is left out.
+    """
     from forebay import backends
 
     kinds = dict.fromkeys([*backends.drivers(), "cuda", "mps", "mtia"])
-    return {kind: reason for kind in kinds if (reason := backends.missing_backend(kind) or backends.why_not(kind))}
+    return {kind: reason.splitlines()[-1] for kind in kinds if (reason := backends.why_not(kind))}
 
 
 def _show() -> None:

@@ -18,9 +18,8 @@ pathlib.Path(folder.name, "nvidiactl").touch()
 discovery._DEVICES = pathlib.Path(folder.name)
 """
 ASK = """
-from forebay.backends.nvidia.driver import CudaDriver
-driver = CudaDriver()
-print(driver.count(), driver.why_not())
+from forebay.backends.nvidia.discovery import discover
+print(discover().count, discover().reason)
 """
 HIDDEN = "import sys; sys.modules['cuda.bindings'] = None\n"
 NO_NODES = (
@@ -46,12 +45,12 @@ FORKED = (
         (
             ASK,
             {"CUDA_VISIBLE_DEVICES": ""},
-            "0 No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is '', which hides all 2 GPUs of this machine\n",
+            "0 CUDA_VISIBLE_DEVICES is '', which hides all 2 GPUs of this machine\n",
         ),
         (
             ASK,
             {"CUDA_VISIBLE_DEVICES": "7", "SOFTCUDA_NVML_ERROR": "9"},
-            "0 No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is '7'\n",
+            "0 CUDA_VISIBLE_DEVICES is '7'\n",
         ),
         (
             WITH_NODES + ASK,
@@ -75,7 +74,7 @@ FORKED = (
         (
             WITH_NODES + ASK,
             {"SOFTCUDA_INIT_ERROR": "12345"},
-            "0 the NVIDIA driver is newer than cuda-bindings, which does not know: 12345 is not a valid CUresult\n",
+            "0 the NVIDIA driver is newer than cuda-bindings, which does not know: 12345",
         ),
         (
             ASK,
@@ -111,7 +110,7 @@ begun = time.monotonic()
         + """
 print(time.monotonic() - begun < 60)
 begun = time.monotonic()
-driver.count()
+discover().count
 print(time.monotonic() - begun < 0.2)  # the limit applies once
 """
     )
@@ -127,6 +126,7 @@ print(time.monotonic() - begun < 0.2)  # the limit applies once
 def test_wait_for_a_driver_that_hangs_can_be_interrupted():
     program = """
 import os, signal, threading
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.driver import CudaDriver
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
@@ -140,6 +140,7 @@ except KeyboardInterrupt:
 def test_slow_driver_is_found_later():
     program = """
 import time
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.driver import CudaDriver
 driver = CudaDriver()
 print(driver.count())
@@ -161,11 +162,12 @@ def test_forked_child_has_no_devices_and_one_reason(before):
     program = f"""
 import os
 from forebay import DeviceError
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.driver import CudaDriver
 {before}
 child = os.fork()
 if not child:
-    print(CudaDriver().count(), CudaDriver().why_not())
+    print(discover().count, discover().reason)
     try:
         CudaDriver().open(0)
     except DeviceError as error:
@@ -180,6 +182,7 @@ print(CudaDriver().count())
 def test_forked_child_finds_devices_if_the_parent_did_not_look():
     program = """
 import os
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.driver import CudaDriver
 child = os.fork()
 if not child:
@@ -193,6 +196,7 @@ os.waitpid(child, 0)
 def test_devices_are_counted_without_the_driver_after_the_first_time():
     program = """
 import ctypes
+from forebay.backends.nvidia.discovery import discover
 from forebay.backends.nvidia.driver import CudaDriver
 driver = CudaDriver()
 driver.count()
@@ -201,3 +205,21 @@ before = library.softcuda_calls(b"")
 print(driver.count(), library.softcuda_calls(b"") - before)
 """
     assert run(program).stdout == "2 0\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "first_line"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": ""}, "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is ''"),
+        ({"SOFTCUDA_VERSION": "11080"}, "the NVIDIA driver supports CUDA 11.8"),
+    ],
+)
+def test_text_for_users_begins_as_in_pytorch(variables, first_line):
+    assert run("import forebay; print(forebay.why_not('cuda'))", **variables).stdout.startswith(first_line)
+
+
+def test_text_for_users_without_the_bindings():
+    lines = run(HIDDEN + "import forebay; print(forebay.why_not('cuda'))").stdout.splitlines()
+    assert lines[0].startswith("Found no NVIDIA driver on your system.")
+    assert lines[1].startswith("cuda-bindings is not installed (")
+    assert lines[1].endswith(": pip install 'forebay[cuda]'; forebay can emulate a GPU: forebay.emulate('cuda')")

@@ -24,6 +24,11 @@ _FORKED = (
     "CUDA was initialised before this process was forked, and does not survive a fork: start processes with the "
     "method 'spawn' or 'forkserver'"
 )
+_NO_DRIVER = (
+    "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
+    "http://www.nvidia.com/Download/index.aspx\n"
+)
+_NO_GPUS = "No CUDA GPUs are available: "
 _REMEDIES = {
     802: "the machine's GPUs are not ready: check the service nvidia-fabricmanager",
     803: "the driver's library and its kernel module have different versions: restart the machine or the container",
@@ -33,11 +38,17 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Discovery:
-    """The number of GPUs, or the reason why there are none and the driver's code for it."""
+    """The number of GPUs, or the reason why there are none, the driver's code for it, and PyTorch's text."""
 
     count: int = 0
     reason: str = ""
     code: int = 0
+    pytorch_text: str = ""
+
+    def text(self) -> str:
+        """Return the reason for a user: after PyTorch's text, and with a way to continue without a GPU."""
+        advice = "; forebay can emulate a GPU: forebay.emulate('cuda')" if self.pytorch_text else ""
+        return f"{self.pytorch_text}{self.reason}{advice}"
 
 
 class _Start:
@@ -45,6 +56,7 @@ class _Start:
 
     def __init__(self, api: Any) -> None:
         self.process: int = os.getpid()
+        self.visible: str | None = _visible()
         self._api = api
         self._ended = threading.Event()
         self._awaited = False
@@ -65,12 +77,13 @@ class _Start:
         if isinstance(self._result, Discovery):
             return self._result
         first_line = str(self._result).strip().partition("\n")[0]
-        if isinstance(self._result, ValueError):
+        if isinstance(self._result, (ValueError, KeyError)):  # of the enumeration of codes
             return Discovery(reason=f"the NVIDIA driver is newer than cuda-bindings, which does not know: {first_line}")
-        return Discovery(reason=f"the NVIDIA driver is not installed, or not visible in this container ({first_line})")
+        reason = f"the NVIDIA driver is not installed, or not visible in this container ({first_line})"
+        return Discovery(reason=reason, pytorch_text=_NO_DRIVER)
 
     def failed(self) -> bool:
-        """Return True if the driver has refused to start, so that it may be asked again."""
+        """Return True if the driver has started without a GPU, or not at all."""
         return self._ended.is_set() and not (isinstance(self._result, Discovery) and self._result.count)
 
     def _run(self) -> None:
@@ -86,16 +99,22 @@ _latest: _Start | None = None
 
 
 def discover() -> Discovery:
-    """Return what CUDA finds. The first call that finds GPUs determines the result of all later ones, as in CUDA."""
+    """Return what CUDA finds.
+
+    The first call that finds GPUs determines the result of all later ones, as in CUDA. If it finds none, a later one
+    looks again in a forked child, or if CUDA_VISIBLE_DEVICES has changed.
+    """
     global _latest  # noqa: PLW0603 -- the state of the process's driver
     try:
         api = driver_api()
     except ImportError as error:
-        return Discovery(reason=f"cuda-bindings is not installed ({error}): pip install 'forebay[cuda]'")
+        reason = f"cuda-bindings is not installed ({error}): pip install 'forebay[cuda]'"
+        return Discovery(reason=reason, pytorch_text=_NO_DRIVER)
     start = _latest
-    if start is not None and start.process != os.getpid() and not start.failed():
+    is_forked = start is not None and start.process != os.getpid()
+    if is_forked and start is not None and not start.failed():
         return Discovery(reason=_FORKED, code=_NOT_INITIALIZED)
-    if start is None or start.failed():
+    if start is None or (start.failed() and (is_forked or start.visible != _visible())):
         start = _latest = _Start(api)
     try:
         return start.result()
@@ -113,17 +132,17 @@ def _start(api: Any) -> Discovery:
         code, count = (int(each or 0) for each in api.cuDeviceGetCount())
     if count and not code:
         return Discovery(count)
-    return Discovery(reason=_reason(api, code), code=code or NO_DEVICE)
+    return Discovery(0, _reason(api, code), code or NO_DEVICE, _NO_GPUS if code in (0, NO_DEVICE) else "")
 
 
 def _reason(api: Any, code: int) -> str:
     """Return why the driver has started with a code, or found no device."""
     if code == _NOT_INITIALIZED:
         return _FORKED
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = _visible()
     if code in (0, NO_DEVICE) and visible is not None and (total := _machine_count()) != 0:
         hidden = "" if total is None else f", which hides all {total} GPUs of this machine"
-        return f"No CUDA GPUs are available: CUDA_VISIBLE_DEVICES is {visible!r}{hidden}"
+        return f"CUDA_VISIBLE_DEVICES is {visible!r}{hidden}"
     if code and not _has_device_nodes():
         return (
             "the NVIDIA driver's library is installed, but there are no device nodes /dev/nvidia*: a container must be "
@@ -144,7 +163,7 @@ def _name(api: Any, code: int) -> tuple[str, str]:
 
 
 def _machine_count() -> int | None:
-    """Return how many GPUs the machine has, whether or not CUDA can see them; None if NVML does not tell."""
+    """Return how many GPUs the machine has, whether or not CUDA can see them; None if NVML is missing."""
     try:
         library = NvmlLibrary()
         library.nvmlInit()
@@ -154,6 +173,10 @@ def _machine_count() -> int | None:
             library.nvmlShutdown()
     except (OSError, AttributeError, NVMLError):
         return None
+
+
+def _visible() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def _has_device_nodes() -> bool:

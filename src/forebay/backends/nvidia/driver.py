@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.backends.common.arguments import integer_of
 from forebay.backends.common.cuda_errors import INVALID_DEVICE
 from forebay.backends.nvidia.calls import call, driver_api, error_of
 from forebay.backends.nvidia.context import PrimaryContext
 from forebay.backends.nvidia.discovery import discover
-from forebay.backends.nvidia.port import CudaPort
 from forebay.errors import DeviceError
 from forebay.spi import DeviceProps
+
+if TYPE_CHECKING:
+    from forebay.backends.nvidia.port import CudaPort
 
 __all__ = ["CudaDriver"]
 
@@ -48,7 +50,7 @@ class CudaDriver:
         return discover().count
 
     def why_not(self) -> str:
-        return discover().reason
+        return discover().text()
 
     def describe(self, index: int) -> DeviceProps:
         index, name = self._checked(index, "describe")
@@ -74,6 +76,8 @@ class CudaDriver:
         return index != peer and bool(call("cuDeviceCanAccessPeer", *devices, device=name))
 
     def open(self, index: int) -> CudaPort:
+        from forebay.backends.nvidia.port import CudaPort  # needs compiled code, and few programs have a GPU
+
         props = self.describe(index)
         context = PrimaryContext(props.index, f"{self.kind}:{props.index}")
         try:
@@ -87,7 +91,7 @@ class CudaDriver:
         name = f"{self.kind}:{index}"
         found = discover()
         if not found.count:
-            raise DeviceError(found.reason, code=found.code, call=function, device=name)
+            raise DeviceError(found.text(), code=found.code, call=function, device=name)
         if index not in range(found.count):
             raise error_of(INVALID_DEVICE, function, name)
         return index, name
