@@ -5,7 +5,11 @@ namespace forebay::LEVEL {
 
 using namespace philox;
 
+#ifdef __CUDACC__
+constexpr uint32_t kWidth = 1;
+#else
 constexpr uint32_t kWidth = 256;  // GPU threads that are computed together
+#endif
 
 struct alignas(64) Tile {
   uint32_t words[4][kWidth];
@@ -183,13 +187,14 @@ struct DrawCauchy : PerCallOf<Stored> {
   }
 };
 
-// The failures before the first success, and that success: log(u) / log(1 - probability), rounded up.
+// The failures before the first success, and that success: log(u) / log(1 - probability), rounded up. The logarithms
+// are those of philox.hpp, as libraries differ in the last bit.
 template <class Stored>
 struct DrawGeometric : PerCallOf<Stored> {
   using Real = RealOf<Stored>;
   Real log_failure;
   explicit DrawGeometric(const Draw& d)
-      : log_failure(sizeof(Real) == 8 ? std::log1p(-Real(d.a)) : Real(std::log(double(Real(1) - Real(d.a))))) {}
+      : log_failure(sizeof(Real) == 8 ? Real(log_of_rest(d.a)) : Real(log_or_infinity(double(Real(1) - Real(d.a))))) {}
   FOREBAY_INLINE void operator()(const Tile& tile, uint32_t lanes, Stored* const* rows) const {
     for_each_uniform<Real>(tile, lanes, [=](uint32_t lane, uint32_t i, Real u) {
       const Real number = std::ceil(philox::log(u) / log_failure);

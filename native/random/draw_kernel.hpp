@@ -1,12 +1,37 @@
 // Kernel of draw.cpp, which includes this file once per instruction set (hence no #pragma once), with LEVEL as its
 // namespace and, for vector units, BYTES (the vector size) and MULTIPLY (the product of the low halves of 64-bit
-// lanes).
+// lanes). The CUDA backend compiles it with NVRTC, too: every thread then computes the numbers of one GPU thread.
 
 #include "random/conversions.hpp"
 
 namespace forebay::LEVEL {
 
+// The part of a fill that one caller computes: every `step`-th tile of kWidth threads from tile `first` on.
+struct Part {
+  uint64_t first, step;
+};
+
 // ---- Storing the numbers
+
+template <class Stored>
+void put_one(Stored* at, const Stored* number) {
+#ifdef __CUDACC__
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(Stored) == 0) {  // else a GPU writes single bytes
+    *at = *number;
+    return;
+  }
+#endif
+  std::memcpy(static_cast<void*>(at), number, sizeof(Stored));
+}
+
+// Returns the distance in bytes of an element from the first one.
+FOREBAY_OUTLINED inline uint64_t offset_of(const Axis* axes, uint32_t count, uint64_t element) {
+  uint64_t offset = 0;
+  for (const Axis* axis = axes; axis < axes + count; element /= axis++->length) {
+    offset += element % axis->length * static_cast<uint64_t>(axis->step);
+  }
+  return offset;
+}
 
 template <class Stored>
 struct Destination {
@@ -24,34 +49,37 @@ struct Destination {
   Stored* at(uint64_t element) const { return reinterpret_cast<Stored*>(draw.address + element * sizeof(Stored)); }
 
   void put(uint64_t element, const Stored* numbers, uint64_t count) const {
+    if (kWidth == 1) {
+      if (count) put_one(contiguous ? at(element) : at_offset(offset_of(axes, draw.axes, element)), numbers);
+      return;
+    }
     if (contiguous) {
-      std::memcpy(reinterpret_cast<void*>(draw.address + element * sizeof(Stored)), numbers, count * sizeof(Stored));
+      std::memcpy(at(element), numbers, count * sizeof(Stored));
       return;
     }
     while (count) {  // one run along the fastest axis per iteration
-      uint64_t left = element, address = draw.address + left % axes->length * axes->step;
-      const uint64_t run = std::min(axes->length - left % axes->length, count);
-      for (const Axis* axis = axes; axis < axes + draw.axes; left /= axis++->length) {
-        if (axis > axes) address += left % axis->length * axis->step;
-      }
-      for (uint64_t i = 0; i < run; ++i, address += axes->step) {
-        std::memcpy(reinterpret_cast<void*>(address), numbers + i, sizeof(Stored));
-      }
+      uint64_t offset = offset_of(axes, draw.axes, element);
+      const uint64_t run = std::min(axes->length - element % axes->length, count);
+      for (uint64_t i = 0; i < run; ++i, offset += axes->step) put_one(at_offset(offset), numbers + i);
       element += run, numbers += run, count -= run;
     }
   }
+
+ private:
+  Stored* at_offset(uint64_t offset) const { return reinterpret_cast<Stored*>(draw.address + offset); }
 };
 
 // Element `thread + threads * (kPerCall * call + row)` gets the number `row` of that thread and call.
 template <class Stored, class Make>
-void fill(const Draw& draw, const Axis* axes) {
+void fill(const Draw& draw, const Axis* axes, Part part) {
   constexpr uint32_t kPerCall = Make::kPerCall;
   const Destination<Stored> destination(draw, axes);
   const Make make(draw);
   Tile tile;
   alignas(64) Stored buffer[kPerCall][kWidth];
   for (uint64_t call = 0, start = 0; start < draw.count; ++call, start += draw.threads * kPerCall) {
-    for (uint64_t thread = 0; thread < draw.threads && start + thread < draw.count; thread += kWidth) {
+    for (uint64_t thread = part.first * kWidth; thread < draw.threads && start + thread < draw.count;
+         thread += part.step * kWidth) {
       Stored* rows[kPerCall];
       uint64_t first[kPerCall], counts[kPerCall];
       uint32_t lanes = 0;
@@ -59,11 +87,12 @@ void fill(const Draw& draw, const Axis* axes) {
         first[lane] = start + thread + draw.threads * lane;
         counts[lane] = first[lane] < draw.count ? std::min<uint64_t>(draw.count - first[lane], kWidth) : 0;
         lanes += counts[lane] > 0;
-        rows[lane] = destination.aligned && counts[lane] == kWidth ? destination.at(first[lane]) : buffer[lane];
+        const bool direct = kWidth > 1 && destination.aligned && counts[lane] == kWidth;
+        rows[lane] = direct ? destination.at(first[lane]) : buffer[lane];
       }
       draw_words(tile, draw.seed, thread, draw.offset / 4 + call);
-      make(tile, lanes, rows);
-      for (uint32_t lane = 0; lane < lanes; ++lane) {
+      make(tile, kWidth == 1 ? kPerCall : lanes, rows);  // a constant, so that a GPU keeps the numbers in registers
+      for (uint32_t lane = 0; lane < (kWidth == 1 ? kPerCall : lanes); ++lane) {
         if (rows[lane] == buffer[lane]) destination.put(first[lane], buffer[lane], counts[lane]);
       }
     }
@@ -72,14 +101,14 @@ void fill(const Draw& draw, const Axis* axes) {
 
 // Each thread fills four adjacent elements, each with its own probability.
 template <class Stored>
-int fill_bernoulli_tensor(const Draw& draw, const Axis* axes) {
+int fill_bernoulli_tensor(const Draw& draw, const Axis* axes, Part part) {
   const Destination<Stored> destination(draw, axes);
   const auto* probabilities = reinterpret_cast<const RealOf<Stored>*>(draw.probabilities);
   const Stored no = store<Stored>(0.0f), yes = store<Stored>(1.0f);
   Tile tile;
   Stored buffer[4 * kWidth];
   bool valid = true;
-  for (uint64_t start = 0; start < draw.count; start += 4 * kWidth) {
+  for (uint64_t start = part.first * 4 * kWidth; start < draw.count; start += part.step * 4 * kWidth) {
     draw_words(tile, draw.seed, start / 4, draw.offset / 4);
     const uint64_t count = std::min<uint64_t>(draw.count - start, 4 * kWidth);
     for (uint64_t i = 0; i < count; ++i) {
@@ -94,12 +123,12 @@ int fill_bernoulli_tensor(const Draw& draw, const Axis* axes) {
 
 // Each thread fills one element, from as many numbers as it takes.
 template <class Stored>
-int fill_poisson(const Draw& draw, const Axis* axes) {
+int fill_poisson(const Draw& draw, const Axis* axes, Part part) {
   const Destination<Stored> destination(draw, axes);
   const auto* rates = reinterpret_cast<const RealOf<Stored>*>(draw.probabilities);
   Stored buffer[kWidth];
   bool valid = true;
-  for (uint64_t start = 0; start < draw.count; start += kWidth) {
+  for (uint64_t start = part.first * kWidth; start < draw.count; start += part.step * kWidth) {
     const uint64_t count = std::min<uint64_t>(draw.count - start, kWidth);
     for (uint64_t i = 0; i < count; ++i) {
       const double rate = rates[start + i];
@@ -112,18 +141,46 @@ int fill_poisson(const Draw& draw, const Axis* axes) {
   return valid ? 0 : kAssertFailed;
 }
 
+template <class Stored, Distribution kDistribution>
+int run_one(const Draw& draw, const Axis* axes, Part part) {
+  if constexpr (kDistribution == Distribution::Uniform) {
+    if (draw.a == 0 && draw.b == 1) return fill<Stored, DrawUnit<Stored>>(draw, axes, part), 0;
+    return fill<Stored, DrawUniform<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::Normal) {
+    return fill<Stored, DrawNormal<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::Exponential) {
+    return fill<Stored, DrawExponential<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::Bernoulli) {
+    return fill<Stored, DrawBernoulli<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::Integers) {
+    if (draw.is_64bit) return fill<Stored, Draw64BitIntegers<Stored>>(draw, axes, part), 0;
+    return fill<Stored, DrawIntegers<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::BernoulliTensor) {
+    return fill_bernoulli_tensor<Stored>(draw, axes, part);
+  } else if constexpr (kDistribution == Distribution::Cauchy) {
+    return fill<Stored, DrawCauchy<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::LogNormal) {
+    return fill<Stored, DrawLogNormal<Stored>>(draw, axes, part), 0;
+  } else if constexpr (kDistribution == Distribution::Geometric) {
+    return fill<Stored, DrawGeometric<Stored>>(draw, axes, part), 0;
+  } else {
+    static_assert(kDistribution == Distribution::Poisson);
+    return fill_poisson<Stored>(draw, axes, part);
+  }
+}
+
+#ifndef __CUDACC__
+#define RUN(distribution)          \
+  case Distribution::distribution: \
+    return run_one<Stored, Distribution::distribution>(draw, axes, {0, 1})
+
 template <class Stored>
 int run_any(const Draw& draw, const Axis* axes) {
   switch (draw.distribution) {
-    case Distribution::Bernoulli:
-      return fill<Stored, DrawBernoulli<Stored>>(draw, axes), 0;
-    case Distribution::BernoulliTensor:
-      return fill_bernoulli_tensor<Stored>(draw, axes);
-    case Distribution::Integers:
-      if (draw.is_64bit) return fill<Stored, Draw64BitIntegers<Stored>>(draw, axes), 0;
-      return fill<Stored, DrawIntegers<Stored>>(draw, axes), 0;
-    case Distribution::Geometric:
-      return fill<Stored, DrawGeometric<Stored>>(draw, axes), 0;
+    RUN(Bernoulli);
+    RUN(BernoulliTensor);
+    RUN(Integers);
+    RUN(Geometric);
     default:
       return EINVAL;
   }
@@ -132,23 +189,17 @@ int run_any(const Draw& draw, const Axis* axes) {
 template <class Stored>
 int run_real(const Draw& draw, const Axis* axes) {
   switch (draw.distribution) {
-    case Distribution::Uniform:
-      if (draw.a == 0 && draw.b == 1) return fill<Stored, DrawUnit<Stored>>(draw, axes), 0;
-      return fill<Stored, DrawUniform<Stored>>(draw, axes), 0;
-    case Distribution::Normal:
-      return fill<Stored, DrawNormal<Stored>>(draw, axes), 0;
-    case Distribution::Exponential:
-      return fill<Stored, DrawExponential<Stored>>(draw, axes), 0;
-    case Distribution::LogNormal:
-      return fill<Stored, DrawLogNormal<Stored>>(draw, axes), 0;
-    case Distribution::Cauchy:
-      return fill<Stored, DrawCauchy<Stored>>(draw, axes), 0;
-    case Distribution::Poisson:
-      return fill_poisson<Stored>(draw, axes);
+    RUN(Uniform);
+    RUN(Normal);
+    RUN(Exponential);
+    RUN(LogNormal);
+    RUN(Cauchy);
+    RUN(Poisson);
     default:
       return run_any<Stored>(draw, axes);
   }
 }
+#undef RUN
 
 int run(const Draw& draw, const Axis* axes) {
   switch (draw.element) {
@@ -181,5 +232,7 @@ int run(const Draw& draw, const Axis* axes) {
   }
   return EINVAL;
 }
+
+#endif
 
 }  // namespace forebay::LEVEL

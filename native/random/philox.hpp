@@ -6,7 +6,12 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__GNUC__)
+#define FOREBAY_OUTLINED
+#if defined(__CUDACC__)
+#undef FOREBAY_OUTLINED
+#define FOREBAY_INLINE __device__ __forceinline__
+#define FOREBAY_OUTLINED __noinline__  // a GPU's compiler inlines nearly everything
+#elif defined(__GNUC__)
 #define FOREBAY_INLINE inline __attribute__((always_inline))  // into functions compiled for a given instruction set
 #else
 #define FOREBAY_INLINE inline
@@ -79,7 +84,7 @@ FOREBAY_INLINE float log(float u) {
   return fused(e, 0x1.62e430p-1f, fused(f * p, f, f));
 }
 
-// Logarithm of a normal number in (0, 1], within 1 ulp: 2 atanh(s) with s = f / (2 + f), 1 + f the mantissa, as a
+// Logarithm of a positive normal number, within 1 ulp: 2 atanh(s) with s = f / (2 + f), 1 + f the mantissa, as a
 // series.
 FOREBAY_INLINE double log(double u) {
   const uint64_t raw = bits<uint64_t>(u);
@@ -91,6 +96,14 @@ FOREBAY_INLINE double log(double u) {
                               1.0 / 7, 1.0 / 5, 1.0 / 3);
   const double rest = s * (half + 2.0 * square * p);  // log(1 + f) = f - half + rest
   return fused(e, 0x1.62e42fee00000p-1, f - (half - fused(e, 0x1.a39ef35793c76p-33, rest)));
+}
+
+FOREBAY_INLINE double log_or_infinity(double u) { return u > 0 ? log(u) : -INFINITY; }
+
+// log(1 - p), for p from 0 to 1: the second term is what rounding 1 - p has lost.
+FOREBAY_INLINE double log_of_rest(double p) {
+  const double u = 1.0 - p;
+  return u > 0 ? log(u) - ((u - 1.0) + p) / u : -INFINITY;
 }
 
 template <class Real>

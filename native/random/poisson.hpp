@@ -62,11 +62,11 @@ inline double log_factorial_below(int32_t a) {
   if (a <= 8) {
     double product = 1;
     for (int32_t i = 2; i < a; ++i) product *= i;
-    return std::log(product);
+    return log(product);
   }
   const double x = a, inverse = 1 / x;
   const double series = polynomial(inverse * inverse, 1.0 / 1188, -1.0 / 1680, 1.0 / 1260, -1.0 / 360, 1.0 / 12);
-  return (x - 0.5) * std::log(x) - x + 0.91893853320467274 + series * inverse;
+  return (x - 0.5) * log(x) - x + 0.91893853320467274 + series * inverse;
 }
 
 inline uint32_t poisson_by_products(Sequence& numbers, float rate) {
@@ -78,7 +78,7 @@ inline uint32_t poisson_by_products(Sequence& numbers, float rate) {
 
 inline uint32_t poisson_by_rejection(Sequence& numbers, float rate) {
   const GammaCurve gamma(rate);
-  const float log_rate = static_cast<float>(std::log(static_cast<double>(rate)));
+  const float log_rate = static_cast<float>(log(static_cast<double>(rate)));
   for (;;) {
     const float x = std::floor(gamma.inverse(numbers.next_uniform()));
     const float width = (gamma.at(x + 1.0f) - gamma.at(x)) * 1.3f;
