@@ -73,6 +73,8 @@ int64_t now() {
 // What a test controls, through ctypes.
 extern "C" {
 
+int64_t softcuda_live_modules();
+
 void softcuda_fail(const char* name, uint64_t after, int code, int sticky) {
   const softcuda::Lock lock(softcuda::machine().mutex);
   softcuda::machine().faults.push_back({name, after, static_cast<CUresult>(code), sticky != 0});
@@ -101,8 +103,8 @@ uint64_t softcuda_calls(const char* name) {
   return total;
 }
 
-// The number of live objects of a type: "streams", "events", "contexts", "reservations", "chunks", or the name of a
-// kind of memory.
+// The number of live objects of a type: "streams", "events", "contexts", "reservations", "chunks", "modules", or the
+// name of a kind of memory.
 int64_t softcuda_live(const char* type) {
   softcuda::Machine& state = softcuda::machine();
   const softcuda::Lock lock(state.mutex);
@@ -110,6 +112,7 @@ int64_t softcuda_live(const char* type) {
   size_t count = 0;
   if (name == "events") return static_cast<int64_t>(state.events.size());
   if (name == "reservations") return static_cast<int64_t>(state.reservations.size());
+  if (name == "modules") return softcuda_live_modules();
   if (name == "chunks") return static_cast<int64_t>(state.chunks.size());
   if (name == "streams") {
     for (const auto& device : state.devices) count += device.context.streams.size();

@@ -74,6 +74,23 @@ CUresult add_range(Range range, int protection, void** result) {
   return CUDA_SUCCESS;
 }
 
+CUresult allocate(size_t bytes, int device_index, CUdeviceptr* result) {
+  const Lock lock(machine().mutex);
+  Device& device = machine().devices[static_cast<size_t>(device_index)];
+  const size_t left = device.gpu.memory - device.used;
+  if (bytes > left || rounded(bytes) > left) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = new_file(device, rounded(bytes));
+  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* address;
+  if (const CUresult failed = add_range({Range::Device, bytes, device_index, file}, PROT_READ | PROT_WRITE, &address)) {
+    close(file);
+    return failed;
+  }
+  device.used += rounded(bytes);
+  *result = reinterpret_cast<CUdeviceptr>(address);
+  return CUDA_SUCCESS;
+}
+
 // Removes a range that begins at an address; waits for all work first, as the driver does.
 CUresult remove_range(uintptr_t address, Range::Kind kind, CUresult otherwise) {
   {
@@ -159,20 +176,31 @@ CUresult cuMemAlloc(CUdeviceptr* result, size_t bytes) {
   CALL(cuMemAlloc);
   CURRENT_CONTEXT(context);
   if (result == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  return allocate(bytes, context->device, result);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* result, size_t bytes, CUstream handle) {
+  CALL(cuMemAllocAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
+  if (result == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  return allocate(bytes, stream->context->device, result);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+  CALL(cuMemFreeAsync);
+  CURRENT_CONTEXT(context);
+  STREAM(stream, handle);
   const Lock lock(machine().mutex);
-  Device& device = machine().devices[static_cast<size_t>(context->device)];
-  const size_t left = device.gpu.memory - device.used;
-  if (bytes > left || rounded(bytes) > left) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int file = new_file(device, rounded(bytes));
-  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* address;
-  if (const CUresult failed =
-          add_range({Range::Device, bytes, context->device, file}, PROT_READ | PROT_WRITE, &address)) {
-    close(file);
-    return failed;
-  }
-  device.used += rounded(bytes);
-  *result = reinterpret_cast<CUdeviceptr>(address);
+  const auto found = machine().ranges.find(address);
+  if (found == machine().ranges.end() || found->second.kind != Range::Device) return CUDA_ERROR_INVALID_VALUE;
+  submit(stream, [address, range = found->second] {
+    munmap(reinterpret_cast<void*>(address), rounded(range.bytes));
+    close(range.file);
+    const Lock freeing(machine().mutex);
+    machine().devices[static_cast<size_t>(range.device)].used -= rounded(range.bytes);
+  });
+  machine().ranges.erase(found);  // the program must not use it any more
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-"""The software driver of tests/softcuda: built once, and found by child processes in place of NVIDIA's driver."""
+"""The software driver of tests/softcuda: built once, and found by child processes instead of NVIDIA's libraries."""
 
 from __future__ import annotations
 
@@ -17,24 +17,31 @@ _TIMEOUT = 300  # seconds
 
 @cache
 def build() -> Path:
-    """Compile the driver and NVML, unless that was done from the same sources before, and return their folder."""
-    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
-    command += ["-Werror", *(f"-I{header(name).parent}" for name in ("cuda.h", "nvml.h")), "-pthread", "-ldl"]
+    """Compile the stand-ins for NVIDIA's libraries, unless it was done from these sources, and return their folder."""
+    common = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
+    common += ["-Werror", *(f"-I{header(name).parent}" for name in ("cuda.h", "nvml.h")), "-pthread", "-ldl"]
+    common += [f'-DPRELUDE="{SOURCES / "nvrtc/prelude.hpp"}"']
     nvml = [SOURCES / "nvml.cpp", SOURCES / "hardware.cpp"]
-    libraries = {"libcuda.so.1": sorted({*SOURCES.glob("*.cpp")} - {nvml[0]}), "libnvidia-ml.so.1": nvml}
-    digest = hashlib.sha256(repr(command).encode())
-    for path in [*sorted(SOURCES.glob("*.?pp")), header("cuda.h"), header("nvml.h")]:
+    sources = {
+        "libnvrtc.so.13": [SOURCES / "nvrtc/nvrtc.cpp"],
+        "libcuda.so.1": sorted({*SOURCES.glob("*.cpp")} - {nvml[0]}),
+        "libnvidia-ml.so.1": nvml,
+    }
+    commands = {name: [*common, f"-Wl,-soname,{name}", *map(str, paths)] for name, paths in sources.items()}
+    # cuda-bindings uses the libnvrtc that is loaded already, even if NVIDIA's is installed.
+    commands["libcuda.so.1"] += ["-Wl,--no-as-needed,-rpath,$ORIGIN", "-l:libnvrtc.so.13"]
+    digest = hashlib.sha256(repr(commands).encode())
+    for path in [*sorted(SOURCES.rglob("*.?pp")), header("cuda.h"), header("nvml.h")]:
         digest.update(path.read_bytes())
     folder = Path(__file__).parents[2] / "build/softcuda" / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the test run build it, too
-        for name, sources in libraries.items():
-            library, unfinished = folder / name, folder / "unfinished"
-            if not library.exists():
-                compiled = [*command, f"-Wl,-soname,{name}", *map(str, sources), "-o", str(unfinished)]
-                subprocess.run(compiled, check=True, timeout=_TIMEOUT)
-                unfinished.rename(library)
+        for name, command in commands.items():
+            if not (folder / name).exists():
+                unfinished = folder / "unfinished"
+                subprocess.run([*command, f"-L{folder}", "-o", str(unfinished)], check=True, timeout=_TIMEOUT)
+                unfinished.rename(folder / name)
     return folder
 
 
@@ -48,7 +55,9 @@ def header(name: str) -> Path:
 
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a child process that finds the software driver."""
-    return {**os.environ, "LD_LIBRARY_PATH": str(build()), "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    found = {"LD_LIBRARY_PATH": str(build()), "PYTHONPATH": os.pathsep.join(sys.path)}
+    found["XDG_CACHE_HOME"] = str(build() / "cache")  # compiled kernels, for all processes
+    return {**os.environ, **found, **variables}
 
 
 def run(program: str, *, driver: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
